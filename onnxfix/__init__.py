@@ -1,0 +1,40 @@
+"""onnxfix repairs ONNX models before they go to NVIDIA TensorRT, and proves that they still are the same models.
+
+``check``, ``apply`` and ``verify`` are the command line's verbs as functions. Everything is imported on first use,
+so that ``import onnxfix`` costs nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from onnxfix._version import __version__
+
+if TYPE_CHECKING:
+    from onnxfix.api import apply, check, verify
+    from onnxfix.errors import ModelError, OnnxfixError, UsageError
+    from onnxfix.report import Report
+    from onnxfix.rule import Example, Fix, Match, Rule, Safety, Severity
+
+__all__ = [
+    "Example", "Fix", "Match", "ModelError", "OnnxfixError", "Report", "Rule", "Safety", "Severity", "UsageError",
+    "__version__", "apply", "check", "verify",
+]  # fmt: skip
+
+_HOME = {
+    **dict.fromkeys(("apply", "check", "verify"), "onnxfix.api"),
+    **dict.fromkeys(("ModelError", "OnnxfixError", "UsageError"), "onnxfix.errors"),
+    "Report": "onnxfix.report",
+    **dict.fromkeys(("Example", "Fix", "Match", "Rule", "Safety", "Severity"), "onnxfix.rule"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module 'onnxfix' has no attribute {name!r}")
+    import importlib
+
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,261 @@
+"""What both sides of the sandbox share - frames, outcomes, limits - and the loop in the child that serves calls."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import os
+import pickle
+import re
+import signal
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+_HEADER = struct.Struct(">Q")
+_PR_SET_PDEATHSIG = 1
+_TAIL_BYTES = 4096
+Status = Literal["ok", "error", "crash", "timeout", "memory"]
+NO_MEMORY = re.compile(
+    r"bad_alloc|bad allocation|MemoryError|out of memory|(failed|unable) to allocate|cannot allocate",
+    re.I,
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a guarded call ended. ``value`` is set when ``status`` is "ok", the one-line ``message`` else."""
+
+    status: Status
+    value: Any = None
+    message: str = ""
+    note: str = ""  # the last note() of the callee: where it was when it died
+
+    @property
+    def ok(self) -> bool:
+        """Whether ``value`` is what the callee returned."""
+        return self.status == "ok"
+
+
+class Tail:
+    """The last bytes that a child wrote to stderr."""
+
+    def __init__(self) -> None:
+        self._data = b""
+
+    def add(self, data: bytes) -> None:
+        self._data = (self._data + data)[-_TAIL_BYTES:]
+
+    def clear(self) -> None:
+        self._data = b""
+
+    def text(self) -> str:
+        return self._data.decode("utf-8", "replace")
+
+
+def obituary(code: int, tail: str) -> tuple[Status, str]:
+    """What a return code (negative: a signal) and the last words say about a death that was not ours."""
+    name = f"exited with status {code}"
+    if code < 0:
+        known = {int(number): number.name for number in signal.Signals}
+        name = f"killed by {known.get(-code, f'signal {-code}')}"
+    lines = [line.strip() for line in tail.splitlines() if line.strip()]
+    said = f": {one_line(lines[-1], 200)}" if lines else ""
+    if -code == getattr(signal, "SIGALRM", 0):
+        return "timeout", "took too long and was stopped"
+    if NO_MEMORY.search(tail):
+        return "memory", f"ran out of memory ({name}){said}"
+    if -code == getattr(signal, "SIGKILL", 0):
+        return "memory", f"{name}, probably because memory ran out{said}"
+    return "crash", name + said
+
+
+def decode(frame: bytes | bytearray) -> Outcome | str:
+    """A reply as what it says: an outcome, or the text of a note."""
+    try:
+        kind, *rest = pickle.loads(frame)
+    except Exception as error:
+        return Outcome("error", message=f"the reply cannot be read: {one_line(error)}")
+    return str(rest[0]) if kind == "note" else Outcome(rest[0], rest[1], rest[2])
+
+
+def one_line(error: BaseException | str, limit: int = 300) -> str:
+    """The text of an error on one line of at most ``limit`` characters; exceptions that are no OnnxfixError
+    are preceded by their type."""
+    text = " ".join(str(error).split())
+    if isinstance(error, BaseException):
+        ours = any(base.__name__ == "OnnxfixError" for base in type(error).__mro__)
+        text = text if ours and text else f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def default_memory_mb() -> int | None:
+    """Three quarters of the memory that is available now, in MiB; None where that cannot be found out."""
+    available: list[int] = []
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                available.append(int(line.split()[1]) << 10)
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        # A container's limit is far below what /proc/meminfo says. "max" is no number: no limit.
+        with contextlib.suppress(OSError, ValueError):
+            group = Path("/sys/fs/cgroup")
+            available.append(int((group / limit).read_text()) - int((group / used).read_text()))
+    return max(256, min(available) * 3 // 4 >> 20) if available else None
+
+
+def data_bytes() -> int:
+    """Bytes that count against RLIMIT_DATA already."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmData:"):
+                return int(line.split()[1]) << 10
+    return 0
+
+
+def limit(memory_mb: int | None, extra_bytes: int = 0) -> None:
+    try:
+        import resource
+    except ImportError:  # Windows has no such limits; the timeout still holds
+        return
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    if memory_mb is not None:
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        soft = (memory_mb << 20) + extra_bytes
+        resource.setrlimit(resource.RLIMIT_DATA, (soft if hard < 0 else min(soft, hard), hard))
+
+
+def die_with(parent: int) -> None:
+    """Ask the kernel to kill this process when its parent dies (Linux)."""
+    if sys.platform.startswith("linux"):
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it died before the request
+            os._exit(1)
+
+
+def arm(seconds: float) -> None:
+    """A last resort that needs neither the parent nor the GIL: SIGALRM's default action ends the process."""
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, seconds + 5.0 if seconds else 0.0)
+
+
+def invoke(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+    """Call and pickle the reply; whatever goes wrong becomes a reply too."""
+    try:
+        return pickle.dumps(("done", "ok", fn(*args, **kwargs), ""), protocol=5)
+    except BaseException as error:
+        status = "memory" if isinstance(error, MemoryError) or NO_MEMORY.search(str(error)) else "error"
+        return pickle.dumps(("done", status, None, one_line(error)), protocol=5)
+
+
+def _resolve(target: str) -> Callable[..., Any]:
+    module, _, name = target.partition(":")
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found  # type: ignore[no-any-return]
+
+
+def write_frame(stream: io.RawIOBase, payload: bytes) -> None:
+    """Write ``payload`` with its length before it. Streams are raw: a buffered one has a lock, and a fork of this
+    process that drops it would wait for ever for the thread that reads here and does not exist there."""
+    header = _HEADER.pack(len(payload))
+    parts = [header + payload] if len(payload) < 65536 else [header, payload]
+    for part in parts:
+        rest = memoryview(part)
+        while rest:
+            rest = rest[stream.write(rest) or 0 :]
+
+
+def read_frame(stream: io.RawIOBase) -> bytearray | None:
+    """The next payload; None when the stream ends."""
+    header = _read_exactly(stream, _HEADER.size)
+    return _read_exactly(stream, _HEADER.unpack(header)[0]) if header is not None else None
+
+
+def _read_exactly(stream: io.RawIOBase, size: int) -> bytearray | None:
+    data = bytearray(size)
+    with memoryview(data) as view:
+        done = 0
+        while done < size:
+            count = stream.readinto(view[done:])
+            if not count:
+                return None
+            done += count
+    return data
+
+
+@contextlib.contextmanager
+def pipe() -> Iterator[list[int]]:
+    """Both ends of a pipe; who closes one puts -1 in its place."""
+    ends = list(os.pipe())
+    try:
+        yield ends
+    finally:
+        for end in ends:
+            if end >= 0:
+                os.close(end)
+
+
+class _Link:
+    """The child's way back to its parent."""
+
+    replies: io.RawIOBase | None = None
+    timeout = 0.0
+
+
+def note(text: str) -> None:
+    """In a sandboxed function: say what comes next. It restarts the timeout, and stands in Outcome.note
+    when the child dies. Does nothing outside a sandbox."""
+    if _Link.replies is not None:
+        arm(_Link.timeout)
+        write_frame(_Link.replies, pickle.dumps(("note", text)))
+
+
+def _dispatch(target: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return _resolve(target)(*args, **kwargs)
+
+
+def serve() -> None:
+    requests = io.FileIO(os.dup(0), "rb")
+    replies = io.FileIO(os.dup(1), "wb")
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)
+    first = read_frame(requests)
+    if first is None:
+        return
+    start = pickle.loads(first)
+    sys.path.extend(entry for entry in start["path"] if entry not in sys.path)
+    with contextlib.suppress(OSError):
+        os.chdir(start["cwd"])
+    limit(start["memory_mb"])
+    if start["parent"]:
+        die_with(start["parent"])
+    # `python -m` made this module `__main__`; note() in what we call belongs to the importable one.
+    link: Any = importlib.import_module("onnxfix._child")._Link
+    link.replies = replies
+    while (frame := read_frame(requests)) is not None:
+        try:
+            link.timeout, target, args, kwargs = pickle.loads(frame)
+            arm(link.timeout)
+            reply = invoke(_dispatch, (target, args, kwargs), {})
+        except BaseException as error:  # the request itself does not unpickle here
+            reply = pickle.dumps(("done", "error", None, one_line(error)), protocol=5)
+        arm(0.0)
+        with contextlib.suppress(OSError, ValueError):  # foreign code may have closed sys.stdout
+            sys.stdout.flush()
+        write_frame(replies, reply)
+
+
+if __name__ == "__main__":
+    serve()

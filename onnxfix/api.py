@@ -1,0 +1,232 @@
+"""``check``, ``apply`` and ``verify``: load, run, prove, write. The command line is a thin layer over this."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeAlias
+
+from onnx import ModelProto
+
+from onnxfix import engine
+from onnxfix.errors import UsageError
+from onnxfix.graph import wire
+from onnxfix.graph.overlay import Model
+from onnxfix.registry import registry
+from onnxfix.report import Report, applied_of, finding_of
+from onnxfix.rule import Safety
+from onnxfix.targets import Target, target_named
+
+Source: TypeAlias = "str | os.PathLike[str] | ModelProto | bytes"
+Progress = Callable[[str], None]
+
+
+def check(
+    source: Source,
+    *,
+    select: Sequence[str] | None = None,
+    ignore: Sequence[str] | None = None,
+    target: str | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """List the hazards in a model. Reads only.
+
+    Args:
+        source: path, bytes, or ``ModelProto`` (never changed).
+        select: rule codes, beginnings of codes, names, or ``ALL``; the default rules without it.
+        ignore: the same, to leave out.
+        target: ``trt8.4``, ``trt8.6``, ``trt10``, ``trt11`` (default) or ``rtx``.
+        progress: called with a few words before each step.
+
+    Raises:
+        ModelError: the model cannot be read or makes no sense as a graph.
+        UsageError: a selector or the target does not exist.
+    """
+    start = time.perf_counter()
+    rules, aim = registry().choose(select, ignore), target_named(target)
+    _say(progress, "reading")
+    loaded = wire.load(source)
+    model = _model(loaded, loaded.proto, aim)
+    _say(progress, "checking")
+    problems: list[str] = []
+    found = engine.check(model, rules, problems)
+    nodes = sum(1 for _ in model.nodes())
+    return Report(
+        path=_name(loaded),
+        command="check",
+        target=aim.name,
+        findings=tuple(finding_of(item) for item in found),
+        nodes_before=nodes,
+        nodes_after=nodes,
+        seconds=time.perf_counter() - start,
+        problems=tuple(dict.fromkeys(problems)),
+        notes=registry().warnings,
+        model=loaded.proto,
+    )
+
+
+def apply(
+    source: Source,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    in_place: bool = False,
+    select: Sequence[str] | None = None,
+    ignore: Sequence[str] | None = None,
+    target: str | None = None,
+    numeric_fixes: bool = False,
+    unsafe_fixes: bool = False,
+    verify: bool = True,
+    require: Sequence[str] = (),
+    inputs: str | os.PathLike[str] | None = None,
+    input_shapes: Sequence[str] = (),
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Report:
+    """Fix a model, prove that the result still is the same model, and write it.
+
+    A fix that breaks verification is withdrawn and named; the rest stand. Nothing is written unless the result
+    verified. Without ``output`` and ``in_place`` nothing is written at all; the result is ``report.model``.
+
+    Args:
+        source: path, bytes, or ``ModelProto`` (never changed).
+        output: file to write. May not be the source; see ``in_place``.
+        in_place: replace the source file, in one step; a ``.bak`` is kept until the new file is in place.
+        numeric_fixes: also fixes that keep outputs only within tolerance.
+        unsafe_fixes: also fixes that may change behaviour or the interface (implies ``numeric_fixes``).
+        verify: False skips all rungs but the contract.
+        require: rungs that must pass, such as ``ort-cpu``.
+        inputs: an .npz, a folder of .npy files, or Polygraphy's JSON, instead of generated inputs.
+        input_shapes: ``x:[1,3]``, ``x:1,3`` or ``x:1x3``.
+        seed: of the generated inputs.
+        select, ignore, target, progress: as for ``check``.
+
+    Raises:
+        ModelError: the model cannot be read or makes no sense as a graph.
+        UsageError: the arguments contradict each other or name what does not exist.
+        OnnxfixError: the output cannot be written. Nothing half-written is left behind.
+    """
+    from onnxfix.prove import Options, install, prove
+
+    start = time.perf_counter()
+    rules, aim = registry().choose(select, ignore), target_named(target)
+    _say(progress, "reading")
+    loaded = wire.load(source)
+    destination = _destination(loaded, output, in_place)
+    safety = Safety.UNSAFE if unsafe_fixes else Safety.NUMERIC if numeric_fixes else Safety.EXACT
+    options = Options(verify, tuple(require), inputs, tuple(input_shapes), seed)
+    names = {rule.code: rule.name for rule in rules}
+    with ExitStack() as stack:
+        result = prove(loaded, destination, rules, aim, safety, options, stack, progress)
+        run = result.run
+        report = Report(
+            path=_name(loaded),
+            command="apply",
+            target=aim.name,
+            findings=tuple(finding_of(item) for item in run.remaining),
+            applied=tuple(applied_of(item, names[item.key.code]) for item in run.applied),
+            withdrawn=result.withdrawn,
+            verdict=result.verdict,
+            changed=result.changed,
+            nodes_before=_count(loaded, loaded.fresh() if result.changed else loaded.proto),
+            nodes_after=_count(loaded, result.proto),
+            rounds=run.rounds,
+            problems=run.problems,
+            notes=(*registry().warnings, *result.notes),
+            model=result.proto,
+        )
+        if destination is not None and result.verdict.passed:
+            _say(progress, "writing")
+            report = replace(report, output=install(loaded, result, destination, in_place=in_place))
+    return replace(report, seconds=time.perf_counter() - start)
+
+
+def verify(
+    original: Source,
+    fixed: Source | None = None,
+    *,
+    exact: bool = False,
+    require: Sequence[str] = (),
+    inputs: str | os.PathLike[str] | None = None,
+    input_shapes: Sequence[str] = (),
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Report:
+    """Compare two models on the verification ladder; with one model, show what runs on it and that it repeats.
+
+    Args:
+        exact: ask for bit-identical outputs instead of agreement within tolerance.
+        original, fixed: path, bytes, or ``ModelProto``.
+        require, inputs, input_shapes, seed, progress: as for ``apply``.
+
+    Raises:
+        ModelError, UsageError: as for ``apply``.
+    """
+    from onnxfix.prove import Options, climb, on_disk
+
+    start = time.perf_counter()
+    _say(progress, "reading")
+    first = wire.load(original)
+    second = first if fixed is None else wire.load(fixed)
+    options = Options(True, tuple(require), inputs, tuple(input_shapes), seed)
+    with ExitStack() as stack:
+        a = on_disk(first, stack)
+        b = a if fixed is None else on_disk(second, stack)
+        _say(progress, "verifying")
+        verdict = climb(a, b, first.proto, second.proto, options, exact=exact, touched=None)
+    return Report(
+        path=_name(first),
+        command="verify",
+        target="",
+        output="" if fixed is None else _name(second),
+        verdict=verdict,
+        nodes_before=_count(first, first.proto),
+        nodes_after=_count(second, second.proto),
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _say(progress: Progress | None, words: str) -> None:
+    if progress is not None:
+        progress(words)
+
+
+def _name(loaded: wire.Loaded) -> str:
+    return str(loaded.path) if loaded.path is not None else "<model>"
+
+
+def _model(loaded: wire.Loaded, proto: ModelProto, target: Target) -> Model:
+    model = Model(proto, loaded.base_dir)
+    model.target = target
+    return model
+
+
+def _count(loaded: wire.Loaded, proto: ModelProto) -> int:
+    return sum(1 for _ in Model(proto, loaded.base_dir).nodes())
+
+
+def _destination(loaded: wire.Loaded, output: str | os.PathLike[str] | None, in_place: bool) -> Path | None:
+    """Where the result goes; None for nowhere."""
+    if in_place and output is not None:
+        raise UsageError("in-place and an output file exclude each other")
+    if in_place:
+        if loaded.path is None:
+            raise UsageError("in-place needs a model that was read from a file")
+        if loaded.path.is_symlink() and wire.external_files(loaded.proto):
+            raise UsageError(
+                f"{loaded.path}: is a symbolic link to a model with external data; name the file itself"
+            )
+        return loaded.path.resolve()  # a link stays a link; the file that it names is replaced
+    if output is None:
+        return None
+    destination = Path(output)
+    if loaded.path is not None and destination.exists() and os.path.samefile(destination, loaded.path):
+        raise UsageError(f"{destination}: is the input itself; ask for in-place if that is what you want")
+    if destination.is_dir():
+        raise UsageError(f"{destination}: is a directory; name the output file")
+    if not destination.parent.is_dir():
+        raise UsageError(f"{destination.parent}: no such directory for the output")
+    return destination

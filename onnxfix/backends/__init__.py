@@ -1,0 +1,40 @@
+"""The oracles that execute a model, one file each; each is imported lazily and each may be absent.
+
+A backend is a module with ``missing() -> str | None`` (why it cannot be used here, in one line) and
+``load(path) -> Session``. ``load`` and ``Session.run`` execute foreign code: call them in the sandbox.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Protocol, cast
+
+#: Rung of the verification ladder -> module of the backend that executes it.
+BACKENDS = {"reference": "onnxfix.backends.reference", "ort-cpu": "onnxfix.backends.ort"}
+
+
+class Unsupported(Exception):
+    """The backend cannot do this, and that is nobody's mistake: ``str`` says what, in one line."""
+
+
+class Session(Protocol):
+    """A loaded model.
+
+    Values are numpy arrays (bfloat16, float8, int4, ... as ml_dtypes arrays, strings as object arrays), lists
+    (sequences), dicts (maps) or None (an empty optional).
+    """
+
+    outputs: list[str]
+
+    def run(self, feed: dict[str, Any]) -> list[Any]:
+        """Execute the model on ``feed`` (input name -> value). Returns the outputs in the graph's order."""
+
+
+def missing(name: str) -> str | None:
+    """Why the backend cannot be used on this machine; None when it can. Imports nothing heavy."""
+    return cast("str | None", importlib.import_module(BACKENDS[name]).missing())
+
+
+def load(name: str, path: str) -> Session:
+    """Load the model file (external data is found beside it). Raises whatever the backend raises."""
+    return cast(Session, importlib.import_module(BACKENDS[name]).load(path))

@@ -1,0 +1,170 @@
+"""ONNX Runtime on the CPU, with every optimisation off.
+
+ORT's own optimiser changes results (Pad before MaxPool, double Q/DQ pairs, ``allowzero``), so it is no oracle.
+Its Python API neither takes nor returns what numpy has no type for (bfloat16, float8, int4, ...): those cross by
+address, as OrtValue.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from onnxfix.backends import Unsupported
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+#: ORT's name of a tensor's element type -> (TensorProto enum name, bits per element).
+_EXOTIC = {
+    "bfloat16": ("BFLOAT16", 16),
+    "float8e4m3fn": ("FLOAT8E4M3FN", 8),
+    "float8e4m3fnuz": ("FLOAT8E4M3FNUZ", 8),
+    "float8e5m2": ("FLOAT8E5M2", 8),
+    "float8e5m2fnuz": ("FLOAT8E5M2FNUZ", 8),
+    "float8e8m0": ("FLOAT8E8M0", 8),
+    "float4e2m1": ("FLOAT4E2M1", 4),
+    "int4": ("INT4", 4),
+    "uint4": ("UINT4", 4),
+    "int2": ("INT2", 2),
+    "uint2": ("UINT2", 2),
+}
+
+
+def missing() -> str | None:
+    """Why ONNX Runtime cannot be used here; None when it can."""
+    if importlib.util.find_spec("onnxruntime") is None:
+        return 'onnxruntime is not installed: pip install "onnxfix[cpu]"'
+    return None
+
+
+def load(path: str, threads: int = 1) -> OrtSession:
+    """Load a model file. One thread makes sums come out the same each time. Raises ORT's exceptions."""
+    return OrtSession(path, threads)
+
+
+class OrtSession:
+    """An ``onnxruntime.InferenceSession`` that takes and returns every element type."""
+
+    def __init__(self, path: str, threads: int) -> None:
+        import onnxruntime as ort
+
+        options = ort.SessionOptions()
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 4
+        ort.set_default_logger_severity(4)
+        self._ort = ort
+        self._session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        self._inputs = {meta.name: _element(meta.type) for meta in self._session.get_inputs()}
+        # Overridable initializers are fed like inputs, but are listed apart.
+        more = self._session.get_overridable_initializers()
+        self._inputs.update({meta.name: _element(meta.type) for meta in more})
+        self._types = {meta.name: meta.type for meta in self._session.get_outputs()}
+        self.outputs = list(self._types)
+        self._odd = [name for name, kind in self._types.items() if _element(kind) in _EXOTIC]
+        self._plain = [name for name in self.outputs if name not in self._odd]
+        nested = [kind for kind in self._types.values() if _element(kind) is None and _holds_exotic(kind)]
+        if nested:
+            raise Unsupported(f"onnxruntime's Python API cannot return {nested[0]}")
+
+    def run(self, feed: dict[str, Any]) -> list[Any]:
+        """Execute. Raises ORT's exceptions, and Unsupported for values that cannot cross the Python API."""
+        given = {name: self._to_ort(name, value) for name, value in feed.items()}
+        found = (
+            dict(zip(self._plain, self._session.run(self._plain, given), strict=True)) if self._plain else {}
+        )
+        if self._odd:
+            values = self._session.run_with_ort_values(self._odd, self._all_ort(given))
+            found.update(zip(self._odd, (_from_ort(value) for value in values), strict=True))
+        return [found[name] for name in self.outputs]
+
+    def _to_ort(self, name: str, value: Any) -> Any:
+        kind = self._inputs.get(name)
+        if kind not in _EXOTIC or value is None:
+            return value
+        array = np.ascontiguousarray(value).reshape(np.shape(value))
+        enum, bits = _EXOTIC[kind]
+        return self._exotic(array, enum, bits)
+
+    def _exotic(self, array: npt.NDArray[Any], enum: str, bits: int) -> Any:
+        import onnx
+
+        onnx_type = onnx.TensorProto.DataType.Value(enum)
+        if bits >= 8:
+            raw = array.view(np.uint16 if bits == 16 else np.uint8)
+            return self._ort.OrtValue.ortvalue_from_numpy_with_onnx_type(raw, onnx_type)
+        native = self._ort.capi._pybind_state
+        device = native.OrtDevice(native.OrtDevice.cpu(), native.OrtDevice.default_memory(), 0)
+        value = native.OrtValue.ortvalue_from_shape_and_onnx_type(list(array.shape), onnx_type, device)
+        packed = _pack(array, bits)
+        if value.tensor_size_in_bytes() != packed.nbytes:
+            raise Unsupported(f"onnxruntime packs {enum} in a way that onnxfix does not know")
+        ctypes.memmove(value.data_ptr(), packed.ctypes.data, packed.nbytes)
+        return self._ort.OrtValue(value)
+
+    def _all_ort(self, given: dict[str, Any]) -> dict[str, Any]:
+        """run_with_ort_values takes OrtValues only, which hold neither strings nor sequences here."""
+        values = {}
+        for name, value in given.items():
+            if isinstance(value, np.ndarray) and value.dtype.kind not in "OUS":
+                value = self._ort.OrtValue.ortvalue_from_numpy(value)
+            if not isinstance(value, self._ort.OrtValue):
+                odd = self._types[self._odd[0]]
+                raise Unsupported(
+                    f"onnxruntime's Python API cannot return {odd} when input {name} is no number tensor"
+                )
+            values[name] = value
+        return values
+
+
+def _element(kind: str) -> str | None:
+    """``tensor(int4)`` and ``optional(tensor(int4))`` -> ``int4``; None for what is no tensor."""
+    kind = kind.removeprefix("optional(")
+    return kind.removeprefix("tensor(").rstrip(")") if kind.startswith("tensor(") else None
+
+
+def _holds_exotic(kind: str) -> bool:
+    return any(f"({name})" in kind for name in _EXOTIC)
+
+
+def _pack(array: npt.NDArray[Any], bits: int) -> npt.NDArray[np.uint8]:
+    """Several elements a byte, the first in the lowest bits (the layout of TensorProto.raw_data)."""
+    per = 8 // bits
+    flat = array.reshape(-1).view(np.uint8) & ((1 << bits) - 1)
+    flat = np.concatenate([flat, np.zeros(-len(flat) % per, np.uint8)]).reshape(-1, per)
+    packed = np.zeros(len(flat), np.uint8)
+    for place in range(per):
+        packed |= flat[:, place] << (bits * place)
+    return packed
+
+
+def _unpack(packed: npt.NDArray[np.uint8], count: int, bits: int, signed: bool) -> npt.NDArray[Any]:
+    places = np.arange(0, 8, bits, dtype=np.uint8)
+    flat = ((packed[:, None] >> places) & ((1 << bits) - 1)).reshape(-1)[:count]
+    if not signed:
+        return flat
+    wide = flat.astype(np.int8)
+    return np.where(wide >= 1 << (bits - 1), wide - (1 << bits), wide).astype(np.int8)
+
+
+def _from_ort(value: Any) -> npt.NDArray[Any] | None:
+    import onnx
+
+    if not value.has_value():
+        return None
+    name = _element(value.data_type()) or ""
+    enum, bits = _EXOTIC[name]
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(onnx.TensorProto.DataType.Value(enum))
+    shape = tuple(value.shape())
+    size = value.tensor_size_in_bytes()
+    raw = np.frombuffer(ctypes.string_at(value.data_ptr(), size) if size else b"", np.uint8)
+    if bits >= 8:
+        return raw.view(dtype).reshape(shape)
+    flat = _unpack(raw, int(np.prod(shape)), bits, name.startswith("int"))
+    # float4 is stored as its bits in the low half of a byte; the integers as their value.
+    return flat.view(dtype).reshape(shape) if name.startswith("float") else flat.astype(dtype).reshape(shape)

@@ -1,0 +1,388 @@
+"""The command line: parses, calls, prints, picks the exit code. No logic of its own.
+
+Exit codes: 0 nothing left at or above ``--fail-on``; 1 findings remain (or a fix was withdrawn); 2 usage error,
+unreadable model, internal error; 3 verification failed.
+"""
+# Long because: typer wants every option of every command spelled out where the command is.
+
+from __future__ import annotations
+
+import enum
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from onnxfix._version import __version__
+from onnxfix.errors import OnnxfixError, UsageError
+
+if TYPE_CHECKING:
+    from onnxfix.report import Report
+
+app = typer.Typer(
+    name="onnxfix",
+    help="Repair ONNX models before TensorRT, and prove that they still are the same models.",
+    no_args_is_help=True,
+    rich_markup_mode=None,  # plain help: rich alone would double the start-up
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Format(str, enum.Enum):
+    """How results are printed."""
+
+    text = "text"
+    json = "json"
+
+
+class FailOn(str, enum.Enum):
+    """From which severity on a finding makes the exit code 1."""
+
+    info = "info"
+    warning = "warning"
+    error = "error"
+    never = "never"
+
+
+Models = Annotated[list[Path], typer.Argument(help="ONNX files.", show_default=False)]
+Select = Annotated[
+    list[str] | None,
+    typer.Option("--select", help="Rules to run: codes, beginnings of codes, names, or ALL."),
+]
+Ignore = Annotated[list[str] | None, typer.Option("--ignore", help="Rules to leave out.")]
+TargetName = Annotated[
+    str | None,
+    typer.Option("--target", help="trt8.4, trt8.6, trt10, trt11 (default) or rtx.", show_default=False),
+]
+Fail = Annotated[
+    FailOn, typer.Option("--fail-on", help="Severity from which a finding that is left fails the run.")
+]
+FormatOption = Annotated[Format, typer.Option("--format", help="What goes to standard output.")]
+ReportFile = Annotated[
+    Path | None,
+    typer.Option("--report", help="Also write the report as JSON to this file.", show_default=False),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="One line a model.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Every finding and every measurement.")]
+Require = Annotated[
+    list[str] | None, typer.Option("--require", help="Rungs that must pass (contract, reference, ort-cpu).")
+]
+Inputs = Annotated[
+    Path | None,
+    typer.Option(
+        "--inputs", help="Inputs to verify with: .npz, a folder of .npy, Polygraphy JSON.", show_default=False
+    ),
+]
+InputShapes = Annotated[
+    list[str] | None, typer.Option("--input-shapes", help="Shapes to verify with: x:[1,3], x:1,3 or x:1x3.")
+]
+ShapesAlias = Annotated[list[str] | None, typer.Option("--input-shape", "--shapes", hidden=True)]
+Seed = Annotated[int, typer.Option("--seed", help="Of the generated inputs.")]
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"onnxfix {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Repair ONNX models before TensorRT, and prove that they still are the same models."""
+
+
+@app.command()
+def check(
+    models: Models,
+    select: Select = None,
+    ignore: Ignore = None,
+    target: TargetName = None,
+    fail_on: Fail = FailOn.warning,
+    format: FormatOption = Format.text,
+    report: ReportFile = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """List the hazards in models. Reads only."""
+
+    def one(path: Path, progress: Callable[[str], None]) -> Report:
+        from onnxfix.api import check
+
+        return check(path, select=_split(select), ignore=_split(ignore), target=target, progress=progress)
+
+    _run(models, one, fail_on, format, report, quiet, verbose)
+
+
+@app.command()
+def apply(
+    models: Models,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="File to write (one model).", show_default=False)
+    ] = None,
+    output_dir: Annotated[
+        Path | None,
+        typer.Option("--output-dir", help="Folder to write to, under the same names.", show_default=False),
+    ] = None,
+    in_place: Annotated[bool, typer.Option("--in-place", help="Replace the models themselves.")] = False,
+    select: Select = None,
+    ignore: Ignore = None,
+    target: TargetName = None,
+    numeric_fixes: Annotated[
+        bool, typer.Option("--numeric-fixes", help="Also fixes that keep outputs only within tolerance.")
+    ] = False,
+    unsafe_fixes: Annotated[
+        bool, typer.Option("--unsafe-fixes", help="Also fixes that may change behaviour or the interface.")
+    ] = False,
+    no_verify: Annotated[
+        bool, typer.Option("--no-verify", help="Check the interface contract only.")
+    ] = False,
+    model_check: Annotated[bool, typer.Option("--model-check", hidden=True)] = False,
+    require: Require = None,
+    inputs: Inputs = None,
+    input_shapes: InputShapes = None,
+    shapes_alias: ShapesAlias = None,
+    seed: Seed = 0,
+    fail_on: Fail = FailOn.warning,
+    format: FormatOption = Format.text,
+    report: ReportFile = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Fix models, prove the results, and write them (to MODEL.fixed.onnx unless told otherwise)."""
+
+    def one(path: Path, progress: Callable[[str], None]) -> Report:
+        from onnxfix.api import apply
+
+        return apply(
+            path,
+            None if in_place else targets[path],
+            in_place=in_place,
+            select=_split(select),
+            ignore=_split(ignore),
+            target=target,
+            numeric_fixes=numeric_fixes,
+            unsafe_fixes=unsafe_fixes,
+            verify=not no_verify,
+            require=_split(require) or (),
+            inputs=inputs,
+            input_shapes=[*(input_shapes or ()), *(shapes_alias or ())],
+            seed=seed,
+            progress=progress,
+        )
+
+    try:
+        targets = _outputs(models, output, output_dir, in_place)
+        if no_verify and (model_check or require):
+            raise UsageError("--no-verify contradicts --require and --model-check")
+    except OnnxfixError as error:
+        _die(error)
+    _run(models, one, fail_on, format, report, quiet, verbose)
+
+
+@app.command()
+def verify(
+    original: Annotated[Path, typer.Argument(help="The model to compare with.", show_default=False)],
+    fixed: Annotated[
+        Path | None,
+        typer.Argument(help="The model to prove; without it ORIGINAL itself.", show_default=False),
+    ] = None,
+    exact: Annotated[bool, typer.Option("--exact", help="Ask for bit-identical outputs.")] = False,
+    require: Require = None,
+    inputs: Inputs = None,
+    input_shapes: InputShapes = None,
+    shapes_alias: ShapesAlias = None,
+    seed: Seed = 0,
+    format: FormatOption = Format.text,
+    report: ReportFile = None,
+    quiet: Quiet = False,
+    verbose: Verbose = False,
+) -> None:
+    """Compare two models on the verification ladder: same interface, same outputs."""
+
+    def one(path: Path, progress: Callable[[str], None]) -> Report:
+        from onnxfix.api import verify
+
+        return verify(
+            path,
+            fixed,
+            exact=exact,
+            require=_split(require) or (),
+            inputs=inputs,
+            input_shapes=[*(input_shapes or ()), *(shapes_alias or ())],
+            seed=seed,
+            progress=progress,
+        )
+
+    _run([original], one, FailOn.never, format, report, quiet, verbose)
+
+
+@app.command()
+def explain(code: Annotated[str, typer.Argument(help="A rule's code or name.", show_default=False)]) -> None:
+    """Print a rule's page: what it finds, why that matters, how it is fixed, the evidence."""
+    from onnxfix.registry import registry
+    from onnxfix.render.rules import render_rule
+    from onnxfix.render.text import console
+
+    try:
+        rule = registry().get(code)
+    except OnnxfixError as error:
+        _die(error)
+    render_rule(console(), rule)
+
+
+@app.command()
+def rules(select: Select = None, ignore: Ignore = None, format: FormatOption = Format.text) -> None:
+    """List the rules: code, name, severity, safety of the fix, and what they find."""
+    from onnxfix.registry import registry
+    from onnxfix.render.rules import rules_json, rules_lines
+    from onnxfix.render.text import console, print_lines
+
+    try:
+        found = registry()
+        chosen = found.choose(_split(select) or ["ALL"], _split(ignore))
+    except OnnxfixError as error:
+        _die(error)
+    for warning in found.warnings:
+        typer.echo(f"onnxfix: warning: {warning}", err=True)
+    if format is Format.json:
+        typer.echo(rules_json(chosen))
+    else:
+        print_lines(console(), rules_lines(chosen))
+
+
+def _run(
+    models: list[Path],
+    one: Callable[[Path, Callable[[str], None]], Report],
+    fail_on: FailOn,
+    format: Format,
+    report_file: Path | None,
+    quiet: bool,
+    verbose: bool,
+) -> NoReturn:
+    """Work through the models, print as results come, and exit with the worst code."""
+    from onnxfix.render.json import render_json
+    from onnxfix.render.progress import Steps
+    from onnxfix.render.text import console, print_lines, render_report, render_summary
+
+    signal.signal(signal.SIGTERM, _interrupt)
+    out = console()
+    done: list[Report] = []
+    errors: list[tuple[str, str]] = []
+    codes = [0]
+    try:
+        with Steps(len(models)) as steps:
+            for path in models:
+                try:
+                    result = one(path, steps.of(str(path)))
+                except UsageError as error:
+                    if len(models) == 1:
+                        _die(error)
+                    _failed(path, str(error), errors, codes)
+                    continue
+                except OnnxfixError as error:
+                    _failed(path, str(error), errors, codes)
+                    continue
+                except RecursionError:
+                    _failed(path, f"{path}: is nested too deeply to be processed", errors, codes)
+                    continue
+                except MemoryError:
+                    _failed(path, f"{path}: does not fit into memory", errors, codes)
+                    continue
+                done.append(result)
+                codes.append(result.exit_code(_severity(fail_on)))
+                if format is Format.text:
+                    steps.pause()
+                    print_lines(out, render_report(result, quiet=quiet, verbose=verbose))
+        if format is Format.text and len(models) > 1:
+            print_lines(out, render_summary(done, errors))
+        if format is Format.json:
+            sys.stdout.write(render_json(done, errors) + "\n")
+            sys.stdout.flush()
+        if report_file is not None:
+            _write_report(report_file, render_json(done, errors))
+    except KeyboardInterrupt:
+        typer.echo("onnxfix: interrupted; nothing half-written was left behind", err=True)
+        raise typer.Exit(2) from None
+    except OnnxfixError as error:
+        _die(error)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader went away (``| head``); the interpreter must not complain at exit
+        raise typer.Exit(max(codes)) from None
+    raise typer.Exit(max(codes))
+
+
+def _failed(path: Path, message: str, errors: list[tuple[str, str]], codes: list[int]) -> None:
+    typer.echo(f"onnxfix: {message}", err=True)
+    errors.append((str(path), message))
+    codes.append(2)
+
+
+def _write_report(path: Path, text: str) -> None:
+    from onnxfix.graph import wire
+
+    with wire.temporary_beside(path) as temporary:
+        wire.write(text.encode() + b"\n", temporary)
+        wire.replace(temporary, path)
+
+
+def _outputs(
+    models: list[Path], output: Path | None, output_dir: Path | None, in_place: bool
+) -> dict[Path, Path]:
+    """Where each model goes.
+
+    Raises:
+        UsageError: options exclude each other, or two models would be written to one file.
+    """
+    if sum((output is not None, output_dir is not None, in_place)) > 1:
+        raise UsageError("choose one of --output, --output-dir and --in-place")
+    if output is not None and len(models) > 1:
+        raise UsageError("--output takes one model; use --output-dir for several")
+    if output_dir is not None:
+        try:
+            output_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"{output_dir}: cannot be made: {error.strerror or error}") from None
+    found: dict[Path, Path] = {}
+    for model in models:
+        target = output or (
+            output_dir / model.name if output_dir else model.with_name(f"{model.stem}.fixed.onnx")
+        )
+        if target in found.values() and not in_place:
+            raise UsageError(f"two models would be written to {target}")
+        found[model] = target
+    return found
+
+
+def _split(values: list[str] | None) -> list[str] | None:
+    """``--select A,B --select C`` to a list."""
+    if not values:
+        return None
+    return [part.strip() for value in values for part in value.split(",") if part.strip()]
+
+
+def _severity(fail_on: FailOn) -> Any:
+    from onnxfix.rule import Severity
+
+    return None if fail_on is FailOn.never else Severity[fail_on.name.upper()]
+
+
+def _die(error: OnnxfixError) -> NoReturn:
+    typer.echo(f"onnxfix: {error}", err=True)
+    raise typer.Exit(2) from None
+
+
+def _interrupt(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def main() -> None:
+    """Entry point of the ``onnxfix`` command."""
+    app()

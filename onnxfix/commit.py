@@ -1,0 +1,441 @@
+"""Carries out edits on a model: each fix as a whole or not at all, use-def links kept right throughout."""
+# Long because: one class with one method an edit, each beside its undo; splitting it would part the two.
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from onnx import AttributeProto, GraphProto
+
+from onnxfix import edits as ed
+from onnxfix.errors import EditError
+from onnxfix.graph import build
+from onnxfix.graph.overlay import Model, Node, Scope, Use, Value
+
+MARK = "onnxfix"
+"""Key of the node metadata that names the rules whose fixes touched the node."""
+
+
+class Transaction:
+    """Applies fixes one after the other; ``close`` puts the protobuf's lists into their final order.
+
+    Between ``apply`` calls the links are right; the order of ``scope.nodes`` is right after ``close``.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self._undo: list[Callable[[], None]] = []
+        self._inserted: dict[int, list[Node]] = {}
+        self._appended: dict[int, list[Node]] = {}
+        self._removed: dict[int, Node] = {}
+        self._dangling: dict[int, Value] = {}
+        self._dropped: dict[int, Value] = {}
+        self._suspects: list[Value] = []
+        self._loose: list[Value] = []
+        self._touched: list[Node] = []
+        self.names: set[str] = set()
+        """Names of the values whose producer, consumer or declaration the applied fixes changed."""
+        self._scopes: dict[int, Scope] = {}
+        self._sorted: dict[int, Scope] = {}
+
+    def apply(self, fix: Sequence[ed.Edit], code: str = "") -> None:
+        """Carry out one fix and mark the nodes that it touched with ``code``.
+
+        Raises:
+            EditError: the fix would break the graph; nothing of it was done.
+        """
+        self._undo, self._touched, self._suspects = [], [], []
+        try:
+            for edit in fix:
+                _APPLY[type(edit)](self, edit)
+            self._check_dangling()
+        except BaseException:
+            for undo in reversed(self._undo):
+                undo()
+            raise
+        self._undo = []
+        for node in self._touched:
+            self.names.update(node.proto.output)
+            if code and self.model.ir_version >= 10 and id(node) not in self._removed:
+                _mark(node, code)
+        self.names.update(edit.name for edit in fix if isinstance(edit, ed.SetValueInfo))
+
+    def _check_dangling(self) -> None:
+        for value in self._suspects:
+            if value.producer is None and (value._uses or not value.replaceable):
+                raise EditError(f"{value.name!r} is still needed, but its producer would be removed")
+
+    # -- the edits ---------------------------------------------------------------------------------------------
+
+    def add_node(self, edit: ed.AddNode) -> None:
+        scope = edit.scope
+        proto = scope.proto.node.add()
+        proto.CopyFrom(edit.proto)
+        node = Node(proto, scope)
+        self._touch(scope)
+        self._undo.append(lambda: self._forget(node))
+        for index, name in enumerate(proto.output):
+            node.outputs.append(self._define(scope, name, node, index) if name else None)
+        for sub in build.add_subgraphs(node):
+            raise EditError(f"{sub.path}: new nodes with subgraphs cannot be added")
+        for index, name in enumerate(proto.input):
+            self._connect(node, index, name, grow=True)
+        if edit.before is not None:
+            self._inserted.setdefault(id(edit.before), []).append(node)
+        else:
+            self._appended.setdefault(id(scope), []).append(node)
+        self._touched.append(node)
+
+    def _forget(self, node: Node) -> None:
+        """Undo of ``add_node``: its message is deleted when the transaction closes."""
+        self._removed[id(node)] = node
+
+    def _define(self, scope: Scope, name: str, node: Node, index: int) -> Value:
+        value = scope.values.get(name)
+        if value is not None:
+            if id(value) not in self._dangling or value.producer is not None:
+                raise EditError(f"the name {name!r} is taken")
+        else:
+            if scope.lookup(name) is not None:
+                raise EditError(f"the name {name!r} is taken in a surrounding graph")
+            value = Value(name, scope)
+            scope.values[name] = value
+            self.model.names.add(name)
+            self._undo.append(lambda: _delete(scope.values, name))
+        self._set(value, "producer", node)
+        self._set(value, "output_index", index)
+        return value
+
+    def remove_node(self, edit: ed.RemoveNode) -> None:
+        node = edit.node
+        if id(node) in self._removed:
+            raise EditError(f"{node.place} is removed already")
+        self._removed[id(node)] = node
+        self._undo.append(lambda: _delete(self._removed, id(node)))
+        self._touch(node.scope)
+        for index in range(len(node.inputs)):
+            self._disconnect(node, index)
+        for inner in [scope for sub in node.subgraphs for scope in sub.walk()]:
+            for child in inner.nodes:
+                for index in range(len(child.inputs)):
+                    self._disconnect(child, index)
+        for value in node.outputs:
+            if value is not None:
+                self._orphan(value)
+
+    def _orphan(self, value: Value) -> None:
+        """``value`` has no producer from here on; a later edit of the same fix may give it one."""
+        self._dangling[id(value)] = value
+        self._suspects.append(value)
+        self._undo.append(lambda: _delete(self._dangling, id(value)))
+        self._set(value, "producer", None)
+
+    def set_input(self, edit: ed.SetInput) -> None:
+        node, index = edit.node, edit.index
+        if index > len(node.inputs):
+            raise EditError(f"{node.place} has {len(node.inputs)} inputs; input {index} cannot be set")
+        if index < len(node.inputs):
+            self._disconnect(node, index)
+        self._connect(node, index, edit.name, grow=index == len(node.inputs))
+        self._touched.append(node)
+
+    def _connect(self, node: Node, index: int, name: str, *, grow: bool) -> None:
+        value = node.scope.lookup(name) if name else None
+        if name and (value is None or (id(value) in self._dangling and value.producer is None)):
+            raise EditError(f"{node.place} would read {name!r}, which is not defined there")
+        if grow:
+            node.inputs.append(value)
+            if len(node.proto.input) < len(node.inputs):
+                node.proto.input.append(name)
+            self._undo.append(lambda: self._shrink(node))
+        else:
+            before, old = node.proto.input[index], node.inputs[index]
+            node.proto.input[index], node.inputs[index] = name, value
+            self._undo.append(lambda: _restore_input(node, index, before, old))
+        if value is not None:
+            key = (id(node), index)
+            value._uses[key] = Use(node, index)
+            self._undo.append(lambda: _delete(value._uses, key))
+        while node.proto.input and not node.proto.input[-1] and not grow:
+            self._pop_input(node)
+
+    @staticmethod
+    def _shrink(node: Node) -> None:
+        node.inputs.pop()
+        del node.proto.input[len(node.inputs) :]
+
+    def _pop_input(self, node: Node) -> None:
+        """ORT refuses some nodes whose inputs end in a left-out one, so none is left behind."""
+        node.inputs.pop()
+        node.proto.input.pop()
+        self._undo.append(lambda: _append_empty_input(node))
+
+    def _disconnect(self, node: Node, index: int) -> None:
+        value = node.inputs[index]
+        if value is None:
+            return
+        key = (id(node), index)
+        use = value._uses.pop(key, None)
+        if use is None:
+            return
+        self._undo.append(lambda: value._uses.__setitem__(key, use))
+        self._loose.append(value)
+
+    def set_output(self, edit: ed.SetOutput) -> None:
+        node, index, scope = edit.node, edit.index, edit.node.scope
+        old = node.outputs[index]
+        if old is None or not old.replaceable:
+            raise EditError(f"output {index} of {node.place} cannot be renamed")
+        before = node.proto.output[index]
+        new = self._define(scope, edit.name, node, index)
+        node.proto.output[index] = edit.name
+        node.outputs[index] = new
+        self._undo.append(lambda: _restore_output(node, index, before, old))
+        self._move_uses(old, new)
+        self._orphan(old)
+        self._touched.append(node)
+
+    def replace_uses(self, edit: ed.ReplaceUses) -> None:
+        value = edit.value
+        if not value.replaceable:
+            raise EditError(f"{value.name!r} is an output or named elsewhere: its uses cannot be moved")
+        new = value.scope.lookup(edit.name)
+        if new is None:
+            raise EditError(f"{edit.name!r} is not defined where {value.name!r} is")
+        self._touched.extend(use.node for use in value.uses)
+        self._move_uses(value, new)
+        self._loose.append(value)
+
+    def _move_uses(self, old: Value, new: Value) -> None:
+        for use in old.uses:
+            if use.node.scope.lookup(new.name) is not new:
+                raise EditError(f"{new.name!r} means another value at {use.node.place}")
+            self._disconnect(use.node, use.index)
+            self._connect(use.node, use.index, new.name, grow=False)
+
+    def set_attribute(self, edit: ed.SetAttribute) -> None:
+        attributes = edit.node.proto.attribute
+        position = next((i for i, a in enumerate(attributes) if a.name == edit.name), None)
+        if position is not None:
+            before = _copy(attributes[position])
+            if before.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS):
+                raise EditError(
+                    f"attribute {edit.name!r} of {edit.node.place} holds a graph and stays as it is"
+                )
+            del attributes[position]
+            self._undo.append(lambda: attributes.insert(position, before))
+        if edit.attribute is not None:
+            index = len(attributes) if position is None else position
+            attributes.insert(index, edit.attribute)
+            self._undo.append(lambda: attributes.__delitem__(index))
+        self._touched.append(edit.node)
+
+    def rename_node(self, edit: ed.RenameNode) -> None:
+        proto = edit.node.proto
+        before = proto.name if proto.HasField("name") else None
+        proto.name = edit.name
+        # An empty name and no name are different bytes.
+        self._undo.append(
+            lambda: proto.ClearField("name") if before is None else setattr(proto, "name", before)
+        )
+        self._touched.append(edit.node)
+
+    def add_initializer(self, edit: ed.AddInitializer) -> None:
+        scope, name = edit.scope, edit.tensor.name
+        if not isinstance(scope.proto, GraphProto):
+            raise EditError("a function has no initializers")
+        if not name or scope.lookup(name) is not None or name in self.model.names:
+            raise EditError(f"the name {name!r} is taken")
+        tensor = scope.proto.initializer.add()
+        tensor.CopyFrom(edit.tensor)
+        value = scope.values[name] = Value(name, scope)
+        value.initializer = tensor
+        self.model.names.add(name)
+        self._undo.append(lambda: self._drop_initializer(value))
+        self._touch(scope)
+
+    def _drop_initializer(self, value: Value) -> None:
+        self._dropped[id(value)] = value
+        _delete(value.scope.values, value.name)
+
+    def remove_initializer(self, edit: ed.RemoveInitializer) -> None:
+        value = edit.value
+        if value._uses or not value.replaceable or value.is_input:
+            raise EditError(f"initializer {value.name!r} is still needed")
+        scope = value.scope
+        self._dropped[id(value)] = value
+        _delete(scope.values, value.name)
+        self._undo.append(lambda: _delete(self._dropped, id(value)))
+        self._undo.append(lambda: scope.values.__setitem__(value.name, value))
+        self._touch(scope)
+
+    def set_value_info(self, edit: ed.SetValueInfo) -> None:
+        infos = edit.scope.proto.value_info
+        before = [_copy(info) for info in infos if info.name == edit.name]
+        position = next((i for i, info in enumerate(infos) if info.name == edit.name), None)
+
+        def undo() -> None:
+            _remove_where(infos, lambda info: info.name == edit.name)
+            infos.extend(before)
+            edit.scope._declared = None
+
+        self._undo.append(undo)
+        if edit.info is None:
+            _remove_where(infos, lambda info: info.name == edit.name)
+        elif position is None:
+            infos.add().CopyFrom(edit.info)
+        else:
+            infos[position].CopyFrom(edit.info)
+        edit.scope._declared = None
+
+    def sort_nodes(self, edit: ed.SortNodes) -> None:
+        self._sorted[id(edit.scope)] = edit.scope
+        self._touch(edit.scope)
+
+    # -- bookkeeping -------------------------------------------------------------------------------------------
+
+    def _set(self, target: Any, name: str, value: Any) -> None:
+        before = getattr(target, name)
+        setattr(target, name, value)
+        self._undo.append(lambda: setattr(target, name, before))
+
+    def _touch(self, scope: Scope) -> None:
+        self._scopes[id(scope)] = scope
+
+    def close(self) -> None:
+        """Remove what the fixes left without a reader, and bring the protobuf's lists into order."""
+        self._undo = []
+        self._prune()
+        for scope in self._scopes.values():
+            self._reorder(scope)
+        gone: dict[int, set[str]] = {}
+        for value in (*self._dangling.values(), *self._dropped.values()):
+            if value.producer is None and value.scope.values.get(value.name) in (value, None):
+                value.scope.values.pop(value.name, None)
+                gone.setdefault(id(value.scope), set()).add(value.name)
+                self._scopes[id(value.scope)] = value.scope
+        for key, names in gone.items():
+            self.names |= names
+            scope = self._scopes[key]
+            dead = {id(v.initializer) for v in self._dropped.values() if v.scope is scope}
+            if isinstance(scope.proto, GraphProto) and dead:
+                _remove_where(scope.proto.initializer, lambda tensor: id(tensor) in dead)  # noqa: B023
+            _remove_where(scope.proto.value_info, lambda info: info.name in names)  # noqa: B023
+            scope._declared = None
+        for scope in self._sorted.values():
+            scope.nodes = scope.topological()
+            _order(scope)
+        self.model.forget_shapes()
+
+    def _prune(self) -> None:
+        """Remove producers and initializers that lost their last reader to these fixes, and what only they read."""
+        while self._loose:
+            value = self._loose.pop()
+            if value._uses or not value.replaceable or value.is_input:
+                continue
+            node = value.producer
+            if node is not None:
+                if id(node) not in self._removed and all(
+                    v is None or (not v._uses and v.replaceable) for v in node.outputs
+                ):
+                    self.remove_node(ed.RemoveNode(node))
+            elif value.initializer is not None and id(value) not in self._dropped:
+                self._dropped[id(value)] = value
+                self._touch(value.scope)
+
+    def _reorder(self, scope: Scope) -> None:
+        nodes: list[Node] = []
+        for node in [*scope.nodes]:
+            nodes.extend(n for n in self._inserted.get(id(node), ()) if id(n) not in self._removed)
+            if id(node) not in self._removed:
+                nodes.append(node)
+        nodes.extend(n for n in self._appended.get(id(scope), ()) if id(n) not in self._removed)
+        scope.nodes = nodes
+        _order(scope)
+
+
+def _order(scope: Scope) -> None:
+    """Give the protobuf's node list the order of ``scope.nodes``; nodes that are not in it are deleted.
+
+    Sorting moves pointers, so the overlay's references to the node messages stay valid.
+    """
+    position = {id(node.proto): i for i, node in enumerate(scope.nodes)}
+    last = len(position)
+    container = scope.proto.node
+    container.sort(key=lambda proto: position.get(id(proto), last))
+    del container[last:]
+
+
+def _remove_where(container: Any, condition: Callable[[Any], bool]) -> None:
+    """Delete the matching messages of a repeated field; references to the others stay valid."""
+    items = list(container)  # keeps the wrappers alive, so that their ids mean something
+    dead = {id(item) for item in items if condition(item)}
+    if dead:
+        container.sort(key=lambda item: id(item) in dead)
+        del container[len(items) - len(dead) :]
+
+
+def _delete(mapping: dict[Any, Any], key: Any) -> None:
+    mapping.pop(key, None)
+
+
+def _copy(message: Any) -> Any:
+    copy = type(message)()
+    copy.CopyFrom(message)
+    return copy
+
+
+def _restore_input(node: Node, index: int, name: str, value: Value | None) -> None:
+    node.proto.input[index], node.inputs[index] = name, value
+
+
+def _append_empty_input(node: Node) -> None:
+    node.inputs.append(None)
+    node.proto.input.append("")
+
+
+def _restore_output(node: Node, index: int, name: str, value: Value) -> None:
+    node.proto.output[index] = name
+    node.outputs[index] = value
+
+
+def _mark(node: Node, code: str) -> None:
+    """Name the rule in the node's metadata, beside those that touched it before."""
+    if not hasattr(node.proto, "metadata_props"):
+        return  # onnx before 1.16 does not know the field
+    for entry in node.proto.metadata_props:
+        if entry.key == MARK:
+            entry.value = ",".join(sorted({*entry.value.split(","), code}))
+            return
+    entry = node.proto.metadata_props.add()
+    entry.key, entry.value = MARK, code
+
+
+def commit(model: Model, fixes: Iterable[Sequence[ed.Edit]], code: str = "") -> None:
+    """Carry out whole fixes at once; for engines of one's own and for tests.
+
+    Raises:
+        EditError: one of them would break the graph; those before it stay applied.
+    """
+    transaction = Transaction(model)
+    try:
+        for fix in fixes:
+            transaction.apply(fix, code)
+    finally:
+        transaction.close()
+
+
+_APPLY: dict[type, Callable[[Transaction, Any], None]] = {
+    ed.AddNode: Transaction.add_node,
+    ed.RemoveNode: Transaction.remove_node,
+    ed.SetInput: Transaction.set_input,
+    ed.SetOutput: Transaction.set_output,
+    ed.ReplaceUses: Transaction.replace_uses,
+    ed.SetAttribute: Transaction.set_attribute,
+    ed.RenameNode: Transaction.rename_node,
+    ed.AddInitializer: Transaction.add_initializer,
+    ed.RemoveInitializer: Transaction.remove_initializer,
+    ed.SetValueInfo: Transaction.set_value_info,
+    ed.SortNodes: Transaction.sort_nodes,
+}

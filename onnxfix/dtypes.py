@@ -1,0 +1,120 @@
+"""Facts about ONNX element types: which values a type has, and which type holds all values of another. Pure.
+
+Sources: onnx.proto (TensorProto.DataType) and ONNX's technical pages on float8, float4 and float6.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_NUMBERS = {
+    "FLOAT": 1, "UINT8": 2, "INT8": 3, "UINT16": 4, "INT16": 5, "INT32": 6, "INT64": 7, "STRING": 8, "BOOL": 9,
+    "FLOAT16": 10, "DOUBLE": 11, "UINT32": 12, "UINT64": 13, "COMPLEX64": 14, "COMPLEX128": 15, "BFLOAT16": 16,
+    "FLOAT8E4M3FN": 17, "FLOAT8E4M3FNUZ": 18, "FLOAT8E5M2": 19, "FLOAT8E5M2FNUZ": 20, "UINT4": 21, "INT4": 22,
+    "FLOAT4E2M1": 23, "FLOAT8E8M0": 24, "UINT2": 25, "INT2": 26, "FLOAT6E2M3": 27, "FLOAT6E3M2": 28,
+}  # fmt: skip
+"""TensorProto.DataType by name, restated so that this module needs no onnx and works with older ones."""
+
+_NAMES = {number: name for name, number in _NUMBERS.items()}
+
+
+@dataclass(frozen=True)
+class IntFormat:
+    """An integer type: all integers from ``low`` to ``high``."""
+
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class FloatFormat:
+    """A binary floating-point type.
+
+    ``precision`` counts significant bits with the hidden one; finite values are multiples of 2**``lowest``
+    (the smallest positive one) up to ``highest``.
+    """
+
+    precision: int
+    lowest: int
+    highest: float
+    infinity: bool
+    nan: bool
+    negative_zero: bool
+    zero: bool = True
+    negative: bool = True
+
+
+INTEGERS: dict[int, IntFormat] = {
+    _NUMBERS["BOOL"]: IntFormat(0, 1),
+    **{_NUMBERS[f"INT{b}"]: IntFormat(-(2 ** (b - 1)), 2 ** (b - 1) - 1) for b in (2, 4, 8, 16, 32, 64)},
+    **{_NUMBERS[f"UINT{b}"]: IntFormat(0, 2**b - 1) for b in (2, 4, 8, 16, 32, 64)},
+}
+
+FLOATS: dict[int, FloatFormat] = {
+    _NUMBERS["DOUBLE"]: FloatFormat(53, -1074, float.fromhex("0x1.fffffffffffffp1023"), True, True, True),
+    _NUMBERS["FLOAT"]: FloatFormat(24, -149, float.fromhex("0x1.fffffep127"), True, True, True),
+    _NUMBERS["FLOAT16"]: FloatFormat(11, -24, 65504.0, True, True, True),
+    _NUMBERS["BFLOAT16"]: FloatFormat(8, -133, float.fromhex("0x1.fep127"), True, True, True),
+    _NUMBERS["FLOAT8E4M3FN"]: FloatFormat(4, -9, 448.0, False, True, True),
+    _NUMBERS["FLOAT8E4M3FNUZ"]: FloatFormat(4, -10, 240.0, False, True, False),
+    _NUMBERS["FLOAT8E5M2"]: FloatFormat(3, -16, 57344.0, True, True, True),
+    _NUMBERS["FLOAT8E5M2FNUZ"]: FloatFormat(3, -17, 57344.0, False, True, False),
+    _NUMBERS["FLOAT8E8M0"]: FloatFormat(1, -127, 2.0**127, False, True, False, zero=False, negative=False),
+    _NUMBERS["FLOAT6E2M3"]: FloatFormat(4, -3, 7.5, False, False, True),
+    _NUMBERS["FLOAT6E3M2"]: FloatFormat(3, -4, 28.0, False, False, True),
+    _NUMBERS["FLOAT4E2M1"]: FloatFormat(2, -1, 6.0, False, False, True),
+}
+
+
+def name_of(elem_type: int) -> str:
+    """The type as ONNX's text format writes it: ``float``, ``int64``, ``bfloat16`` …"""
+    return _NAMES.get(elem_type, f"type {elem_type}").lower()
+
+
+def is_integer(elem_type: int) -> bool:
+    """Whether the type holds integers only; bool does not count."""
+    return elem_type in INTEGERS and elem_type != _NUMBERS["BOOL"]
+
+
+def is_float(elem_type: int) -> bool:
+    """Whether the type is a binary floating-point type of any width."""
+    return elem_type in FLOATS
+
+
+def holds_exactly(holder: int, source: int) -> bool:
+    """Whether every value of type ``source`` is a value of type ``holder`` (TensorProto.DataType numbers).
+
+    NaN counts as one value whatever its payload, and the sign of zero counts. False for strings, complex types
+    and types that this module does not know, unless both are the same.
+    """
+    if holder == source:
+        return True
+    if source in INTEGERS and holder in INTEGERS:
+        return INTEGERS[holder].low <= INTEGERS[source].low and INTEGERS[source].high <= INTEGERS[holder].high
+    if source in INTEGERS and holder in FLOATS:
+        return _float_holds_integers(FLOATS[holder], INTEGERS[source])
+    if source in FLOATS and holder in FLOATS:
+        return _float_holds_floats(FLOATS[holder], FLOATS[source])
+    return False
+
+
+def _float_holds_integers(holder: FloatFormat, source: IntFormat) -> bool:
+    """All integers up to 2**precision are values, provided that the range reaches as far."""
+    if not holder.zero or (source.low < 0 and not holder.negative):
+        return False
+    largest = max(-source.low, source.high)
+    # 2**precision itself is a value, but the odd number above it is not.
+    return largest <= 2**holder.precision and largest <= holder.highest and holder.lowest <= 0
+
+
+def _float_holds_floats(holder: FloatFormat, source: FloatFormat) -> bool:
+    return (
+        source.precision <= holder.precision
+        and holder.lowest <= source.lowest
+        and source.highest <= holder.highest
+        and (holder.infinity or not source.infinity)
+        and (holder.nan or not source.nan)
+        and (holder.negative_zero or not source.negative_zero)
+        and (holder.zero or not source.zero)
+        and (holder.negative or not source.negative)
+    )

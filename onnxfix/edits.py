@@ -1,0 +1,249 @@
+"""The closed set of graph changes, and the only code that makes them.
+
+Edits are data: a fix lists them, ``commit`` carries a fix out as a whole or refuses it as a whole. Names of new
+values are fixed when the edit is written down, so the same fix always gives the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+from onnx import AttributeProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+
+from onnxfix.graph.overlay import Node, Scope, Value
+
+
+@dataclass(frozen=True)
+class AddNode:
+    """Put a node into ``scope`` before ``before`` (at the end without it). Its outputs are new names."""
+
+    scope: Scope
+    proto: NodeProto
+    before: Node | None = None
+
+
+@dataclass(frozen=True)
+class RemoveNode:
+    """Take a node out. Refused while one of its outputs is used, is a graph output, or is pinned."""
+
+    node: Node
+
+
+@dataclass(frozen=True)
+class SetInput:
+    """Let ``node.inputs[index]`` read ``name``; ``""`` leaves it out. The list grows by one at most."""
+
+    node: Node
+    index: int
+    name: str
+
+
+@dataclass(frozen=True)
+class SetOutput:
+    """Rename an output; every use follows. Refused for graph outputs and pinned values."""
+
+    node: Node
+    index: int
+    name: str
+
+
+@dataclass(frozen=True)
+class ReplaceUses:
+    """Let every consumer of ``value`` read ``name`` instead. Refused for graph outputs and pinned values."""
+
+    value: Value
+    name: str
+
+
+@dataclass(frozen=True)
+class SetAttribute:
+    """Set an attribute of ``node``; ``attribute=None`` drops the one called ``name``."""
+
+    node: Node
+    name: str
+    attribute: AttributeProto | None
+
+
+@dataclass(frozen=True)
+class RenameNode:
+    """Give a node another name."""
+
+    node: Node
+    name: str
+
+
+@dataclass(frozen=True)
+class AddInitializer:
+    """Add a constant tensor to a graph or subgraph; its name is new."""
+
+    scope: Scope
+    tensor: TensorProto
+
+
+@dataclass(frozen=True)
+class RemoveInitializer:
+    """Remove an initializer. Refused while it is used, an output, pinned, or a graph input."""
+
+    value: Value
+
+
+@dataclass(frozen=True)
+class SetValueInfo:
+    """Replace (or, with ``info=None``, remove) the declared type of an inner value of ``scope``."""
+
+    scope: Scope
+    name: str
+    info: ValueInfoProto | None
+
+
+@dataclass(frozen=True)
+class SortNodes:
+    """Bring the nodes of ``scope`` into topological order, moving as few as that needs."""
+
+    scope: Scope
+
+
+Edit: TypeAlias = (
+    AddNode
+    | RemoveNode
+    | SetInput
+    | SetOutput
+    | ReplaceUses
+    | SetAttribute
+    | RenameNode
+    | AddInitializer
+    | RemoveInitializer
+    | SetValueInfo
+    | SortNodes
+)
+
+
+def touched(edits: Iterable[Edit]) -> set[object]:
+    """The nodes, values, scopes and new names that the edits change: a fix's write footprint.
+
+    Consumers count where their inputs change, so two fixes that rewire one node never meet in a round.
+    """
+    found: set[object] = set()
+    for edit in edits:
+        if isinstance(edit, AddNode):
+            found.update((edit.scope, name) for name in edit.proto.output if name)
+        elif isinstance(edit, AddInitializer):
+            found.add((edit.scope, edit.tensor.name))
+        elif isinstance(edit, SetValueInfo):
+            found.add((edit.scope, "value_info", edit.name))
+        elif isinstance(edit, SortNodes):
+            found.add((edit.scope, "order"))
+        elif isinstance(edit, ReplaceUses):
+            found.add(edit.value)
+            found.update(use.node for use in edit.value.uses)
+        elif isinstance(edit, RemoveInitializer):
+            found.add(edit.value)
+        else:
+            found.add(edit.node)
+            if isinstance(edit, RemoveNode):
+                found.update(value for value in edit.node.outputs if value is not None)
+    return found
+
+
+@dataclass
+class Draft:
+    """Collects the edits of one fix around ``anchor``: new nodes go before it, new names derive from it.
+
+    Example: ``d = Draft(node); y = d.add("Unsqueeze", [x, d.constant(np.array([0]))]); d.set_input(node, 0, y)``.
+    """
+
+    anchor: Node
+    edits: list[Edit] = field(default_factory=list)
+    _names: set[str] = field(default_factory=set)
+
+    def name(self, hint: str) -> str:
+        """A name that is free everywhere in the model."""
+        base = f"{self.anchor.first_output}_{hint}"
+        taken = self.anchor.model.names
+        name, number = base, 1
+        while name in self._names or name in taken:
+            number += 1
+            name = f"{base}_{number}"
+        self._names.add(name)
+        return name
+
+    def constant(self, array: np.ndarray[Any, Any], hint: str = "const") -> str:
+        """A new constant; an initializer, or a Constant node where initializers are not to be had.
+
+        Functions have no initializers, and up to IR version 3 an initializer must also be a graph input, which
+        would change the interface.
+        """
+        tensor = numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), self.name(hint))
+        return self.tensor(tensor)
+
+    def tensor(self, tensor: TensorProto) -> str:
+        """Like ``constant`` for a TensorProto whose name is already free."""
+        scope = self.anchor.scope
+        if scope.kind == "function" or _in_function(scope) or scope.model.ir_version < 4:
+            attribute = helper.make_attribute("value", tensor)
+            node = NodeProto(op_type="Constant", output=[tensor.name], attribute=[attribute])
+            self.edits.append(AddNode(scope, node, self.anchor))
+        else:
+            self.edits.append(AddInitializer(scope, tensor))
+        return tensor.name
+
+    def add(
+        self,
+        op_type: str,
+        inputs: Sequence[Value | str | None],
+        *,
+        hint: str = "",
+        output: str = "",
+        domain: str = "",
+        **attributes: Any,
+    ) -> str:
+        """A new node before the anchor with one output, whose name is returned."""
+        output = output or self.name(hint or op_type.lower())
+        names = [v.name if isinstance(v, Value) else (v or "") for v in inputs]
+        proto = helper.make_node(op_type, names, [output], domain=domain or None, **attributes)
+        self.edits.append(AddNode(self.anchor.scope, proto, self.anchor))
+        return output
+
+    def set_input(self, node: Node, index: int, value: Value | str | None) -> None:
+        self.edits.append(SetInput(node, index, value.name if isinstance(value, Value) else (value or "")))
+
+    def set_attr(self, node: Node, name: str, value: Any) -> None:
+        """Set an attribute from a Python value; ``None`` drops it."""
+        attribute = None if value is None else helper.make_attribute(name, value)
+        self.edits.append(SetAttribute(node, name, attribute))
+
+    def replace_uses(self, old: Value, new: Value | str) -> None:
+        self.edits.append(ReplaceUses(old, new.name if isinstance(new, Value) else new))
+
+    def remove(self, node: Node) -> None:
+        self.edits.append(RemoveNode(node))
+
+    def bypass(self, node: Node, source: Value) -> None:
+        """Replace a single-output node by ``source``, keeping graph outputs' names and producers right.
+
+        Where the node's output must keep its name, ``source``'s producer takes that name if it may, and an
+        Identity stays if it may not.
+        """
+        output = node.outputs[0]
+        assert output is not None
+        if output.replaceable:
+            self.replace_uses(output, source)
+            self.remove(node)
+            return
+        producer = source.producer
+        if producer is not None and source.replaceable and not output.pinned and source.scope is output.scope:
+            self.remove(node)
+            self.edits.append(SetOutput(producer, source.output_index, output.name))
+            return
+        self.remove(node)
+        self.add("Identity", [source], output=output.name)
+
+
+def _in_function(scope: Scope) -> bool:
+    root = scope
+    while root.parent is not None:
+        root = root.parent
+    return root.kind == "function"

@@ -1,0 +1,228 @@
+"""Runs rules over a model: once to find, or in rounds to fix, until nothing is left that may be fixed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from onnx import GraphProto
+
+from onnxfix.commit import Transaction
+from onnxfix.edits import touched
+from onnxfix.errors import EditError
+from onnxfix.graph.overlay import Model, Node, UnknownAttribute, Value
+from onnxfix.rule import Fix, Match, Rule, Safety, Severity
+
+MAX_ROUNDS = 200
+"""A model needs a handful; collapsing halves chains, so even long ones stay far below."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A match together with its rule."""
+
+    rule: Rule
+    match: Match
+
+    @property
+    def severity(self) -> Severity:
+        """The match's own severity, else the rule's."""
+        return self.rule.severity if self.match.severity is None else self.match.severity
+
+    @property
+    def key(self) -> FixKey:
+        """Names the fix across runs on the same model."""
+        return FixKey(self.rule.code, self.match.place, self.match.fix.title if self.match.fix else "")
+
+
+@dataclass(frozen=True, order=True)
+class FixKey:
+    """What a fix is called when a run is repeated without it."""
+
+    code: str
+    place: str
+    title: str
+
+
+@dataclass(frozen=True)
+class Applied:
+    """A fix that was carried out."""
+
+    key: FixKey
+    message: str
+    safety: Safety
+    severity: Severity
+    round: int
+
+
+@dataclass(frozen=True)
+class FixRun:
+    """What ``fix`` did. ``problems`` are faults of onnxfix or of a rule, one line each.
+
+    ``touched`` names the values whose producer, consumers or declaration changed; everything else must not have.
+    """
+
+    applied: tuple[Applied, ...]
+    remaining: tuple[Found, ...]
+    rounds: int
+    problems: tuple[str, ...]
+    touched: frozenset[str] = frozenset()
+
+
+Allow = Callable[[FixKey], bool]
+
+
+def check(model: Model, rules: Sequence[Rule], problems: list[str] | None = None) -> list[Found]:
+    """All matches, ordered by rule code, then by place in the model. The model is not changed.
+
+    A rule that raises is reported in ``problems`` and the others go on.
+    """
+    found: list[Found] = []
+    by_op: dict[tuple[str, str], list[Rule]] = {}
+    everywhere: list[Rule] = []
+    for rule in rules:
+        if rule.per == "scope":
+            for scope in model.scopes:
+                found.extend(_run(rule, problems, scope, model))
+        elif rule.per == "model":
+            found.extend(_run(rule, problems, model))
+        else:
+            for key in rule.ops:
+                (everywhere if key == ("", "*") else by_op.setdefault(key, [])).append(rule)
+    for node in model.nodes():
+        listening = by_op.get((node.domain, node.op_type), ())
+        for rule in listening if not everywhere else (*listening, *everywhere):
+            if (node.domain, node.op_type) in rule.ops and node.domain == "" and not node.is_onnx:
+                continue  # a local function that has a standard operator's name
+            found.extend(_run(rule, problems, node, model))
+    return sorted(found, key=lambda item: item.rule.code)
+
+
+def _run(rule: Rule, problems: list[str] | None, *arguments: object) -> Iterator[Found]:
+    try:
+        matches = list(rule.generate(*arguments))
+    except UnknownAttribute:
+        return  # it depends on an attribute of the surrounding function: nothing can be said
+    except Exception as error:
+        if problems is None:
+            raise
+        start = f"rule {rule.code} failed"
+        if any(problem.startswith(start) for problem in problems):
+            return  # one line a rule; the same fault on ten thousand nodes says no more
+        where = f" at {arguments[0].place}" if isinstance(arguments[0], Node) else ""
+        text = f"{start}{where}: {type(error).__name__}: {error}"
+        problems.append(" ".join(text.split()))
+        return
+    for match in matches:
+        yield Found(rule, match)
+
+
+def fix(
+    model: Model,
+    rules: Sequence[Rule],
+    *,
+    safety: Safety = Safety.EXACT,
+    allow: Allow | None = None,
+    max_rounds: int = MAX_ROUNDS,
+) -> FixRun:
+    """Fix what may be fixed, in place, in rounds to a fixpoint.
+
+    A round takes the fixes that do not meet: none changes what another one read or changes. ``allow`` says which
+    fixes may be applied at all; the same model, rules and answers give the same bytes.
+    """
+    applied: list[Applied] = []
+    problems: list[str] = []
+    names: set[str] = set()
+    seen = {_fingerprint(model)}
+    for number in range(1, max_rounds + 1):
+        found = check(model, rules, problems)
+        wanted = [f for f in found if f.match.fix is not None and f.match.fix.safety <= safety]
+        if allow is not None:
+            wanted = [f for f in wanted if allow(f.key)]
+        done = _round(model, wanted, number, problems, names)
+        if not done:
+            break
+        applied.extend(done)
+        mark = _fingerprint(model)
+        if mark in seen:
+            codes = sorted({item.key.code for item in done})
+            problems.append(f"the fixes of {', '.join(codes)} undo each other; stopped after round {number}")
+            break
+        seen.add(mark)
+    else:
+        codes = sorted({item.key.code for item in applied[-50:]})
+        problems.append(f"no fixpoint after {max_rounds} rounds; the last fixes were of {', '.join(codes)}")
+    if done:  # stopped by a bound: what was found is older than the last round
+        found = check(model, rules, problems)
+    return FixRun(tuple(applied), tuple(found), number, tuple(dict.fromkeys(problems)), frozenset(names))
+
+
+def _round(
+    model: Model, wanted: Sequence[Found], number: int, problems: list[str], names: set[str]
+) -> list[Applied]:
+    """Apply those of the wanted fixes that do not meet; the rest waits for the next round."""
+    done: list[Applied] = []
+    refused: list[str] = []
+    written: set[object] = set()
+    read: set[object] = set()
+    transaction = Transaction(model)
+    for item in wanted:
+        match, remedy = item.match, item.match.fix
+        assert remedy is not None
+        writes, reads = touched(remedy.edits), _reads(match)
+        if not written.isdisjoint(writes) or not written.isdisjoint(reads) or not read.isdisjoint(writes):
+            continue
+        try:
+            transaction.apply(remedy.edits, item.rule.code)
+        except EditError as error:
+            refused.append(f"{item.rule.code} at {match.place}: {error}")
+            continue
+        written |= writes
+        read |= reads
+        done.append(_applied(item, remedy, number))
+    transaction.close()
+    names |= transaction.names
+    if not done:  # refused for good, not merely because of another fix of this round
+        problems.extend(refused)
+    return done
+
+
+def _reads(match: Match) -> set[object]:
+    """What the match relied on: what it says, its node, and that node's inputs with their producers."""
+    reads: set[object] = set(match.reads)
+    if match.node is not None:
+        reads.add(match.node)
+        for value in match.node.inputs:
+            if value is not None:
+                reads.add(value)
+                if value.producer is not None:
+                    reads.add(value.producer)
+    if isinstance(match.value, Value):
+        reads.add(match.value)
+    return reads
+
+
+def _applied(item: Found, remedy: Fix, number: int) -> Applied:
+    return Applied(item.key, item.match.message, remedy.safety, item.severity, number)
+
+
+def _fingerprint(model: Model) -> bytes:
+    """A hash of everything that fixes change; initializers count by name and shape, never by their bytes."""
+    digest = hashlib.blake2b(digest_size=16)
+    for scope in model.scopes:
+        digest.update(scope.path.encode())
+        for node in scope.nodes:
+            # Subgraphs come as scopes of their own; serialising them here again would be quadratic in depth.
+            if node.subgraphs:
+                digest.update(
+                    repr((node.proto.name, list(node.proto.input), list(node.proto.output))).encode()
+                )
+            else:
+                digest.update(node.proto.SerializeToString(deterministic=True))
+        if isinstance(scope.proto, GraphProto):
+            for tensor in scope.proto.initializer:
+                digest.update(repr((tensor.name, tensor.data_type, list(tensor.dims))).encode())
+            for info in scope.proto.value_info:
+                digest.update(info.SerializeToString(deterministic=True))
+    return digest.digest()

@@ -1,0 +1,1 @@
+"""The model in memory: bytes, overlay, symbolic shapes."""

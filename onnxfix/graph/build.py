@@ -1,0 +1,233 @@
+"""Builds the overlay's scopes from the protobuf, and refuses graphs whose names make no sense."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
+from onnx.defs import onnx_opset_version
+
+from onnxfix.errors import ModelError
+from onnxfix.graph.overlay import Node, Scope, Use, Value
+
+if TYPE_CHECKING:
+    from onnxfix.graph.overlay import Model
+
+MAX_NESTING = 900
+"""Subgraph nesting that onnxfix follows; protobuf itself stops at about 100 when it parses."""
+
+
+def scopes_of(model: Model) -> tuple[Scope, list[Scope]]:
+    """The main scope and the function scopes of ``model``, linked."""
+    _check_opset(model)
+    main = Scope(model, model.proto.graph, "graph", "")
+    pending: list[Scope] = [main]
+    functions = []
+    for function in getattr(model.proto, "functions", ()):
+        overload = getattr(function, "overload", "")
+        name = f"fn {function.domain}::{function.name}" + (f":{overload}" if overload else "")
+        functions.append(Scope(model, function, "function", name))
+    pending.extend(functions)
+    while pending:
+        pending.extend(_fill(pending.pop()))
+    for root in (main, *functions):
+        link(root)
+    _pin(model, main)
+    for scope in model_scopes(main, functions):
+        scope.topological()  # raises on a cycle
+    return main, functions
+
+
+def _check_opset(model: Model) -> None:
+    """Refuse operator sets that the installed onnx knows nothing about: every judgement would be a guess."""
+    versions = [e.version for e in model.proto.opset_import if e.domain in ("", "ai.onnx")]
+    if not versions:
+        # Before IR version 3 there was no opset_import, and a model of local functions alone may do without.
+        if model.proto.ir_version >= 3 and any(
+            node.domain in ("", "ai.onnx") for node in model.proto.graph.node
+        ):
+            raise ModelError("the model imports no version of ONNX's operator set (opset_import is missing)")
+        return
+    newest = onnx_opset_version()
+    if len(set(versions)) > 1 or not 1 <= versions[0] <= newest:
+        raise ModelError(
+            f"the model imports opset {', '.join(map(str, versions))}; the installed onnx knows 1 to {newest}: "
+            "install a newer onnx, or export for an older opset"
+        )
+
+
+def model_scopes(main: Scope, functions: list[Scope]) -> list[Scope]:
+    """All scopes below the given roots."""
+    return [scope for root in (main, *functions) for scope in root.walk()]
+
+
+def _fill(scope: Scope) -> list[Scope]:
+    """Create the values and nodes that ``scope`` defines; returns its subgraphs, still empty."""
+    proto = scope.proto
+    if isinstance(proto, FunctionProto):
+        for name in proto.input:
+            value = define(scope, name, "an input of the function")
+            value.is_input = True
+            scope.inputs.append(value)
+    else:
+        _fill_graph(scope, proto)
+    subgraphs: list[Scope] = []
+    for node_proto in proto.node:
+        node = Node(node_proto, scope)
+        scope.nodes.append(node)
+        add_outputs(node)
+        subgraphs.extend(add_subgraphs(node))
+    return subgraphs
+
+
+def _fill_graph(scope: Scope, proto: GraphProto) -> None:
+    for info in proto.input:
+        value = define(scope, info.name, "a graph input")
+        value.is_input = True
+        scope.inputs.append(value)
+    for tensor in proto.initializer:
+        value = scope.values.get(tensor.name) or define(scope, tensor.name, "an initializer")
+        if value.initializer is not None:
+            raise ModelError(
+                f"two initializers are named {tensor.name!r}{_within(scope)}; names must be unique"
+            )
+        value.initializer = tensor
+    for sparse in proto.sparse_initializer:
+        name = sparse.values.name
+        value = scope.values.get(name) or define(scope, name, "an initializer")
+        value.sparse = True
+
+
+def define(scope: Scope, name: str, what: str) -> Value:
+    """A new value of ``scope``.
+
+    Raises:
+        ModelError: the name is empty or taken.
+    """
+    if not name:
+        raise ModelError(f"{what}{_within(scope)} has no name")
+    if name in scope.values:
+        raise ModelError(
+            f"the name {name!r} is defined twice{_within(scope)}; names must be unique (SSA form)"
+        )
+    value = scope.values[name] = Value(name, scope)
+    return value
+
+
+def add_outputs(node: Node) -> None:
+    """Define the outputs of a node in its scope."""
+    for index, name in enumerate(node.proto.output):
+        if not name:
+            node.outputs.append(None)
+            continue
+        value = define(node.scope, name, f"an output of node {node.name or node.op_type!r}")
+        value.producer = node
+        value.output_index = index
+        node.outputs.append(value)
+
+
+def add_subgraphs(node: Node) -> list[Scope]:
+    """Empty scopes for the graph attributes of ``node``, in stored order."""
+    scope = node.scope
+    for attribute in node.proto.attribute:
+        if attribute.type == AttributeProto.GRAPH or attribute.HasField("g"):
+            graphs = [(attribute.name, attribute.g)]
+        elif attribute.graphs:
+            graphs = [(f"{attribute.name}[{i}]", g) for i, g in enumerate(attribute.graphs)]
+        else:
+            continue
+        for label, graph in graphs:
+            own = f"{node.name or node.first_output or node.op_type}.{label}"
+            path = f"{scope.path} / {own}" if scope.path else own
+            node.subgraphs.append(Scope(scope.model, graph, "subgraph", path, scope, node, label))
+    if len(node.subgraphs) and _depth(scope) > MAX_NESTING:
+        raise ModelError(f"subgraphs are nested deeper than {MAX_NESTING} levels at {node.place}")
+    return node.subgraphs
+
+
+def _depth(scope: Scope) -> int:
+    depth = 0
+    parent = scope.parent
+    while parent is not None:
+        depth += 1
+        parent = parent.parent
+    return depth
+
+
+def link(root: Scope) -> None:
+    """Connect inputs and outputs of ``root`` and its subgraphs to the values that they name."""
+    for scope in root.walk():
+        for node in scope.nodes:
+            connect(node)
+        proto = scope.proto
+        names = (
+            list(proto.output) if isinstance(proto, FunctionProto) else [info.name for info in proto.output]
+        )
+        for name in names:
+            value = scope.lookup(name)
+            if value is None:
+                raise ModelError(
+                    f"the output {name!r}{_within(scope)} is produced by no node, input or initializer"
+                )
+            if value.scope is scope:
+                value.is_output = True
+            else:
+                value.pinned = True  # a branch that returns an outer value: its name must stay
+            scope.outputs.append(value)
+
+
+def connect(node: Node) -> None:
+    """Resolve the input names of ``node`` and register its uses.
+
+    Raises:
+        ModelError: an input names nothing that is visible here.
+    """
+    for index, name in enumerate(node.proto.input):
+        if not name:
+            node.inputs.append(None)
+            continue
+        value = node.scope.lookup(name)
+        if value is None:
+            raise ModelError(
+                f"input {name!r} of node {node.place} ({node.op_type}) is produced by no node, input or initializer"
+            )
+        node.inputs.append(value)
+        value._uses[(id(node), index)] = Use(node, index)
+
+
+def _pin(model: Model, main: Scope) -> None:
+    """Mark values that training graphs or quantisation annotations refer to by name."""
+    names: set[str] = set()
+    for info in model.proto.training_info:
+        for binding in (*info.initialization_binding, *info.update_binding):
+            names.update((binding.key, binding.value))
+        for graph in (info.initialization, info.algorithm):
+            names |= _names_read(list(graph.node)) | {output.name for output in graph.output}
+    for scope in main.walk():
+        assert isinstance(scope.proto, GraphProto)
+        for annotation in scope.proto.quantization_annotation:
+            quantised = {annotation.tensor_name, *(e.value for e in annotation.quant_parameter_tensor_names)}
+            for name in quantised:
+                _pin_name(scope, name)
+    for name in names:
+        _pin_name(main, name)
+
+
+def _pin_name(scope: Scope, name: str) -> None:
+    value = scope.lookup(name)
+    if value is not None:
+        value.pinned = True
+
+
+def _names_read(nodes: list[NodeProto]) -> set[str]:
+    names: set[str] = set()
+    for node in nodes:
+        names.update(node.input)
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                names |= _names_read(list(graph.node)) | {output.name for output in graph.output}
+    return names
+
+
+def _within(scope: Scope) -> str:
+    return f" in {scope.path}" if scope.path else ""

@@ -1,0 +1,323 @@
+"""The symbolic integer itself: an interned polynomial over symbols and opaque terms.
+
+:mod:`onnxfix.graph.symbols` holds what can be done with it, and the conventions; import from there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping
+from fractions import Fraction
+from typing import Any
+from weakref import WeakValueDictionary
+
+DIM_MAX = 2**31 - 1
+INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+MAX_TERMS, MAX_DEGREE, MAX_DEPTH = 48, 10, 64
+TEXT_LIMIT = 400
+
+
+class Atom:
+    """A symbol, or an opaque term over other dimensions; interned."""
+
+    __slots__ = ("__weakref__", "args", "depth", "digest", "hi", "is_count", "lo", "name", "op")
+
+    def __init__(self, op: str, name: str, args: tuple[Dim, ...], lo: int, hi: int, is_count: bool) -> None:
+        self.op = op
+        self.name = name
+        self.args = args
+        self.lo = lo
+        self.hi = hi
+        self.is_count = is_count
+        self.depth = 0 if op in ("symbol", "deep") else 1 + max(a.depth for a in args)
+        self.digest = _digest(op, name, args)
+
+    def __repr__(self) -> str:
+        return f"Atom({_atom_text(self, [TEXT_LIMIT])})"
+
+
+Mono = tuple[Atom, ...]
+Terms = tuple[tuple[Mono, int], ...]
+
+
+class Dim:
+    """An immutable, interned integer polynomial: the same expression is the same object.
+
+    ``value`` is the integer where it is static; ``lo`` and ``hi`` bound it in every assignment; ``is_count`` tells
+    that no caller's integer is in it, so that the bound on dimensions keeps arithmetic on it from overflowing.
+    """
+
+    __slots__ = ("__weakref__", "_symbols", "depth", "hi", "is_count", "lo", "terms", "value")
+
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
+        self.value: int | None = 0 if not terms else terms[0][1] if len(terms) == 1 and not terms[0][0] else None
+        self.depth: int = max((atom.depth for mono, _ in terms for atom in mono), default=0)
+        self.is_count = all(atom.is_count for mono, _ in terms for atom in mono)
+        self.lo, self.hi = _bounds(terms)
+        self._symbols: frozenset[str] | None = None
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """Names of all symbols in the expression, also those inside opaque terms."""
+        if self._symbols is None:
+            self._symbols = _symbols_of(self)
+        return self._symbols
+
+    def __hash__(self) -> int:
+        return hash(self.value) if self.value is not None else object.__hash__(self)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both are the same expression. False does not mean that they differ: ask ``symbols.equal``."""
+        return self is other or (isinstance(other, int) and self.value == other)
+
+    def __repr__(self) -> str:
+        return f"Dim({self})"
+
+    def __str__(self) -> str:
+        return _text(self, [TEXT_LIMIT])
+
+    def __add__(self, other: Dim | int) -> Dim:
+        other = as_dim(other)
+        if not self.terms or not other.terms:
+            return other if not self.terms else self
+        if self.value is not None and other.value is not None:
+            return constant(self.value + other.value)
+        total = dict(self.terms)
+        for mono, factor in other.terms:
+            total[mono] = total.get(mono, 0) + factor
+        terms = _sorted_terms(total)
+        if len(terms) > MAX_TERMS:
+            args = tuple(sorted((self, other), key=id))
+            return opaque("add", args, self.lo + other.lo, self.hi + other.hi)
+        return from_terms(terms)
+
+    def __mul__(self, other: Dim | int) -> Dim:
+        other = as_dim(other)
+        if self.value is not None and other.value is not None:
+            return constant(self.value * other.value)
+        if len(self.terms) * len(other.terms) <= 4 * MAX_TERMS and _degree(self) + _degree(other) <= MAX_DEGREE:
+            total: dict[Mono, int] = {}
+            for mono_a, factor_a in self.terms:
+                for mono_b, factor_b in other.terms:
+                    mono = _times(mono_a, mono_b)
+                    total[mono] = total.get(mono, 0) + factor_a * factor_b
+            terms = _sorted_terms(total)
+            if len(terms) <= MAX_TERMS:
+                return from_terms(terms)
+        corners = [a * b for a in (self.lo, self.hi) for b in (other.lo, other.hi)]
+        return opaque("mul", tuple(sorted((self, other), key=id)), min(corners), max(corners))
+
+    def __sub__(self, other: Dim | int) -> Dim:
+        return self + as_dim(other) * -1
+
+    def __rsub__(self, other: int) -> Dim:
+        return as_dim(other) - self
+
+    def __neg__(self) -> Dim:
+        return self * -1
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+
+_atoms: WeakValueDictionary[Any, Atom] = WeakValueDictionary()
+_dims: WeakValueDictionary[Terms, Dim] = WeakValueDictionary()
+
+
+def _intern(op: str, name: str, args: tuple[Dim, ...], lo: int, hi: int, is_count: bool) -> Atom:
+    key = (op, name, args, lo, hi, is_count)
+    atom = _atoms.get(key)
+    if atom is None:
+        atom = Atom(op, name, args, lo, hi, is_count)
+        _atoms[key] = atom
+    return atom
+
+
+def from_terms(terms: Terms) -> Dim:
+    """The one object for these terms, which must be sorted and free of zeros."""
+    found = _dims.get(terms)
+    if found is None:
+        found = Dim(terms)
+        _dims[terms] = found
+    return found
+
+
+def from_sum(total: Mapping[Mono, int]) -> Dim:
+    """The polynomial with these coefficients."""
+    return from_terms(_sorted_terms(total))
+
+
+def opaque(op: str, args: tuple[Dim, ...], lo: int, hi: int) -> Dim:
+    """An interned term that arithmetic does not look into; too deep a one loses its structure (no recursion)."""
+    if max(a.depth for a in args) >= MAX_DEPTH:
+        op = "deep"
+    atom = _intern(op, "", args, lo, hi, all(a.is_count for a in args))
+    return from_terms((((atom,), 1),))
+
+
+def constant(value: int) -> Dim:
+    """The integer ``value``."""
+    if 0 <= value < len(_small):
+        return _small[value]
+    return from_terms((((), value),) if value else ())
+
+
+def as_dim(value: Dim | int) -> Dim:
+    """``value`` itself, or the constant that it is."""
+    return value if isinstance(value, Dim) else constant(int(value))
+
+
+def symbol(name: str) -> Dim:
+    """A dimension called ``name``: between 0 and 2**31 - 1; of a graph input, or counted from data."""
+    return from_terms((((_intern("symbol", name, (), 0, DIM_MAX, True),), 1),))
+
+
+def data_symbol(name: str, lo: int = INT64_MIN, hi: int = INT64_MAX) -> Dim:
+    """An integer that the caller's data decide: anything from ``lo`` to ``hi``."""
+    return from_terms((((_intern("symbol", name, (), lo, hi, False),), 1),))
+
+
+def lone_atom(dim: Dim, op: str) -> Atom | None:
+    """The atom, where ``dim`` is exactly one term of kind ``op``."""
+    if len(dim.terms) == 1:
+        mono, factor = dim.terms[0]
+        if factor == 1 and len(mono) == 1 and mono[0].op == op:
+            return mono[0]
+    return None
+
+
+def atom_key(atom: Atom) -> tuple[bytes, int]:
+    """Sort key of atoms: the same in every process, unless digests collide."""
+    return (atom.digest, id(atom))
+
+
+def _digest(op: str, name: str, args: tuple[Dim, ...]) -> bytes:
+    """A key to sort by that is the same in every process, so that printed forms are stable."""
+    if op == "symbol":
+        return name.encode("utf-8", "surrogateescape")
+    state = hashlib.blake2b(op.encode(), digest_size=8)
+    for arg in args:
+        for mono, factor in arg.terms:
+            for atom in mono:
+                state.update(atom.digest)
+            state.update(b"%d;" % factor)
+        state.update(b"|")
+    return b"~" + state.digest()
+
+
+def _sorted_terms(total: Mapping[Mono, int]) -> Terms:
+    terms = [term for term in total.items() if term[1]]
+    if len(terms) > 1:
+        terms.sort(key=lambda term: (len(term[0]), [atom_key(atom) for atom in term[0]]))
+    return tuple(terms)
+
+
+def _times(a: Mono, b: Mono) -> Mono:
+    return tuple(sorted(a + b, key=atom_key)) if a and b else a or b
+
+
+def _degree(dim: Dim) -> int:
+    return len(dim.terms[-1][0]) if dim.terms else 0
+
+
+def _symbols_of(dim: Dim) -> frozenset[str]:
+    found: set[str] = set()
+    seen: set[int] = set()
+    stack: list[Dim] = [dim]
+    while stack:
+        for mono, _ in stack.pop().terms:
+            for atom in mono:
+                if atom.op == "symbol":
+                    found.add(atom.name)
+                elif id(atom) not in seen:
+                    seen.add(id(atom))
+                    stack.extend(atom.args)
+    return frozenset(found)
+
+
+def _bounds(terms: Terms) -> tuple[int, int]:
+    lo, hi = _interval(terms)
+    if len(terms) > 1 and any(len(m) == 1 and m[0].op in ("floordiv", "relu") for m, _ in terms):
+        negated = tuple((m, -c) for m, c in terms)
+        lo = max(lo, *(_relaxed_lower(terms, positive) for positive in (False, True)))
+        hi = min(hi, *(-_relaxed_lower(negated, positive) for positive in (False, True)))
+    return lo, hi
+
+
+def _interval(terms: Terms) -> tuple[int, int]:
+    lo = hi = 0
+    for mono, factor in terms:
+        low = high = factor
+        for atom in mono:
+            corners = (low * atom.lo, low * atom.hi, high * atom.lo, high * atom.hi)
+            low, high = min(corners), max(corners)
+        lo += low
+        hi += high
+    return lo, hi
+
+
+def _relaxed_lower(terms: Terms, through_relu: bool) -> int:
+    """A lower bound by linear bounds on floor and max: decides that ``N - floor(N / 2)`` is not negative."""
+    total: dict[Mono, Fraction] = {mono: Fraction(factor) for mono, factor in terms}
+    for _ in range(8):
+        pick = next((m for m, c in total.items() if c and len(m) == 1 and m[0].op in ("floordiv", "relu")), None)
+        if pick is None:
+            break
+        factor = total.pop(pick)
+        atom = pick[0]
+        scale, offset = factor, Fraction(0)
+        if atom.op == "floordiv":
+            divisor = atom.args[1].value
+            if divisor is None:
+                scale, offset = Fraction(0), factor * (atom.lo if factor > 0 else atom.hi)
+            else:
+                scale = factor / divisor
+                offset = -scale * (divisor - 1) if factor > 0 else offset
+        elif factor > 0:
+            scale = factor if through_relu else Fraction(0)
+        else:
+            offset = factor * max(0, -atom.args[0].lo)
+        if scale:
+            for mono, inner in atom.args[0].terms:
+                total[mono] = total.get(mono, Fraction(0)) + scale * inner
+        total[()] = total.get((), Fraction(0)) + offset
+    lower = Fraction(0)
+    for mono, factor in total.items():
+        low, high = _interval(((mono, 1),))
+        lower += factor * (low if factor > 0 else high)
+    return math.ceil(lower)
+
+
+def _text(dim: Dim, budget: list[int]) -> str:
+    parts = sorted(((_mono_text(m, budget), c) for m, c in dim.terms), key=lambda p: (p[1] < 0, not p[0], p[0]))
+    text = ""
+    for mono, factor in parts:
+        size = mono if abs(factor) == 1 and mono else f"{abs(factor)}*{mono}" if mono else str(abs(factor))
+        sign = "-" if factor < 0 else "+"
+        text += f" {sign} {size}" if text else f"-{size}" if factor < 0 else size
+    return text or "0"
+
+
+def _mono_text(mono: Mono, budget: list[int]) -> str:
+    return "*".join(_atom_text(atom, budget) for atom in mono)
+
+
+def _atom_text(atom: Atom, budget: list[int]) -> str:
+    if atom.op == "symbol":
+        budget[0] -= len(atom.name)
+        return atom.name
+    budget[0] -= 8
+    if budget[0] <= 0 or atom.op == "deep":
+        return "(...)"
+    args = [_text(arg, budget) for arg in atom.args]
+    if atom.op == "floordiv":
+        return "floor(" + " / ".join(f"({a})" if " " in a or "*" in a else a for a in args) + ")"
+    if atom.op == "relu":
+        return f"max(0, {args[0]})"
+    return f"{atom.op}({', '.join(args)})"
+
+
+_small: list[Dim] = []
+_small.extend([from_terms((((), value),) if value else ()) for value in range(1025)])

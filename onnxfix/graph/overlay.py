@@ -1,0 +1,424 @@
+"""A thin overlay on ``ModelProto``: nodes and values with use-def links across subgraphs and functions.
+
+The protobuf stays the truth; the overlay only indexes it. Nothing here mutates a model: that is ``edits.py``'s
+job, so that every change is data that can be shown, replayed and withdrawn.
+"""
+# Long because: Value, Node, Scope and Model name each other on every other line; apart they are no easier to read.
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    TypeProto,
+    helper,
+)
+
+from onnxfix.errors import ModelError
+from onnxfix.graph import tensors
+
+if TYPE_CHECKING:
+    from onnxfix.graph.shapes import Shapes
+
+CONSTANT_LIMIT = 1 << 20
+"""Bytes: what ``Value.constant`` reads at most unless the caller asks for more."""
+
+
+class UnknownAttribute(Exception):
+    """An attribute that refers to a function's own attribute: its value differs from call to call.
+
+    The engine catches it and drops the match, so a rule that asks for such an attribute is silent by default.
+    """
+
+
+@dataclass(frozen=True)
+class Use:
+    """One consumer of a value: ``node.inputs[index]``."""
+
+    node: Node
+    index: int
+
+
+class Value:
+    """A tensor (or sequence, optional …) of one scope: graph input, initializer or node output."""
+
+    __slots__ = (
+        "_constant",
+        "_uses",
+        "initializer",
+        "is_input",
+        "is_output",
+        "name",
+        "output_index",
+        "pinned",
+        "producer",
+        "scope",
+        "sparse",
+    )
+
+    def __init__(self, name: str, scope: Scope) -> None:
+        self.name = name
+        self.scope = scope
+        self.producer: Node | None = None
+        self.output_index = 0
+        self.is_input = False
+        self.is_output = False
+        self.pinned = False  # named by something that the overlay does not model (training, quantisation)
+        self.initializer: TensorProto | None = None
+        self.sparse = False
+        self._uses: dict[tuple[int, int], Use] = {}
+        self._constant: np.ndarray[Any, Any] | None = None
+
+    def __repr__(self) -> str:
+        return f"Value({self.name!r})"
+
+    @property
+    def uses(self) -> list[Use]:
+        """Consumers, including nodes of subgraphs that capture this value. A graph output is not a use."""
+        return list(self._uses.values())
+
+    @property
+    def replaceable(self) -> bool:
+        """Whether all uses may be moved to another value: nothing outside the nodes knows the name."""
+        return not (self.is_output or self.pinned)
+
+    @property
+    def declared(self) -> TypeProto | None:
+        """The type that the file states. For anything but a graph input it is a claim, and may be wrong."""
+        return self.scope.declared_types().get(self.name)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the value is fixed: an initializer no caller can override, or a Constant's output."""
+        if self.initializer is not None or self.sparse:
+            return not self.is_input
+        node = self.producer
+        return (
+            node is not None
+            and node.op_type == "Constant"
+            and node.is_onnx
+            and not any(a.ref_attr_name for a in node.proto.attribute)
+        )
+
+    def constant(self, max_bytes: int = CONSTANT_LIMIT) -> np.ndarray[Any, Any] | None:
+        """The fixed value as a numpy array (ml_dtypes for bfloat16, float8, int4 …), or None.
+
+        None where the value is not constant, is sparse, or takes more than ``max_bytes``. External data is read
+        only below that cap.
+        """
+        if self._constant is not None:
+            return self._constant if self._constant.nbytes <= max_bytes else None
+        if not self.is_constant or self.sparse:
+            return None
+        if self.initializer is not None:
+            array = tensors.to_array(self.initializer, self.scope.model.base_dir, max_bytes)
+        else:
+            assert self.producer is not None
+            array = tensors.constant_node_array(self.producer.proto, self.scope.model.base_dir, max_bytes)
+        if array is not None:
+            array.setflags(write=False)
+            self._constant = array
+        return array
+
+
+class Node:
+    """One operator call."""
+
+    __slots__ = ("domain", "inputs", "op_type", "outputs", "proto", "scope", "subgraphs")
+
+    def __init__(self, proto: NodeProto, scope: Scope) -> None:
+        self.proto = proto
+        self.scope = scope
+        self.op_type: str = proto.op_type
+        domain = proto.domain
+        self.domain: str = "" if domain == "ai.onnx" else domain
+        self.inputs: list[Value | None] = []
+        self.outputs: list[Value | None] = []
+        self.subgraphs: list[Scope] = []
+
+    def __repr__(self) -> str:
+        return f"Node({self.op_type} -> {self.first_output!r})"
+
+    @property
+    def name(self) -> str:
+        return str(self.proto.name)
+
+    @property
+    def overload(self) -> str:
+        return str(getattr(self.proto, "overload", ""))
+
+    @property
+    def model(self) -> Model:
+        return self.scope.model
+
+    @property
+    def is_onnx(self) -> bool:
+        """Whether this is ONNX's own operator: the default domain, and no local function takes the name."""
+        return self.domain == "" and ("", self.op_type) not in self.scope.model.function_names
+
+    @property
+    def opset(self) -> int:
+        """Version of this node's operator set where it stands; 0 when the model does not import the domain."""
+        return self.scope.opset(self.domain)
+
+    @property
+    def first_output(self) -> str:
+        """The first output that has a name: it identifies the node within its scope."""
+        return next((name for name in self.proto.output if name), "")
+
+    @property
+    def place(self) -> str:
+        """``graph path / first output``, and the node's own name where it has one."""
+        where = self.first_output or f"<{self.op_type} without outputs>"
+        if self.scope.path:
+            where = f"{self.scope.path} / {where}"
+        return f"{where} ({self.name})" if self.name and self.name != self.first_output else where
+
+    def attribute(self, name: str) -> AttributeProto | None:
+        """The attribute as stored, or None.
+
+        Raises:
+            UnknownAttribute: it refers to an attribute of the surrounding function.
+        """
+        for attribute in self.proto.attribute:
+            if attribute.name == name:
+                if attribute.ref_attr_name:
+                    raise UnknownAttribute(f"{self.place}: {name}")
+                found: AttributeProto = attribute
+                return found
+        return None
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """The attribute decoded (bytes as str where they are UTF-8), or ``default`` when it is absent.
+
+        Raises:
+            UnknownAttribute: it refers to an attribute of the surrounding function.
+        """
+        attribute = self.attribute(name)
+        if attribute is None:
+            return default
+        value = helper.get_attribute_value(attribute)
+        if isinstance(value, bytes):
+            try:
+                return value.decode()
+            except UnicodeDecodeError:
+                return value
+        return list(value) if attribute.type >= AttributeProto.FLOATS and _is_listy(attribute.type) else value
+
+    def input(self, index: int) -> Value | None:
+        """The input at ``index``, or None where it is left out."""
+        return self.inputs[index] if index < len(self.inputs) else None
+
+    def output(self, index: int = 0) -> Value | None:
+        """The output at ``index``, or None where it is left out."""
+        return self.outputs[index] if index < len(self.outputs) else None
+
+
+def _is_listy(kind: int) -> bool:
+    return kind in (AttributeProto.FLOATS, AttributeProto.INTS, AttributeProto.STRINGS)
+
+
+class Scope:
+    """A graph, a subgraph, or a local function's body: the unit in which names are defined."""
+
+    def __init__(
+        self,
+        model: Model,
+        proto: GraphProto | FunctionProto,
+        kind: str,
+        path: str,
+        parent: Scope | None = None,
+        owner: Node | None = None,
+        attr: str = "",
+    ) -> None:
+        self.model = model
+        self.proto = proto
+        self.kind = kind
+        self.path = path
+        self.parent = parent
+        self.owner = owner
+        self.attr = attr
+        self.nodes: list[Node] = []
+        self.inputs: list[Value] = []
+        self.outputs: list[Value] = []
+        self.values: dict[str, Value] = {}
+        self._declared: dict[str, TypeProto] | None = None
+
+    def __repr__(self) -> str:
+        return f"Scope({self.path or self.kind!r})"
+
+    def lookup(self, name: str) -> Value | None:
+        """The value that ``name`` means here: defined in this scope or, for a subgraph, in one around it."""
+        scope: Scope | None = self
+        while scope is not None:
+            value = scope.values.get(name)
+            if value is not None:
+                return value
+            scope = scope.parent
+        return None
+
+    def opset(self, domain: str = "") -> int:
+        """Version of ``domain`` valid in this scope (a function imports its own); 0 when not imported."""
+        root = self
+        while root.parent is not None:
+            root = root.parent
+        imports = (
+            root.proto.opset_import
+            if isinstance(root.proto, FunctionProto)
+            else self.model.proto.opset_import
+        )
+        for entry in imports:
+            if ("" if entry.domain == "ai.onnx" else entry.domain) == domain:
+                return int(entry.version)
+        return 0
+
+    def declared_types(self) -> dict[str, TypeProto]:
+        """Name to the type that the file states; graph inputs win over outputs, outputs over value_info."""
+        if self._declared is None:
+            proto = self.proto
+            infos = list(getattr(proto, "value_info", ()))
+            if isinstance(proto, GraphProto):
+                infos += [*proto.output, *proto.input]
+            self._declared = {info.name: info.type for info in infos if info.HasField("type")}
+        return self._declared
+
+    def topological(self) -> list[Node]:
+        """The nodes in an order in which producers come first; the stored order where that already holds.
+
+        Raises:
+            ModelError: the graph has a cycle.
+        """
+        order: list[Node] = []
+        state: dict[int, int] = {}
+        for root in self.nodes:
+            if id(root) in state:
+                continue
+            stack: list[tuple[Node, Iterator[Node]]] = [(root, self._producers(root))]
+            state[id(root)] = 1
+            while stack:
+                node, producers = stack[-1]
+                for producer in producers:
+                    mark = state.get(id(producer))
+                    if mark == 1:
+                        raise ModelError(
+                            f"the graph has a cycle through {producer.place}; ONNX graphs must be acyclic"
+                        )
+                    if mark is None:
+                        state[id(producer)] = 1
+                        stack.append((producer, self._producers(producer)))
+                        break
+                else:
+                    state[id(node)] = 2
+                    order.append(node)
+                    stack.pop()
+        return order
+
+    def _producers(self, node: Node) -> Iterator[Node]:
+        """Nodes of this scope whose outputs ``node`` reads, directly or from inside its subgraphs."""
+        for value in node.inputs:
+            if value is not None and value.producer is not None and value.scope is self:
+                yield value.producer
+        for subgraph in node.subgraphs:
+            for value in subgraph.captures():
+                if value.producer is not None and value.scope is self:
+                    yield value.producer
+
+    def captures(self) -> Iterator[Value]:
+        """Values of surrounding scopes that this subgraph, or one inside it, reads."""
+        inside = {id(scope) for scope in self.walk()}
+        for scope in self.walk():
+            for node in scope.nodes:
+                for value in node.inputs:
+                    if value is not None and id(value.scope) not in inside:
+                        yield value
+            for value in scope.outputs:
+                if id(value.scope) not in inside:
+                    yield value
+
+    def walk(self) -> Iterator[Scope]:
+        """This scope and every subgraph inside it, outer first."""
+        stack = [self]
+        while stack:
+            scope = stack.pop()
+            yield scope
+            nested = [sub for node in scope.nodes for sub in node.subgraphs]
+            stack.extend(reversed(nested))
+
+
+class Model:
+    """A ``ModelProto`` with its index. Build it by ``Model(proto, base_dir)``; the protobuf is used, not copied.
+
+    Raises:
+        ModelError: names are defined twice or not at all, or the graph has a cycle.
+    """
+
+    def __init__(self, proto: ModelProto, base_dir: Path | None = None) -> None:
+        from onnxfix.graph import build
+
+        self.proto = proto
+        self.base_dir = base_dir
+        self.target: Any = None
+        self._shapes: Shapes | None = None
+        self._names: set[str] | None = None
+        self.function_names = {
+            ("" if f.domain == "ai.onnx" else f.domain, f.name) for f in getattr(proto, "functions", ())
+        }
+        # A third of the time of building a large index goes to the garbage collector, in vain.
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            self.main, self.functions = build.scopes_of(self)
+        finally:
+            if collecting:
+                gc.enable()
+
+    @property
+    def ir_version(self) -> int:
+        return int(self.proto.ir_version)
+
+    @property
+    def scopes(self) -> list[Scope]:
+        """Every scope: the main graph and its subgraphs, then the functions and theirs."""
+        return [scope for root in (self.main, *self.functions) for scope in root.walk()]
+
+    def nodes(self) -> Iterator[Node]:
+        """Every node of every scope, in stored order."""
+        for scope in self.scopes:
+            yield from scope.nodes
+
+    def opset(self, domain: str = "") -> int:
+        """Version of ``domain`` that the model imports; 0 when it does not."""
+        return self.main.opset(domain)
+
+    @property
+    def names(self) -> set[str]:
+        """Every value name of every scope, defined or merely mentioned: what a new name must avoid."""
+        if self._names is None:
+            self._names = {name for scope in self.scopes for name in scope.values}
+            for scope in self.scopes:
+                self._names.update(scope.declared_types())
+        return self._names
+
+    @property
+    def shapes(self) -> Shapes:
+        """Symbolic shapes of the model as it is now; computed on demand, dropped by every edit."""
+        if self._shapes is None:
+            from onnxfix.graph.shapes import Shapes
+
+            self._shapes = Shapes(self)
+        return self._shapes
+
+    def forget_shapes(self) -> None:
+        """Drop what was inferred; called by the code that edits."""
+        self._shapes = None

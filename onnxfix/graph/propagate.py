@@ -1,0 +1,342 @@
+"""One forward pass over a model: what is known of every value, scope by scope.
+
+Values of the main graph and its subgraphs are described as they are; values inside a local function only by what
+holds for every call, while a call's own outputs come from walking the function's body with the call's inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from onnx import AttributeProto, GraphProto, TensorProto, TypeProto, defs, helper
+
+from onnxfix.errors import ModelError
+from onnxfix.graph.overlay import Model, Node, Scope, UnknownAttribute, Value
+from onnxfix.graph.shape_ops import ABSENT, TABLE, UNKNOWN, Call, Info, Unknown, control
+from onnxfix.graph.shape_ops.base import FLOATS, INTEGERS, VALUE_LIMIT, Shape, from_array, small
+from onnxfix.graph.shape_ops.finish import finished
+from onnxfix.graph.symbols import Dim, as_dim, constant, data_symbol, symbol
+
+MAX_CALL_DEPTH = 32
+STRICT = False
+"""Whether a transfer function that stumbles over a malformed call raises, as the tests want it."""
+MALFORMED = (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError)
+BUDGET_PER_NODE, BUDGET_BASE = 20, 100_000
+
+
+class Exhausted(Exception):
+    """The model's loops and calls unfold to more nodes than this pass is willing to walk."""
+
+
+@dataclass
+class Frame:
+    """One walk: of the main graph, or of a function's body for one call.
+
+    ``bindings`` are a function's attributes for this call; None means that any call may be meant.
+    """
+
+    prefix: str
+    bindings: Mapping[str, AttributeProto | None] | None = None
+    depth: int = 0
+    info: dict[Value, Info] = field(default_factory=dict)
+
+
+class Pass:
+    """The state of one forward pass. Create it and call :meth:`run`."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+        self.symbols: dict[str, tuple[str, int]] = {}
+        self.minted: list[set[str]] = [set()]
+        self._owners: dict[str, tuple[object, ...]] = {}
+        self._functions = {
+            (_domain(scope.proto.domain), scope.proto.name, getattr(scope.proto, "overload", "")): scope
+            for scope in model.functions
+            if not isinstance(scope.proto, GraphProto)
+        }
+        self._orders: dict[Scope, list[Node]] = {}
+        self._left = BUDGET_BASE + BUDGET_PER_NODE * sum(len(scope.nodes) for scope in model.scopes)
+        self._fallback: Mapping[Value, tuple[int | None, tuple[int | None, ...] | None]] | None = None
+
+    def run(self) -> dict[Value, Info]:
+        """What is known of every value of the model."""
+        frame = Frame("")
+        for value in self.model.main.inputs:
+            frame.info[value] = self._input(value)
+        self.walk(frame, self.model.main)
+        for scope in self.model.functions:
+            self.walk(frame, scope)
+        return frame.info
+
+    def mint(self, frame: Frame, scope: Scope, name: str) -> str:
+        """A symbol's name, for this value of this scope and call only."""
+        label = f"{frame.prefix}{scope.path} / {name}" if scope.path else frame.prefix + name
+        owner = (frame.prefix, scope, name)
+        while self._owners.setdefault(label, owner) != owner:
+            label += "'"
+        self.minted[-1].add(label)
+        return label
+
+    # ---- inputs and initializers
+
+    def _input(self, value: Value) -> Info:
+        declared = value.declared
+        if declared is None:
+            return UNKNOWN
+        info = self._declared(value.name, declared)
+        sizes = small(info.shape)
+        if sizes is not None and info.elem in INTEGERS and info.kind == "tensor":
+            return finished(info, lambda i, elem: data_symbol(self.mint_input(f"{value.name}[{i}]"), *INTEGERS[elem]))
+        return info
+
+    def mint_input(self, name: str) -> str:
+        return self.mint(Frame(""), self.model.main, name)
+
+    def _declared(self, name: str, declared: TypeProto) -> Info:
+        """A graph input's type, which is trusted."""
+        kind = declared.WhichOneof("value")
+        if kind in ("sequence_type", "optional_type"):
+            item = declared.sequence_type.elem_type if kind == "sequence_type" else declared.optional_type.elem_type
+            inner = self._declared(f"{name}[]", item)
+            if kind == "sequence_type" and inner.shape is not None and not all(d.value is not None for d in inner.shape):
+                inner = Info(inner.elem, None, None, None, inner.kind, inner.item)  # may differ from item to item
+            return Info(kind=kind.removesuffix("_type"), item=inner)
+        if kind not in ("tensor_type", "sparse_tensor_type"):
+            return Info(kind="map" if kind == "map_type" else "tensor")
+        tensor = declared.tensor_type if kind == "tensor_type" else declared.sparse_tensor_type
+        elem = tensor.elem_type or None
+        if not tensor.HasField("shape"):
+            return Info(elem)
+        dims = tuple(self._declared_dim(name, axis, dim) for axis, dim in enumerate(tensor.shape.dim))
+        return Info(elem, dims, kind="tensor" if kind == "tensor_type" else "sparse")
+
+    def _declared_dim(self, name: str, axis: int, dim: Any) -> Dim:
+        kind = dim.WhichOneof("value")
+        if kind == "dim_value" and dim.dim_value >= 0:
+            return constant(dim.dim_value)
+        if kind == "dim_param" and dim.dim_param:
+            label = str(dim.dim_param)
+            while self._owners.setdefault(label, ("dim_param", dim.dim_param)) != ("dim_param", dim.dim_param):
+                label += "'"
+        else:
+            label = self.mint_input(f"{name}.{axis}")
+        self.symbols.setdefault(label, (name, axis))
+        return symbol(label)
+
+    def lookup(self, frame: Frame, value: Value | None) -> Info:
+        """What is known of a value in this walk; ABSENT for None."""
+        if value is None:
+            return ABSENT
+        info = frame.info.get(value)
+        if info is None:
+            info = frame.info[value] = _initializer(value)
+        return info
+
+    # ---- nodes
+
+    def walk(self, frame: Frame, scope: Scope) -> None:
+        """Describe the outputs of every node of ``scope``, producers first."""
+        order = self._orders.get(scope)
+        if order is None:
+            order = self._orders[scope] = scope.topological()
+        for node in order:
+            self._left -= 1
+            if self._left < 0:
+                raise Exhausted
+            self.node(frame, node)
+
+    def node(self, frame: Frame, node: Node) -> None:
+        """Describe the outputs of one node."""
+        names = [v.name if v is not None else f"{node.first_output}#{k}" for k, v in enumerate(node.outputs)]
+        inputs = [self.lookup(frame, value) for value in node.inputs]
+        while inputs and inputs[-1] is ABSENT:
+            inputs.pop()
+
+        def attrs(name: str) -> Any:
+            return decoded(self.attribute(frame, node, name))
+
+        call = Call(
+            node.op_type, inputs, names, attrs, node.opset, lambda name: self.mint(frame, node.scope, name), node.domain
+        )
+        try:
+            found = self._transfer(frame, node, call)
+        except (Unknown, UnknownAttribute, ZeroDivisionError):
+            found = self._from_cpp(node, call)
+        except MALFORMED:
+            if STRICT:
+                raise
+            found = []  # an operator that lacks what it needs: the checker's finding
+        except Exhausted:
+            self._forget(frame, node)
+            if node.scope.kind == "subgraph":
+                raise
+            found = []
+        infos = [found] if isinstance(found, Info) else list(found)
+        for k, value in enumerate(node.outputs):
+            if value is not None:
+                info = infos[k] if k < len(infos) else UNKNOWN
+                frame.info[value] = self._finish(node, call, k, info)
+
+    def _transfer(self, frame: Frame, node: Node, call: Call) -> Sequence[Info] | Info:
+        function = self._functions.get((node.domain, node.op_type, node.overload))
+        if function is not None:
+            return self._called(frame, node, call, function)
+        if node.domain == "" and not node.is_onnx:
+            raise Unknown
+        if node.subgraphs:
+            return control.transfer(self, frame, node, call)
+        known = TABLE.get((node.domain, node.op_type))
+        if known is None:
+            raise Unknown
+        return known(call)
+
+    def _called(self, frame: Frame, node: Node, call: Call, function: Scope) -> Sequence[Info]:
+        """Outputs of a call to a local function: its body, walked with the call's inputs and attributes."""
+        if frame.depth >= MAX_CALL_DEPTH:
+            raise Unknown
+        bindings: dict[str, AttributeProto | None] = {a.name: a for a in getattr(function.proto, "attribute_proto", ())}
+        for attribute in node.proto.attribute:
+            try:
+                bindings[attribute.name] = self.attribute(frame, node, attribute.name)
+            except Unknown:
+                raise Unknown from None
+        inner = Frame(f"{frame.prefix}{call.outputs[0] if call.outputs else node.op_type}: ", bindings, frame.depth + 1)
+        for k, value in enumerate(function.inputs):
+            inner.info[value] = call.inputs[k] if k < len(call.inputs) else ABSENT
+        self.walk(inner, function)
+        return [self.lookup(inner, value) for value in function.outputs]
+
+    def attribute(self, frame: Frame, node: Node, name: str) -> AttributeProto | None:
+        """A node's attribute in this walk, references to the function's own attributes resolved.
+
+        Raises:
+            Unknown: it differs from call to call, and no call is meant.
+        """
+        for attribute in node.proto.attribute:
+            if attribute.name == name:
+                if not attribute.ref_attr_name:
+                    return attribute
+                if frame.bindings is None:
+                    raise Unknown
+                return frame.bindings.get(attribute.ref_attr_name)
+        return None
+
+    def _forget(self, frame: Frame, node: Node) -> None:
+        """Drop what a walk that did not end left behind: it may hold for some iterations only."""
+        for sub in node.subgraphs:
+            for scope in sub.walk():
+                for value in scope.values.values():
+                    frame.info[value] = UNKNOWN
+
+    def _from_cpp(self, node: Node, call: Call) -> Sequence[Info]:
+        """ONNX's own inference for an operator without a transfer function: static dimensions and ranks."""
+        if node.scope.kind == "function" or (node.domain, node.op_type) in TABLE or node.subgraphs:
+            return []
+        if node.domain not in ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training"):
+            return []
+        if self._fallback is None:
+            from onnxfix.graph import inference
+
+            self._fallback = inference.infer(self.model)
+        infos = []
+        for k, value in enumerate(node.outputs):
+            elem, dims = (None, None) if value is None else self._fallback.get(value, (None, None))
+            shape: Shape | None = None
+            if dims is not None:
+                shape = tuple(call.fresh(k, i) if d is None else constant(d) for i, d in enumerate(dims))
+            infos.append(Info(elem, shape))
+        return infos
+
+    def _finish(self, node: Node, call: Call, k: int, info: Info) -> Info:
+        if info.elem is None and info.kind == "tensor" and (node.is_onnx or node.domain == "ai.onnx.ml"):
+            elem = _schema_elem(call, k)
+            if elem is not None:
+                info = Info(elem, info.shape, info.value, info.fill)
+        if info.elem in INTEGERS or info.value is not None:
+            return finished(info, lambda i, elem: call.fresh_element(k, i, elem))
+        return info
+
+
+def _domain(name: str) -> str:
+    return "" if name == "ai.onnx" else name
+
+
+def _initializer(value: Value) -> Info:
+    if value.sparse:
+        for sparse in getattr(value.scope.proto, "sparse_initializer", ()):
+            if sparse.values.name == value.name:
+                return Info(sparse.values.data_type, tuple(constant(d) for d in sparse.dims))
+        return UNKNOWN
+    tensor = value.initializer
+    if tensor is None or value.is_input:
+        return UNKNOWN
+    elem = tensor.data_type or None
+    shape = tuple(as_dim(d) for d in tensor.dims)
+    elements = None
+    if (elem in INTEGERS or elem in FLOATS) and small(shape) is not None:
+        try:
+            array = value.constant(VALUE_LIMIT * 16)
+        except ModelError:
+            array = None  # external data that is missing: reported where the weights are read
+        if array is not None and elem is not None:
+            elements = from_array(array, elem)
+    return Info(elem, shape, elements)
+
+
+def decoded(attribute: AttributeProto | None) -> Any:
+    """The attribute's value, bytes as str; None where there is none."""
+    if attribute is None:
+        return None
+    kind = attribute.type
+    if kind == AttributeProto.INT:
+        return attribute.i
+    if kind == AttributeProto.INTS:
+        return list(attribute.ints)
+    if kind == AttributeProto.STRING:
+        return attribute.s.decode("utf-8", "replace")
+    if kind == AttributeProto.TENSOR:
+        return attribute.t
+    try:
+        return helper.get_attribute_value(attribute)
+    except ValueError:
+        raise Unknown from None
+
+
+@lru_cache(maxsize=4096)
+def _schema_rules(op: str, domain: str, opset: int) -> tuple[tuple[int | None, ...], tuple[int | None, ...], bool]:
+    """Per output of an operator: the input that has its type, and the type where it is fixed; last one variadic."""
+    try:
+        schema = defs.get_schema(op, opset, domain)
+    except defs.SchemaError:
+        return (), (), False
+    takes: list[int | None] = []
+    fixed: list[int | None] = []
+    for output in schema.outputs:
+        text = output.type_str
+        same = [i for i, formal in enumerate(schema.inputs) if formal.type_str == text and formal.is_homogeneous]
+        takes.append(same[0] if same and output.is_homogeneous and "(" not in text else None)
+        fixed.append(_TYPES.get(text))
+    variadic = bool(schema.outputs) and schema.outputs[-1].option == defs.OpSchema.FormalParameterOption.Variadic
+    return tuple(takes), tuple(fixed), variadic
+
+
+_TYPES = {f"tensor({name.lower()})": number for name, number in TensorProto.DataType.items()}
+
+
+def _schema_elem(call: Call, k: int) -> int | None:
+    """An output's element type as the operator's schema gives it, or None."""
+    takes, fixed, variadic = _schema_rules(call.op, call.domain, call.opset)
+    if not takes:
+        return None
+    at = min(k, len(takes) - 1) if variadic else k
+    if at >= len(takes):
+        return None
+    if fixed[at] is not None:
+        return fixed[at]
+    source = takes[at]
+    if source is None or call.info(source).kind != "tensor":
+        return None
+    return call.info(source).elem

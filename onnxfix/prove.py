@@ -1,0 +1,268 @@
+"""Fix, verify, and withdraw what does not verify, until what is left is proven."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from onnx import ModelProto
+
+from onnxfix import contract, engine
+from onnxfix.engine import FixKey, FixRun
+from onnxfix.errors import OnnxfixError
+from onnxfix.graph import wire
+from onnxfix.graph.overlay import Model
+from onnxfix.report import Withdrawn
+from onnxfix.rule import Rule, Safety
+from onnxfix.targets import Target
+from onnxfix.verification.ladder import RungResult, Verdict
+from onnxfix.verification.ladder import verify as climb_rungs
+
+MAX_WITHDRAWN = 25
+"""After so many withdrawn fixes the run gives up: something is wrong that bisecting will not find."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to verify."""
+
+    verify: bool = True
+    require: tuple[str, ...] = ()
+    inputs: str | os.PathLike[str] | None = None
+    input_shapes: tuple[str, ...] = ()
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Result:
+    """A fixed model, its proof, and the temporary file that holds it (None where nothing changed)."""
+
+    proto: ModelProto
+    run: FixRun
+    verdict: Verdict
+    withdrawn: tuple[Withdrawn, ...]
+    changed: bool
+    notes: tuple[str, ...]
+    temporary: Path | None
+    copied: list[Path]
+    """External data files that were copied for the output; deleted at the end unless it was written."""
+
+
+class _Prover:
+    """One apply: repeats the run with fewer fixes until the result verifies."""
+
+    def __init__(
+        self,
+        loaded: wire.Loaded,
+        destination: Path | None,
+        rules: Sequence[Rule],
+        target: Target,
+        options: Options,
+        stack: ExitStack,
+        say: Callable[[str], None],
+    ) -> None:
+        self.loaded = loaded
+        self.rules = rules
+        self.target = target
+        self.options = options
+        self.say = say
+        self.original = on_disk(loaded, stack)
+        self.copied: list[Path] = []
+        stack.callback(self._drop_copied)
+        folder = self._folder(destination, stack)
+        name = destination.name if destination is not None else self.original.name
+        self.temporary = stack.enter_context(wire.temporary_beside(folder / name))
+
+    def _folder(self, destination: Path | None, stack: ExitStack) -> Path:
+        """Where the candidate is written: it must see the external data, and be one rename from its place."""
+        external = bool(wire.external_files(self.loaded.proto))
+        if destination is not None:
+            if external and self.loaded.base_dir is not None:
+                self.copied += wire.copy_external(self.loaded.proto, self.loaded.base_dir, destination.parent)
+            return destination.parent
+        if external:
+            return self.original.parent
+        return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
+
+    def _drop_copied(self) -> None:
+        for path in self.copied:
+            path.unlink(missing_ok=True)
+
+    def fix(self, safety: Safety, allow: engine.Allow | None) -> tuple[ModelProto, FixRun]:
+        proto = self.loaded.fresh()
+        model = Model(proto, self.loaded.base_dir)
+        model.target = self.target
+        self.say("fixing")
+        return proto, engine.fix(model, self.rules, safety=safety, allow=allow)
+
+    def judge(self, proto: ModelProto, run: FixRun) -> Verdict:
+        """Write the candidate and climb the ladder with it."""
+        wire.write(wire.serialize(proto), self.temporary)
+        exact = all(item.safety == Safety.EXACT for item in run.applied)
+        self.say("verifying")
+        return climb(
+            self.original,
+            self.temporary,
+            self.loaded.proto,
+            proto,
+            self.options,
+            exact=exact,
+            touched=run.touched,
+            interface=all(item.safety != Safety.UNSAFE for item in run.applied),
+        )
+
+    def settle(self, safety: Safety) -> tuple[ModelProto, FixRun, Verdict, list[Withdrawn]]:
+        """The largest run, up to ``safety``, that verifies once its culprits are withdrawn one by one."""
+        withdrawn: dict[FixKey, Withdrawn] = {}
+        while True:
+            proto, run = self.fix(safety, lambda key: key not in withdrawn)
+            if not run.applied:
+                return proto, run, self._unchanged(), list(withdrawn.values())
+            verdict = self.judge(proto, run)
+            if not _refuted(verdict) or len(withdrawn) >= MAX_WITHDRAWN:
+                return proto, run, verdict, list(withdrawn.values())
+            culprit = self._culprit(safety, run, set(withdrawn))
+            withdrawn[culprit] = Withdrawn(culprit.code, culprit.place, culprit.title, _reason(verdict))
+
+    def _culprit(self, safety: Safety, run: FixRun, withdrawn: set[FixKey]) -> FixKey:
+        """The fix with which the shortest failing beginning of the run ends."""
+        keys = list(dict.fromkeys(item.key for item in run.applied))
+        good, bad = 0, len(keys)
+        while bad - good > 1:
+            middle = (good + bad) // 2
+            allowed = set(keys[:middle]) - withdrawn
+            proto, part = self.fix(safety, allowed.__contains__)
+            if part.applied and _refuted(self.judge(proto, part)):
+                bad = middle
+            else:
+                good = middle
+        return keys[bad - 1]
+
+    def _unchanged(self) -> Verdict:
+        """Nothing was fixed: the same bytes compute the same. Rungs that the caller requires are still run."""
+        if self.options.require and self.options.verify:
+            self.say("verifying")
+            return climb(
+                self.original, self.original, self.loaded.proto, self.loaded.proto, self.options, exact=True
+            )
+        return Verdict(
+            (RungResult("contract", "passed", "nothing was changed: the output is the input, byte for byte"),)
+        )
+
+
+def prove(
+    loaded: wire.Loaded,
+    destination: Path | None,
+    rules: Sequence[Rule],
+    target: Target,
+    safety: Safety,
+    options: Options,
+    stack: ExitStack,
+    progress: Callable[[str], None] | None = None,
+) -> Result:
+    """Fix ``loaded`` by ``rules`` and verify the result.
+
+    With UNSAFE fixes the exact and numeric ones are proven first; what the UNSAFE ones then change is reported in
+    the notes and does not count as failure, since changing behaviour is what they were asked to do.
+
+    Raises:
+        OnnxfixError: the candidate cannot be written.
+    """
+    prover = _Prover(loaded, destination, rules, target, options, stack, progress or (lambda words: None))
+    proto, run, verdict, withdrawn = prover.settle(min(safety, Safety.NUMERIC))
+    notes: list[str] = []
+    if safety == Safety.UNSAFE and verdict.passed:
+        gone = {FixKey(item.code, item.place, item.fix) for item in withdrawn}
+        wider, wider_run = prover.fix(safety, lambda key: key not in gone)
+        if any(item.safety == Safety.UNSAFE for item in wider_run.applied):
+            proto, run = wider, wider_run
+            second = prover.judge(wider, wider_run)
+            if second.passed:
+                verdict = second
+            else:
+                codes = sorted({item.key.code for item in run.applied if item.safety == Safety.UNSAFE})
+                notes.append(
+                    f"UNSAFE fixes ({', '.join(codes)}) changed the model as asked: {_reason(second)}"
+                )
+    changed = bool(run.applied)
+    if changed and verdict.passed:
+        wire.write(wire.serialize(proto), prover.temporary)
+    return Result(
+        proto if changed else loaded.proto,
+        run,
+        verdict,
+        tuple(withdrawn),
+        changed,
+        tuple(notes),
+        prover.temporary if changed else None,
+        prover.copied,
+    )
+
+
+def climb(
+    original: Path,
+    fixed: Path,
+    before: ModelProto,
+    after: ModelProto,
+    options: Options,
+    *,
+    exact: bool,
+    touched: frozenset[str] | None = None,
+    interface: bool = True,
+) -> Verdict:
+    """The ladder on two files. ``touched`` (where known) is what the fixes may have changed."""
+
+    def violations(first: ModelProto, second: ModelProto) -> list[str]:
+        found = contract.interface_changes(before, after) if interface else []
+        return found + (contract.untouched_changes(before, after, touched) if touched is not None else [])
+
+    rungs = None if options.verify else ("contract",)
+    return climb_rungs(
+        original,
+        fixed,
+        exact=exact,
+        contract=violations,
+        inputs=options.inputs,
+        input_shapes=options.input_shapes,
+        seed=options.seed,
+        require=options.require,
+        rungs=rungs,
+    )
+
+
+def _refuted(verdict: Verdict) -> bool:
+    """Whether a rung showed a difference; a required rung that could not run is no fault of a fix."""
+    return any(rung.status == "failed" for rung in verdict.rungs)
+
+
+def _reason(verdict: Verdict) -> str:
+    return "; ".join(f"{rung.name}: {rung.reason}" for rung in verdict.rungs if rung.status == "failed")
+
+
+def on_disk(loaded: wire.Loaded, stack: ExitStack) -> Path:
+    """A path at which backends can read the model: its own, or a temporary file for one that came from memory."""
+    if loaded.path is not None:
+        return loaded.path
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
+    path = folder / "model.onnx"
+    try:
+        path.write_bytes(loaded.data)
+    except OSError as error:
+        raise OnnxfixError(f"{path}: cannot be written: {error.strerror or error}") from None
+    return path
+
+
+def install(loaded: wire.Loaded, result: Result, destination: Path, *, in_place: bool) -> str:
+    """Move the proven result to its place; returns the path. An unchanged model is copied byte for byte."""
+    if result.temporary is not None:
+        wire.replace(result.temporary, destination, backup=in_place)
+    elif not in_place:
+        with wire.temporary_beside(destination) as temporary:
+            wire.write(loaded.data, temporary)
+            wire.replace(temporary, destination)
+    result.copied.clear()
+    return str(destination)

@@ -1,0 +1,115 @@
+"""Finds rules through the entry-point group ``onnxfix.rules`` and picks those that a run wants."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from types import ModuleType
+
+from onnxfix.errors import UsageError
+from onnxfix.rule import Rule
+
+GROUP = "onnxfix.rules"
+BUILT_IN = "onnxfix_rules"
+"""The package of the rules that come with onnxfix; a source tree without metadata has no entry point for it."""
+
+
+@dataclass(frozen=True)
+class Registry:
+    """All rules that were found, by code, and what could not be loaded."""
+
+    rules: tuple[Rule, ...]
+    warnings: tuple[str, ...]
+
+    def get(self, code_or_name: str) -> Rule:
+        """One rule by its code or name, whatever the case.
+
+        Raises:
+            UsageError: there is none.
+        """
+        wanted = code_or_name.strip().lower()
+        for rule in self.rules:
+            if wanted in (rule.code.lower(), rule.name):
+                return rule
+        raise UsageError(f"no rule {code_or_name!r}; 'onnxfix rules' lists them")
+
+    def choose(self, select: Sequence[str] | None = None, ignore: Sequence[str] | None = None) -> list[Rule]:
+        """Rules by selectors: a code, the beginning of codes (``CST``), a name, or ``ALL``.
+
+        Without ``select``, the rules that are on by default. The more specific selector wins, as in ruff:
+        ``select=["CST"], ignore=["CST002"]`` leaves the others of the family.
+
+        Raises:
+            UsageError: a selector matches no rule.
+        """
+        for selector in (*(select or ()), *(ignore or ())):
+            if not any(_strength(selector, rule) for rule in self.rules):
+                broken = "".join(f"; {warning}" for warning in self.warnings)
+                raise UsageError(f"no rule matches {selector!r}; 'onnxfix rules' lists them{broken}")
+        chosen = []
+        for rule in self.rules:
+            wanted = (
+                max((_strength(s, rule) for s in select or ()), default=0) if select else int(rule.default)
+            )
+            unwanted = max((_strength(s, rule) for s in ignore or ()), default=0)
+            if wanted > unwanted or (wanted and not unwanted):
+                chosen.append(rule)
+        return chosen
+
+
+def _strength(selector: str, rule: Rule) -> int:
+    """0 where the selector does not match the rule; else the larger the more specific it is."""
+    text = selector.strip()
+    if text.upper() == "ALL":
+        return 1
+    if text.lower() == rule.name or text.upper() == rule.code:
+        return 100
+    return len(text) + 1 if text and rule.code.startswith(text.upper()) else 0
+
+
+@cache
+def registry() -> Registry:
+    """Every installed rule pack, loaded once. A pack that fails is named in ``warnings``, not fatal."""
+    packs: dict[str, str] = {}
+    for entry in metadata.entry_points(group=GROUP):
+        packs.setdefault(entry.value, entry.name)
+    packs.setdefault(BUILT_IN, "core")
+    rules: dict[str, Rule] = {}
+    warnings: list[str] = []
+    for value, name in sorted(packs.items(), key=lambda item: (item[0] != BUILT_IN, item)):
+        try:
+            found = list(rules_of(value))
+        except Exception as error:  # anything that a third party's module does at import
+            warnings.append(f"rule pack {name!r} ({value}) cannot be loaded: {type(error).__name__}: {error}")
+            continue
+        for rule in found:
+            if rules.setdefault(rule.code, rule) is not rule:
+                warnings.append(f"rule pack {name!r}: {rule.code} is taken by {rules[rule.code].module}")
+    return Registry(
+        tuple(rules[code] for code in sorted(rules)), tuple(" ".join(w.split()) for w in warnings)
+    )
+
+
+def rules_of(entry: str) -> Iterable[Rule]:
+    """The rules of an entry point's value: a module, a package (with all modules in it), or ``module:attribute``."""
+    module_name, _, attribute = entry.partition(":")
+    module = importlib.import_module(module_name)
+    if attribute:
+        target = getattr(module, attribute)
+        yield from [target] if isinstance(target, Rule) else target
+        return
+    for part in _modules(module):
+        for item in vars(part).values():
+            if isinstance(item, Rule) and item.module == part.__name__:
+                yield item
+
+
+def _modules(module: ModuleType) -> Iterable[ModuleType]:
+    yield module
+    if hasattr(module, "__path__"):
+        for info in pkgutil.walk_packages(module.__path__, module.__name__ + "."):
+            yield importlib.import_module(info.name)

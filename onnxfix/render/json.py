@@ -1,0 +1,17 @@
+"""Reports as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+from onnxfix.report import Report
+
+
+def render_json(reports: Sequence[Report], errors: Sequence[tuple[str, str]] = ()) -> str:
+    """One document for the whole call: ``{"reports": [...], "errors": [{"path", "message"}]}``, keys as in Report."""
+    document = {
+        "reports": [report.to_json() for report in reports],
+        "errors": [{"path": path, "message": message} for path, message in errors],
+    }
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)

@@ -1,0 +1,149 @@
+"""Reports as text: findings by rule, then what was fixed, kept and withdrawn, then the rungs, then what was written.
+
+Names of nodes may look like rich's markup, so everything goes through ``Text``, which never interprets it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+
+from rich.console import Console
+from rich.text import Text
+
+from onnxfix.report import AppliedFix, Finding, Report
+from onnxfix.verification.verdict import RungResult
+
+SHOWN = 5
+"""Findings of one rule that are listed without ``--verbose``."""
+
+_STYLE = {"error": "bold red", "warning": "yellow", "info": "cyan", "passed": "green", "failed": "bold red"}
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console that neither wraps nor colours when its output is not a terminal; ``NO_COLOR`` is respected."""
+    return Console(stderr=stderr, highlight=False, soft_wrap=True, emoji=False)
+
+
+def render_report(report: Report, *, quiet: bool = False, verbose: bool = False) -> Iterator[Text]:
+    """The lines of one report. ``quiet`` keeps the summary only; ``verbose`` lists every finding and metric."""
+    if report.command == "verify":
+        title = report.path if not report.output else f"{report.path} against {report.output}"
+        yield Text(title, style="bold")
+    else:
+        yield Text.assemble((report.path, "bold"), f"  {_headline(report)}")
+    if not quiet:
+        yield from _findings(report.findings, verbose)
+        yield from _applied(report.applied, verbose)
+        for item in report.withdrawn:
+            yield Text.assemble(
+                ("  withdrawn ", "bold red"), f"{item.code} at {item.place}: {item.fix}: {item.reason}"
+            )
+        yield from _rungs(report, verbose)
+    for problem in report.problems:
+        yield Text.assemble(("  problem ", "bold red"), f"{problem} (a fault of onnxfix or of the rule)")
+    for note in report.notes if not quiet else ():
+        yield Text(f"  note: {note}")
+    yield from _ending(report)
+
+
+def _headline(report: Report) -> str:
+    words = [f"{len(report.findings)} finding{_s(report.findings)}"]
+    if report.command == "apply":
+        words = [
+            f"{len(report.applied)} fixed",
+            f"{len(report.findings)} left",
+            *([f"{len(report.withdrawn)} withdrawn"] if report.withdrawn else []),
+            f"{report.nodes_before} → {report.nodes_after} nodes",
+        ]
+    return f"{', '.join(words)}  (target {report.target}, {report.seconds:.1f} s)"
+
+
+def _s(items: Sequence[object]) -> str:
+    return "" if len(items) == 1 else "s"
+
+
+def _findings(findings: Sequence[Finding], verbose: bool) -> Iterator[Text]:
+    for (code, name), group in groupby(findings, key=lambda f: (f.code, f.name)):
+        items = list(group)
+        yield Text.assemble(("  ", ""), (code, "bold"), f" {name} ({len(items)})")
+        for item in items if verbose else items[:SHOWN]:
+            yield Text.assemble(
+                "    ",
+                (item.severity, _STYLE.get(item.severity, "")),
+                f" {item.place}: {item.message}{_remedy(item)}",
+            )
+        yield from _more(len(items), verbose)
+
+
+def _remedy(item: Finding) -> str:
+    if not item.fix:
+        return ""
+    flag = {"numeric": ", --numeric-fixes", "unsafe": ", --unsafe-fixes"}.get(item.safety, "")
+    return f" [fix: {item.fix} ({item.safety}{flag})]"
+
+
+def _more(count: int, verbose: bool) -> Iterator[Text]:
+    if not verbose and count > SHOWN:
+        yield Text(f"    … and {count - SHOWN} more (--verbose lists them)", style="dim")
+
+
+def _applied(applied: Sequence[AppliedFix], verbose: bool) -> Iterator[Text]:
+    by_rule = sorted(applied, key=lambda item: item.code)
+    for (code, name), group in groupby(by_rule, key=lambda item: (item.code, item.name)):
+        items = list(group)
+        yield Text.assemble(("  fixed ", "green"), (code, "bold"), f" {name} ({len(items)})")
+        for item in items if verbose else items[:SHOWN]:
+            level = "" if item.safety == "exact" else f" ({item.safety})"
+            yield Text(f"    {item.place}: {item.fix}{level}")
+        yield from _more(len(items), verbose)
+
+
+def _rungs(report: Report, verbose: bool) -> Iterator[Text]:
+    for rung in report.verdict.rungs if report.verdict is not None else ():
+        style = _STYLE.get(rung.status, "dim")
+        yield Text.assemble(
+            f"  {rung.name:<12}", (rung.status, style), f"  {rung.reason}" if rung.reason else ""
+        )
+        if verbose:
+            yield from (Text(f"    {line}") for line in _details(rung))
+
+
+def _details(rung: RungResult) -> Iterator[str]:
+    for feed in rung.feeds:
+        yield f"{feed.label}: {feed.status}{f': {feed.reason}' if feed.reason else ''}"
+    if rung.excluded:
+        yield f"not compared, the original differs from itself: {', '.join(rung.excluded)}"
+    yield from rung.notes
+    yield f"{rung.seconds:.2f} s, seed {rung.seed}"
+
+
+def _ending(report: Report) -> Iterator[Text]:
+    if report.command != "apply":
+        return
+    if report.output:
+        what = "written" if report.changed else "written unchanged, byte for byte"
+        yield Text.assemble("  ", (what, "bold"), f": {report.output}")
+    elif report.verdict is not None and not report.verdict.passed:
+        if report.verdict.failed:
+            yield Text("  nothing was written: the result did not verify", style="bold red")
+        else:
+            yield Text("  nothing was written: no rung could run the model", style="bold red")
+            yield Text("  (--no-verify writes it with its interface checked and nothing else)")
+
+
+def render_summary(reports: Sequence[Report], errors: Sequence[tuple[str, str]]) -> Iterator[Text]:
+    """One line over several models."""
+    fixed = sum(len(report.applied) for report in reports)
+    left = sum(len(report.findings) for report in reports)
+    failed = [r for r in reports if r.verdict is not None and not r.verdict.passed]
+    words = [f"{len(reports) + len(errors)} models", f"{fixed} fixed", f"{left} findings left"]
+    words += [f"{len(failed)} not verified"] if failed else []
+    words += [f"{len(errors)} unreadable"] if errors else []
+    yield Text(", ".join(words), style="bold")
+
+
+def print_lines(target: Console, lines: Iterable[Text]) -> None:
+    """Print lines one by one, as they come."""
+    for line in lines:
+        target.print(line)

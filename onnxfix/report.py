@@ -1,0 +1,143 @@
+"""What a run found, did and proved: frozen, and JSON-able through ``Report.to_json``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+from onnxfix.engine import Applied, Found
+from onnxfix.rule import Severity
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+    from onnxfix.verification.ladder import Verdict
+
+SCHEMA = 1
+"""Version of the JSON report; it grows when a field changes its meaning or goes."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A hazard at a place. ``fix`` and ``safety`` are empty where there is no remedy."""
+
+    code: str
+    name: str
+    severity: str
+    place: str
+    message: str
+    fix: str = ""
+    safety: str = ""
+
+
+@dataclass(frozen=True)
+class AppliedFix:
+    """A fix that is in the result."""
+
+    code: str
+    name: str
+    severity: str
+    place: str
+    message: str
+    fix: str
+    safety: str
+    round: int
+
+
+@dataclass(frozen=True)
+class Withdrawn:
+    """A fix that was undone because the model did not verify with it."""
+
+    code: str
+    place: str
+    fix: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """One model's run.
+
+    ``findings`` are those that stand at the end (for ``check``: all); ``applied`` went away by a fix;
+    ``withdrawn`` had a fix that failed verification. ``problems`` are faults of onnxfix or of a rule: the run is
+    not to be trusted in full. ``notes`` is what a reader should know besides. ``verdict`` is None where nothing
+    was to be verified. ``model`` is the resulting ``ModelProto`` and not part of the JSON.
+    """
+
+    path: str
+    command: str
+    target: str
+    findings: tuple[Finding, ...] = ()
+    applied: tuple[AppliedFix, ...] = ()
+    withdrawn: tuple[Withdrawn, ...] = ()
+    verdict: Verdict | None = None
+    output: str = ""
+    changed: bool = False
+    nodes_before: int = 0
+    nodes_after: int = 0
+    rounds: int = 0
+    seconds: float = 0.0
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    model: ModelProto | None = field(default=None, repr=False, compare=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """The report as plain dicts, lists, strings, numbers and None."""
+        data = {"schema": SCHEMA}
+        data.update({f.name: plain(getattr(self, f.name)) for f in fields(self) if f.name != "model"})
+        return data
+
+    def exit_code(self, fail_on: Severity | None = Severity.WARNING) -> int:
+        """0, 1, 2 or 3 as the command line defines them; ``fail_on=None`` never fails for findings."""
+        if self.verdict is not None and not self.verdict.passed:
+            return 3
+        if self.problems:
+            return 2
+        if self.withdrawn:
+            return 1
+        worst = max((Severity[f.severity.upper()] for f in self.findings), default=None)
+        return int(fail_on is not None and worst is not None and worst >= fail_on)
+
+
+def plain(value: Any) -> Any:
+    """Frozen dataclasses and tuples to dicts and lists, and numpy scalars to Python's."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(item) for item in value]
+    if isinstance(value, float) and value != value:
+        return "nan"  # JSON has no NaN and no infinities
+    if isinstance(value, float) and value in (float("inf"), float("-inf")):
+        return "inf" if value > 0 else "-inf"
+    return value.item() if hasattr(value, "item") and not isinstance(value, str) else value
+
+
+def finding_of(found: Found) -> Finding:
+    """An engine's match as a finding."""
+    fix = found.match.fix
+    return Finding(
+        code=found.rule.code,
+        name=found.rule.name,
+        severity=found.severity.name.lower(),
+        place=found.match.place,
+        message=found.match.message,
+        fix=fix.title if fix else "",
+        safety=fix.safety.name.lower() if fix else "",
+    )
+
+
+def applied_of(applied: Applied, name: str) -> AppliedFix:
+    """An engine's applied fix as a record."""
+    key = applied.key
+    return AppliedFix(
+        code=key.code,
+        name=name,
+        severity=applied.severity.name.lower(),
+        place=key.place,
+        message=applied.message,
+        fix=key.title,
+        safety=applied.safety.name.lower(),
+        round=applied.round,
+    )

@@ -1,0 +1,169 @@
+"""What a rule is: metadata, a docstring, examples, and a generator of matches."""
+
+from __future__ import annotations
+
+import enum
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from onnxfix.edits import Edit
+from onnxfix.graph.overlay import Node, Scope, Value
+
+
+class Safety(enum.IntEnum):
+    """What a fix may change. A run applies fixes up to the level that the user allowed."""
+
+    EXACT = 0
+    """Outputs are bit-identical; on by default."""
+    NUMERIC = 1
+    """Outputs agree within tolerance; ``--numeric-fixes``."""
+    UNSAFE = 2
+    """Behaviour or the interface may change; ``--unsafe-fixes``."""
+
+
+class Severity(enum.IntEnum):
+    """How bad a finding is for the target."""
+
+    INFO = 0
+    """Costs something, or is untidy."""
+    WARNING = 1
+    """Rejected or wrong under stated conditions."""
+    ERROR = 2
+    """TensorRT rejects it or is known to compute something else."""
+
+
+@dataclass(frozen=True)
+class Fix:
+    """A remedy as data. ``title`` says in the imperative what it does."""
+
+    title: str
+    edits: tuple[Edit, ...]
+    safety: Safety = Safety.EXACT
+
+    def __init__(self, title: str, edits: Sequence[Edit], safety: Safety = Safety.EXACT) -> None:
+        object.__setattr__(self, "title", title)
+        object.__setattr__(self, "edits", tuple(edits))
+        object.__setattr__(self, "safety", safety)
+
+
+@dataclass(frozen=True)
+class Match:
+    """One place where a rule's pattern stands.
+
+    ``node`` is the place; a finding about a graph input, an initializer or a whole graph names ``value`` or
+    ``scope`` instead. ``reads`` lists what else the match relied on (constants, nodes further up), so that no
+    other fix of the same round pulls it away. ``severity`` overrides the rule's.
+    """
+
+    message: str
+    node: Node | None = None
+    value: Value | None = None
+    scope: Scope | None = None
+    fix: Fix | None = None
+    severity: Severity | None = None
+    reads: tuple[Node | Value, ...] = ()
+
+    @property
+    def place(self) -> str:
+        """Graph path and name, as reports show it."""
+        if self.node is not None:
+            return self.node.place
+        if self.value is not None:
+            path = self.value.scope.path
+            return f"{path} / {self.value.name}" if path else self.value.name
+        path = self.scope.path if self.scope is not None else ""
+        return path or "the graph"
+
+
+@dataclass(frozen=True)
+class Example:
+    """A model in ONNX's text format: flagged and turned into ``after``, or silent without one.
+
+    ``detect=True`` marks a flagged example whose finding has no fix (at the given ``safety``). ``before`` is the
+    graph (and functions) only; ``opset`` and ``ir_version`` make the header unless ``before`` starts with ``<``.
+    ``build`` makes the model instead where the text format cannot say it (big-endian names, sparse, metadata).
+    """
+
+    why: str
+    before: str | Callable[[], Any]
+    after: str | None = None
+    detect: bool = False
+    safety: Safety = Safety.EXACT
+    opset: int = 18
+    ir_version: int = 9
+    target: str | None = None
+    runs: bool = True
+    """False where no backend can run the model (invalid on purpose); the interface is checked all the same."""
+
+
+Generator = Callable[..., Iterator[Match]]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule as the engine sees it. Make one with ``@rule``."""
+
+    code: str
+    name: str
+    generate: Generator
+    per: Literal["node", "scope", "model"]
+    ops: tuple[tuple[str, str], ...]
+    safety: Safety | None
+    severity: Severity
+    examples: tuple[Example, ...]
+    default: bool
+    doc: str
+    module: str = field(compare=False, default="")
+
+    @property
+    def summary(self) -> str:
+        """The docstring's first line."""
+        return self.doc.split("\n", 1)[0].strip()
+
+
+def rule(
+    code: str,
+    *,
+    ops: Sequence[str] = (),
+    per: Literal["node", "scope", "model"] = "node",
+    safety: Safety | None = None,
+    severity: Severity = Severity.WARNING,
+    examples: Sequence[Example] = (),
+    default: bool = True,
+) -> Callable[[Generator], Rule]:
+    """Turn a generator into a rule.
+
+    Args:
+        code: family and number, such as ``CST001``.
+        ops: operators the rule looks at (``Cast``, ``com.microsoft::Gelu``); for ``per="node"`` only. ``"*"`` is
+            every operator of every domain. Names without domain mean ONNX's own operators, never a local
+            function that has the name.
+        per: what the generator is called with: ``(node, model)``, ``(scope, model)`` or ``(model)``.
+        safety: of its fixes, None where it only detects; a match's own fix may say otherwise.
+        severity: of its findings unless a match says otherwise.
+        examples: its tests and documentation.
+        default: False for a rule that runs only when it is selected by its code.
+    """
+
+    def wrap(generate: Generator) -> Rule:
+        keys = []
+        for op in ops:
+            domain, _, op_type = op.rpartition("::")
+            keys.append(("" if domain == "ai.onnx" else domain, op_type))
+        return Rule(
+            code=code,
+            name=generate.__name__.replace("_", "-"),
+            generate=generate,
+            per=per,
+            ops=tuple(keys),
+            safety=safety,
+            severity=severity,
+            examples=tuple(examples),
+            default=default,
+            doc=inspect.getdoc(generate) or "",
+            module=generate.__module__,
+        )
+
+    return wrap

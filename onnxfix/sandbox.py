@@ -1,0 +1,346 @@
+"""Run something that may crash, hang or eat memory in a child process that can be killed.
+
+ONNX Runtime, onnx's C++ code and TensorRT do all three on real models. ``Worker`` keeps one child
+(``python -m onnxfix._child``) for many calls; ``run`` uses one for a single call; ``forked`` guards a
+function of this process by ``os.fork``, which costs a millisecond because nothing is imported again.
+
+The child talks by length-prefixed pickles over copies of its stdin and stdout, made before foreign code can
+print: file descriptor 1 then points at stderr, whose last bytes are kept for the message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import io
+import os
+import pickle
+import queue
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from onnxfix import _child
+from onnxfix._child import Outcome, Status, default_memory_mb, note, one_line
+
+__all__ = ["Outcome", "Status", "Worker", "default_memory_mb", "forked", "note", "one_line", "run", "shared"]
+
+
+def _kill_group(process: subprocess.Popen[bytes], owner: int) -> None:
+    """Kill the child and whatever it started, and reap it; in a fork of its owner, leave it alone."""
+    if os.getpid() != owner:
+        return
+    if process.returncode is None:  # not reaped, so its id cannot belong to somebody else
+        if hasattr(os, "killpg"):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+    process.wait()
+
+
+def _await_death(process: subprocess.Popen[bytes], seconds: float = 5.0) -> None:
+    """Wait for the child to end by itself, without reaping it: its group is still to be killed."""
+    if hasattr(os, "waitid"):
+        deadline = time.monotonic() + seconds
+        flags = os.WEXITED | os.WNOWAIT | os.WNOHANG
+        with contextlib.suppress(ChildProcessError):
+            while os.waitid(os.P_PID, process.pid, flags) is None and time.monotonic() < deadline:
+                time.sleep(0.002)
+
+
+def _pump_replies(stream: io.RawIOBase, into: queue.SimpleQueue[bytearray | None]) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        while (frame := _child.read_frame(stream)) is not None:
+            into.put(frame)
+    into.put(None)
+
+
+def _pump_stderr(stream: io.RawIOBase, tail: _child.Tail) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        while data := os.read(stream.fileno(), 65536):
+            tail.add(data)
+
+
+class _Child:
+    """One process and its three pipes."""
+
+    def __init__(self, memory_mb: int | None) -> None:
+        package = Path(__file__).resolve().parent
+        environment = dict(os.environ, PYTHONSAFEPATH="1")
+        environment["PYTHONPATH"] = os.pathsep.join(
+            filter(None, [str(package.parent), environment.get("PYTHONPATH")])
+        )
+        # Several BLAS threads cost memory and start-up time, and may change the last bit of a sum.
+        for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+            environment.setdefault(name, "1")
+        # Started in the package's folder: on Python 3.10 the user's own could shadow modules.
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "onnxfix._child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=package.parent,
+            env=environment,
+            start_new_session=True,
+            bufsize=0,
+        )
+        streams = self.process.stdin, self.process.stdout, self.process.stderr
+        self.requests, replies, words = (cast(io.RawIOBase, stream) for stream in streams)
+        self._streams = (self.requests, replies, words)
+        self.replies: queue.SimpleQueue[bytearray | None] = queue.SimpleQueue()
+        self.tail = _child.Tail()
+        self._threads = [
+            threading.Thread(target=_pump_replies, args=(replies, self.replies), daemon=True),
+            threading.Thread(target=_pump_stderr, args=(words, self.tail), daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+        self._finalizer = weakref.finalize(self, _kill_group, self.process, os.getpid())
+        # The death signal is sent when the *thread* that forked ends: only the main one may ask for it.
+        lasting = threading.current_thread() is threading.main_thread()
+        start = {
+            "path": [os.path.abspath(entry) for entry in sys.path if entry],
+            "cwd": os.getcwd(),
+            "memory_mb": memory_mb,
+            "parent": os.getpid() if lasting else 0,
+        }
+        with contextlib.suppress(BrokenPipeError):
+            _child.write_frame(self.requests, pickle.dumps(start))
+
+    def send(self, payload: bytes, timeout: float) -> None:
+        """Write a request; a child that does not read a large one is killed after ``timeout`` seconds."""
+        large = len(payload) > 32768
+        watchdog = threading.Timer(timeout, _kill_group, (self.process, os.getpid())) if large else None
+        if watchdog is not None:
+            watchdog.daemon = True
+            watchdog.start()
+        try:
+            with contextlib.suppress(BrokenPipeError):
+                _child.write_frame(self.requests, payload)
+        finally:
+            if watchdog is not None:
+                watchdog.cancel()
+
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def close(self) -> int:
+        """Kill, reap and release everything. Returns the return code."""
+        self._finalizer()
+        for thread in self._threads:
+            thread.join(timeout=2.0)
+        for stream in self._streams:
+            with contextlib.suppress(OSError):
+                stream.close()
+        return self.process.returncode
+
+
+class Worker:
+    """A reusable child process. Not for use by two threads at once.
+
+    ``memory_mb`` limits the child's data (RLIMIT_DATA, Linux); by default to three quarters of the memory
+    that is available when it starts. ``generation`` counts the starts: what the child held is gone when
+    it grew.
+    """
+
+    def __init__(self, *, memory_mb: int | None = None) -> None:
+        self._memory_mb = memory_mb
+        self._child: _Child | None = None
+        self.generation = 0
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int | None:
+        """Process id of the running child, None when there is none."""
+        return self._child.process.pid if self._child is not None else None
+
+    def close(self) -> None:
+        """End the child. A later call starts another."""
+        if self._child is not None:
+            child, self._child = self._child, None
+            child.close()
+
+    def start(self) -> None:
+        """Start the child, unless it runs."""
+        if self._child is not None and not self._child.alive():
+            self.close()
+        if self._child is None:
+            self._child = _Child(self._memory_mb if self._memory_mb is not None else default_memory_mb())
+            self.generation += 1
+
+    def call(self, target: str, *, timeout: float, **kwargs: Any) -> Outcome:
+        """Call ``target`` ("package.module:function") with ``kwargs`` in the child.
+
+        ``timeout`` is in seconds, counted anew from each ``note()``. Never raises for what the callee does;
+        KeyboardInterrupt kills the child and goes on. After anything but "ok" and "error" the child is gone.
+        """
+        return self._call(target, (), kwargs, timeout)
+
+    def _call(self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any], timeout: float) -> Outcome:
+        try:
+            payload = pickle.dumps((timeout, target, args, kwargs), protocol=5)
+        except Exception as error:
+            return Outcome("error", message=f"the arguments of {target} cannot be sent: {one_line(error)}")
+        self.start()
+        assert self._child is not None
+        self._child.tail.clear()
+        try:
+            self._child.send(payload, timeout)
+            return self._receive(self._child, timeout)
+        except BaseException:
+            self.close()
+            raise
+
+    def _receive(self, child: _Child, timeout: float) -> Outcome:
+        last = ""
+        while True:
+            try:
+                frame = child.replies.get(timeout=timeout)
+            except queue.Empty:
+                self.close()
+                return Outcome("timeout", message=f"took more than {timeout:g} s and was stopped", note=last)
+            if frame is None:
+                _await_death(child.process)
+                self._child = None
+                code = child.close()
+                status, message = _child.obituary(code, child.tail.text())
+                return Outcome(status, message=message, note=last)
+            reply = _child.decode(frame)
+            if isinstance(reply, Outcome):
+                if reply.status == "memory":  # its heap is at the limit: whatever comes next would fail too
+                    self.close()
+                return Outcome(reply.status, reply.value, reply.message, last)
+            last = reply
+
+
+_SHARED = threading.local()
+
+
+def shared() -> Worker:
+    """The worker that this thread keeps for everybody, so that not each caller pays for starting one.
+
+    Its child lives until the thread or the process ends. Do not close it.
+    """
+    if getattr(_SHARED, "owner", 0) != os.getpid():  # a fork must not talk through its parent's pipes
+        _SHARED.worker, _SHARED.owner = Worker(), os.getpid()
+    worker: Worker = _SHARED.worker
+    return worker
+
+
+def run(target: str, *, timeout: float, memory_mb: int | None = None, **kwargs: Any) -> Outcome:
+    """Call ``target`` ("package.module:function") once, in a child of its own. See ``Worker.call``."""
+    with Worker(memory_mb=memory_mb) as worker:
+        return worker.call(target, timeout=timeout, **kwargs)
+
+
+# ------------------------------------------------------------------------------------------------ fork
+
+
+def forked(fn: Callable[..., Any], *args: Any, timeout: float, memory_mb: int | None = None) -> Outcome:
+    """Call ``fn(*args)`` in a fork of this process; ``fn`` may be any callable, its result must pickle.
+
+    ``timeout`` is in seconds. ``memory_mb`` is what it may use beyond what this process already holds. Where
+    ``os.fork`` is missing, ``fn`` must be importable and runs in a fresh child.
+    """
+    if not hasattr(os, "fork"):
+        with Worker(memory_mb=memory_mb) as worker:
+            return worker._call(f"{fn.__module__}:{fn.__qualname__}", args, {}, timeout)
+    limit = memory_mb if memory_mb is not None else default_memory_mb()
+    parent = os.getpid()
+    lasting = threading.current_thread() is threading.main_thread()
+    with _child.pipe() as result, _child.pipe() as words:
+        with warnings.catch_warnings():
+            # Python 3.12 warns of forks beside threads: the child runs `fn` alone and leaves by _exit.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            pid = os.fork()
+        if pid == 0:
+            _in_fork((fn, args), (result[1], words[1]), timeout, limit, parent if lasting else 0)
+        return _await_fork(pid, result, words, timeout)
+
+
+def _in_fork(
+    call: tuple[Callable[..., Any], tuple[Any, ...]],
+    ends: tuple[int, int],
+    timeout: float,
+    memory_mb: int | None,
+    parent: int,
+) -> None:
+    result, words = ends
+    try:
+        os.setsid()
+        for target, source in ((0, os.open(os.devnull, os.O_RDONLY)), (1, words), (2, words)):
+            os.dup2(source, target)
+        # This process may have pointed these elsewhere; a crash is expected and its dump no news to the user.
+        sys.stdout = sys.stderr = os.fdopen(2, "w", buffering=1, closefd=False)
+        faulthandler.disable()
+        _child.limit(memory_mb, _child.data_bytes())
+        if parent:
+            _child.die_with(parent)
+        _child.arm(timeout)
+        reply = _child.invoke(*call, {})
+        while reply:
+            reply = reply[os.write(result, reply) :]
+    finally:
+        os._exit(0)  # never the parent's exit handlers, whatever happened
+
+
+def _await_fork(pid: int, result: list[int], words: list[int], timeout: float) -> Outcome:
+    code: int | None = None
+    try:
+        for ends in (result, words):
+            os.close(ends[1])
+            ends[1] = -1
+        reply, tail, late = _collect(result[0], words[0], timeout)
+    finally:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)  # in case it had not come as far as setsid
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if late:
+        return Outcome("timeout", message=f"took more than {timeout:g} s and was stopped")
+    if reply:
+        decoded = _child.decode(reply)
+        if isinstance(decoded, Outcome):
+            return decoded
+    status, message = _child.obituary(code, tail.text())
+    return Outcome(status, message=message)
+
+
+def _collect(result: int, words: int, timeout: float) -> tuple[bytes, _child.Tail, bool]:
+    """Read until ``result`` ends. Returns the bytes, the last words and whether time ran out."""
+    deadline = time.monotonic() + timeout
+    chunks: list[bytes] = []
+    tail = _child.Tail()
+    with selectors.DefaultSelector() as selector:
+        selector.register(result, selectors.EVENT_READ)
+        selector.register(words, selectors.EVENT_READ)
+        while (left := deadline - time.monotonic()) > 0:
+            for key, _ in selector.select(left):
+                data = os.read(key.fd, 1 << 20)
+                if key.fd == words:
+                    tail.add(data)
+                    if not data:
+                        selector.unregister(words)
+                elif data:
+                    chunks.append(data)
+                else:
+                    os.set_blocking(words, False)
+                    with contextlib.suppress(BlockingIOError):
+                        tail.add(os.read(words, 1 << 16))
+                    return b"".join(chunks), tail, False
+    return b"", tail, True

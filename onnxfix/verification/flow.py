@@ -1,0 +1,339 @@
+"""Where the values of a model's inputs go: which operand of which operator they end in, changed or unchanged.
+
+A walk over the protobuf, into subgraphs and local functions. It finds, for instance, that an input reaches the
+indices of a Gather through Cast and Unsqueeze, and how long the gathered axis is. A guess is enough here: it
+shapes test inputs and proves nothing.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+import onnx
+
+#: A dimension: its size, the name of a symbol (or expression), or unknown.
+Dim = int | str | None
+Key = tuple[int, str]
+
+#: (operator, operand) -> what the operand is to it. A missing operand number means: every operand.
+SINKS: dict[tuple[str, int], str] = {
+    ("Gather", 1): "index", ("GatherElements", 1): "index", ("ScatterElements", 1): "index",
+    ("Scatter", 1): "index", ("GatherND", 1): "index_nd", ("ScatterND", 1): "index_nd",
+    ("NegativeLogLikelihoodLoss", 1): "index", ("SoftmaxCrossEntropyLoss", 1): "index",
+    ("ArrayFeatureExtractor", 1): "index", ("RotaryEmbedding", 3): "index", ("OneHot", 0): "class",
+    ("OneHot", 1): "depth", ("MaxUnpool", 1): "zero", ("RoiAlign", 2): "zero", ("TensorScatter", 2): "zero",
+    ("SequenceAt", 1): "zero", ("SequenceInsert", 2): "zero", ("SequenceErase", 1): "zero", ("Trilu", 1): "zero",
+    ("Reshape", 1): "reshape", ("Expand", 1): "expand", ("ConstantOfShape", 0): "size", ("Tile", 1): "repeat",
+    ("TopK", 1): "one", ("Range", 0): "start", ("Range", 1): "limit", ("Range", 2): "one",
+    ("Slice", 1): "zero", ("Slice", 2): "size", ("Slice", 3): "axes", ("Slice", 4): "one",
+    ("Pad", 1): "pads", ("Pad", 3): "axes", ("Resize", 2): "scales", ("Resize", 3): "expand",
+    ("Upsample", 1): "scales", ("Loop", 0): "size", ("Loop", 1): "true", ("Squeeze", 1): "axes",
+    ("Unsqueeze", 1): "axes", ("CumSum", 1): "zero", ("Split", 1): "split", ("SplitToSequence", 1): "split",
+    ("ReverseSequence", 1): "length", ("LSTM", 4): "length", ("GRU", 4): "length", ("RNN", 4): "length",
+    ("Attention", 6): "length", ("NonMaxSuppression", 2): "size", ("Dropout", 1): "ratio",
+    ("Dropout", 2): "false", ("HannWindow", 0): "size", ("HammingWindow", 0): "size",
+    ("BlackmanWindow", 0): "size", ("DFT", 1): "size", ("DFT", 2): "one", ("STFT", 1): "one",
+    ("STFT", 3): "size", ("CenterCropPad", 1): "size", ("Col2Im", 1): "image", ("Col2Im", 2): "one",
+    ("AffineGrid", 1): "grid", ("MaxUnpool", 2): "unpooled", ("MelWeightMatrix", 0): "size",
+    ("MelWeightMatrix", 1): "size",
+    ("BitShift", 1): "shift", ("Clip", 1): "low", ("Clip", 2): "high", ("Bernoulli", 0): "share",
+    ("QuantizeLinear", 1): "positive", ("DequantizeLinear", 1): "positive", ("BatchNormalization", 4): "positive",
+    ("Multinomial", 0): "share", ("Upsample", 2): "scales", ("Compress", 1): "choice", ("If", 0): "choice",
+    ("Mod", 1): "divisor", ("Div", 1): "divisor", ("Pow", 1): "exponent",
+}  # fmt: skip
+
+#: Operands that any value of the right type and sign will do for.
+HARMLESS = frozenset({"positive", "low", "high", "share", "divisor", "exponent", "index", "choice", "ratio"})
+
+#: Operators whose first outputs hold the values of these operands, unchanged or merely rounded.
+KEEPS: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(
+        ("Cast", "CastLike", "Identity", "Unsqueeze", "Squeeze", "Reshape", "Flatten", "Slice", "Transpose", "Expand",
+         "Tile", "Gather", "GatherND", "GatherElements", "Split", "Pad", "DepthToSpace", "SpaceToDepth", "Compress",
+         "SequenceAt", "ConcatFromSequence", "SplitToSequence", "Optional", "OptionalGetElement", "ReverseSequence",
+         "Trilu", "Dropout", "Resize", "Upsample", "BitCast"),
+        (0,),
+    ),
+    "Where": (1, 2), "ScatterElements": (0, 2), "ScatterND": (0, 2), "SequenceInsert": (0, 1), "Max": (0, 1),
+    "Min": (0, 1),
+}  # fmt: skip
+_KEEPS_ALL = ("Concat", "SequenceConstruct")
+#: What only looks at the shape: no value passes.
+_BLIND = ("Shape", "Size", "SequenceLength", "OptionalHasElement", "SequenceEmpty")
+#: Uses that make an integer look like a mask, if it has no others.
+_MASK_OPS = ("Mul", "Sub", "Where", "Equal", "Not", "And", "Or", "Greater", "Less", "Add")
+_SAME_SHAPE = (
+    "Cast",
+    "CastLike",
+    "Identity",
+    "DequantizeLinear",
+    "QuantizeLinear",
+    "Relu",
+    "Neg",
+    "Dropout",
+    "Clip",
+)
+
+
+@dataclass
+class Role:
+    """What an input is to the model.
+
+    ``strict`` and ``loose`` name the operands (values of SINKS) that its values reach unchanged, or through
+    arithmetic. ``bounds`` are the sizes of the axes that it indexes. ``beside`` are the shapes of the data beside
+    it, for operands such as Reshape's shape. ``masks`` says that it is only used as masks are.
+    """
+
+    strict: set[str] = field(default_factory=set)
+    loose: set[str] = field(default_factory=set)
+    bounds: list[Dim] = field(default_factory=list)
+    beside: list[tuple[Dim, ...] | None] = field(default_factory=list)
+    masks: bool = False
+    #: axis (negative: from the end) -> size that an operator demands of this input, its rank when demanded
+    wants: dict[int, int] = field(default_factory=dict)
+    rank: int | None = None
+
+
+class _Scope:
+    def __init__(self, number: int, parent: _Scope | None) -> None:
+        self.number = number
+        self.parent = parent
+        self.names: set[str] = set()
+        self.shapes: dict[str, tuple[Dim, ...]] = {}
+        self.makers: dict[str, onnx.NodeProto] = {}
+
+    def find(self, name: str) -> _Scope | None:
+        scope: _Scope | None = self
+        while scope is not None and name not in scope.names:
+            scope = scope.parent
+        return scope
+
+
+def dims_of(kind: onnx.TypeProto) -> tuple[Dim, ...] | None:
+    """The dimensions that a tensor type declares; None without a rank."""
+    if not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape"):
+        return None
+    return tuple(
+        dim.dim_param or None
+        if not dim.HasField("dim_value")
+        else dim.dim_value
+        if dim.dim_value >= 0
+        else None
+        for dim in kind.tensor_type.shape.dim
+    )
+
+
+class Flow:
+    """The flow of a whole model. ``role(name)`` answers for a graph input."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self._functions = {(_domain(f.domain), f.name): f for f in model.functions}
+        self._entered: dict[tuple[str, str], _Scope] = {}
+        self._keeps: defaultdict[Key, list[Key]] = defaultdict(list)
+        self._changes: defaultdict[Key, list[Key]] = defaultdict(list)
+        self._uses: defaultdict[Key, list[tuple[onnx.NodeProto, int, _Scope]]] = defaultdict(list)
+        self._actual: dict[Key, Key] = {}
+        self._scopes: list[_Scope] = []
+        self._main = self._enter(model.graph, None)
+
+    def _enter(self, graph: onnx.GraphProto | onnx.FunctionProto, parent: _Scope | None) -> _Scope:
+        scope = _Scope(len(self._scopes), parent)
+        self._scopes.append(scope)
+        if isinstance(graph, onnx.GraphProto):
+            for value in (*graph.value_info, *graph.output, *graph.input):
+                dims = dims_of(value.type)
+                if dims is not None:
+                    scope.shapes[value.name] = dims
+            scope.names.update(value.name for value in graph.input)
+            for tensor in graph.initializer:
+                scope.names.add(tensor.name)
+                scope.shapes[tensor.name] = tuple(tensor.dims)
+            scope.names.update(sparse.values.name for sparse in graph.sparse_initializer)
+        else:
+            scope.names.update(graph.input)
+        for node in graph.node:
+            for name in node.output:
+                scope.names.add(name)
+                scope.makers[name] = node
+        for node in graph.node:
+            self._visit(node, scope)
+        return scope
+
+    def _key(self, name: str, scope: _Scope) -> Key | None:
+        found = scope.find(name) if name else None
+        return (found.number, name) if found is not None else None
+
+    def _link(self, source: Key | None, target: Key | None, keeps: bool) -> None:
+        if source is not None and target is not None:
+            (self._keeps if keeps else self._changes)[source].append(target)
+
+    def _enters(self, actual: Key | None, formal: Key) -> None:
+        self._link(actual, formal, True)
+        if actual is not None:
+            self._actual.setdefault(formal, actual)
+
+    def _visit(self, node: onnx.NodeProto, scope: _Scope) -> None:
+        inputs = [self._key(name, scope) for name in node.input]
+        outputs = [self._key(name, scope) for name in node.output]
+        function = self._functions.get((_domain(node.domain), node.op_type))
+        if function is not None:
+            self._bind_function(function, inputs, outputs)
+            return
+        for index, key in enumerate(inputs):
+            if key is not None:
+                self._uses[key].append((node, index, scope))
+        graphs = [a.g for a in node.attribute if a.HasField("g")]
+        if graphs:
+            self._bind_graphs(node, graphs, scope, inputs, outputs)
+            return
+        if node.op_type in _BLIND:
+            return
+        kept = range(len(inputs)) if node.op_type in _KEEPS_ALL else KEEPS.get(node.op_type, ())
+        for index, source in enumerate(inputs):
+            # The indices of a Gather choose among values and do not become values themselves.
+            if index in kept or not node.op_type.startswith("Gather"):
+                for target in outputs:
+                    self._link(source, target, index in kept)
+
+    def _bind_function(
+        self, function: onnx.FunctionProto, inputs: list[Key | None], outputs: list[Key | None]
+    ) -> None:
+        name = (_domain(function.domain), function.name)
+        if name not in self._entered:
+            self._entered[name] = _Scope(-1, None)  # a recursive function is invalid, and must not hang us
+            self._entered[name] = self._enter(function, None)
+        inner = self._entered[name]
+        for source, formal in zip(inputs, function.input, strict=False):
+            self._enters(source, (inner.number, formal))
+        for formal, target in zip(function.output, outputs, strict=False):
+            self._link((inner.number, formal), target, True)
+
+    def _bind_graphs(
+        self,
+        node: onnx.NodeProto,
+        graphs: list[onnx.GraphProto],
+        scope: _Scope,
+        inputs: list[Key | None],
+        outputs: list[Key | None],
+    ) -> None:
+        # A Loop's body begins with the iteration number and its condition, and ends with the condition.
+        skip_in, skip_out = {"Loop": (2, 1), "Scan": (0, 0)}.get(node.op_type, (0, 0))
+        for graph in graphs:
+            inner = self._enter(graph, scope)
+            formals = list(graph.input)[skip_in:]
+            actuals = inputs[skip_in:] if node.op_type != "If" else []
+            if node.op_type == "Scan" and len(actuals) == len(formals) + 1:
+                actuals = actuals[1:]  # opset 8 has sequence_lens first
+            for source, formal in zip(actuals, formals, strict=False):
+                self._enters(source, (inner.number, formal.name))
+            for value, target in zip(list(graph.output)[skip_out:], outputs, strict=False):
+                self._link(self._key(value.name, inner), target, True)
+
+    def _reach(self, start: Key, through: tuple[defaultdict[Key, list[Key]], ...]) -> set[Key]:
+        seen, stack = {start}, [start]
+        while stack:
+            key = stack.pop()
+            for edges in through:
+                for target in edges.get(key, ()):
+                    if target not in seen:
+                        seen.add(target)
+                        stack.append(target)
+        return seen
+
+    def role(self, name: str) -> Role:
+        """What the graph input ``name`` is to the model."""
+        role = Role()
+        start = (self._main.number, name)
+        kept = self._reach(start, (self._keeps,))
+        operators: set[str] = set()
+        for key in sorted(kept):
+            for node, index, scope in self._uses.get(key, ()):
+                operators.add(node.op_type)
+                self._sink(role, node, index, scope)
+        for node, index, scope in self._uses.get(start, ()):
+            self._demands(role, node, index, scope)
+        for key in self._reach(start, (self._keeps, self._changes)) - kept:
+            for node, index, _ in self._uses.get(key, ()):
+                if (what := SINKS.get((node.op_type, index))) is not None:
+                    role.loose.add(what)
+        ends = operators - KEEPS.keys() - set(_KEEPS_ALL) - set(_BLIND)
+        role.masks = bool(ends) and ends <= set(_MASK_OPS)
+        return role
+
+    def _sink(self, role: Role, node: onnx.NodeProto, index: int, scope: _Scope) -> None:
+        what = SINKS.get((node.op_type, index))
+        if what is None:
+            return
+        role.strict.add(what)
+        beside = self._shape(node.input[0], scope, 0) if node.input else None
+        role.beside.append(beside)
+        if what == "index":
+            fallback = 1 if "Loss" in node.op_type else -1 if node.op_type == "ArrayFeatureExtractor" else 0
+            axis = next((a.i for a in node.attribute if a.name == "axis"), fallback)
+            if node.op_type == "RotaryEmbedding":
+                beside, axis = self._shape(node.input[1], scope, 0), 0
+            inside = beside is not None and -len(beside) <= axis < len(beside)
+            role.bounds.append(beside[axis] if beside is not None and inside else None)
+        elif what == "split" and beside:
+            role.bounds.append(beside[next((a.i for a in node.attribute if a.name == "axis"), 0)])
+        elif what == "index_nd":
+            role.bounds.extend(beside or [None])
+
+    def _shape(self, name: str, scope: _Scope, depth: int) -> tuple[Dim, ...] | None:
+        """The shape of a value, as far as types, initializers and operators that keep the shape tell."""
+        found = scope.find(name)
+        if found is None or depth > 20:
+            return None
+        maker = found.makers.get(name)
+        if maker is not None and maker.op_type == "Constant" and maker.attribute:
+            return tuple(maker.attribute[0].t.dims) if maker.attribute[0].HasField("t") else None
+        if maker is not None and maker.op_type in _SAME_SHAPE and maker.input:
+            inner = self._shape(maker.input[0], found, depth + 1)
+            if inner is not None:
+                return inner
+        if name in found.shapes:
+            return found.shapes[name]
+        actual = self._actual.get((found.number, name))  # a formal input: the shape of what a caller passes
+        return self._shape(actual[1], self._scopes[actual[0]], depth + 1) if actual is not None else None
+
+    def _demands(self, role: Role, node: onnx.NodeProto, index: int, scope: _Scope) -> None:
+        """Sizes that the operator demands of this operand, from the shape of its weights."""
+        beside = [self._shape(name, scope, 0) for name in node.input]
+        attributes = {a.name: a for a in node.attribute}
+
+        def want(axis: int, source: int, place: int, factor: int = 1) -> None:
+            shape = beside[source] if source < len(beside) else None
+            if shape is not None and -len(shape) <= place < len(shape) and isinstance(shape[place], int):
+                role.wants[axis] = int(shape[place] or 0) * factor
+
+        op = node.op_type
+        weights = beside[1] if len(beside) > 1 else None
+        if index == 0 and op in (
+            "Conv",
+            "ConvTranspose",
+            "BatchNormalization",
+            "InstanceNormalization",
+            "PRelu",
+        ):
+            if op in ("Conv", "ConvTranspose") and weights is not None:
+                role.rank = len(weights)
+            group = attributes["group"].i if "group" in attributes and op == "Conv" else 1
+            want(1, 1, 1 if op == "Conv" else 0, group)
+        elif op == "MatMul" and len(beside) == 2:
+            want(-1 if index == 0 else -2, 1 - index, -2 if index == 0 else -1)
+        elif op == "Gemm" and index < 2:
+            turned = [bool(attributes[a].i) if a in attributes else False for a in ("transA", "transB")]
+            mine = 0 if turned[index] == (index == 0) else 1
+            other = 0 if turned[1 - index] == (index == 1) else 1
+            role.rank = 2
+            want(mine, 1 - index, other)
+        elif op in ("LSTM", "GRU", "RNN") and index == 0:
+            role.rank = 3
+            want(2, 1, 2)
+        elif op in ("LayerNormalization", "RMSNormalization") and index == 0:
+            want(-1, 1, -1)
+
+
+def _domain(name: str) -> str:
+    return "" if name == "ai.onnx" else name

@@ -1,0 +1,342 @@
+"""Test inputs for a model, made from nothing but the model, an assignment of its symbols and a seed.
+
+Integers that index something stay inside it, wherever on their way through the graph they do; masks are masks,
+shapes are shapes. The same arguments give the same inputs on every machine.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import onnx
+
+from onnxfix.errors import UsageError
+from onnxfix.verification.flow import Role
+from onnxfix.verification.signature import Input, Signature, signature
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Array = Any
+#: "normal": plausible values. "edge": with 0.0, -0.0, tiny and large ones. "extreme": the limits of the types, for
+#: comparisons that demand identical bits. "small", "zeros", "ones": for models that refuse the others.
+Kind = Literal["normal", "edge", "extreme", "small", "zeros", "ones"]
+KINDS: tuple[Kind, ...] = ("normal", "edge", "extreme", "small", "zeros", "ones")
+
+#: Uses as a size or a count: a large value would ask for a large tensor or a long loop.
+_SIZES = {
+    "size",
+    "reshape",
+    "expand",
+    "repeat",
+    "limit",
+    "start",
+    "one",
+    "pads",
+    "split",
+    "depth",
+    "scales",
+    "length",
+}
+#: Operands that must suit the shape of the data: (that shape, how many numbers) -> the numbers.
+_FROM_DATA: dict[str, Callable[[tuple[int, ...], int], list[int]]] = {
+    "grid": lambda data, count: [*data[:1], *range(1, count)],  # AffineGrid: the batch of theta, then free
+    "image": lambda data, count: [*data[-1:], *[1] * (count - 1)],  # Col2Im with blocks of one pixel
+    "unpooled": lambda data, _: [*data[:2], *(2 * size + 1 for size in data[2:])],
+}
+_SHAPE_LIKE = ("reshape", "expand", "split", "axes", "pads", "length", "depth", "repeat", "size")
+_MAX_ELEMENTS = 1 << 28
+
+
+def make_inputs(
+    model: onnx.ModelProto | Path | str | Signature,
+    assignment: Mapping[str, int],
+    seed: int = 0,
+    *,
+    kind: Kind = "normal",
+    override: bool = False,
+) -> dict[str, Any]:
+    """Values for every input of ``model``.
+
+    ``assignment`` gives each symbol (a dim_param, or ``input.axis`` for an unnamed dimension) its size, and an
+    input without a rank its ``input.rank``; what it leaves out is 2. Inputs with a default are left to it unless
+    ``override``. Never NaN or Inf. Raises UsageError for types that no test input can be made for.
+    """
+    known = model if isinstance(model, Signature) else signature(model)
+    made = {}
+    for one in known.inputs:
+        if one.default is not None and (not override or not known.may_override(one)):
+            continue
+        # Each input has a stream of its own: another input more or less does not change it.
+        rng = np.random.default_rng([seed & 0xFFFFFFFF, zlib.crc32(one.name.encode()), KINDS.index(kind)])
+        made[one.name] = _Maker(known, one, dict(assignment), rng, seed, kind).make()
+    return made
+
+
+def shape_of(known: Signature, one: Input, assignment: Mapping[str, int]) -> tuple[int, ...]:
+    """The shape of an input under an assignment."""
+    if one.dims is None:
+        rank = assignment.get(f"{one.name}.rank", 2)
+        return tuple(assignment.get(f"{one.name}.{axis}", 2) for axis in range(rank))
+    sizes = (known.size(dim, assignment) for dim in one.dims)
+    return tuple(2 if size is None else size for size in sizes)
+
+
+class _Maker:
+    """Makes the value of one input."""
+
+    def __init__(
+        self,
+        known: Signature,
+        one: Input,
+        assignment: dict[str, int],
+        rng: np.random.Generator,
+        seed: int,
+        kind: Kind,
+    ) -> None:
+        self.known, self.one, self.assignment, self.rng, self.seed, self.kind = (
+            known,
+            one,
+            assignment,
+            rng,
+            seed,
+            kind,
+        )
+        self.role: Role = known.roles[one.name]
+        self.shape = shape_of(known, one, assignment)
+        if math.prod(self.shape) > _MAX_ELEMENTS:
+            raise UsageError(f"input {one.name} of shape {self.shape} is too large to make test data for")
+        self.name = one.name.lower()
+
+    def make(self) -> Any:
+        kind = self.one.kind
+        if kind == "optional":
+            if self.seed % 2:
+                return None
+            kind = self.one.inner
+        if kind == "sequence" and self.one.elem:
+            return [self.tensor() for _ in range(2)]
+        if kind == "tensor" and self.one.elem:
+            return self.tensor()
+        raise UsageError(
+            f"no test input can be made for {self.one.name}: it is a {kind or 'value without a type'}"
+        )
+
+    def tensor(self) -> Array:
+        if self.one.elem == onnx.TensorProto.STRING:
+            return self._strings()
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(self.one.elem)
+        if self.one.elem == onnx.TensorProto.BOOL:
+            return self._bools()
+        if dtype.kind == "c":
+            real = self._floats(np.dtype(np.float64))
+            return (real + 1j * self.rng.permuted(real)).astype(dtype)
+        if "int" in dtype.name:
+            return self._special_ints(dtype).astype(dtype).reshape(self.shape)
+        return self._special_floats(dtype).astype(dtype).reshape(self.shape)
+
+    def _strings(self) -> Array:
+        words = self.known.strings or ["onnx", "", "a b", "Straße", "0"]
+        flat = [words[i] for i in self.rng.integers(0, len(words), math.prod(self.shape))]
+        return np.array(flat, dtype=object).reshape(self.shape)
+
+    def _bools(self) -> Array:
+        strict = self.role.strict
+        if "true" in strict or self.kind == "ones":
+            return np.ones(self.shape, bool)
+        if "false" in strict or self.kind == "zeros":
+            return np.zeros(self.shape, bool)
+        if math.prod(self.shape) == 1:  # a condition: both branches have their turn
+            return np.full(self.shape, self.seed % 2 == 0)
+        return self._mask().astype(bool)
+
+    def _mask(self) -> Array:
+        """0 and 1, with at least one 1 in each row: a row without any makes a softmax of nothing but -inf."""
+        mask = self.rng.integers(0, 2, self.shape)
+        if mask.ndim and mask.shape[-1]:
+            mask[..., 0] = 1
+        return mask if mask.ndim else np.ones((), np.int64)
+
+    def _beside(self) -> tuple[int, ...] | None:
+        """The shape of the data beside a shape-like operand, when every dimension is known."""
+        for dims in self.role.beside:
+            sizes = [self.known.size(dim, self.assignment) for dim in dims] if dims is not None else [None]
+            if all(size is not None for size in sizes):
+                return tuple(size for size in sizes if size is not None)
+        return None
+
+    def _bounds(self) -> list[int | None]:
+        """The sizes of the axes that it indexes, as far as they are known."""
+        return [self.known.size(bound, self.assignment) for bound in self.role.bounds]
+
+    def _full(self, value: int) -> Array:
+        return np.full(self.shape, value, np.int64)
+
+    def _special_ints(self, dtype: np.dtype[Any]) -> Array:
+        strict, kind = self.role.strict, self.kind
+        if strict & {"index", "index_nd", "class"}:
+            return self._indices()
+        for sort in (*_SHAPE_LIKE, *_FROM_DATA):
+            if sort in strict:
+                return self._shape_like(sort)
+        plain = {"zero": 0, "start": 0, "one": 1, "limit": 3, "true": 1, "false": 0}
+        for sort, value in plain.items():
+            if sort in strict:
+                return self._full(value)
+        low = {"divisor": 1, "shift": 0, "exponent": 0}
+        for sort, least in low.items():
+            if sort in strict:
+                return self.rng.integers(least, 4, self.shape)
+        if "low" in strict or "high" in strict:
+            return self._full(1 if "low" in strict else 5)
+        if kind in ("zeros", "ones", "small"):
+            return self._full(0) if kind == "zeros" else self._full(1) if kind == "ones" else self._mask()
+        if "mask" in self.name:
+            return self._mask()
+        if "len" in self.name or self.role.loose & _SIZES:
+            return self.rng.integers(1, 4, self.shape)
+        if self.role.loose & {"index", "index_nd", "class", "zero", "axes"}:
+            return self.rng.integers(0, 2, self.shape)
+        if self.role.masks and kind == "normal" and self.seed % 2 == 0:
+            return self._mask()
+        return self._ints(dtype)
+
+    def _indices(self) -> Array:
+        sizes = self._bounds()
+        known = [size for size in sizes if size is not None and size > 0]
+        # An unknown axis (its data is computed) is taken to be at least 2 long; fallbacks try 0 alone.
+        least = min(known) if known else 4 if "class" in self.role.strict else 2
+        if None in sizes:
+            least = min(least, 2) if not known else least
+        if self.kind in ("zeros", "small", "ones"):
+            return self._full(0) if self.kind == "zeros" else self.rng.integers(0, min(least, 2), self.shape)
+        if "position" in self.name and self.shape:
+            steps = np.minimum(np.arange(self.shape[-1]), least - 1)
+            return np.broadcast_to(steps, self.shape).astype(np.int64)
+        picked = self.rng.integers(0, least, self.shape)
+        if self.kind != "normal" and picked.size:
+            picked.reshape(-1)[0] = least - 1
+            picked.reshape(-1)[-1] = 0
+        return picked
+
+    def _shape_like(self, sort: str) -> Array:
+        count = math.prod(self.shape)
+        beside = self._beside()
+        if sort == "axes":
+            return np.arange(count) if self.kind != "zeros" else self._full(0)
+        if sort == "pads":
+            return self.rng.integers(0, 2, count) if self.kind != "zeros" else self._full(0)
+        if sort == "reshape":
+            if beside is not None and len(beside) == count and self.kind != "ones":
+                return np.array(beside if self.seed % 2 else beside[::-1])
+            return np.array([-1, *[1] * (count - 1)][:count])
+        if sort == "expand":
+            fits = beside is not None and len(beside) == count and self.kind != "ones"
+            return np.array(beside) if fits else np.ones(count, np.int64)
+        if sort in _FROM_DATA and self.kind in ("normal", "edge", "extreme"):
+            made = _FROM_DATA[sort](beside, count) if beside is not None else []
+            return np.array(made if len(made) == count else [2] * count)
+        if sort == "split":
+            total = next((size for size in self._bounds() if size is not None), count)
+            part = total // max(count, 1)
+            return (
+                np.array([part] * (count - 1) + [total - part * (count - 1)]) if self.shape else self._full(1)
+            )
+        if sort == "length":
+            longest = min((size for size in beside or () if size > 0), default=1)
+            return self.rng.integers(1, longest + 1, self.shape)
+        if sort == "depth":
+            return self._full(5)
+        if self.kind in ("zeros", "ones"):
+            return self._full(1)
+        least, most = {"size": (1, 3), "image": (2, 6)}.get(sort, (1, 2))
+        return self.rng.integers(least, most + 1, self.shape)
+
+    def _ints(self, dtype: np.dtype[Any]) -> Array:
+        info = np.iinfo(dtype) if dtype.kind in "iu" else onnx_iinfo(dtype)
+        low, high = max(info[0], -50) if isinstance(info, tuple) else max(int(info.min), -50), 50
+        least, most = info if isinstance(info, tuple) else (int(info.min), int(info.max))
+        values = self.rng.integers(low, min(high, most) + 1, self.shape).astype(object)
+        flat = values.reshape(-1)
+        edges = [0, 1, -1, least if most < 1 << 15 else -129, most if most < 1 << 15 else 300]
+        if self.kind == "extreme":
+            edges = [
+                least,
+                most,
+                0,
+                -1,
+                1,
+                2**31 - 1,
+                -(2**31),
+                2**31,
+                2**24 + 1,
+                2**53 + 1,
+                255,
+                256,
+                -129,
+                65536,
+            ]
+        if self.kind in ("edge", "extreme") and flat.size:
+            fit = [edge for edge in edges if least <= edge <= most]
+            places = self.rng.permutation(flat.size)[: max(1, flat.size // 2)]
+            for number, place in enumerate(places):
+                flat[place] = fit[number % len(fit)]
+        return flat.reshape(self.shape)
+
+    def _special_floats(self, dtype: np.dtype[Any]) -> Array:
+        strict = self.role.strict
+        if "scales" in strict:
+            flat = np.ones(math.prod(self.shape))
+            flat[2:] = 2.0
+            return flat
+        plain = {"start": 0.0, "limit": 3.0, "one": 1.0, "ratio": 0.5, "low": -1.0, "high": 1.0}
+        for sort, value in plain.items():
+            if sort in strict:
+                return np.full(self.shape, value)
+        if "positive" in strict or dtype.name.startswith("float8_e8m0"):
+            return self.rng.uniform(0.5, 1.5, self.shape)
+        if "share" in strict:
+            return self.rng.uniform(0.0, 1.0, self.shape)
+        if self.kind in ("zeros", "ones"):
+            return np.full(self.shape, float(self.kind == "ones"))
+        if self.kind == "small":
+            return self.rng.uniform(0.0, 1.0, self.shape)
+        if "mask" in self.name and self.kind == "normal":
+            return self._mask()
+        return self._floats(dtype)
+
+    def _floats(self, dtype: np.dtype[Any]) -> npt.NDArray[np.float64]:
+        values = np.asarray(self.rng.standard_normal(self.shape))
+        if self.kind in ("edge", "extreme") and values.size:
+            flat = values.reshape(-1)
+            narrow = dtype.itemsize < 4
+            edges = [0.0, -0.0, 1e-3 if narrow else 1e-30, 100.0 if narrow else 1e4, -1.0, 0.5, 2.5]
+            if self.kind == "extreme":
+                top = {1: 100.0, 2: 6e4}.get(dtype.itemsize, 3e38)
+                edges += [
+                    top,
+                    -top,
+                    3e9 if not narrow else 3e4,
+                    -3e9 if not narrow else -3e4,
+                    16777217.0,
+                    1e-45,
+                ]
+                edges = [edge for edge in edges if abs(edge) <= top]
+            places = self.rng.permutation(flat.size)[: max(1, flat.size // 3)]
+            flat[places] = [edges[number % len(edges)] for number in range(len(places))]
+        if dtype.itemsize == 1:
+            values = np.clip(values, -6.0, 6.0)  # float4 ends at 6
+        return values
+
+
+def onnx_iinfo(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """Least and greatest value of an integer type that numpy has no name for, such as int4."""
+    import ml_dtypes
+
+    info: Any = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
+    return int(info.min), int(info.max)

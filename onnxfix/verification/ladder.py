@@ -1,0 +1,177 @@
+"""The verification ladder: rung by rung, does the fixed model do what the original does?"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from onnxfix.errors import ModelError, UsageError
+from onnxfix.sandbox import Worker, one_line, shared
+from onnxfix.verification import plan
+from onnxfix.verification.climb import REMOTE, Request, climb
+from onnxfix.verification.files import check_inputs, load_inputs
+from onnxfix.verification.signature import Signature, signature
+from onnxfix.verification.verdict import RUNGS, FeedResult, RungResult, Verdict
+
+__all__ = ["DEFAULT_RUNGS", "RUNGS", "FeedResult", "Limits", "RungResult", "Verdict", "verify"]
+
+#: ``contract(original, fixed)`` returns the violations, one line each.
+Contract = Callable[[onnx.ModelProto, onnx.ModelProto], list[str]]
+
+#: What runs when nothing else is asked for.
+DEFAULT_RUNGS = ("contract", "reference", "ort-cpu")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Seconds that a rung may take.
+
+    ``step`` for loading a model or running it once with ONNX Runtime, ``reference_step`` for the same in the
+    reference evaluator, ``total`` and ``reference_total`` for all feeds of a rung: the feed that runs when time is
+    up is the last. ``memory_mb`` limits the child, by default to three quarters of what is available.
+    """
+
+    step: float = 120.0
+    reference_step: float = 10.0
+    total: float = 300.0
+    reference_total: float = 10.0
+    memory_mb: int | None = None
+
+
+def verify(
+    original: Path | str,
+    fixed: Path | str,
+    *,
+    exact: bool,
+    contract: Contract | None = None,
+    inputs: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | None = None,
+    input_shapes: Sequence[str] | Mapping[str, Sequence[int]] = (),
+    seed: int = 0,
+    require: Sequence[str] = (),
+    rungs: Sequence[str] | None = None,
+    noise: Mapping[str, float] | None = None,
+    limits: Limits | None = None,
+    worker: Worker | None = None,
+) -> Verdict:
+    """Compare a fixed model with its original, both given by path (external data lies beside each).
+
+    ``exact`` demands identical bits, else outputs may differ within ``compare.tolerance_for`` plus four times
+    ``noise`` (output name -> absolute error of the original, measured by the caller). ``inputs`` is a path for
+    ``load_inputs`` or the feeds themselves; without it inputs are made from ``seed`` over a sweep of shapes, of
+    which ``input_shapes`` fixes a part. ``rungs`` are the rungs to climb (None: DEFAULT_RUNGS and the required
+    ones), ``require`` those that must pass. ``worker`` is a sandbox to use and leave
+    running; without it ``sandbox.shared`` is used, or one of its own where ``limits`` bound the memory.
+
+    Crashes, hangs and memory bombs of a model are results. Raises UsageError for rungs, shapes and inputs that do
+    not fit, and ModelError when a model cannot be read.
+    """
+    unknown = [name for name in (*require, *(rungs or ())) if name not in RUNGS]
+    if unknown:
+        raise UsageError(f"there is no rung {unknown[0]}; the rungs are {', '.join(RUNGS)}")
+    wanted = {*(DEFAULT_RUNGS if rungs is None else rungs), *require}
+    limits = limits or Limits()
+    known = signature(_existing(original))
+    with ExitStack() as stack:
+        if worker is None and limits.memory_mb is not None:
+            worker = stack.enter_context(Worker(memory_mb=limits.memory_mb))
+        worker = worker or shared()
+        stack.callback(_drop, worker)
+        base = Request(
+            original=Path(original).absolute(),
+            fixed=_existing(fixed).absolute(),
+            known=known,
+            worker=worker,
+            exact=exact,
+            seed=seed,
+            noise=dict(noise or {}),
+            shapes=_bound(known, input_shapes),
+            given=_given(known, inputs),
+        )
+        results = []
+        for name in RUNGS:
+            if name in wanted:
+                began = time.monotonic()
+                result = _rung(name, base, contract, limits)
+                results.append(replace(result, seed=seed, exact=exact, seconds=time.monotonic() - began))
+    return Verdict(tuple(results), tuple(require))
+
+
+def _drop(worker: Worker) -> None:
+    """Have the child let go of the models, which may be large."""
+    if worker.pid is not None:
+        worker.call(f"{REMOTE}:drop", timeout=30.0)
+
+
+def _existing(path: Path | str) -> Path:
+    path = Path(path)
+    if not path.is_file():
+        raise ModelError(f"{path} is no file")
+    return path
+
+
+def _bound(known: Signature, shapes: Sequence[str] | Mapping[str, Sequence[int]]) -> dict[str, int]:
+    given = shapes if isinstance(shapes, Mapping) else plan.parse_shapes(shapes, known.names)
+    return plan.bind_shapes(known, given)
+
+
+def _given(known: Signature, inputs: Any) -> list[dict[str, Any]] | None:
+    if inputs is None:
+        return None
+    feeds = load_inputs(Path(inputs)) if isinstance(inputs, (str, os.PathLike)) else list(inputs)
+    if not feeds:
+        raise UsageError("the inputs given hold no feed")
+    return check_inputs(known, feeds)
+
+
+def _rung(name: str, request: Request, contract: Contract | None, limits: Limits) -> RungResult:
+    if name == "contract":
+        return _contract(request, contract, limits)
+    if name == "reference":
+        return climb(replace(request, step=limits.reference_step, total=limits.reference_total), name)
+    if name == "ort-cpu":
+        return climb(replace(request, step=limits.step, total=limits.total), name)
+    return RungResult(name, "skipped", "not available in this version of onnxfix")
+
+
+def _contract(request: Request, contract: Contract | None, limits: Limits) -> RungResult:
+    """The caller's interface contract, and onnx's checker: the fixed model must pass if the original does."""
+    name = "contract"
+    if contract is not None:
+        fixed = request.known.model if request.fixed == request.original else _read(request.fixed)
+        violations = contract(request.known.model, fixed)
+        if violations:
+            more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
+            return RungResult(
+                name, "failed", one_line(violations[0]) + more, notes=tuple(map(one_line, violations))
+            )
+    complaint = _checker(request, request.original, limits)
+    if complaint:
+        note = f"onnx.checker was not asked: the original does not pass it ({complaint})"
+        if contract is None:
+            return RungResult(name, "skipped", note)
+        return RungResult(name, "passed", "the interface is unchanged", notes=(note,))
+    complaint = "" if request.fixed == request.original else _checker(request, request.fixed, limits)
+    if complaint:
+        return RungResult(name, "failed", f"the fixed model does not pass onnx.checker: {complaint}")
+    said = (
+        "the interface is unchanged and onnx.checker passes"
+        if contract is not None
+        else "onnx.checker passes"
+    )
+    return RungResult(name, "passed", said)
+
+
+def _read(path: Path) -> onnx.ModelProto:
+    return signature(path).model
+
+
+def _checker(request: Request, path: Path, limits: Limits) -> str:
+    outcome = request.worker.call(f"{REMOTE}:check", timeout=limits.step, path=str(path))
+    return str(outcome.value) if outcome.ok else outcome.message

@@ -1,0 +1,206 @@
+"""Which shapes to verify at, and with which kind of data."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from onnxfix.errors import UsageError
+from onnxfix.verification.inputs import Kind
+from onnxfix.verification.signature import Assignment, Input, Signature
+
+#: Distinct sizes, so that a mix-up of two dimensions shows. They repeat: thirty symbols must not make huge tensors.
+_MIXED = (3, 5, 7, 4, 6)
+#: Sizes for dimensions that a model wants larger (an image, a window), tried in this order.
+_GROWN = (4, 8, 16, 32, 64, 128, 224)
+_SHAPE = re.compile(r"\[\s*(?:\d+(?:\s*[,x]\s*\d+)*)?\s*\]|\d+(?:\s*[,x]\s*\d+)*|(?=,|$)", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Feed:
+    """One test: sizes for the symbols, a kind of data and a seed. ``override`` feeds the inputs with defaults."""
+
+    assignment: Assignment
+    kind: Kind
+    seed: int
+    override: bool = False
+
+    @property
+    def label(self) -> str:
+        """For people: ``batch=2, seq=3; normal values; seed 1``."""
+        sizes = ", ".join(f"{name}={size}" for name, size in self.assignment.items())
+        more = "; defaults overridden" if self.override else ""
+        return f"{sizes + '; ' if sizes else ''}{self.kind} values; seed {self.seed}{more}"
+
+
+def parse_shapes(specs: Sequence[str] | str, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Read shapes of inputs: ``x:[1,3]``, ``x:1,3``, ``x:1x3``, one or several in a text, separated by commas.
+
+    ``names`` are the model's inputs; a name may itself hold a colon. ``x:[]`` and ``x:`` are scalars.
+    Raises UsageError for an unknown input, one given twice, or a text that is no shape.
+    """
+    found: dict[str, tuple[int, ...]] = {}
+    for spec in [specs] if isinstance(specs, str) else specs:
+        pairs = _match(spec.strip(), 0, sorted(names, key=len, reverse=True))
+        if pairs is None:
+            raise UsageError(
+                f"cannot read the input shape '{spec}': write name:[1,3], name:1,3 or name:1x3;"
+                f" the model's inputs are {', '.join(names) or 'none'}"
+            )
+        for name, shape in pairs:
+            if found.setdefault(name, shape) != shape:
+                raise UsageError(f"input {name} is given two shapes: {found[name]} and {shape}")
+    return found
+
+
+def _match(text: str, start: int, names: Sequence[str]) -> list[tuple[str, tuple[int, ...]]] | None:
+    for name in names:
+        if not text.startswith(name + ":", start):
+            continue
+        at = start + len(name) + 1
+        whole = _SHAPE.match(text, at)
+        # `x:1,3,2:4` with an input named "2" needs the shape to end early.
+        ends = range(whole.end(), at - 1, -1) if whole is not None else ()
+        for end in ends:
+            if end < len(text) and text[end] != ",":
+                continue
+            if _SHAPE.fullmatch(text, at, end) is None and end != at:
+                continue
+            shape = tuple(int(number) for number in re.findall(r"\d+", text[at:end]))
+            if end == len(text):
+                return [(name, shape)]
+            rest = _match(text, end + 1, names)
+            if rest is not None:
+                return [(name, shape), *rest]
+    return None
+
+
+def bind_shapes(known: Signature, shapes: Mapping[str, Sequence[int]]) -> Assignment:
+    """The symbols that given input shapes fix. Raises UsageError where they contradict the model or each other."""
+    bound: Assignment = {}
+    for name, shape in shapes.items():
+        if name not in known.names:
+            raise UsageError(
+                f"the model has no input {name}; its inputs are {', '.join(known.names) or 'none'}"
+            )
+        one = known[name]
+        if one.dims is None:
+            bound[f"{name}.rank"] = len(shape)
+            bound.update({f"{name}.{axis}": size for axis, size in enumerate(shape)})
+            continue
+        wanted = list(one.dims)
+        if len(shape) != len(wanted):
+            raise UsageError(f"input {name} has rank {len(wanted)} {wanted}, got shape {list(shape)}")
+        for axis, (dim, size) in enumerate(zip(wanted, shape, strict=True)):
+            if isinstance(dim, int) and dim != size:
+                raise UsageError(f"input {name} has size {dim} in dimension {axis}, got shape {list(shape)}")
+            if isinstance(dim, str) and known.size(dim, {}) is None and bound.setdefault(dim, size) != size:
+                raise UsageError(f"dimension {dim} of input {name} is {size}, but {bound[dim]} elsewhere")
+    return bound
+
+
+def assignments(known: Signature, fixed: Mapping[str, int]) -> list[Assignment]:
+    """The shape sweep: every symbol 1, every symbol 2, distinct larger values, and the first two 0 in turn.
+
+    One empty assignment for a model of static shape. ``fixed`` symbols keep their size.
+    """
+    free = _free(known, fixed)
+    base = {**_demands(known), **fixed}
+    if not free:
+        return [base]
+    mixed = {name: _MIXED[place % len(_MIXED)] for place, name in enumerate(free)}
+    sweep = [dict.fromkeys(free, 1), dict.fromkeys(free, 2), mixed]
+    sweep += [{**mixed, name: 0} for name in free[:2]]
+    return [{**one, **base} for one in sweep]
+
+
+def grown(known: Signature, fixed: Mapping[str, int]) -> Iterator[list[Assignment]]:
+    """Groups of assignments for a model that refuses the sweep; who finds one of a group to run takes all of it.
+
+    The first ties dimensions of the same place together, the others make all but the leading ones larger.
+    """
+    free = _free(known, fixed)
+    if not free:
+        return
+    base = {**_demands(known), **fixed}
+    place = _places(known)
+    tied = [
+        {name: sizes[place.get(name, 0) % 4] for name in free}
+        for sizes in ((2, 3, 4, 5), (1, 2, 2, 2), (3, 7, 6, 5))
+    ]
+    yield [{**one, **base} for one in tied]
+    for size in _GROWN:
+        group = [
+            {name: batch if place.get(name, 0) == 0 else wide for name in free}
+            for batch, wide in ((2, size), (1, size), (3, 2 * size if size < 64 else size))
+        ]
+        yield [{**one, **base} for one in group]
+    for size in _GROWN[:4]:
+        yield [{**dict.fromkeys(free, size), **base}]
+
+
+def feeds(known: Signature, sweep: Sequence[Assignment], seed: int, exact: bool) -> list[Feed]:
+    """What to run: each assignment once, and every kind of data at least once."""
+    static = len(sweep) == 1
+    override = any(known.may_override(one) for one in known.inputs)
+    kinds: list[Kind] = ["normal", "normal", "edge"]
+    if static:
+        kinds += ["extreme"] if exact else []
+        plan = [Feed(sweep[0], kind, seed + number) for number, kind in enumerate(kinds)]
+        if not known.inputs:
+            return plan[:1]
+    else:
+        plan = [Feed(one, kinds[place % 3], seed + place) for place, one in enumerate(sweep)]
+        if exact:
+            plan.append(Feed(sweep[min(2, len(sweep) - 1)], "extreme", seed + len(plan)))
+    if override:
+        last = plan[-1]
+        plan.append(Feed(plan[min(1, len(plan) - 1)].assignment, "normal", last.seed + 1, override=True))
+    return plan
+
+
+def _free(known: Signature, fixed: Mapping[str, int]) -> list[str]:
+    demanded = _demands(known)
+    free = [name for name in known.symbols if name not in fixed and name not in demanded]
+    for one in known.inputs:
+        if one.dims is None and one.kind == "tensor" and f"{one.name}.rank" not in fixed:
+            free += [
+                n for n in (f"{one.name}.{axis}" for axis in range(_rank(known, one))) if n not in demanded
+            ]
+    return free
+
+
+def _rank(known: Signature, one: Input) -> int:
+    return known.roles[one.name].rank or 2
+
+
+def _demands(known: Signature) -> Assignment:
+    """Sizes that operators demand of symbols, and ranks for inputs that declare none."""
+    found: Assignment = {}
+    for one in known.inputs:
+        role = known.roles[one.name]
+        rank = len(one.dims) if one.dims is not None else _rank(known, one)
+        if one.dims is None and one.kind == "tensor":
+            found[f"{one.name}.rank"] = rank
+        for axis, size in role.wants.items():
+            place = axis + rank if axis < 0 else axis
+            if not 0 <= place < rank or size <= 0:
+                continue
+            dim = one.dims[place] if one.dims is not None else f"{one.name}.{place}"
+            if isinstance(dim, str):
+                found.setdefault(dim, size)
+    return found
+
+
+def _places(known: Signature) -> dict[str, int]:
+    """Symbol -> the first axis that it is the size of."""
+    found: dict[str, int] = {}
+    for one in known.inputs:
+        dims = (
+            one.dims if one.dims is not None else [f"{one.name}.{axis}" for axis in range(_rank(known, one))]
+        )
+        for axis, dim in enumerate(dims):
+            if isinstance(dim, str):
+                found.setdefault(dim, axis)
+    return found

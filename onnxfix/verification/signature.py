@@ -1,0 +1,176 @@
+"""What a model takes: its inputs with types, dimensions and roles, and the symbols that its shapes depend on."""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from onnxfix.errors import ModelError
+from onnxfix.verification.flow import HARMLESS, Dim, Flow, Role, dims_of
+
+Assignment = dict[str, int]
+
+_PLAIN = re.compile(r"[A-Za-z_][\w.]*\Z")
+_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+
+
+@dataclass(frozen=True)
+class Input:
+    """A graph input. ``dims`` holds sizes and symbols (an unnamed dimension is ``input.axis``), None without a
+    rank. ``kind`` is "tensor", "sequence", "optional", "map" or "sparse"; ``elem`` a TensorProto element type.
+    ``default`` is the initializer of the same name: the model runs without this input."""
+
+    name: str
+    kind: str
+    elem: int
+    dims: tuple[int | str, ...] | None
+    default: onnx.TensorProto | None
+    inner: str = ""  # an optional's content: "tensor" or "sequence"
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The inputs of a model. Symbols come in the order in which they first appear."""
+
+    inputs: tuple[Input, ...]
+    model: onnx.ModelProto = field(repr=False)
+
+    def __getitem__(self, name: str) -> Input:
+        return next(one for one in self.inputs if one.name == name)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all inputs, those with a default included."""
+        return tuple(one.name for one in self.inputs)
+
+    @cached_property
+    def roles(self) -> dict[str, Role]:
+        """What each input is to the model, by name."""
+        flow = Flow(self.model)
+        return {one.name: flow.role(one.name) for one in self.inputs}
+
+    def may_override(self, one: Input) -> bool:
+        """Whether feeding an input with a default makes sense: IR 4 and later, and no shape or axis hangs on it."""
+        role = self.roles[one.name]
+        return (
+            one.default is not None
+            and self.model.ir_version >= 4
+            and not (role.strict | role.loose) - HARMLESS
+        )
+
+    @cached_property
+    def strings(self) -> list[str]:
+        """Strings that the model knows: its own vocabularies are the best test words."""
+        return _known_strings(self.model)
+
+    @cached_property
+    def symbols(self) -> tuple[str, ...]:
+        """The free symbols: plain names, and names that only expressions use. Without ``input.rank``."""
+        found: dict[str, None] = {}
+        for one in self.inputs:
+            for dim in one.dims or ():
+                if isinstance(dim, str):
+                    found.update(dict.fromkeys(self._free(dim)))
+        return tuple(found)
+
+    @cached_property
+    def _declared(self) -> frozenset[str]:
+        dims = (dim for one in self.inputs for dim in one.dims or ())
+        return frozenset(dim for dim in dims if isinstance(dim, str) and _PLAIN.match(dim))
+
+    def _free(self, dim: str) -> tuple[str, ...]:
+        tree = None if _PLAIN.match(dim) else _parse(dim)
+        if tree is None:
+            return (dim,)
+        names = tuple(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
+        # "batch-size" is a name, "past + 1" and "past - length" are expressions when `past` is a dimension.
+        return names if any(name in self._declared for name in names) else (dim,)
+
+    def size(self, dim: Dim, assignment: Mapping[str, int]) -> int | None:
+        """The size of a dimension under an assignment; None when the assignment does not tell."""
+        if dim is None or isinstance(dim, int):
+            return dim
+        if dim in assignment:
+            return assignment[dim]
+        tree = _parse(dim)
+        try:
+            return max(0, _evaluate(tree.body, assignment)) if tree is not None else None
+        except (KeyError, ZeroDivisionError):
+            return None
+
+
+def signature(model: onnx.ModelProto | Path | str) -> Signature:
+    """Read the inputs of a model. Raises ModelError when a path does not hold one."""
+    if not isinstance(model, onnx.ModelProto):
+        try:
+            model = onnx.load(str(model), load_external_data=False)
+        except Exception as error:
+            raise ModelError(f"{model} cannot be read as an ONNX model: {error}") from error
+    defaults = {tensor.name: tensor for tensor in model.graph.initializer}
+    return Signature(tuple(_input(value, defaults.get(value.name)) for value in model.graph.input), model)
+
+
+def _input(value: onnx.ValueInfoProto, default: onnx.TensorProto | None) -> Input:
+    kind, inner, tensor = value.type.WhichOneof("value") or "", "", value.type
+    if kind == "optional_type":
+        tensor = tensor.optional_type.elem_type
+        inner = (tensor.WhichOneof("value") or "").removesuffix("_type")
+    if tensor.HasField("sequence_type"):
+        tensor = tensor.sequence_type.elem_type
+    dims = dims_of(tensor)
+    named = tuple(dim if dim is not None else f"{value.name}.{axis}" for axis, dim in enumerate(dims or ()))
+    elem = tensor.tensor_type.elem_type if tensor.HasField("tensor_type") else 0
+    short = kind.removesuffix("_type").replace("sparse_tensor", "sparse")
+    return Input(value.name, short, elem, named if dims is not None else None, default, inner)
+
+
+def _parse(text: str) -> ast.Expression | None:
+    try:
+        tree = ast.parse(text, mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    allowed = (ast.Expression, ast.BinOp, ast.Name, ast.Constant, ast.operator, ast.expr_context)
+    nodes = list(ast.walk(tree))
+    fine = all(isinstance(node, allowed) for node in nodes) and all(
+        type(node.value) is int for node in nodes if isinstance(node, ast.Constant)
+    )
+    return tree if fine and all(type(n.op) in _OPERATORS for n in nodes if isinstance(n, ast.BinOp)) else None
+
+
+def _evaluate(node: ast.expr, assignment: Mapping[str, int]) -> int:
+    if isinstance(node, ast.Constant):
+        return int(str(node.value))
+    if isinstance(node, ast.BinOp):
+        left, right = _evaluate(node.left, assignment), _evaluate(node.right, assignment)
+        return _OPERATORS[type(node.op)](left, right)
+    return assignment[node.id if isinstance(node, ast.Name) else ""]
+
+
+def _known_strings(model: onnx.ModelProto) -> list[str]:
+    found: dict[str, None] = {}
+    graphs: list[Any] = [model.graph, *model.functions]
+    while graphs:
+        graph = graphs.pop()
+        for node in graph.node:
+            for attribute in node.attribute:
+                found.update((text.decode("utf-8", "replace"), None) for text in attribute.strings[:50])
+                graphs.extend([attribute.g] if attribute.HasField("g") else attribute.graphs)
+                found.update((t.decode("utf-8", "replace"), None) for t in attribute.t.string_data[:50])
+        for tensor in getattr(graph, "initializer", ()):
+            found.update((text.decode("utf-8", "replace"), None) for text in tensor.string_data[:50])
+    return list(found)

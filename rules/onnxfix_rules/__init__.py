@@ -1,0 +1,1 @@
+"""The rules that come with onnxfix; loaded like any other pack."""

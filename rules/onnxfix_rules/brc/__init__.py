@@ -1,0 +1,1 @@
+"""Broadcasting: operands whose shapes meet by implicit repetition."""

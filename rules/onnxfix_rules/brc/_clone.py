@@ -1,0 +1,82 @@
+"""A constant once more with leading dimensions of 1, made from its stored form without reading the numbers."""
+
+from __future__ import annotations
+
+from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
+
+from onnxfix.edits import AddInitializer, AddNode, Edit
+from onnxfix.graph import tensors
+from onnxfix.graph.overlay import CONSTANT_LIMIT, Value
+
+EMBEDDED_LIMIT = 1 << 26
+"""Bytes: a fix holds a copy of the tensor until it is applied, so larger embedded ones are left alone."""
+
+
+def stored(value: Value) -> TensorProto | None:
+    """The constant's tensor as the file has it; None for sparse ones and what has no tensor form."""
+    if not value.is_constant or value.sparse:
+        return None
+    if value.initializer is not None:
+        return value.initializer
+    assert value.producer is not None
+    for attribute in value.producer.proto.attribute:
+        if attribute.name == "value" and attribute.type == AttributeProto.TENSOR:
+            tensor: TensorProto = attribute.t
+            return tensor
+    array = value.constant()
+    return numpy_helper.from_array(array) if array is not None else None
+
+
+def may_be_cloned(value: Value, tensor: TensorProto) -> bool:
+    """Whether a second copy costs little, for good (a large one with other readers) and until it is applied.
+
+    External data costs nothing: both tensors name the same bytes.
+    """
+    if tensors.is_external(tensor):
+        return True
+    size = tensors.nbytes(tensor)
+    return size <= CONSTANT_LIMIT or (size <= EMBEDDED_LIMIT and len(value.uses) == 1 and value.replaceable)
+
+
+def with_rank(value: Value, tensor: TensorProto, rank: int) -> tuple[str, list[Edit]]:
+    """Name of ``value`` padded to ``rank`` by leading ones, and the edits that it takes: none where it exists.
+
+    The name follows from the constant and the rank, so fixes of nodes that share a constant share its clone. It
+    stands beside the original, where everything that reads the original can read it, too.
+    """
+    clone = TensorProto()
+    clone.CopyFrom(tensor)
+    del clone.dims[:]
+    clone.dims.extend([1] * (rank - len(tensor.dims)) + list(tensor.dims))
+    names = value.scope.model.names
+    base, number = f"{value.name}_rank{rank}", 1
+    clone.name = base
+    while clone.name in names:
+        present = value.scope.values.get(clone.name)
+        if present is not None and _is_same(present, clone):
+            return clone.name, []
+        number += 1
+        clone.name = f"{base}_{number}"
+    return clone.name, [_definition(value, clone)]
+
+
+def _is_same(present: Value, wanted: TensorProto) -> bool:
+    if not present.is_constant or present.pinned:
+        return False
+    tensor = stored(present)
+    return tensor is not None and tensor.dims == wanted.dims and tensor == wanted
+
+
+def _definition(value: Value, clone: TensorProto) -> Edit:
+    """An initializer for an initializer, a Constant for a Constant.
+
+    Up to IR version 3 an initializer must be a graph input as well, which would change the interface.
+    """
+    scope = value.scope
+    if value.producer is None and scope.model.ir_version >= 4:
+        return AddInitializer(scope, clone)
+    node = NodeProto(
+        op_type="Constant", output=[clone.name], attribute=[helper.make_attribute("value", clone)]
+    )
+    first = scope.nodes[0] if scope.nodes else None
+    return AddNode(scope, node, value.producer or first)

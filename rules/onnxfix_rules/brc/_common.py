@@ -1,0 +1,211 @@
+"""What the broadcasting rules share: which inputs of an operator broadcast, and with which dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from onnx import TensorProto
+
+from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.shapes import Shapes
+from onnxfix.graph.symbols import Dim, as_dim, is_one
+from onnxfix.rule import Safety
+
+MULTIDIRECTIONAL: dict[str, int] = {
+    **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Less", "Greater"), 7),
+    **dict.fromkeys(("Min", "Max", "Sum", "Mean"), 8),
+    "Where": 9,
+    "Mod": 10,
+    "BitShift": 11,
+    **dict.fromkeys(("LessOrEqual", "GreaterOrEqual"), 12),
+    **dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor"), 18),
+}
+"""Operators all of whose inputs broadcast against each other, and the opset from which on they do (ONNX's
+Operators.md; before opset 7, Add and its like had `axis` and `broadcast` attributes with another meaning)."""
+
+BROADCASTING = (*MULTIDIRECTIONAL, "PRelu", "Gemm", "MatMul", "Expand")
+"""Every operator in which shapes meet by broadcasting."""
+
+Shape = tuple[Dim, ...]
+
+
+@dataclass(frozen=True)
+class Operand:
+    """One side of a broadcast: those of its dimensions that take part in it.
+
+    ``index`` is the node's input, or -1 for a side that is no input itself (Gemm's product, Expand's target).
+    ``stretches`` is False for a side that may not be repeated (ONNX's unidirectional broadcasting).
+    """
+
+    index: int
+    value: Value | None
+    shape: Shape
+    stretches: bool = True
+
+
+@dataclass(frozen=True)
+class Broadcast:
+    """A node with its operands; ``rank`` is that of the result's broadcast part."""
+
+    node: Node
+    operands: tuple[Operand, ...]
+
+    @property
+    def rank(self) -> int:
+        """Number of dimensions that the operands broadcast to."""
+        return max(len(operand.shape) for operand in self.operands)
+
+    def dim(self, operand: Operand, axis: int) -> Dim | None:
+        """The operand's dimension at the result's ``axis``; None where its rank does not reach there."""
+        position = axis - (self.rank - len(operand.shape))
+        return operand.shape[position] if 0 <= position < len(operand.shape) else None
+
+
+def broadcast_of(node: Node, model: Model) -> Broadcast | None:
+    """How the inputs of ``node`` broadcast; None where they do not, or where a shape is not known."""
+    if not node.is_onnx:
+        return None
+    since = MULTIDIRECTIONAL.get(node.op_type)
+    if since is not None:
+        operands = _all_inputs(node, model.shapes) if node.opset >= since else None
+    else:
+        special = _SPECIAL.get(node.op_type)
+        operands = special(node, model.shapes) if special is not None else None
+    return Broadcast(node, operands) if operands is not None and len(operands) > 1 else None
+
+
+Operands = tuple[Operand, ...] | None
+
+
+def _all_inputs(node: Node, shapes: Shapes) -> Operands:
+    operands = []
+    for index, value in enumerate(node.inputs):
+        shape = shapes.shape(value) if value is not None else None
+        if shape is None:
+            return None
+        operands.append(Operand(index, value, shape))
+    return tuple(operands)
+
+
+def _pair(node: Node, shapes: Shapes) -> tuple[Value, Shape, Value, Shape] | None:
+    first, second = node.input(0), node.input(1)
+    if first is None or second is None:
+        return None
+    a, b = shapes.shape(first), shapes.shape(second)
+    return (first, a, second, b) if a is not None and b is not None else None
+
+
+def _prelu(node: Node, shapes: Shapes) -> Operands:
+    """Opset 6 and older took a slope per channel whatever its position."""
+    pair = _pair(node, shapes)
+    if pair is None or node.opset < 7 or len(pair[3]) > len(pair[1]):
+        return None
+    return Operand(0, pair[0], pair[1], stretches=False), Operand(1, pair[2], pair[3])
+
+
+def _gemm(node: Node, shapes: Shapes) -> Operands:
+    """C broadcasts to the product's shape (M, N), not the other way round."""
+    pair, addend = _pair(node, shapes), node.input(2)
+    shape = shapes.shape(addend) if addend is not None else None
+    if (
+        pair is None
+        or shape is None
+        or node.opset < 7
+        or not len(pair[1]) == len(pair[3]) == 2
+        or len(shape) > 2
+    ):
+        return None
+    rows = pair[1][1 if node.attr("transA", 0) else 0]
+    columns = pair[3][0 if node.attr("transB", 0) else 1]
+    return Operand(-1, None, (rows, columns), stretches=False), Operand(2, addend, shape)
+
+
+def _matmul(node: Node, shapes: Shapes) -> Operands:
+    """Only the dimensions before the matrices' broadcast; a vector adds and removes one, so it is left alone."""
+    pair = _pair(node, shapes)
+    if pair is None or len(pair[1]) < 2 or len(pair[3]) < 2:
+        return None
+    return Operand(0, pair[0], pair[1][:-2]), Operand(1, pair[2], pair[3][:-2])
+
+
+def _expand(node: Node, shapes: Shapes) -> Operands:
+    """The target is a side like the other: Expand broadcasts in both directions, despite its name."""
+    data, target = node.input(0), node.input(1)
+    if data is None or target is None:
+        return None
+    shape, wanted = shapes.shape(data), shapes.value(target)
+    if shape is None or wanted is None or len(wanted.shape) != 1:
+        return None
+    return Operand(0, data, shape), Operand(-1, None, tuple(as_dim(dim) for dim in wanted.data))
+
+
+_SPECIAL: dict[str, Callable[[Node, Shapes], Operands]] = {
+    "PRelu": _prelu,
+    "Gemm": _gemm,
+    "MatMul": _matmul,
+    "Expand": _expand,
+}
+
+
+def short_of_rank(broadcast: Broadcast) -> list[tuple[Operand, Value, int]]:
+    """Operands of a lower rank than the result, with the number of dimensions that they lack.
+
+    A matrix on a MatMul's right has no batch dimensions to align: that is what a linear layer looks like, every
+    runtime has a kernel for it, and one product of many rows is not bit-equal to many products of few.
+    """
+    found = []
+    for operand in broadcast.operands:
+        missing = broadcast.rank - len(operand.shape)
+        if operand.value is None or missing == 0:
+            continue
+        if broadcast.node.op_type == "MatMul" and operand.index == 1 and not operand.shape:
+            continue
+        found.append((operand, operand.value, missing))
+    return found
+
+
+def safety_of_nodes_before(broadcast: Broadcast, model: Model) -> Safety:
+    """Whether data movement put between the operands' producers and the node can be shown to change nothing.
+
+    It is exact by ONNX's rules. But ONNX Runtime's CPU provider, which verifies fixes, computes half precision in
+    float and drops the rounding between two neighbours; a node in between brings it back.
+    """
+    halves = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+    values = [operand.value for operand in broadcast.operands if operand.value is not None]
+    known = [model.shapes.elem_type(value) for value in values]
+    return Safety.NUMERIC if None in known or any(elem in halves for elem in known) else Safety.EXACT
+
+
+def is_two_sided(broadcast: Broadcast) -> bool:
+    """Whether no operand has the result's shape, so that every one of them is repeated.
+
+    Dimensions that may differ without either being 1 count as covered: they are another rule's matter.
+    """
+    if not all(operand.stretches for operand in broadcast.operands):
+        return False
+    return not any(_covers(broadcast, operand) for operand in broadcast.operands)
+
+
+def _covers(broadcast: Broadcast, operand: Operand) -> bool:
+    for axis in range(broadcast.rank):
+        if is_static_one(broadcast.dim(operand, axis)) and any(
+            not is_static_one(broadcast.dim(other, axis)) for other in broadcast.operands
+        ):
+            return False
+    return True
+
+
+def is_static_one(dim: Dim | None) -> bool:
+    """Whether the dimension is missing or 1 in every assignment, so that it is repeated as needed."""
+    return dim is None or is_one(dim).yes
+
+
+def text(shape: Shape) -> str:
+    """``[N, 3]``."""
+    return "[" + ", ".join(str(dim) for dim in shape) + "]"
+
+
+def label(operand: Operand) -> str:
+    """What messages call the operand."""
+    return f"{operand.value.name!r} " if operand.value is not None else ""

@@ -1,0 +1,187 @@
+"""Where two dimensions meet in a broadcast and neither is surely 1 nor surely the other: what batch sizes do to them.
+
+Symbols that cannot be decided by algebra are decided by witnesses: the dimensions are evaluated at several
+assignments, and a conflict counts only where it stands in every one of them. So ``S`` against ``min(S, 512)`` and
+``H`` against ``4 * floor(H / 4)`` are silent, though there are sizes at which they fail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+
+from onnxfix.graph.overlay import Model, Node, UnknownAttribute
+from onnxfix.graph.symbols import Dim, equal, evaluate, substitute, symbol
+from onnxfix.graph.symbols import broadcast as stretched
+
+from ._common import BROADCASTING, Broadcast, Operand, broadcast_of, is_static_one, text
+
+SCALES = (
+    (2, 3, 5, 7, 11, 13),
+    (88, 104, 136, 152, 184, 232),
+    (5040 * 11, 5040 * 13, 5040 * 17, 5040 * 19, 5040 * 23, 5040 * 29),
+)
+"""Sizes for up to six symbols: small ones, multiples of 8, and multiples of everything up to 10. All distinct, and
+none of them a size that models have as a constant."""
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Dimension ``a`` of ``first`` and ``b`` of ``second`` at one axis of the result."""
+
+    broadcast: Broadcast
+    axis: int
+    first: Operand
+    second: Operand
+    a: Dim
+    b: Dim
+
+    @property
+    def key(self) -> frozenset[str]:
+        """The same for every place where these two dimensions meet."""
+        return frozenset((str(self.a), str(self.b)))
+
+    def fits(self, env: Mapping[str, int]) -> bool | None:
+        """Whether the operator works at this assignment; None where the sizes are not known there."""
+        a, b = evaluate(self.a, env), evaluate(self.b, env)
+        if a is None or b is None:
+            return None
+        return a == b or (a == 1 and self.first.stretches) or (b == 1 and self.second.stretches)
+
+
+def meetings(broadcast: Broadcast) -> Iterator[Meeting]:
+    """All meetings of one node whose outcome is open. Each side is compared with the first that is not 1."""
+    for axis in range(broadcast.rank):
+        first: tuple[Operand, Dim] | None = None
+        for operand in broadcast.operands:
+            dim = broadcast.dim(operand, axis)
+            if dim is None or (is_static_one(dim) and operand.stretches):
+                continue
+            if first is None:
+                first = (operand, dim)
+            elif _is_open(first[1], dim):
+                yield Meeting(broadcast, axis, first[0], operand, first[1], dim)
+
+
+def _is_open(a: Dim, b: Dim) -> bool:
+    """Whether it takes sizes to tell how ``a`` and ``b`` meet; two static sizes are right or the checker's finding."""
+    return not is_static_one(b) and not equal(a, b).yes and (a.value is None or b.value is None)
+
+
+class Symbols:
+    """The symbols of a model's inputs, and which of them count samples."""
+
+    def __init__(self, model: Model) -> None:
+        self.known: set[str] = set()
+        leading: set[str] = set()
+        inner: set[str] = set()
+        for value in model.main.inputs:
+            shape = model.shapes.shape(value)
+            for axis, dim in enumerate(shape or ()):
+                self.known |= dim.symbols
+                (inner if axis else leading).update(dim.symbols)
+        self.batch = frozenset(leading - inner)
+        """Symbols that stand at axis 0 of graph inputs, and at no other axis of any."""
+
+    def batch_symbol(self, dim: Dim | None) -> str | None:
+        """The symbol, where the dimension is just a batch size."""
+        if dim is None or len(dim.symbols) != 1:
+            return None
+        (name,) = dim.symbols
+        return name if name in self.batch and symbol(name) is dim else None
+
+    def environments(self, names: frozenset[str]) -> Iterator[dict[str, int]]:
+        """Assignments to judge by; none where a symbol is no caller's choice, or there are too many."""
+        if names <= self.known and len(names) <= len(SCALES[0]):
+            for sizes in SCALES:
+                yield dict(zip(sorted(names), sizes, strict=False))
+
+    def conflicts(self, meeting: Meeting) -> bool:
+        """Whether the dimensions differ, and neither is 1, at every size that was tried."""
+        environments = list(self.environments(meeting.a.symbols | meeting.b.symbols))
+        return bool(environments) and all(meeting.fits(env) is False for env in environments)
+
+    def is_trap(self, meeting: Meeting) -> bool:
+        """Whether the operator works at batch 1 and fails at most other batch sizes."""
+        names = meeting.a.symbols | meeting.b.symbols
+        batch = sorted(names & self.batch)
+        environments = list(self.environments(names))
+        if not batch or not environments:
+            return False
+        for env in environments:
+            outcome = [meeting.fits({**env, **dict.fromkeys(batch, size)}) for size in (1, 2, 3, 5, 7)]
+            if outcome[0] is not True or outcome[1:].count(False) < 3:
+                return False
+        return True
+
+    def only_at_one(self, meeting: Meeting) -> bool:
+        """Whether the two are the same size at batch 1, rather than one being stretched there."""
+        names = meeting.a.symbols | meeting.b.symbols
+        at_one = dict.fromkeys(names & self.batch, 1)
+        return equal(substitute(meeting.a, at_one), substitute(meeting.b, at_one)).yes
+
+
+def at_batch(broadcast: Broadcast, names: frozenset[str], size: int) -> str:
+    """What happens with the batch symbols ``names`` at ``size``: ``[2, 1] and [2] give [2, 2]``."""
+    env = dict.fromkeys(names, size)
+    shapes = [tuple(substitute(dim, env) for dim in operand.shape) for operand in broadcast.operands]
+    result: list[Dim] = []
+    for axis in range(broadcast.rank):
+        dims = [shape[axis - broadcast.rank] for shape in shapes if axis >= broadcast.rank - len(shape)]
+        dims = [dim for dim in dims if not is_static_one(dim)]
+        if any(equal(dims[0], dim).no for dim in dims):
+            return f"{' and '.join(map(text, shapes))} do not broadcast"
+        result.append(stretched(*dims))
+    return f"{' and '.join(map(text, shapes))} give {text(tuple(result))}"
+
+
+def crossings(broadcast: Broadcast, symbols: Symbols) -> Iterator[tuple[Operand, Operand, int, str]]:
+    """Pairs ``(straight, shifted, axis, symbol)``: a batch that lands at another axis than the result's batch.
+
+    ``straight`` has the batch at axis 0 of the result. ``shifted`` has it at its own axis 0, which, aligned from
+    the right, is ``axis`` of the result, where ``straight`` has something else.
+    """
+    for straight, shifted in product(broadcast.operands, repeat=2):
+        missing = broadcast.rank - len(shifted.shape)
+        if straight is shifted or not shifted.shape or len(straight.shape) != broadcast.rank:
+            continue
+        name = symbols.batch_symbol(straight.shape[0])
+        if not missing or name is None or symbols.batch_symbol(shifted.shape[0]) != name:
+            continue
+        if not equal(straight.shape[missing], shifted.shape[0]).yes:
+            yield straight, shifted, missing, name
+
+
+def collapsed(broadcast: Broadcast, symbols: Symbols) -> Iterator[tuple[Operand, Operand, str]]:
+    """Triples ``(straight, flat, symbol)``: a Reshape with a literal 1 for the batch made ``flat`` of batched data."""
+    for straight, flat in product(broadcast.operands, repeat=2):
+        if straight is flat or not len(straight.shape) == len(flat.shape) == broadcast.rank > 0:
+            continue
+        name = symbols.batch_symbol(straight.shape[0])
+        node = flat.value.producer if flat.value is not None else None
+        if name is None or not is_static_one(flat.shape[0]) or node is None or not node.is_onnx:
+            continue
+        if node.op_type == "Reshape" and _drops_batch(node, symbols, name):
+            yield straight, flat, name
+
+
+def _drops_batch(node: Node, symbols: Symbols, name: str) -> bool:
+    data, target = node.input(0), node.input(1)
+    wanted = target.constant() if target is not None else None
+    if data is None or wanted is None or wanted.ndim != 1 or wanted.size == 0 or wanted[0] != 1:
+        return False
+    shape = node.model.shapes.shape(data)
+    return shape is not None and len(shape) > 0 and symbols.batch_symbol(shape[0]) == name
+
+
+def broadcasts(model: Model) -> Iterator[Broadcast]:
+    """Every node of the model whose operands broadcast and have known shapes."""
+    for node in model.nodes():
+        if node.op_type in BROADCASTING:
+            try:
+                found = broadcast_of(node, model)
+            except UnknownAttribute:
+                continue  # Gemm's transA in a function's body: another value in every call
+            if found is not None:
+                yield found

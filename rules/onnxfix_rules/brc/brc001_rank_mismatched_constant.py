@@ -1,0 +1,274 @@
+"""BRC001: a constant operand of a lower rank than the result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnxfix.edits import Edit, SetInput
+from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+
+from ._clone import may_be_cloned, stored, with_rank
+from ._common import BROADCASTING, Operand, broadcast_of, short_of_rank
+
+EXAMPLES = [
+    Example(
+        why="a bias per channel gets the result's rank",
+        before="g (float[N,2,3] x) => (float[N,2,3] y) <float[3] b = {1,2,3}> { y = Add(x, b) }",
+        after="g (float[N,2,3] x) => (float[N,2,3] y) <float[1,1,3] c = {1,2,3}> { y = Add(x, c) }",
+    ),
+    Example(
+        why="a scalar becomes all ones",
+        before="g (float[N,3] x) => (float[N,3] y) <float b = {2}> { y = Mul(b, x) }",
+        after="g (float[N,3] x) => (float[N,3] y) <float[1,1] c = {2}> { y = Mul(c, x) }",
+    ),
+    Example(
+        why="a scalar from a Constant node without a tensor",
+        before="g (float[N,3] x) => (float[N,3] y) { b = Constant<value_float=2.0>()  y = Pow(x, b) }",
+        after="g (float[N,3] x) => (float[N,3] y) <float[1,1] c = {2}> { y = Pow(x, c) }",
+    ),
+    Example(
+        why="a constant of rank 3 against a runtime tensor of rank 2: the result's rank is the constant's",
+        before="g (float[2,3] x) => (float[4,2,3] y) <float[4,1,1] b = {1,2,3,4}> { y = Add(x, b) }",
+    ),
+    Example(
+        why="ranks agree",
+        before="g (float[N,3] x) => (float[N,3] y) <float[1,3] b = {1,2,3}> { y = Add(x, b) }",
+    ),
+    Example(
+        why="the runtime operand is the one of lower rank",
+        before="g (float[N,3] x, float[3] z) => (float[N,3] y) { y = Add(x, z) }",
+    ),
+    Example(
+        why="the other operand's rank is not known",
+        before="g (float[N,3] x, int64[K] s) => (float[] y) <float[3] b = {1,2,3}>"
+        " { r = Reshape(x, s)  y = Add(r, b) }",
+        runs=False,
+    ),
+    Example(
+        why="a constant of two nodes that want different ranks is cloned for each",
+        before="g (float[N,3] x, float[N,2,3] z) => (float[N,3] y, float[N,2,3] w)"
+        " <float[3] b = {1,2,3}> { y = Add(x, b)  w = Sub(z, b) }",
+        after="g (float[N,3] x, float[N,2,3] z) => (float[N,3] y, float[N,2,3] w)"
+        " <float[1,3] b2 = {1,2,3}, float[1,1,3] b3 = {1,2,3}> { y = Add(x, b2)  w = Sub(z, b3) }",
+    ),
+    Example(
+        why="nodes that want the same rank share one clone",
+        before="g (float[N,3] x) => (float[N,3] y) <float[3] b = {1,2,3}> { a = Add(x, b)  y = Mul(a, b) }",
+        after="g (float[N,3] x) => (float[N,3] y) <float[1,3] c = {1,2,3}> { a = Add(x, c)  y = Mul(a, c) }",
+    ),
+    Example(
+        why="another reader needs the constant as it is",
+        before="g (float[N,3] x) => (float[N,3] y, float[M] z) <float[3] b = {1,2,3}, int64[1] m = {-1}>"
+        " { y = Add(x, b)  z = Reshape(b, m) }",
+        after="g (float[N,3] x) => (float[N,3] y, float[M] z)"
+        " <float[3] b = {1,2,3}, float[1,3] c = {1,2,3}, int64[1] m = {-1}> { y = Add(x, c)  z = Reshape(b, m) }",
+    ),
+    Example(
+        why="an initializer that is a graph input as well can be overridden",
+        before="g (float[N,3] x, float[3] b) => (float[N,3] y) <float[3] b = {1,2,3}> { y = Add(x, b) }",
+    ),
+    Example(
+        why="a constant that is a graph output keeps its name and shape",
+        before="g (float[N,3] x) => (float[N,3] y, float[3] b) { b = Constant<value_floats=[1.0,2.0,3.0]>()"
+        "  y = Add(x, b) }",
+        after="g (float[N,3] x) => (float[N,3] y, float[3] b) { b = Constant<value_floats=[1.0,2.0,3.0]>()"
+        "  c = Constant<value=float[1,3]{1,2,3}>()  y = Add(x, c) }",
+    ),
+    Example(
+        why="captured by the branches of an If, which share the clone",
+        before="g (float[N,3] x, bool p) => (float[N,3] y) <float[3] b = {1,2,3}> {"
+        " y = If(p) <then_branch = t () => (float[N,3] u) { u = Add(x, b) },"
+        " else_branch = e () => (float[N,3] v) { v = Sub(x, b) }> }",
+        after="g (float[N,3] x, bool p) => (float[N,3] y) <float[1,3] b = {1,2,3}> {"
+        " y = If(p) <then_branch = t () => (float[N,3] u) { u = Add(x, b) },"
+        " else_branch = e () => (float[N,3] v) { v = Sub(x, b) }> }",
+    ),
+    Example(
+        why="captured by a branch that returns it, and read beside that",
+        before="g (float[N,3] x, bool p) => (float[N,3] y, float[3] q) <float[3] b = {1,2,3}> { y = Add(x, b)"
+        " q = If(p) <then_branch = t () => (float[3] u) { u = Neg(b) },"
+        " else_branch = e () => (float[3] v) { v = Abs(b) }> }",
+        after="g (float[N,3] x, bool p) => (float[N,3] y, float[3] q) <float[3] b = {1,2,3}, float[1,3] c = {1,2,3}>"
+        " { y = Add(x, c) q = If(p) <then_branch = t () => (float[3] u) { u = Neg(b) },"
+        " else_branch = e () => (float[3] v) { v = Abs(b) }> }",
+    ),
+    Example(
+        why="a constant inside an If's branch",
+        before="g (float[N,3] x, bool p) => (float[N,3] y) {"
+        " y = If(p) <then_branch = t () => (float[N,3] u) <float[3] b = {1,2,3}> { u = Add(x, b) },"
+        " else_branch = e () => (float[N,3] v) { v = Neg(x) }> }",
+        after="g (float[N,3] x, bool p) => (float[N,3] y) {"
+        " y = If(p) <then_branch = t () => (float[N,3] u) <float[1,3] b = {1,2,3}> { u = Add(x, b) },"
+        " else_branch = e () => (float[N,3] v) { v = Neg(x) }> }",
+    ),
+    Example(
+        why="up to IR version 3 the clone is a Constant node, since an initializer would have to be an input",
+        before="g (float[N,3] x) => (float[N,3] y) { b = Constant<value=float[3]{1,2,3}>()  y = Add(x, b) }",
+        after="g (float[N,3] x) => (float[N,3] y) { b = Constant<value=float[1,3]{1,2,3}>()  y = Add(x, b) }",
+        opset=8,
+        ir_version=3,
+    ),
+    Example(
+        why="before opset 7 operators broadcast by attributes",
+        before="g (float[2,3] x) => (float[2,3] y) <float[3] b = {1,2,3}> { y = Add<broadcast=1>(x, b) }",
+        opset=6,
+        runs=False,
+    ),
+    Example(
+        why="Max broadcasts from opset 8 on",
+        before="g (float[2,3] x) => (float[2,3] y) <float[3] b = {1,2,3}> { y = Max(x, b) }",
+        opset=7,
+        runs=False,
+    ),
+    Example(
+        why="every constant of a variadic operator",
+        before="g (float[N,2] x) => (float[N,2] y) <float[2] b = {1,2}, float c = {3}> { y = Max(b, x, c, b) }",
+        after="g (float[N,2] x) => (float[N,2] y) <float[1,2] b = {1,2}, float[1,1] c = {3}> { y = Max(b, x, c, b) }",
+    ),
+    Example(
+        why="both values of a Where",
+        before="g (bool[N,2] p) => (float[N,2] y) <float[2] b = {1,2}, float c = {3}> { y = Where(p, b, c) }",
+        after="g (bool[N,2] p) => (float[N,2] y) <float[1,2] b = {1,2}, float[1,1] c = {3}> { y = Where(p, b, c) }",
+    ),
+    Example(
+        why="PRelu's slope",
+        before="g (float[N,2,3] x) => (float[N,2,3] y) <float[2,1] s = {1,2}> { y = PRelu(x, s) }",
+        after="g (float[N,2,3] x) => (float[N,2,3] y) <float[1,2,1] s = {1,2}> { y = PRelu(x, s) }",
+    ),
+    Example(
+        why="Gemm's C",
+        before="g (float[N,2] x) => (float[N,3] y) <float[2,3] w = {1,2,3,4,5,6}, float[3] c = {1,2,3}>"
+        " { y = Gemm(x, w, c) }",
+        after="g (float[N,2] x) => (float[N,3] y) <float[2,3] w = {1,2,3,4,5,6}, float[1,3] c = {1,2,3}>"
+        " { y = Gemm(x, w, c) }",
+    ),
+    Example(
+        why="a matrix on a MatMul's left, and batch dimensions on its right",
+        before="g (float[N,2,2,1] x) => (float[N,2,2,2] y)"
+        " <float[2,2] a = {1,2,3,4}, float[2,1,2] b = {1,2,3,4}> { t = MatMul(a, x)  y = MatMul(t, b) }",
+        after="g (float[N,2,2,1] x) => (float[N,2,2,2] y)"
+        " <float[1,1,2,2] a = {1,2,3,4}, float[1,2,1,2] b = {1,2,3,4}> { t = MatMul(a, x)  y = MatMul(t, b) }",
+    ),
+    Example(
+        why="the weight of a linear layer: a matrix on a MatMul's right",
+        before="g (float[N,4,2] x) => (float[N,4,3] y) <float[2,3] w = {1,2,3,4,5,6}> { y = MatMul(x, w) }",
+    ),
+    Example(
+        why="a vector in a MatMul: a dimension of 1 would stay in the result",
+        before="g (float[N,4,2] x) => (float[N,4] y) <float[2] w = {1,2}> { y = MatMul(x, w) }",
+    ),
+    Example(
+        why="integers and booleans alike, and empty tensors",
+        before="g (int64[N,2] x, bool[N,0] p) => (int64[N,2] y, bool[N,0] q) <int64[2] b = {1,2}, bool[0] c = {}>"
+        " { y = Mod(x, b)  q = Or(p, c) }",
+        after="g (int64[N,2] x, bool[N,0] p) => (int64[N,2] y, bool[N,0] q)"
+        " <int64[1,2] b = {1,2}, bool[1,0] c = {}> { y = Mod(x, b)  q = Or(p, c) }",
+    ),
+    Example(
+        why="constants only: that is folded, not aligned",
+        before="g (float[2,3] x) => (float[2,3] y) <float[2,3] a = {1,2,3,4,5,6}, float[3] b = {1,2,3}>"
+        " { c = Add(a, b)  y = Mul(x, c) }",
+    ),
+    Example(
+        why="a quantised constant is no constant operand: its DequantizeLinear has an axis",
+        before="g (float[N,3] x) => (float[N,3] y) <int8[3] q = {1,2,3}, float s = {0.5}, int8 z = {0}>"
+        " { b = DequantizeLinear(q, s, z)  y = Add(x, b) }",
+    ),
+    Example(
+        why="Clip's bounds do not broadcast",
+        before="g (float[N,3] x) => (float[N,3] y) <float a = {0}, float b = {6}> { y = Clip(x, a, b) }",
+    ),
+    Example(
+        why="another domain's Add",
+        before='<ir_version: 9, opset_import: ["" : 18, "other" : 1]>'
+        " g (float[N,3] x) => (float[N,3] y) <float[3] b = {1,2,3}> { y = other.Add(x, b) }",
+        runs=False,
+    ),
+    Example(
+        why="a local function called Add",
+        before='<ir_version: 9, opset_import: ["" : 18]>'
+        " g (float[N,3] x) => (float[N,3] y) <float[3] b = {1,2,3}> { y = Add(x, b) }"
+        ' <domain: "", opset_import: ["" : 18]> Add (p, q) => (r) { r = Sub(p, q) }',
+        runs=False,
+    ),
+    Example(
+        why="a name that the clone would get is taken",
+        before="g (float[N,3] b_rank2) => (float[N,3] y) <float[3] b = {1,2,3}> { y = Add(b_rank2, b) }",
+        after="g (float[N,3] b_rank2) => (float[N,3] y) <float[1,3] c = {1,2,3}> { y = Add(b_rank2, c) }",
+    ),
+]
+
+
+@rule("BRC001", ops=BROADCASTING, safety=Safety.EXACT, severity=Severity.INFO, examples=EXAMPLES)
+def rank_mismatched_constant(node: Node, model: Model) -> Iterator[Match]:
+    """A constant operand has a lower rank than the result of the operator.
+
+    ## Why it matters
+    TensorRT's layers want operands of one rank, so its parser puts a SHUFFLE layer between the constant and the
+    operator. Measured with TensorRT-RTX 1.7.1: `Add(x[N,4,2], b[2])` is imported as CONSTANT, SHUFFLE, ELEMENTWISE,
+    and as CONSTANT, ELEMENTWISE when the constant is `[1,1,2]`. The same holds for scalars, `Where`, `PRelu`,
+    `Max`, the `C` of `Gemm` and batch dimensions in `MatMul`. It is no error today, only a layer more per operand;
+    TensorRT 7 and 8 had failures in this step ("dimensions not compatible for elementwise").
+
+    ## Fix
+    Store the constant with leading dimensions of 1 up to the result's rank, never beyond. Exact: ONNX's broadcasting
+    rules prepend the same dimensions at run time, and no number changes. A constant with other readers is cloned;
+    one clone serves all nodes that want the same rank. Left alone:
+
+    - a matrix on the right of a `MatMul`: the form of a linear layer, and one product of many rows need not be
+      bit-equal to many products of few;
+    - vectors in a `MatMul`, where a further dimension would stay in the result;
+    - initializers that a caller may override, results of `DequantizeLinear`, and constants that quantisation
+      annotations name;
+    - constants over 1 MiB that have other readers, and over 64 MiB, unless their data are in an external file: they
+      are reported, but a copy is not worth its size.
+
+    ## References
+    - ONNX, docs/Broadcasting.md
+    - onnx-tensorrt, importerUtils.cpp (`broadcastTensors`); NVIDIA/TensorRT issues 426 and 854
+    """
+    broadcast = broadcast_of(node, model)
+    if broadcast is None or all(o.value is not None and o.value.is_constant for o in broadcast.operands):
+        return
+    short = [item for item in short_of_rank(broadcast) if item[1].is_constant and not item[1].pinned]
+    short = [item for item in short if stored(item[1]) is not None]
+    if not short:
+        return
+    names = ", ".join(dict.fromkeys(f"{v.name!r} of rank {_rank(v, o)}" for o, v, _ in short))
+    rank = _rank(short[0][1], short[0][0]) + short[0][2]
+    message = f"constant {names} in an operation of rank {rank}: TensorRT inserts a SHUFFLE layer to align it"
+    edits, reads, padded = _edits(node, short)
+    if not edits:
+        yield Match(f"{message}; too large to be stored a second time", node=node)
+        return
+    title = f"Store {' and '.join(dict.fromkeys(padded))} with leading dimensions of 1"
+    yield Match(message, node=node, fix=Fix(title, edits), reads=tuple(reads))
+
+
+def _rank(value: Value, operand: Operand) -> int:
+    """Rank of the tensor itself: for MatMul, the operand leaves out the matrices' two dimensions."""
+    tensor = stored(value)
+    return len(tensor.dims) if tensor is not None else len(operand.shape)
+
+
+def _edits(node: Node, short: list[tuple[Operand, Value, int]]) -> tuple[list[Edit], list[Value], list[str]]:
+    """Edits, the clones that exist already, and the names of the constants that are padded."""
+    edits: list[Edit] = []
+    reads: list[Value] = []
+    padded: list[str] = []
+    made: dict[str, str] = {}
+    for operand, value, missing in short:
+        tensor = stored(value)
+        if tensor is None or not may_be_cloned(value, tensor):
+            continue
+        if value.name not in made:
+            name, definition = with_rank(value, tensor, len(tensor.dims) + missing)
+            made[value.name] = name
+            edits.extend(definition)
+            present = value.scope.values.get(name)
+            if present is not None:
+                reads.append(present)
+        edits.append(SetInput(node, operand.index, made[value.name]))
+        padded.append(repr(value.name))
+    return edits, reads, padded

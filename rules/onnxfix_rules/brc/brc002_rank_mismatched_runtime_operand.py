@@ -1,0 +1,152 @@
+"""BRC002: an operand computed at run time has a lower rank than the result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from onnxfix.edits import Draft
+from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+
+from ._common import BROADCASTING, Operand, broadcast_of, safety_of_nodes_before, short_of_rank
+
+EXAMPLES = [
+    Example(
+        why="a graph input of lower rank",
+        before="g (float[N,2,3] x, float[3] z) => (float[N,2,3] y) { y = Add(x, z) }",
+        after="g (float[N,2,3] x, float[3] z) => (float[N,2,3] y) <int64[2] a = {0,1}>"
+        " { u = Unsqueeze(z, a)  y = Add(x, u) }",
+    ),
+    Example(
+        why="before opset 13 the axes are an attribute",
+        before="g (float[N,2,3] x, float[3] z) => (float[N,2,3] y) { y = Add(x, z) }",
+        after="g (float[N,2,3] x, float[3] z) => (float[N,2,3] y) { u = Unsqueeze<axes=[0,1]>(z)  y = Add(x, u) }",
+        opset=11,
+    ),
+    Example(
+        why="a scalar",
+        before="g (float[N,2] x, float z) => (float[N,2] y) { y = Mul(x, z) }",
+        after="g (float[N,2] x, float z) => (float[N,2] y) <int64[2] a = {0,1}> { u = Unsqueeze(z, a)  y = Mul(x, u) }",
+    ),
+    Example(
+        why="an initializer that a caller may override",
+        before="g (float[N,3] x, float[3] b) => (float[N,3] y) <float[3] b = {1,2,3}> { y = Add(x, b) }",
+        after="g (float[N,3] x, float[3] b) => (float[N,3] y) <float[3] b = {1,2,3}, int64[1] a = {0}>"
+        " { u = Unsqueeze(b, a)  y = Add(x, u) }",
+    ),
+    Example(
+        why="a tensor read twice is aligned once",
+        before="g (bool[N,3] p, float[3] z) => (float[N,3] y) { y = Where(p, z, z) }",
+        after="g (bool[N,3] p, float[3] z) => (float[N,3] y) <int64[1] a = {0}>"
+        " { u = Unsqueeze(z, a)  y = Where(p, u, u) }",
+    ),
+    Example(
+        why="batch dimensions of a MatMul",
+        before="g (float[N,2,3,4] x, float[2,4,5] z) => (float[N,2,3,5] y) { y = MatMul(x, z) }",
+        after="g (float[N,2,3,4] x, float[2,4,5] z) => (float[N,2,3,5] y) <int64[1] a = {0}>"
+        " { u = Unsqueeze(z, a)  y = MatMul(x, u) }",
+    ),
+    Example(
+        why="inside a branch",
+        before="g (float[N,3] x, float[3] z, bool p) => (float[N,3] y) {"
+        " y = If(p) <then_branch = t () => (float[N,3] u) { u = Add(x, z) },"
+        " else_branch = e () => (float[N,3] v) { v = Neg(x) }> }",
+        after="g (float[N,3] x, float[3] z, bool p) => (float[N,3] y) {"
+        " y = If(p) <then_branch = t () => (float[N,3] u) <int64[1] a = {0}> { w = Unsqueeze(z, a) u = Add(x, w) },"
+        " else_branch = e () => (float[N,3] v) { v = Neg(x) }> }",
+    ),
+    Example(
+        why="half precision: exact by ONNX's rules, but ONNX Runtime rounds elsewhere, so it is NUMERIC",
+        before="g (float16[N,2] x, float s) => (float16[N,2] y) { h = Cast<to=10>(s)  y = Mul(x, h) }",
+        after="g (float16[N,2] x, float s) => (float16[N,2] y) <int64[2] a = {0,1}>"
+        " { h = Cast<to=10>(s)  u = Unsqueeze(h, a)  y = Mul(x, u) }",
+        safety=Safety.NUMERIC,
+    ),
+    Example(
+        why="half precision is not touched by exact fixes",
+        before="g (float16[N,2] x, float16 s) => (float16[N,2] y) { y = Mul(x, s) }",
+        detect=True,
+    ),
+    Example(
+        why="a constant is BRC001's",
+        before="g (float[N,3] x) => (float[N,3] y) <float[3] b = {1,2,3}> { y = Add(x, b) }",
+    ),
+    Example(
+        why="a matrix on a MatMul's right",
+        before="g (float[N,3,4] x, float[4,5] z) => (float[N,3,5] y) { y = MatMul(x, z) }",
+    ),
+    Example(
+        why="a dequantised tensor: the pair must stay next to the operator",
+        before="g (float[N,3] x, int8[3] q) => (float[N,3] y) <float s = {0.5}, int8 z = {0}>"
+        " { b = DequantizeLinear(q, s, z)  y = Add(x, b) }",
+    ),
+    Example(
+        why="unknown rank",
+        before="g (float[N,3] x, float[3] z, int64[K] s) => (float[] y) { r = Reshape(x, s)  y = Add(r, z) }",
+        runs=False,
+    ),
+    Example(
+        why="Expand's target is no operand, and its data may be of any rank",
+        before="g (float[3] x) => (float[2,3] y) <int64[2] s = {2,3}> { y = Expand(x, s) }",
+    ),
+]
+
+
+@rule(
+    "BRC002", ops=BROADCASTING, safety=Safety.EXACT, severity=Severity.INFO, examples=EXAMPLES, default=False
+)
+def rank_mismatched_runtime_operand(node: Node, model: Model) -> Iterator[Match]:
+    """An operand that is computed at run time has a lower rank than the result of the operator.
+
+    ## Why it matters
+    TensorRT's parser aligns the ranks by a SHUFFLE layer. Unlike a constant (BRC001), such an operand cannot be
+    stored in the right shape, and an Unsqueeze takes as many layers: measured with TensorRT-RTX 1.7.1,
+    `Add(x[N,4], z[4])` is imported as SHUFFLE, ELEMENTWISE, and with an Unsqueeze as CONSTANT, UNSQUEEZE,
+    ELEMENTWISE. So the rule is off by default; select it for importers that do not align ranks themselves
+    (TensorRT 7 and plugins: "dimensions not compatible for elementwise").
+
+    ## Fix
+    Put an `Unsqueeze` before the operator that adds leading dimensions up to the result's rank. Exact: ONNX's
+    broadcasting rules add the same ones. In half precision it is NUMERIC: ONNX Runtime's CPU provider computes in
+    float there and rounds only where another kind of node stands in between, so bit-equality cannot be shown.
+    Results of `DequantizeLinear` are left alone (the pair must stay next to the operator to be fused), and so are
+    matrices on a `MatMul`'s right and vectors in a `MatMul`, as in BRC001.
+
+    ## References
+    - ONNX, docs/Broadcasting.md
+    - onnx-tensorrt, importerUtils.cpp (`broadcastTensors`); NVIDIA/TensorRT issues 426 and 854
+    """
+    broadcast = broadcast_of(node, model)
+    if broadcast is None or node.op_type == "Expand":
+        return
+    short = [
+        item for item in short_of_rank(broadcast) if not item[1].is_constant and not _dequantised(item[1])
+    ]
+    if not short:
+        return
+    names = ", ".join(dict.fromkeys(repr(value.name) for _, value, _ in short))
+    title = f"Unsqueeze {names} to the rank of the result"
+    message = f"{names}: fewer dimensions than the result of {node.op_type}; TensorRT inserts a SHUFFLE layer"
+    safety = safety_of_nodes_before(broadcast, model)
+    yield Match(message, node=node, fix=Fix(title, _unsqueezed(node, short).edits, safety))
+
+
+def _dequantised(value: Value) -> bool:
+    return value.producer is not None and value.producer.op_type in ("DequantizeLinear", "QuantizeLinear")
+
+
+def _unsqueezed(node: Node, short: list[tuple[Operand, Value, int]]) -> Draft:
+    draft = Draft(node)
+    made: dict[str, str] = {}
+    for operand, value, missing in short:
+        if value.name not in made:
+            axes = list(range(missing))
+            if node.opset >= 13:
+                wanted = draft.constant(np.array(axes, dtype=np.int64), "axes")
+                made[value.name] = draft.add("Unsqueeze", [value, wanted])
+            else:
+                made[value.name] = draft.add("Unsqueeze", [value], axes=axes)
+        draft.set_input(node, operand.index, made[value.name])
+    return draft

@@ -1,0 +1,168 @@
+"""BRC006: operands that are repeated without an Expand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from onnxfix.edits import Draft
+from onnxfix.graph.overlay import Model, Value
+from onnxfix.graph.symbols import equal
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+
+from ._common import (
+    MULTIDIRECTIONAL,
+    Broadcast,
+    Operand,
+    is_static_one,
+    is_two_sided,
+    label,
+    safety_of_nodes_before,
+    text,
+)
+from ._meet import Symbols, broadcasts, meetings
+
+EXAMPLES = [
+    Example(
+        why="static sizes: a constant target",
+        before="g (float[2,1] x, float[1,3] z) => (float[2,3] y) { y = Add(x, z) }",
+        after="g (float[2,1] x, float[1,3] z) => (float[2,3] y) <int64[2] s = {2,3}, int64[2] t = {2,3}>"
+        " { a = Expand(x, s)  b = Expand(z, t)  y = Add(a, b) }",
+    ),
+    Example(
+        why="symbolic sizes: the target is the other operand's shape",
+        before="g (float[N,1] x, float[1,M] z) => (float[N,M] y) { y = Add(x, z) }",
+        after="g (float[N,1] x, float[1,M] z) => (float[N,M] y)"
+        " { s = Shape(z)  a = Expand(x, s)  t = Shape(x)  b = Expand(z, t)  y = Add(a, b) }",
+    ),
+    Example(
+        why="sizes that may differ",
+        before="g (float[N,3] x, float[M,3] z) => (float[K,3] y) { y = Add(x, z) }",
+        after="g (float[N,3] x, float[M,3] z) => (float[K,3] y)"
+        " { s = Shape(z)  a = Expand(x, s)  t = Shape(x)  b = Expand(z, t)  y = Add(a, b) }",
+    ),
+    Example(
+        why="the batch-1 trap (N, 1) with (N,)",
+        before="g (float[N,1] x, float[N] w) => (float[N,K] y) { y = Mul(x, w) }",
+        after="g (float[N,1] x, float[N] w) => (float[N,K] y)"
+        " { s = Shape(w)  a = Expand(x, s)  t = Shape(x)  b = Expand(w, t)  y = Mul(a, b) }",
+    ),
+    Example(
+        why="three operands",
+        before="g (bool[N,1] p, float[1,M] x, float z) => (float[N,M] y) { y = Where(p, x, z) }",
+        after="g (bool[N,1] p, float[1,M] x, float z) => (float[N,M] y) {"
+        " s = Shape(x)  a = Expand(p, s)  t = Shape(p)  b = Expand(x, t)"
+        " u = Shape(p)  c = Expand(z, u)  v = Shape(x)  d = Expand(c, v)  y = Where(a, b, d) }",
+    ),
+    Example(
+        why="half precision is not touched by exact fixes",
+        before="g (float16[2,1] x, float16[1,3] z) => (float16[2,3] y) { y = Add(x, z) }",
+        detect=True,
+    ),
+    Example(
+        why="an exponent of one element is computed in a way of its own",
+        before="g (float[N,1] x, float[1,M] z) => (float[N,M] y) { y = Pow(x, z) }",
+        detect=True,
+    ),
+    Example(
+        why="only one operand is repeated: a bias",
+        before="g (float[N,3] x) => (float[N,3] y) <float[3] b = {1,2,3}> { y = Add(x, b) }",
+    ),
+    Example(
+        why="a mask with dimensions of 1",
+        before="g (float[N,4,S,S] x, float[N,1,1,S] m) => (float[N,4,S,S] y) { y = Add(x, m) }",
+    ),
+    Example(
+        why="MatMul's matrices must not be expanded, and an Expand is explicit already",
+        before="g (float[N,1,2,3] x, float[1,4,3,2] z, float[1,3] w) => (float[N,4,2,2] y, float[2,3] v)"
+        " <int64[2] s = {2,1}> { y = MatMul(x, z)  v = Expand(w, s) }",
+    ),
+    Example(
+        why="Expand came with opset 8",
+        before="g (float[2,1] x, float[1,3] z) => (float[2,3] y) { y = Add(x, z) }",
+        opset=7,
+    ),
+    Example(
+        why="unknown rank",
+        before="g (float[N,1] x, float[1,3] z, int64[K] s) => (float[] y) { r = Reshape(x, s)  y = Add(r, z) }",
+        runs=False,
+    ),
+]
+
+
+@rule("BRC006", per="model", safety=Safety.EXACT, severity=Severity.INFO, examples=EXAMPLES, default=False)
+def implicit_repetition(model: Model) -> Iterator[Match]:
+    """Operands that are, or may be, repeated on both sides of an operator, without an Expand that says so.
+
+    ## Why it matters
+    It is the remedy for readers and for importers with faults in two-sided broadcasting (BRC003, BRC004, BRC005), not
+    for TensorRT as such: TensorRT-RTX 1.7.1 builds every valid form. Explicit repetition costs there: measured, a
+    static two-sided Add grows from 1 layer to 3, a dynamic one from 1 layer to 31 (shape arithmetic and SLICE), and
+    the expanded operands take memory. So the rule is off by default and runs only when it is selected.
+
+    ## Fix
+    Put an `Expand` before each operand that is or may be repeated: to the result's shape where that is static, else
+    to the runtime `Shape` of each other operand. Exact: Expand repeats as the operator does, and fails where the
+    operator fails. In half precision it is NUMERIC, since ONNX Runtime's CPU provider computes in float and rounds
+    elsewhere when a node stands in between; and so for `Pow`, whose kernels treat an exponent of one element in a way
+    of its own. It makes a batch-1 trap visible; it does not remove it.
+
+    ## References
+    - ONNX, docs/Operators.md (Expand), docs/Broadcasting.md
+    """
+    symbols = Symbols(model)
+    for broadcast in broadcasts(model):
+        node = broadcast.node
+        if node.op_type not in MULTIDIRECTIONAL or node.opset < 8:
+            continue
+        open_sizes = any(symbols.conflicts(meeting) for meeting in meetings(broadcast))
+        if not open_sizes and not is_two_sided(broadcast):
+            continue
+        draft = Draft(node)
+        for operand in broadcast.operands:
+            _expand(draft, broadcast, operand)
+        sides = " and ".join(label(operand) + text(operand.shape) for operand in broadcast.operands)
+        # ONNX Runtime squares and cubes by multiplication where the exponent is a single element, and not else.
+        exact = node.op_type != "Pow"
+        safety = safety_of_nodes_before(broadcast, model) if exact else Safety.NUMERIC
+        title = "Expand the operands to the result's shape"
+        yield Match(f"{sides} are repeated implicitly", node=node, fix=Fix(title, draft.edits, safety))
+
+
+def _expand(draft: Draft, broadcast: Broadcast, operand: Operand) -> None:
+    others = [
+        other for other in broadcast.operands if other is not operand and _repeats(broadcast, other, operand)
+    ]
+    if not others:
+        return
+    current: Value | str | None = operand.value
+    target = _static_result(broadcast)
+    if target is not None:
+        current = draft.add("Expand", [current, draft.constant(np.array(target, dtype=np.int64), "shape")])
+    else:
+        for other in others:
+            current = draft.add("Expand", [current, draft.add("Shape", [other.value])])
+    draft.set_input(broadcast.node, operand.index, current)
+
+
+def _repeats(broadcast: Broadcast, other: Operand, operand: Operand) -> bool:
+    """Whether ``other`` has a dimension that ``operand`` lacks, or that may be another than its own."""
+    for axis in range(broadcast.rank):
+        wanted, present = broadcast.dim(other, axis), broadcast.dim(operand, axis)
+        if wanted is None or (is_static_one(wanted) and present is not None):
+            continue
+        if present is None or not equal(wanted, present).yes:
+            return True
+    return False
+
+
+def _static_result(broadcast: Broadcast) -> list[int] | None:
+    result = []
+    for axis in range(broadcast.rank):
+        dims = {broadcast.dim(operand, axis) for operand in broadcast.operands}
+        sizes = {1 if dim is None else dim.value for dim in dims} - {1}
+        if len(sizes) > 1 or None in sizes:
+            return None
+        result.append(next(iter(sizes)) or 0 if sizes else 1)
+    return result

@@ -1,0 +1,146 @@
+"""What the Cast rules share: which pair of Casts stands where, and what each step keeps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onnx import TensorProto
+
+from onnxfix import dtypes
+from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.rule import Severity
+
+CASTS = ("Cast", "CastLike")
+
+NUMBERS = frozenset({*dtypes.INTEGERS, *dtypes.FLOATS})
+"""Types that Cast converts by value. Strings are left alone: how a number is spelt differs between backends."""
+
+ORDINARY = frozenset(
+    {
+        TensorProto.BOOL, TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64,
+        TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64,
+        TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE,
+    }
+)  # fmt: skip
+"""Types between any two of which every backend casts directly; float8, int4 and the like it may only by steps."""
+
+REFUSED = frozenset({TensorProto.INT16, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64})
+"""Targets of a Cast that TensorRT's parser refuses ("Unsupported data type for the Cast operator!")."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A Cast of ``source`` (type ``a``) to ``between`` (type ``b``), and ``node`` that casts it on to type ``c``."""
+
+    first: Node
+    node: Node
+    source: Value
+    between: Value
+    a: int
+    b: int
+    c: int
+
+    @property
+    def chain(self) -> str:
+        """``int32 → int64 → float``."""
+        return " → ".join(dtypes.name_of(t) for t in (self.a, self.b, self.c))
+
+    @property
+    def reads(self) -> tuple[Node | Value, ...]:
+        """What a match of this pair relies on beside its node."""
+        producer = () if self.source.producer is None else (self.source.producer,)
+        inputs = [value for value in self.first.inputs if value is not None]
+        return (self.first, self.between, *inputs, *producer)
+
+
+def pair_at(node: Node, model: Model) -> Pair | None:
+    """The two Casts that end in ``node``, all types proven; None where one is unknown or a Cast does nothing.
+
+    Raises:
+        UnknownAttribute: a type depends on an attribute of the surrounding function.
+    """
+    between = node.input(0)
+    first = between.producer if between is not None else None
+    if between is None or first is None or not is_cast(first):
+        return None
+    source = first.input(0)
+    # A subgraph may have another value of the source's name where the second Cast stands.
+    if source is None or node.scope.lookup(source.name) is not source:
+        return None
+    types = [type_of(source, model), target_of(first, model), target_of(node, model)]
+    a, b, c = types
+    if a is None or b is None or c is None or not NUMBERS.issuperset((a, b, c)) or b in (a, c):
+        return None
+    return Pair(first, node, source, between, a, b, c)
+
+
+def is_cast(node: Node) -> bool:
+    """Whether this is ONNX's own Cast or CastLike."""
+    return node.is_onnx and node.op_type in CASTS
+
+
+def target_of(node: Node, model: Model) -> int | None:
+    """The element type that a Cast or CastLike makes, None where it is not proven.
+
+    Raises:
+        UnknownAttribute: it depends on an attribute of the surrounding function.
+    """
+    if node.op_type == "Cast":
+        to = node.attr("to")
+        return to if isinstance(to, int) else None  # up to opset 5 it is a string
+    like = node.input(1)
+    return None if like is None else type_of(like, model)
+
+
+def type_of(value: Value, model: Model) -> int | None:
+    """The proven element type of ``value``; a Cast's result is known even where nothing before it is."""
+    node = value.producer
+    if node is not None and is_cast(node) and node.op_type == "Cast":
+        return target_of(node, model)
+    return model.shapes.elem_type(value)
+
+
+def same_values(a: int, b: int, c: int) -> bool:
+    """Whether Cast(a→b)→Cast(b→c) gives what Cast(a→c) gives, for every value of type ``a``.
+
+    Type ``b`` has to hold every value of ``a``. Even then floats that do not fit an integer type are undefined
+    in ONNX, where integers wrap: an integer that travels as a float must fit at the end.
+    """
+    if not NUMBERS.issuperset((a, b, c)) or not dtypes.holds_exactly(b, a):
+        return False
+    return not (dtypes.is_float(b) and dtypes.is_integer(c)) or dtypes.holds_exactly(c, a)
+
+
+def keeps_values(node: Node, elem_type: int) -> bool:
+    """Whether a Cast to ``elem_type`` keeps each value that this type holds already.
+
+    All do but one: by default, a Cast to a float8 type turns infinity into the largest finite value (``saturate``),
+    and float8e5m2 has infinities.
+    """
+    return elem_type != TensorProto.FLOAT8E5M2 or node.attr("saturate", 1) == 0
+
+
+def removable(node: Node, source: Value) -> bool:
+    """Whether ``node`` can go without an Identity in its place, which would be no gain over a Cast."""
+    output = node.output(0)
+    if output is None:
+        return False
+    if output.replaceable:
+        return True
+    return (
+        source.producer is not None
+        and source.replaceable
+        and not output.pinned
+        and source.scope is output.scope
+    )
+
+
+def severity_of(pair: Pair) -> Severity:
+    """How TensorRT takes the step in the middle, where a rewrite makes it go."""
+    if len(pair.between.uses) > 1 or not pair.between.replaceable:
+        return Severity.INFO  # the first Cast has to stay anyway
+    if pair.b in REFUSED or pair.b == TensorProto.UINT8:
+        return Severity.ERROR
+    if pair.b == TensorProto.DOUBLE and not dtypes.holds_exactly(TensorProto.FLOAT, pair.a):
+        return Severity.WARNING
+    return Severity.INFO

@@ -1,0 +1,159 @@
+"""CST003: to another type and back, with no value lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnxfix import dtypes
+from onnxfix.edits import Draft
+from onnxfix.graph.overlay import Model, Node
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix_rules.cst import _common as cst
+
+EXAMPLES = [
+    Example(
+        why="half to float and back",
+        before="g (float16[N] x) => (float16[N] y) { a = Cast<to=1>(x)  b = Cast<to=10>(a)  y = Neg(b) }",
+        after="g (float16[N] x) => (float16[N] y) { y = Neg(x) }",
+    ),
+    Example(
+        why="an int32 comes back from double",
+        before="g (int32[N] x) => (int32[N] y) { a = Cast<to=11>(x)  b = Cast<to=6>(a)  y = Neg(b) }",
+        after="g (int32[N] x) => (int32[N] y) { y = Neg(x) }",
+    ),
+    Example(
+        why="TensorRT has no uint8 between two nodes",
+        before="g (bool[N] x) => (bool[N] y) { a = Cast<to=2>(x)  b = Cast<to=9>(a)  y = Not(b) }",
+        after="g (bool[N] x) => (bool[N] y) { y = Not(x) }",
+    ),
+    Example(
+        why="from a graph input to a graph output an Identity stays",
+        before="g (bfloat16[N] x) => (bfloat16[N] y) { a = Cast<to=1>(x)  y = Cast<to=16>(a) }",
+        after="g (bfloat16[N] x) => (bfloat16[N] y) { y = Identity(x) }",
+    ),
+    Example(
+        why="the producer takes the graph output's name",
+        before="g (int32[N] x) => (int32[N] y) { n = Neg(x)  a = Cast<to=7>(n)  y = Cast<to=6>(a) }",
+        after="g (int32[N] x) => (int32[N] y) { y = Neg(x) }",
+    ),
+    Example(
+        why="the value before is a graph output as well",
+        before="g (int32[N] x) => (int32[N] n, int32[N] y) { n = Neg(x)  a = Cast<to=7>(n)  y = Cast<to=6>(a) }",
+        after="g (int32[N] x) => (int32[N] n, int32[N] y) { n = Neg(x)  y = Identity(n) }",
+    ),
+    Example(
+        why="the value in the middle is a graph output",
+        before="g (int32[N] x) => (int64[N] a, int32[N] y) { a = Cast<to=7>(x)  b = Cast<to=6>(a)  y = Neg(b) }",
+        after="g (int32[N] x) => (int64[N] a, int32[N] y) { a = Cast<to=7>(x)  y = Neg(x) }",
+    ),
+    Example(
+        why="twice there and back",
+        before="g (float16[N] x) => (float16[N] y) "
+        "{ a = Cast<to=1>(x)  b = Cast<to=10>(a)  c = Cast<to=11>(b)  d = Cast<to=10>(c)  y = Neg(d) }",
+        after="g (float16[N] x) => (float16[N] y) { y = Neg(x) }",
+    ),
+    Example(
+        why="across the border of a subgraph, under the branch's own name",
+        before="""g (int32[2] x, bool k) => (int32[2] y) { a = Cast<to=7>(x)
+            y = If(k)<then_branch = t () => (int32[2] p) { p = Cast<to=6>(a) },
+                      else_branch = e () => (int32[2] q) { b = Cast<to=6>(a)  q = Neg(b) }> }""",
+        after="""g (int32[2] x, bool k) => (int32[2] y) {
+            y = If(k)<then_branch = t () => (int32[2] p) { p = Identity(x) },
+                      else_branch = e () => (int32[2] q) { q = Neg(x) }> }""",
+    ),
+    Example(
+        why="in a function",
+        before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float16[N] y) { y = d.f(x) }
+            <domain: "d", opset_import: ["" : 18]> f (u) => (w)
+            { h = Cast<to=10>(u)  a = Cast<to=1>(h)  b = Cast<to=10>(a)  w = Neg(b) }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float16[N] y) { y = d.f(x) }
+            <domain: "d", opset_import: ["" : 18]> f (u) => (w) { h = Cast<to=10>(u)  w = Neg(h) }""",
+    ),
+    Example(
+        why="between Q and DQ the type stays what it was",
+        before="g (float[N] x) => (float[N] y) <float s = {0.1}, int8 z = {0}> { q = QuantizeLinear(x, s, z) "
+        "a = Cast<to=6>(q)  b = Cast<to=3>(a)  y = DequantizeLinear(b, s, z) }",
+        after="g (float[N] x) => (float[N] y) <float s = {0.1}, int8 z = {0}> "
+        "{ q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }",
+    ),
+    Example(
+        why="CastLike both ways",
+        before="g (int32[N] x, int64[1] t) => (int32[N] y) { a = CastLike(x, t)  b = CastLike(a, x)  y = Neg(b) }",
+        after="g (int32[N] x, int64[1] t) => (int32[N] y) { y = Neg(x) }",
+    ),
+    Example(
+        why="no direct Cast is needed, so float8 may go too",
+        before="g (float8e4m3fn[N] x) => (float[N] y) { a = Cast<to=1>(x)  b = Cast<to=17>(a)  y = Cast<to=1>(b) }",
+        after="g (float8e4m3fn[N] x) => (float[N] y) { y = Cast<to=1>(x) }",
+        opset=19,
+    ),
+    Example(
+        why="back in float8e5m2, infinity has become finite",
+        before="g (float8e5m2[N] x) => (float[N] y) { a = Cast<to=1>(x)  b = Cast<to=19>(a)  y = Cast<to=1>(b) }",
+        opset=19,
+    ),
+    Example(
+        why="float to half and back rounds",
+        before="g (float[N] x) => (float[N] y) { a = Cast<to=10>(x)  y = Cast<to=1>(a) }",
+    ),
+    Example(
+        why="half and bfloat16 hold different values",
+        before="g (float16[N] x) => (float16[N] y) { a = Cast<to=16>(x)  y = Cast<to=10>(a) }",
+    ),
+    Example(
+        why="an operator in between",
+        before="g (float16[N] x) => (float16[N] y) { a = Cast<to=1>(x)  b = Neg(a)  y = Cast<to=10>(b) }",
+    ),
+    Example(
+        why="not back to where it came from",
+        before="g (int32[N] x) => (uint32[N] y) { a = Cast<to=7>(x)  y = Cast<to=12>(a) }",
+    ),
+    Example(
+        why="the first type is unknown",
+        before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float16[N] x) => (float16[N] y) <float16[N] u>
+            { u = d.Unknown(x)  a = Cast<to=1>(u)  y = Cast<to=10>(a) }""",
+        runs=False,
+    ),
+]
+
+
+@rule("CST003", ops=cst.CASTS, safety=Safety.EXACT, severity=Severity.INFO, examples=EXAMPLES)
+def exact_cast_round_trip(node: Node, model: Model) -> Iterator[Match]:
+    """A Cast to another type and a Cast straight back, with no value lost on the way.
+
+    ## Why it matters
+    Mixed-precision tools wrap operators in Casts; where two wrapped operators meet, `half → float → half` is left
+    between them. TensorRT imports two layers and has to find out that they cancel. Some round trips do not parse:
+
+    - **error**: through int16, uint16, uint32, uint64 (`Unsupported data type for the Cast operator!`) or uint8
+      (`TensorRT does not support UINT8 types for intermediate tensors`), measured with TensorRT-RTX 1.7.1.
+    - **warning**: `int32 → double → int32` is exact in ONNX, but TensorRT computes double as float and rounds above
+      2**24.
+    - **info**: everything else.
+
+    ## Fix
+    Readers of the second Cast read the value before the first one, which goes when nothing else reads it. A graph
+    output keeps its name: the value's producer takes it, or an Identity where it may not. Exact when the other type
+    holds every value of the first one, NaN, infinities and -0.0 included. No Cast is ever moved across an operator.
+
+    Left alone: float8e5m2, whose infinities come back finite unless `saturate` is 0. Round trips that lose something
+    are CST004.
+
+    ## References
+    - ONNX, operator Cast: https://onnx.ai/onnx/operators/onnx__Cast.html
+    """
+    pair = cst.pair_at(node, model)
+    if pair is None or pair.a != pair.c or not cst.same_values(pair.a, pair.b, pair.c):
+        return
+    if not cst.keeps_values(node, pair.c):
+        return
+    draft = Draft(node)
+    draft.bypass(node, pair.source)
+    a, b = dtypes.name_of(pair.a), dtypes.name_of(pair.b)
+    yield Match(
+        f"Casts {pair.chain}: {b} holds every {a}, so what comes back is what went in",
+        node=node,
+        fix=Fix(f"read the {a} value before the Casts", draft.edits),
+        severity=cst.severity_of(pair),
+        reads=pair.reads,
+    )

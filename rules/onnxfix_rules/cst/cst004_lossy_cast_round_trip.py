@@ -1,0 +1,135 @@
+"""CST004: to a type that cannot hold every value, and back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from onnx import TensorProto
+
+from onnxfix import dtypes
+from onnxfix.graph.overlay import Model, Node
+from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix_rules.cst import _common as cst
+
+
+def _round_trip(a: str, b: int, c: int) -> str:
+    return f"g ({a}[N] x) => ({a}[N] y) {{ m = Cast<to={b}>(x)  y = Cast<to={c}>(m) }}"
+
+
+EXAMPLES = [
+    Example(why="half overflows above 65504 and rounds", before=_round_trip("float", 10, 1), detect=True),
+    Example(why="bfloat16 keeps 8 significant bits", before=_round_trip("float", 16, 1), detect=True),
+    Example(why="the fraction is cut off", before=_round_trip("float", 7, 1), detect=True),
+    Example(why="int32 wraps", before=_round_trip("int64", 6, 7), detect=True),
+    Example(why="float rounds integers above 2**24", before=_round_trip("int64", 1, 7), detect=True),
+    Example(why="double rounds integers above 2**53", before=_round_trip("int64", 11, 7), detect=True),
+    Example(why="bool keeps zero or not", before=_round_trip("float", 9, 1), detect=True),
+    Example(why="uint8 has no negative numbers", before=_round_trip("int8", 2, 3), detect=True),
+    Example(why="TensorRT does not know int16", before=_round_trip("int32", 5, 6), detect=True),
+    Example(
+        why="with an output in the middle, in a branch",
+        before="""g (float[2] x, bool k) => (float[2] y, float16[2] h) { h = Cast<to=10>(x)
+            y = If(k)<then_branch = t () => (float[2] p) { p = Cast<to=1>(h) },
+                      else_branch = e () => (float[2] q) { q = Neg(x) }> }""",
+        detect=True,
+    ),
+    Example(why="float holds every half", before=_round_trip("float16", 1, 10)),
+    Example(why="int64 holds every int32", before=_round_trip("int32", 7, 6)),
+    Example(
+        why="not a round trip",
+        before="g (double[N] x) => (float16[N] y) { a = Cast<to=1>(x)  y = Cast<to=10>(a) }",
+    ),
+    Example(
+        why="something happens in between",
+        before="g (float[N] x) => (float[N] y) { a = Cast<to=7>(x)  b = Neg(a)  y = Cast<to=1>(b) }",
+    ),
+    Example(
+        why="the first type is unknown",
+        before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) <float[N] u>
+            { u = d.Unknown(x)  a = Cast<to=10>(u)  y = Cast<to=1>(a) }""",
+        runs=False,
+    ),
+]
+
+
+@rule("CST004", ops=cst.CASTS, severity=Severity.INFO, examples=EXAMPLES)
+def lossy_cast_round_trip(node: Node, model: Model) -> Iterator[Match]:
+    """A Cast to a type that cannot hold every value, and a Cast straight back.
+
+    ## Why it matters
+    It looks redundant and is not: `float → half → float` rounds to 11 significant bits and turns everything above
+    65504 into infinity, `int64 → int32 → int64` wraps, `float → int64 → float` cuts off fractions. Simplifiers that
+    drop such a pair change results. It may be meant (rounding on purpose, truncation) or left behind by a converter
+    that cast too much. What is lost is in the message.
+
+    - **error**: TensorRT's parser refuses the type in the middle: int16, uint16, uint32, uint64 (`Unsupported data
+      type for the Cast operator!`), uint8 (`TensorRT does not support UINT8 types for intermediate tensors`).
+    - **warning**: the type in the middle is double, which TensorRT computes as float: more is lost than ONNX says.
+    - **info**: everything else; TensorRT loses what ONNX loses.
+
+    ## Fix
+    None: only the author knows whether the loss is meant. Casts that lose nothing are CST001 and CST003.
+
+    ## References
+    - ONNX, operator Cast, tables of conversions: https://onnx.ai/onnx/operators/onnx__Cast.html
+    - NVIDIA/TensorRT issue 4019
+    """
+    pair = cst.pair_at(node, model)
+    if pair is None or pair.a != pair.c or dtypes.holds_exactly(pair.b, pair.a):
+        return
+    yield Match(
+        f"Casts {pair.chain}: {loss(pair.a, pair.b)}",
+        node=node,
+        severity=cst.severity_of(pair),
+        reads=pair.reads,
+    )
+
+
+def loss(a: int, b: int) -> str:
+    """What values of type ``a`` lose in type ``b``, as part of a sentence."""
+    if b == TensorProto.BOOL:
+        return "only zero or not zero is left"
+    if a in dtypes.INTEGERS and b in dtypes.INTEGERS:
+        return f"integers outside {dtypes.INTEGERS[b].low} to {dtypes.INTEGERS[b].high} wrap"
+    if b in dtypes.INTEGERS:
+        low, high = dtypes.INTEGERS[b].low, dtypes.INTEGERS[b].high
+        return f"fractions are cut off; NaN, infinities and values outside {low} to {high} are undefined"
+    if a in dtypes.INTEGERS:
+        return _integer_in_float(dtypes.INTEGERS[a], dtypes.FLOATS[b])
+    return _float_in_float(dtypes.FLOATS[a], dtypes.FLOATS[b])
+
+
+def _integer_in_float(a: dtypes.IntFormat, b: dtypes.FloatFormat) -> str:
+    lost = []
+    if max(-a.low, a.high) > 2**b.precision:
+        lost.append(f"integers above 2**{b.precision} are rounded")
+    if max(-a.low, a.high) > b.highest:
+        lost.append(f"magnitudes above {b.highest:g} overflow")
+    if not b.negative and a.low < 0:
+        lost.append("negative numbers are lost")
+    if not b.zero:
+        lost.append("zero is lost")
+    return ", ".join(lost)
+
+
+def _float_in_float(a: dtypes.FloatFormat, b: dtypes.FloatFormat) -> str:
+    lost = []
+    if a.precision > b.precision:
+        lost.append(f"values are rounded to {b.precision} significant bits")
+    if a.highest > b.highest:
+        lost.append(f"magnitudes above {b.highest:g} overflow")
+    if a.lowest < b.lowest:
+        normal = math.ldexp(1, b.lowest + b.precision - 1)
+        lost.append(f"magnitudes below {normal:.3g} lose digits or become zero")
+    if a.infinity and not b.infinity:
+        lost.append("infinities are lost")
+    if a.nan and not b.nan:
+        lost.append("NaN is lost")
+    if a.negative and not b.negative:
+        lost.append("negative numbers are lost")
+    if a.zero and not b.zero:
+        lost.append("zero is lost")
+    elif a.negative_zero and not b.negative_zero:
+        lost.append("the sign of zero is lost")
+    return ", ".join(lost)

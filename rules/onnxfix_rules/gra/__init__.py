@@ -1,0 +1,1 @@
+"""GRA: graph hygiene."""

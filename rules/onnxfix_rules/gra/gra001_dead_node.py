@@ -1,0 +1,194 @@
+"""GRA001: nodes that no graph output depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from onnxfix.edits import RemoveNode
+from onnxfix.graph.overlay import Model, Node, Scope, Value
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+
+EXAMPLES = [
+    Example(
+        why="nothing reads it",
+        before="g (float[N] x) => (float[N] y) { y = Neg(x)  d = Exp(x) }",
+        after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
+    ),
+    Example(
+        why="a whole chain, and the constants that only it reads",
+        before="g (float[N,2] x) => (float[N,2] y) <float[2] c = {1, 2}, float[2] d = {3, 4}> "
+        "{ a = Add(x, c)  y = Mul(x, d)  b = Mul(a, d)  e = Constant<value_float = 1.0>()  f = Sub(b, e) }",
+        after="g (float[N,2] x) => (float[N,2] y) <float[2] d = {3, 4}> { y = Mul(x, d) }",
+    ),
+    Example(
+        why="an operator that TensorRT does not know",
+        before="g (float[N] x) => (float[N] y) { u, i, v, c = Unique(x)  y = Neg(x)  s = Add(u, v) }",
+        after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
+        opset=17,
+        runs=False,
+    ),
+    Example(
+        why="two dead ends share what comes before them",
+        before="g (float[N] x) => (float[N] y) { a = Exp(x)  b = Neg(a)  c = Abs(a)  y = Neg(x) }",
+        after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
+    ),
+    Example(
+        why="a random node",
+        before="g (float[2] x) => (float[2] y) { r = RandomNormal<shape = [2]>()  y = Neg(x) }",
+        after="g (float[2] x) => (float[2] y) { y = Neg(x) }",
+    ),
+    Example(
+        why="a dead If with all that only its branches capture",
+        before="""g (float[2] x, bool k) => (float[2] y) <float[2] c = {1, 2}> { a = Exp(x)  b = Abs(x)  y = Neg(b)
+            d = If(k)<then_branch = t () => (float[2] p) { u = Exp(a)  p = Add(a, c) },
+                      else_branch = e () => (float[2] q) { q = Neg(b) }> }""",
+        after="g (float[2] x, bool k) => (float[2] y) { b = Abs(x)  y = Neg(b) }",
+    ),
+    Example(
+        why="inside a branch, reading a value of the graph around it",
+        before="""g (float[2] x, bool k) => (float[2] y) { a = Exp(x)
+            y = If(k)<then_branch = t () => (float[2] p) { u = Exp(a)  p = Neg(x) },
+                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
+        after="""g (float[2] x, bool k) => (float[2] y) {
+            y = If(k)<then_branch = t () => (float[2] p) { p = Neg(x) },
+                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
+    ),
+    Example(
+        why="inside a local function",
+        before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f(x) }
+            <domain: "d", opset_import: ["" : 18]> f (u) => (w) { a = Exp(u)  b = Neg(a)  w = Abs(u) }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f(x) }
+            <domain: "d", opset_import: ["" : 18]> f (u) => (w) { w = Abs(u) }""",
+    ),
+    Example(
+        why="the call of a local function",
+        before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]>
+            g (float[N] x) => (float[N] y) { a = d.f(x)  y = Neg(x) }
+            <domain: "d", opset_import: ["" : 18]> f (u) => (w) { w = Abs(u) }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = Neg(x) }
+            <domain: "d", opset_import: ["" : 18]> f (u) => (w) { w = Abs(u) }""",
+    ),
+    Example(
+        why="inputs stay, read or not; so does an initializer that is an input",
+        before="g (float[N] x, float[N] z, float[1] b) => (float[N] y) <float[1] b = {1}> "
+        "{ d = Add(z, b)  y = Neg(x) }",
+        after="g (float[N] x, float[N] z, float[1] b) => (float[N] y) <float[1] b = {1}> { y = Neg(x) }",
+    ),
+    Example(
+        why="IR version 3",
+        before="g (float[N] x, float[1] b) => (float[N] y) <float[1] b = {1}> { d = Add(x, b)  y = Neg(x) }",
+        after="g (float[N] x, float[1] b) => (float[N] y) <float[1] b = {1}> { y = Neg(x) }",
+        opset=8,
+        ir_version=3,
+    ),
+    Example(
+        why="only a subgraph reads it",
+        before="""g (float[2] x, bool k) => (float[2] y) { a = Exp(x)
+            y = If(k)<then_branch = t () => (float[2] p) { p = Neg(a) },
+                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
+    ),
+    Example(
+        why="one of its outputs is read",
+        before="g (float[4] x) => (float[2] y) { y, d = Split<axis = 0, num_outputs = 2>(x) }",
+    ),
+    Example(
+        why="both ends of a loop-carried value",
+        before="""g (int64 n, bool k, float[2] x) => (float[2] y) {
+            y = Loop(n, k, x)<body = b (int64 i, bool c, float[2] v) => (bool co, float[2] w)
+                { co = Identity(c)  w = Exp(v) }> }""",
+    ),
+]
+
+
+@rule("GRA001", per="model", safety=Safety.EXACT, severity=Severity.WARNING, examples=EXAMPLES)
+def dead_node(model: Model) -> Iterator[Match]:
+    """A node that no graph output depends on.
+
+    ## Why it matters
+    TensorRT's parser imports every node, read or not, and fails on the first that it does not support: a Unique
+    whose results nobody reads is enough (`dead_node_unsupported`, measured with TensorRT-RTX 1.7.1; inside a branch
+    of an If too). Exporters leave such nodes behind for debug outputs, training heads and shape checks.
+
+    ## Fix
+    The node goes, with all nodes and initializers that nothing else needs. Exact: no output is computed from it.
+    Counted as needed: what a subgraph captures, what a branch or loop body returns, what training information or
+    quantisation annotations name. Graph inputs stay in any case, and so do nodes without a single named output:
+    they can only be there for an effect of their own. Unused outputs of a node that is needed are another matter.
+
+    ## References
+    - ONNX, "Graphs": outputs are all that a graph computes: https://onnx.ai/onnx/repo-docs/IR.html#graphs
+    """
+    live = _live_nodes(model)
+    left: dict[int, int] = {}
+    gone: set[int] = set()
+    for scope in model.scopes:
+        if scope.owner is not None and (id(scope.owner) not in live or id(scope) in gone):
+            gone.update(id(inner) for inner in scope.walk())
+            continue  # it goes with its owner
+        for node in scope.nodes:
+            if id(node) in live or any(v is not None and _needed(v, len(v.uses)) for v in node.outputs):
+                continue
+            more = len(_fall(node, left)) - 1
+            chain = f", for which {more} more nodes compute" if more else ""
+            also = f" and the {more} before it" if more else ""
+            yield Match(
+                f"nothing reads this {node.op_type}{chain}",
+                node=node,
+                fix=Fix(f"remove it{also}", [RemoveNode(node)]),
+            )
+
+
+def _needed(value: Value, uses: int) -> bool:
+    return uses > 0 or not value.replaceable
+
+
+def _live_nodes(model: Model) -> set[int]:
+    """Ids of the nodes that an output, something outside the graph, or an effect of their own keeps."""
+    stack: list[Node] = []
+    for scope in model.scopes:
+        if scope.owner is None:
+            stack.extend(_producers(scope.outputs))
+        stack.extend(_producers(value for value in scope.values.values() if value.pinned))
+        stack.extend(node for node in scope.nodes if not node.first_output)
+    live: set[int] = set()
+    while stack:
+        node = stack.pop()
+        if id(node) in live:
+            continue
+        live.add(id(node))
+        stack.extend(_producers(node.inputs))
+        for subgraph in node.subgraphs:
+            stack.extend(_producers(subgraph.outputs))
+    return live
+
+
+def _producers(values: Iterable[Value | None]) -> Iterator[Node]:
+    for value in values:
+        if value is not None and value.producer is not None:
+            yield value.producer
+
+
+def _fall(node: Node, left: dict[int, int]) -> list[Node]:
+    """``node`` and the nodes before it that lose their last reader with it; ``left`` counts the readers so far."""
+    fallen: list[Node] = []
+    stack = [node]
+    while stack:
+        fallen.append(current := stack.pop())
+        for value in _reads(current):
+            left[id(value)] = left.get(id(value), len(value.uses)) - 1
+            producer = value.producer
+            if producer is not None and not any(
+                v is not None and _needed(v, left.get(id(v), len(v.uses))) for v in producer.outputs
+            ):
+                stack.append(producer)
+    return fallen
+
+
+def _reads(node: Node) -> Iterator[Value]:
+    """Inputs of ``node`` and, once for each use, what its subgraphs capture."""
+    inside: set[Scope] = {scope for subgraph in node.subgraphs for scope in subgraph.walk()}
+    readers = [node, *(inner for scope in inside for inner in scope.nodes)]
+    for reader in readers:
+        for value in reader.inputs:
+            if value is not None and value.scope not in inside:
+                yield value

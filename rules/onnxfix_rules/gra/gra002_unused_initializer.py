@@ -1,0 +1,148 @@
+"""GRA002: constants that nothing reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from onnxfix import dtypes
+from onnxfix.edits import RemoveInitializer
+from onnxfix.graph.overlay import Model, Scope, Value
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+
+REFUSED = frozenset(
+    {
+        TensorProto.STRING, TensorProto.INT16, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64,
+        TensorProto.UINT4, TensorProto.COMPLEX64, TensorProto.COMPLEX128, TensorProto.FLOAT8E5M2,
+        TensorProto.FLOAT8E4M3FNUZ, TensorProto.FLOAT8E5M2FNUZ, TensorProto.FLOAT8E8M0,
+    }
+)  # fmt: skip
+"""Element types of initializers that TensorRT-RTX 1.7.1 refuses to import, read or not (measured)."""
+
+_SPARSE = "g (float[4] x) => (float[4] y) { y = Neg(x) }"
+
+
+def _model(text: str) -> ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 18]>\n{text}')
+
+
+def _sparse() -> ModelProto:
+    model = _model(_SPARSE)
+    values = numpy_helper.from_array(np.array([2.0], np.float32), "s")
+    indices = numpy_helper.from_array(np.array([1], np.int64), "s_indices")
+    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [4]))
+    return model
+
+
+def _annotated() -> ModelProto:
+    model = _model("g (float[4] x) => (float[4] y) <float scale = {0.5}> { y = Neg(x) }")
+    annotation = model.graph.quantization_annotation.add()
+    annotation.tensor_name = "y"
+    entry = annotation.quant_parameter_tensor_names.add()
+    entry.key, entry.value = "SCALE_TENSOR", "scale"
+    return model
+
+
+def _trained() -> ModelProto:
+    model = _model(
+        "g (float[4] x) => (float[4] y) <float[4] w = {1, 2, 3, 4}, float[4] v = {0, 0, 0, 0}> { y = Mul(x, w) }"
+    )
+    training = model.training_info.add()
+    node = helper.make_node("Add", ["w", "v"], ["w_new"])
+    training.algorithm.CopyFrom(helper.make_graph([node], "step", [], [_float4("w_new")]))
+    entry = training.update_binding.add()
+    entry.key, entry.value = "w", "w_new"
+    return model
+
+
+def _float4(name: str) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, [4])
+
+
+EXAMPLES = [
+    Example(
+        why="nothing reads it",
+        before="g (float[N] x) => (float[N] y) <float[2] c = {1, 2}> { y = Neg(x) }",
+        after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
+    ),
+    Example(
+        why="a string, which TensorRT cannot import",
+        before='g (float[N] x) => (float[N] y) <string[2] c = {"a", "b"}> { y = Neg(x) }',
+        after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
+    ),
+    Example(
+        why="in a branch",
+        before="""g (float[2] x, bool k) => (float[2] y) {
+            y = If(k)<then_branch = t () => (float[2] p) <float[2] c = {1, 2}> { p = Neg(x) },
+                      else_branch = e () => (float[2] q) <float[2] d = {3, 4}> { q = Add(x, d) }> }""",
+        after="""g (float[2] x, bool k) => (float[2] y) {
+            y = If(k)<then_branch = t () => (float[2] p) { p = Neg(x) },
+                      else_branch = e () => (float[2] q) <float[2] d = {3, 4}> { q = Add(x, d) }> }""",
+    ),
+    Example(why="a sparse one", before=_sparse, detect=True),
+    Example(
+        why="a subgraph captures it",
+        before="""g (float[2] x, bool k) => (float[2] y) <float[2] c = {1, 2}> {
+            y = If(k)<then_branch = t () => (float[2] p) { p = Add(x, c) },
+                      else_branch = e () => (float[2] q) { q = Neg(x) }> }""",
+    ),
+    Example(
+        why="callers may override it: it is a graph input",
+        before="g (float[N] x, float[2] c) => (float[N] y) <float[2] c = {1, 2}> { y = Neg(x) }",
+    ),
+    Example(
+        why="IR version 3 lists every initializer among the inputs",
+        before="g (float[N] x, float[2] c) => (float[N] y) <float[2] c = {1, 2}> { y = Neg(x) }",
+        opset=8,
+        ir_version=3,
+    ),
+    Example(
+        why="it is a graph output",
+        before="g (float[N] x) => (float[N] y, float[2] c) <float[2] c = {1, 2}> { y = Neg(x) }",
+    ),
+    Example(why="a quantisation annotation names it", before=_annotated),
+    Example(why="training needs it", before=_trained),
+]
+
+
+@rule("GRA002", per="scope", safety=Safety.EXACT, severity=Severity.INFO, examples=EXAMPLES)
+def unused_initializer(scope: Scope, model: Model) -> Iterator[Match]:
+    """An initializer that no node reads and that is no graph output.
+
+    ## Why it matters
+    TensorRT's parser imports all initializers before it looks at a node.
+
+    - **error**: it fails on a type that it does not know, although nothing reads it: `Failed to import initializer`
+      for string, int16, uint16, uint32, uint64, uint4, complex, float8e5m2 and the FNUZ float8 types (measured with
+      TensorRT-RTX 1.7.1).
+    - **info**: of any other type it only makes the file larger and parsing slower.
+
+    ## Fix
+    It goes. Exact: nothing is computed from it. Kept: what a subgraph captures, what callers may override because it
+    is a graph input (up to IR version 3 every initializer is), and what training information or quantisation
+    annotations name. External data stays in its file. A sparse initializer is only reported.
+
+    ## References
+    - ONNX, "Graphs": https://onnx.ai/onnx/repo-docs/IR.html#graphs
+    """
+    for value in scope.values.values():
+        if value.is_input or not value.replaceable or value.uses:
+            continue
+        if value.initializer is not None:
+            tensor = value.initializer
+            kind = f"{dtypes.name_of(tensor.data_type)}[{','.join(str(d) for d in tensor.dims)}]"
+            yield Match(
+                f"nothing reads this initializer ({kind})",
+                value=value,
+                fix=Fix("remove it", [RemoveInitializer(value)]),
+                severity=Severity.ERROR if tensor.data_type in REFUSED else Severity.INFO,
+            )
+        elif value.sparse:
+            yield _sparse_match(value)
+
+
+def _sparse_match(value: Value) -> Match:
+    return Match("nothing reads this sparse initializer", value=value)

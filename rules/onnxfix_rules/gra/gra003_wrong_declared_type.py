@@ -1,0 +1,203 @@
+"""GRA003: declared types that the graph contradicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+from onnx import TensorProto, TypeProto, ValueInfoProto
+
+from onnxfix import dtypes
+from onnxfix.edits import Edit, SetValueInfo
+from onnxfix.graph.overlay import Model, Scope, Value
+from onnxfix.graph.symbols import Dim, equal
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+
+EXAMPLES = [
+    Example(
+        why="the element type",
+        before="g (float[N] x) => (float[N] y) <float16[N] a> { a = Neg(x)  y = Abs(a) }",
+        after="g (float[N] x) => (float[N] y) <float[N] a> { a = Neg(x)  y = Abs(a) }",
+    ),
+    Example(
+        why="a dimension",
+        before="g (float[N,3] x) => (float[N,3] y) <float[N,4] a> { a = Neg(x)  y = Abs(a) }",
+        after="g (float[N,3] x) => (float[N,3] y) <float[N,3] a> { a = Neg(x)  y = Abs(a) }",
+    ),
+    Example(
+        why="the number of dimensions",
+        before="g (float[N,3] x) => (float[N,3] y) <float[3] a> { a = Neg(x)  y = Abs(a) }",
+        after="g (float[N,3] x) => (float[N,3] y) <float[N,3] a> { a = Neg(x)  y = Abs(a) }",
+    ),
+    Example(
+        why="in a branch",
+        before="""g (float[2] x, bool k) => (float[2] y) {
+            y = If(k)<then_branch = t () => (float[2] p) <float[3] a> { a = Neg(x)  p = Exp(a) },
+                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
+        after="""g (float[2] x, bool k) => (float[2] y) {
+            y = If(k)<then_branch = t () => (float[2] p) <float[2] a> { a = Neg(x)  p = Exp(a) },
+                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
+    ),
+    Example(
+        why="a graph output's shape is part of the interface",
+        before="g (float[N,3] x) => (float[N,4] y) { y = Neg(x) }",
+        detect=True,
+    ),
+    Example(
+        why="a graph output's element type as well",
+        before="g (float[N] x) => (float16[N] y) { y = Neg(x) }",
+        detect=True,
+    ),
+    Example(
+        why="true",
+        before="g (float[N,3] x) => (float[N,3] y) <float[N,3] a> { a = Neg(x)  y = Abs(a) }",
+    ),
+    Example(
+        why="other names for the same dimension, and less than is known, are no lies",
+        before="g (float[N,3] x) => (float[A,B] y) <float[M,K] a, float[P,3] b> { a = Neg(x)  b = Exp(a)  y = Abs(b) }",
+    ),
+    Example(
+        why="whether N is 3 depends on the input",
+        before="g (float[N] x) => (float[3] y) <float[3] a> { a = Neg(x)  y = Abs(a) }",
+    ),
+    Example(
+        why="nothing is known of a custom operator's result",
+        before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) <float16[7] a>
+            { a = d.Unknown(x)  y = d.Other(a) }""",
+        runs=False,
+    ),
+    Example(
+        why="a type for a name that does not exist",
+        before="g (float[N] x) => (float[N] y) <float16[7] ghost> { y = Neg(x) }",
+    ),
+]
+
+
+@rule("GRA003", per="scope", safety=Safety.EXACT, severity=Severity.WARNING, examples=EXAMPLES)
+def wrong_declared_type(scope: Scope, model: Model) -> Iterator[Match]:
+    """A declared element type, rank or dimension that contradicts what the graph computes.
+
+    ## Why it matters
+    TensorRT takes its own inference and says nothing (measured with TensorRT-RTX 1.7.1: a wrong output type, output
+    shape or value_info is accepted silently). Others believe the file: ONNX Runtime refuses to load a wrong element
+    type and warns about every wrong shape, rewriters fold shapes by it, and a caller allocates an output buffer by
+    what the output declares. Such lies come from tools that change a graph and keep its value_info.
+
+    - **error**: a graph output that declares another element type than it has.
+    - **warning**: everything else.
+
+    ## Fix
+    The entry is corrected in what is proven wrong: element type, single dimensions, or the whole shape where the rank
+    is wrong. Exact: value_info takes no part in the computation. Only contradictions count; another name for
+    a symbolic dimension, or a size that may or may not be right, are left alone. Graph outputs are the model's
+    interface: they are reported and not changed.
+
+    ## References
+    - ONNX, "Static tensor shapes": https://onnx.ai/onnx/repo-docs/IR.html#static-tensor-shapes
+    """
+    infos: dict[str, list[ValueInfoProto]] = {}
+    for info in getattr(scope.proto, "value_info", ()):
+        infos.setdefault(info.name, []).append(info)
+    for name, entries in infos.items():
+        value = scope.values.get(name)
+        if value is None:
+            continue
+        wrong = next((info for info in entries if contradicts(info.type, value, model)), None)
+        if wrong is not None:
+            yield Match(
+                f"declared {_text(wrong.type)}, but it is {_known(value, model)}",
+                value=value,
+                fix=Fix("correct the declared type", _correction(scope, entries, value, model)),
+            )
+    if scope is model.main:
+        yield from _outputs(scope, model)
+
+
+def _outputs(scope: Scope, model: Model) -> Iterator[Match]:
+    for info in model.proto.graph.output:
+        value = scope.values.get(info.name)
+        if value is not None and not value.is_input and contradicts(info.type, value, model):
+            elem = model.shapes.elem_type(value)
+            other = elem is not None and elem != info.type.tensor_type.elem_type
+            yield Match(
+                f"this graph output is declared {_text(info.type)}, but it is {_known(value, model)}",
+                value=value,
+                severity=Severity.ERROR if other else Severity.WARNING,
+            )
+
+
+def contradicts(declared: TypeProto, value: Value, model: Model) -> bool:
+    """Whether the declared type is proven wrong; unknown is no contradiction, nor is anything but a tensor."""
+    if declared.WhichOneof("value") != "tensor_type" or value.sparse:
+        return False
+    tensor = declared.tensor_type
+    elem = model.shapes.elem_type(value)
+    if elem is not None and tensor.elem_type not in (TensorProto.UNDEFINED, elem):
+        return True
+    shape = model.shapes.shape(value)
+    if shape is None or not tensor.HasField("shape"):
+        return False
+    if len(shape) != len(tensor.shape.dim):
+        return True
+    return any(_differs(claim, dim) for claim, dim in zip(tensor.shape.dim, shape, strict=True))
+
+
+def _differs(claim: onnx.TensorShapeProto.Dimension, dim: Dim) -> bool:
+    # Some exporters write -1 for a dimension that they do not know.
+    return claim.HasField("dim_value") and claim.dim_value >= 0 and equal(dim, claim.dim_value).no
+
+
+def _correction(scope: Scope, entries: list[ValueInfoProto], value: Value, model: Model) -> list[Edit]:
+    """One entry in place of all that the name has."""
+    info = ValueInfoProto()
+    info.CopyFrom(entries[0])
+    tensor = info.type.tensor_type
+    elem = model.shapes.elem_type(value)
+    if elem is not None:
+        tensor.elem_type = elem
+    shape = model.shapes.shape(value)
+    if shape is not None and len(shape) != len(tensor.shape.dim):
+        tensor.ClearField("shape")
+        for dim in shape:
+            _write(tensor.shape.dim.add(), dim, model)
+        tensor.shape.SetInParent()  # a scalar has a shape without dimensions
+    elif shape is not None:
+        for claim, dim in zip(tensor.shape.dim, shape, strict=True):
+            if _differs(claim, dim):
+                _write(claim, dim, model)
+    edits: list[Edit] = [SetValueInfo(scope, info.name, info)]
+    return edits if len(entries) == 1 else [SetValueInfo(scope, info.name, None), *edits]
+
+
+def _write(target: onnx.TensorShapeProto.Dimension, dim: Dim, model: Model) -> None:
+    """The dimension as far as ONNX can say it: a number, or the name that a graph input gives it."""
+    target.ClearField("dim_value")
+    if dim.value is not None:
+        target.dim_value = dim.value
+        return
+    name = str(dim)
+    place = model.shapes.symbols.get(name)
+    declared = next(
+        (i.type for i in model.proto.graph.input if place is not None and i.name == place[0]), None
+    )
+    if (
+        place is not None
+        and declared is not None
+        and declared.tensor_type.shape.dim[place[1]].dim_param == name
+    ):
+        target.dim_param = name
+
+
+def _text(declared: TypeProto) -> str:
+    tensor = declared.tensor_type
+    name = dtypes.name_of(tensor.elem_type) if tensor.elem_type else "a tensor"
+    if not tensor.HasField("shape"):
+        return name
+    dims = (str(d.dim_value) if d.HasField("dim_value") else d.dim_param or "?" for d in tensor.shape.dim)
+    return f"{name}[{','.join(dims)}]"
+
+
+def _known(value: Value, model: Model) -> str:
+    elem, shape = model.shapes.elem_type(value), model.shapes.shape(value)
+    name = "a tensor" if elem is None else dtypes.name_of(elem)
+    return name if shape is None else f"{name}[{','.join(str(dim) for dim in shape)}]"

@@ -1,0 +1,89 @@
+"""GRA004: nodes that read what is computed after them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnxfix.edits import SortNodes
+from onnxfix.graph.overlay import Model, Scope
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+
+EXAMPLES = [
+    Example(
+        why="the reader first",
+        before="g (float[N] x) => (float[N] y) { y = Neg(a)  a = Exp(x) }",
+        after="g (float[N] x) => (float[N] y) { a = Exp(x)  y = Neg(a) }",
+    ),
+    Example(
+        why="a branch captures what is computed later",
+        before="""g (float[2] x, bool k) => (float[2] y) {
+            y = If(k)<then_branch = t () => (float[2] p) { p = Neg(a) },
+                      else_branch = e () => (float[2] q) { q = Abs(x) }>  a = Exp(x) }""",
+        after="""g (float[2] x, bool k) => (float[2] y) { a = Exp(x)
+            y = If(k)<then_branch = t () => (float[2] p) { p = Neg(a) },
+                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
+    ),
+    Example(
+        why="inside a branch",
+        before="""g (float[2] x, bool k) => (float[2] y) {
+            y = If(k)<then_branch = t () => (float[2] p) { p = Neg(a)  a = Exp(x) },
+                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
+        after="""g (float[2] x, bool k) => (float[2] y) {
+            y = If(k)<then_branch = t () => (float[2] p) { a = Exp(x)  p = Neg(a) },
+                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
+    ),
+    Example(
+        why="inside a local function, where TensorRT does not sort",
+        before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f(x) }
+            <domain: "d", opset_import: ["" : 18]> f (u) => (w) { w = Neg(a)  a = Exp(u) }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f(x) }
+            <domain: "d", opset_import: ["" : 18]> f (u) => (w) { a = Exp(u)  w = Neg(a) }""",
+        runs=False,
+    ),
+    Example(
+        why="sorted, if not in the order that one would choose",
+        before="g (float[N] x) => (float[N] y) { b = Abs(x)  a = Exp(x)  c = Neg(a)  y = Add(c, b) }",
+    ),
+    Example(
+        why="a branch captures what is computed before",
+        before="""g (float[2] x, bool k) => (float[2] y) { a = Exp(x)
+            y = If(k)<then_branch = t () => (float[2] p) { p = Neg(a) },
+                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
+    ),
+]
+
+
+@rule("GRA004", per="scope", safety=Safety.EXACT, severity=Severity.WARNING, examples=EXAMPLES)
+def unsorted_nodes(scope: Scope, model: Model) -> Iterator[Match]:
+    """A node stands before one whose result it reads.
+
+    ## Why it matters
+    ONNX asks for nodes in topological order. `onnx.checker` refuses any other, shape inference loses what comes out
+    of order, and many tools stop there.
+
+    - **error**: in a local function: TensorRT-RTX 1.7.1 takes its nodes as they come and fails with `Node input was
+      not registered` (measured); ONNX Runtime does not load it either.
+    - **warning**: in a graph or subgraph, which TensorRT and ONNX Runtime sort themselves (measured).
+
+    ## Fix
+    The nodes of the graph are put into topological order. It is stable: a node moves only to come before its first
+    reader. Exact: the order of nodes takes no part in what they compute.
+
+    ## References
+    - ONNX, "Graphs": nodes must be topologically sorted: https://onnx.ai/onnx/repo-docs/IR.html#graphs
+    """
+    order = scope.topological()
+    misplaced = [node for node, wanted in zip(scope.nodes, order, strict=True) if node is not wanted]
+    if not misplaced:
+        return
+    function = scope
+    while function.parent is not None:
+        function = function.parent
+    first = misplaced[0]
+    yield Match(
+        f"this {first.op_type} stands before nodes whose results it reads",
+        node=first,
+        scope=scope,
+        fix=Fix("sort the nodes", [SortNodes(scope)]),
+        severity=Severity.ERROR if function.kind == "function" else Severity.WARNING,
+    )

@@ -1,0 +1,91 @@
+"""GRA005: two nodes of one graph with one name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnxfix.edits import RenameNode
+from onnxfix.graph.overlay import Model
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+
+EXAMPLES = [
+    Example(
+        why="the second one gets a new name",
+        before="g (float[N] x) => (float[N] y) { [n] a = Exp(x)  [n] y = Neg(a) }",
+        after="g (float[N] x) => (float[N] y) { [n] a = Exp(x)  [n_2] y = Neg(a) }",
+    ),
+    Example(
+        why="the obvious new name is taken",
+        before="g (float[N] x) => (float[N] y) { [n] a = Exp(x)  [n] b = Neg(a)  [n_2] c = Abs(b)  [n] y = Exp(c) }",
+        after="g (float[N] x) => (float[N] y) { [n] a = Exp(x)  [n_3] b = Neg(a)  [n_2] c = Abs(b)  [n_4] y = Exp(c) }",
+    ),
+    Example(
+        why="within a branch",
+        before="""g (float[2] x, bool k) => (float[2] y) {
+            y = If(k)<then_branch = t () => (float[2] p) { [n] a = Exp(x)  [n] p = Neg(a) },
+                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
+        after="""g (float[2] x, bool k) => (float[2] y) {
+            y = If(k)<then_branch = t () => (float[2] p) { [n] a = Exp(x)  [n_2] p = Neg(a) },
+                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
+    ),
+    Example(
+        why="within a local function",
+        before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f(x) }
+            <domain: "d", opset_import: ["" : 18]> f (u) => (w) { [n] a = Exp(u)  [n] w = Neg(a) }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f(x) }
+            <domain: "d", opset_import: ["" : 18]> f (u) => (w) { [n] a = Exp(u)  [n_2] w = Neg(a) }""",
+    ),
+    Example(
+        why="no names at all",
+        before="g (float[N] x) => (float[N] y) { a = Exp(x)  b = Neg(a)  y = Abs(b) }",
+    ),
+    Example(
+        why="two branches, and the graph around them, may use one name",
+        before="""g (float[2] x, bool k) => (float[2] y) { [n] a = Exp(x)
+            y = If(k)<then_branch = t () => (float[2] p) { [n] p = Neg(a) },
+                      else_branch = e () => (float[2] q) { [n] q = Abs(a) }> }""",
+    ),
+    Example(
+        why="a node may have the name of a value",
+        before="g (float[N] x) => (float[N] y) { [y] a = Exp(x)  [x] y = Neg(a) }",
+    ),
+]
+
+
+@rule("GRA005", per="model", safety=Safety.EXACT, severity=Severity.WARNING, examples=EXAMPLES)
+def duplicate_node_name(model: Model) -> Iterator[Match]:
+    """Two nodes of one graph have the same name.
+
+    ## Why it matters
+    ONNX Runtime refuses to load such a model. TensorRT parses it with a warning (`A node named n already exists, the
+    output tensors of this new instance will not be queryable`, TensorRT-RTX 1.7.1), and a precision or device that
+    is set for a layer by name meets the wrong one.
+
+    ## Fix
+    Every node but the first gets a number that makes its name unique. Exact: node names take no part in the
+    computation. Names of values are never touched. Nodes in different branches, or in a branch and in the graph
+    around it, may share a name: neither ONNX Runtime nor TensorRT-RTX objects (measured).
+
+    ## References
+    - ONNX, "Names Within a Graph": https://onnx.ai/onnx/repo-docs/IR.html#names-within-a-graph
+    """
+    taken = {node.name for node in model.nodes()}
+    for scope in model.scopes:
+        seen: set[str] = set()
+        numbers: dict[str, int] = {}
+        for node in scope.nodes:
+            name = node.name
+            if not name or name not in seen:
+                seen.add(name)
+                continue
+            number = numbers.get(name, 2)
+            while f"{name}_{number}" in taken:
+                number += 1
+            numbers[name] = number + 1
+            new = f"{name}_{number}"
+            taken.add(new)
+            yield Match(
+                f"an earlier node of this graph is called {name!r} too",
+                node=node,
+                fix=Fix(f"rename it to {new!r}", [RenameNode(node, new)]),
+            )

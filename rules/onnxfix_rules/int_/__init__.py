@@ -1,0 +1,1 @@
+"""INT: integer tensors, and the subgraphs that compute shapes with them."""

@@ -1,0 +1,50 @@
+"""What the INT rules share: values as numpy arrays, and element types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from onnxfix.graph.overlay import Model, Value
+from onnxfix.rule import Severity
+
+Array = np.ndarray[Any, Any]
+
+INT32_LOW, INT32_HIGH = -(2**31), 2**31 - 1
+
+NATIVE = frozenset(
+    getattr(TensorProto, name)
+    for name in "BOOL INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64 FLOAT16 FLOAT DOUBLE".split()
+)
+"""Element types that numpy computes with as ONNX Runtime does."""
+
+
+def native_dtype(elem_type: int | None) -> np.dtype[Any] | None:
+    """The numpy dtype of an element type in ``NATIVE``; None for others and for an unknown one."""
+    if elem_type not in NATIVE:
+        return None
+    return np.dtype(helper.tensor_dtype_to_np_dtype(elem_type))
+
+
+def shape_severity(model: Model) -> Severity:
+    """How bad shape arithmetic left to run time is: TensorRT 8 refuses some of it, later ones fold it themselves."""
+    return Severity.INFO if model.target is None or model.target.int64 else Severity.WARNING
+
+
+def is_zeros(value: Value | None) -> bool:
+    """Whether the value is a constant of an integer type with at least one element, all of them 0."""
+    if value is None:
+        return False
+    array = value.constant()
+    return array is not None and array.dtype.kind in "iu" and array.size > 0 and not array.any()
+
+
+def text_of(array: Array, limit: int = 8) -> str:
+    """The elements as a message shows them, shortened."""
+    if array.ndim == 0:
+        return str(array.item())
+    items = [str(item) for item in array.reshape(-1)[:limit].tolist()]
+    more = ", ..." if array.size > limit else ""
+    return f"[{', '.join(items)}{more}]"

@@ -1,0 +1,195 @@
+"""Evaluates one operator on known inputs, where ONNX's reference and ONNX Runtime agree to the last bit.
+
+The reference evaluator computes; this module says when its answer may be believed. Left out on purpose: everything
+random, quantising or larger than its inputs, operators whose rounding differs between backends (Pow, Exp, ...), and
+calls that some backend treats in its own way (division by zero, casts out of range, non-finite numbers).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from onnx import ModelProto, defs, helper
+
+from onnxfix.graph.overlay import Node
+
+from ._common import Array
+
+INPUT_LIMIT = 16384
+"""Bytes: constants larger than this are not shape arithmetic."""
+RESULT_LIMIT = 4096
+"""Bytes: no result is larger, whatever its inputs are."""
+GROWTH = 512
+"""Bytes by which a result may be larger than its inputs: 64 elements of int64."""
+FLOAT_LIMIT = 2.0**31
+"""No size is larger; a larger float may be cast out of an integer type's range, where ONNX Runtime is of two minds: it
+merges int64 -> double -> int32 into one Cast, which wraps, while double -> int32 saturates."""
+WORK_LIMIT = 1 << 16
+"""Elements that one evaluation may at most touch, counted as the product of its inputs' sizes."""
+
+MOVES = frozenset("Concat Gather Identity Reshape Slice Split Squeeze Transpose Unsqueeze".split())
+GENERATES = frozenset("ConstantOfShape Expand Range Tile".split())
+COMPARES = frozenset("And Equal Greater GreaterOrEqual Less LessOrEqual Not Or Xor".split())
+COMPUTES = frozenset("Abs Add Cast Ceil Div Floor Max Min Mod Mul Neg Sign Sqrt Sub Where".split())
+INTEGERS_ONLY = frozenset("Max Min Mod Range ReduceMax ReduceMin ReduceProd ReduceSum Sign".split())
+"""Of these, the float forms differ: in the sign of zero, in NaN, or in the order of summation."""
+FOLDABLE = MOVES | GENERATES | COMPARES | COMPUTES | INTEGERS_ONLY | {"NonZero"}
+
+
+def evaluate(node: Node, inputs: Sequence[Array | None]) -> list[Array | None]:
+    """What the node's outputs are for these inputs (None: left out); None for each that is not certain.
+
+    Raises:
+        UnknownAttribute: an attribute refers to the surrounding function.
+    """
+    nothing: list[Array | None] = [None] * len(node.outputs)
+    given = [array for array in inputs if array is not None]
+    if node.op_type not in FOLDABLE or node.opset < 7 or not given:
+        return nothing
+    if not _attributes_known(node) or not _safe(node, given):
+        return nothing
+    if node.op_type == "Div" and given[0].dtype.kind in "iu":
+        return [_within_limits(_divided(given[0], given[1]), given)]
+    try:
+        with np.errstate(all="ignore"):
+            results = _reference(node, inputs)
+    except Exception:  # the evaluator raises anything on a call that is not valid; such a call has no value
+        return nothing
+    return [_within_limits(np.asarray(result), given) for result in results]
+
+
+def _reference(node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+    from onnx.reference import ReferenceEvaluator
+
+    model = ModelProto(ir_version=min(node.model.ir_version, 10))
+    model.opset_import.append(helper.make_opsetid("", node.opset))
+    proto = model.graph.node.add()
+    proto.CopyFrom(node.proto)
+    del proto.input[:]
+    feed = {}
+    for index, array in enumerate(inputs):
+        name = f"in_{index}" if array is not None else ""
+        proto.input.append(name)
+        if array is not None:
+            feed[name] = array
+            model.graph.input.add().name = name
+    wanted = [name for name in proto.output if name]
+    for name in wanted:
+        model.graph.output.add().name = name
+    found = dict(zip(wanted, ReferenceEvaluator(model).run(wanted, feed), strict=True))
+    return [found[name] if name else np.zeros(0) for name in proto.output]
+
+
+def _attributes_known(node: Node) -> bool:
+    """Whether every attribute is one that the operator's definition has: others may mean something to somebody."""
+    try:
+        schema = defs.get_schema(node.op_type, node.opset, "")
+    except defs.SchemaError:
+        return False
+    return all(attribute.name in schema.attributes for attribute in node.proto.attribute) and all(
+        node.attribute(attribute.name) is not None for attribute in node.proto.attribute
+    )
+
+
+def _safe(node: Node, given: Sequence[Array]) -> bool:
+    if any(array.nbytes > INPUT_LIMIT for array in given):
+        return False
+    if any(array.dtype.kind == "f" and not np.isfinite(array).all() for array in given):
+        return False
+    if node.op_type in INTEGERS_ONLY and any(array.dtype.kind not in "iu" for array in given):
+        return False
+    special = _GUARDS.get(node.op_type)
+    if special is not None:
+        return special(node, given)
+    if node.op_type in MOVES:
+        return True
+    if node.op_type == "NonZero" or node.op_type.startswith("Reduce"):
+        return given[0].ndim > 0 and given[0].size > 0
+    return math.prod(max(array.size, 1) for array in given) <= WORK_LIMIT
+
+
+def _divisor_nonzero(node: Node, given: Sequence[Array]) -> bool:
+    if len(given) != 2 or given[0].size * given[1].size > WORK_LIMIT or not given[1].all():
+        return False
+    if given[0].dtype.kind != "i":
+        return True
+    # The least integer by -1 overflows: undefined, and a trap on some processors.
+    return not ((given[0] == np.iinfo(given[0].dtype).min).any() and (given[1] == -1).any())
+
+
+def _divided(a: Array, b: Array) -> Array:
+    """ONNX divides integers towards zero; numpy and older reference evaluators towards minus infinity."""
+    quotient, rest = a // b, a % b
+    rounded_down = (rest != 0) & ((a < 0) != (b < 0))
+    return np.asarray(quotient + rounded_down.astype(a.dtype), dtype=a.dtype)
+
+
+def _cast_in_range(node: Node, given: Sequence[Array]) -> bool:
+    """A float out of an integer type's range casts to whatever the processor gives."""
+    target = node.attr("to")
+    try:
+        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(target))
+    except (KeyError, TypeError):
+        return False
+    if dtype.kind not in "biuf" or given[0].dtype.kind not in "biuf":
+        return False
+    if given[0].dtype.kind != "f" or dtype.kind not in "iu" or not given[0].size:
+        return True
+    limits = np.iinfo(dtype)
+    low, high = math.trunc(float(given[0].min())), math.trunc(float(given[0].max()))
+    return limits.min <= low and high <= limits.max
+
+
+def _forward_slice(node: Node, given: Sequence[Array]) -> bool:
+    """Backends differ on a start before the axis under a negative step."""
+    if node.opset < 10:
+        return True
+    return len(node.inputs) < 5 or node.inputs[4] is None or bool((given[-1] > 0).all())
+
+
+def _small_product(node: Node, given: Sequence[Array]) -> bool:
+    """Expand, Tile and ConstantOfShape say in a small tensor how large their result is."""
+    if given[-1].dtype.kind not in "iu" or (node.op_type != "ConstantOfShape" and len(given) != 2):
+        return False
+    base = 1 if node.op_type == "ConstantOfShape" else max(given[0].size, 1)
+    return base * math.prod(max(int(item), 1) for item in given[-1].reshape(-1)) <= WORK_LIMIT
+
+
+def _small_range(node: Node, given: Sequence[Array]) -> bool:
+    if len(given) != 3 or any(array.size != 1 for array in given) or not given[2].all():
+        return False
+    start, limit, delta = (int(array.reshape(-1)[0]) for array in given)
+    return (limit - start) // delta <= WORK_LIMIT
+
+
+def _one_square_root(node: Node, given: Sequence[Array]) -> bool:
+    """Vector units may approximate; a lone number goes through the processor's exact instruction."""
+    return given[0].size == 1 and bool((given[0] >= 0).all())
+
+
+_GUARDS: dict[str, Callable[[Node, Sequence[Array]], bool]] = {
+    "Cast": _cast_in_range,
+    "ConstantOfShape": _small_product,
+    "Div": _divisor_nonzero,
+    "Expand": _small_product,
+    "Mod": _divisor_nonzero,
+    "Range": _small_range,
+    "Slice": _forward_slice,
+    "Sqrt": _one_square_root,
+    "Tile": _small_product,
+}
+
+
+def _within_limits(result: Array, given: Sequence[Array]) -> Array | None:
+    if result.dtype.kind not in "biuf" or result.dtype.isbuiltin != 1:
+        return None
+    if result.dtype.kind == "f" and not (np.abs(result.astype(np.float64)) <= FLOAT_LIMIT).all():
+        return None
+    return result if fits(result.nbytes, given) else None
+
+
+def fits(nbytes: int, given: Sequence[Array]) -> bool:
+    """Whether a constant of ``nbytes`` is small, also beside the inputs that it replaces."""
+    return nbytes <= min(RESULT_LIMIT, GROWTH + sum(array.nbytes for array in given))

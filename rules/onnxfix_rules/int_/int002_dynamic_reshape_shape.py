@@ -1,0 +1,285 @@
+"""INT002: a Reshape's shape is computed at run time though a constant with 0 and -1 says the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from onnxfix.edits import Draft
+from onnxfix.graph.overlay import Model, Node
+from onnxfix.graph.symbols import Answer, Dim, equal, positive, product
+from onnxfix.rule import Example, Fix, Match, Safety, rule
+
+from ._common import shape_severity
+
+EXAMPLES = [
+    Example(
+        why="batch and sequence are copied, as an attention head splits its channels",
+        before="""g (float[N,S,6] x) => (float[N,S,2,3] y) <int64 i = {0}, int64 j = {1}, int64[1] z = {0},
+                                                            int64[1] h = {2}, int64[1] d = {3}> {
+            s = Shape(x)  n = Gather(s, i)  a = Unsqueeze(n, z)  r = Shape(x)  q = Gather(r, j)
+            b = Unsqueeze(q, z)  t = Concat<axis = 0>(a, b, h, d)  y = Reshape(x, t) }""",
+        after="g (float[N,S,6] x) => (float[N,S,2,3] y) <int64[4] t = {0, 0, 2, 3}> { y = Reshape(x, t) }",
+    ),
+    Example(
+        why="the dimension comes from another input that shares its name; allowzero goes, since 0 now means to copy",
+        before="""g (float[N,6] x, float[N] z) => (float[N,2,3] y) <int64[2] d = {2, 3}> {
+            n = Shape(z)  t = Concat<axis = 0>(n, d)  y = Reshape<allowzero = 1>(x, t) }""",
+        after="""g (float[N,6] x, float[N] z) => (float[N,2,3] y) <int64[3] t = {0, 2, 3}> {
+            y = Reshape(x, t) }""",
+    ),
+    Example(
+        why="a -1 that is there already stays",
+        before="""g (float[N,S,6] x) => (float[N,M,3] y) <int64[1] m = {-1}, int64[1] d = {3}> {
+            n = Shape<end = 1>(x)  t = Concat<axis = 0>(n, m, d)  y = Reshape(x, t) }""",
+        after="g (float[N,S,6] x) => (float[N,M,3] y) <int64[3] t = {0, -1, 3}> { y = Reshape(x, t) }",
+    ),
+    Example(
+        why="a -1 that stands for a number: under allowzero it is one even of an empty tensor",
+        before="""g (float[N,S,6] x) => (float[N,S,3,2] y) <int64[1] m = {-1}, int64[1] d = {2}> {
+            n = Shape<end = 2>(x)  t = Concat<axis = 0>(n, m, d)  y = Reshape<allowzero = 1>(x, t) }""",
+        after="g (float[N,S,6] x) => (float[N,S,3,2] y) <int64[4] t = {0, 0, 3, 2}> { y = Reshape(x, t) }",
+    ),
+    Example(
+        why="a -1 under allowzero whose meaning of an empty tensor is the backend's affair",
+        before="""g (float[N,S,6] x) => (float[N,M] y) <int64[1] m = {-1}> {
+            n = Shape<end = 1>(x)  t = Concat<axis = 0>(n, m)  y = Reshape<allowzero = 1>(x, t) }""",
+        detect=True,
+    ),
+    Example(
+        why="-1 for a size that is computed, beside numbers above 0",
+        before="""g (float[N,4,3] x) => (float[M,3] y) <int64[1] f = {4}, int64[1] d = {3}> {
+            n = Shape<end = 1>(x)  a = Mul(n, f)  t = Concat<axis = 0>(a, d)  y = Reshape(x, t) }""",
+        after="g (float[N,4,3] x) => (float[M,3] y) <int64[2] t = {-1, 3}> { y = Reshape(x, t) }",
+    ),
+    Example(
+        why="a dimension that is always 0",
+        before="g (float[N,0] x, float[N,0] z) => (float[N,0] y) { t = Shape(z)  y = Reshape(x, t) }",
+        after="g (float[N,0] x, float[N,0] z) => (float[N,0] y) <int64[2] t = {0, 0}> { y = Reshape(x, t) }",
+    ),
+    Example(
+        why="the shape is a graph output too, and keeps its producers",
+        before="""g (float[N,6] x) => (float[N,2,3] y, int64[3] t) <int64[2] d = {2, 3}> {
+            n = Shape<end = 1>(x)  t = Concat<axis = 0>(n, d)  y = Reshape(x, t) }""",
+        after="""g (float[N,6] x) => (float[N,2,3] y, int64[3] t) <int64[2] d = {2, 3}, int64[3] c = {0, 2, 3}> {
+            n = Shape<end = 1>(x)  t = Concat<axis = 0>(n, d)  y = Reshape(x, c) }""",
+    ),
+    Example(
+        why="two Reshapes read one shape; it is constant for the one that has these dimensions",
+        before="""g (float[N,6] x, float[6,N] w) => (float[N,2,3] y, float[N,2,3] v) <int64[2] d = {2, 3}> {
+            n = Shape<end = 1>(x)  t = Concat<axis = 0>(n, d)  y = Reshape(x, t)  u = Reshape(w, t)  v = Relu(u) }""",
+        after="""g (float[N,6] x, float[6,N] w) => (float[N,2,3] y, float[N,2,3] v)
+                <int64[3] c = {0, 2, 3}, int64[3] e = {-1, 2, 3}> {
+            y = Reshape(x, c)  u = Reshape(w, e)  v = Relu(u) }""",
+    ),
+    Example(
+        why="inside a branch, with operators of opset 11",
+        before="""g (float[N,6] x, bool b) => (float[N,2,3] y) <int64[2] d = {2, 3}, int64 i = {0}> {
+            s = Shape(x)  n = Gather(s, i)  a = Unsqueeze<axes = [0]>(n)  t = Concat<axis = 0>(a, d)
+            y = If(b) <then_branch = p () => (float[N,2,3] u) { u = Reshape(x, t) },
+                       else_branch = q () => (float[N,2,3] w) { v = Neg(x)  w = Reshape(v, t) }> }""",
+        after="""g (float[N,6] x, bool b) => (float[N,2,3] y) {
+            y = If(b) <then_branch = p () => (float[N,2,3] u) <int64[3] c = {0, 2, 3}> { u = Reshape(x, c) },
+                       else_branch = q () => (float[N,2,3] w) <int64[3] c2 = {0, 2, 3}> {
+                           v = Neg(x)  w = Reshape(v, c2) }> }""",
+        opset=11,
+    ),
+    Example(
+        why="with -1 beside a dynamic dimension only an empty tensor differs: for the user to say",
+        before="""g (float[N,S,4] x) => (float[N,M] y) <int64[1] f = {4}> {
+            n = Shape<end = 1>(x)  s = Shape<start = 1, end = 2>(x)  m = Mul(s, f)
+            t = Concat<axis = 0>(n, m)  y = Reshape(x, t) }""",
+        detect=True,
+    ),
+    Example(
+        why="the same, where the user vouches for it",
+        before="""g (float[N,S,4] x) => (float[N,M] y) <int64[1] f = {4}> {
+            n = Shape<end = 1>(x)  s = Shape<start = 1, end = 2>(x)  m = Mul(s, f)
+            t = Concat<axis = 0>(n, m)  y = Reshape(x, t) }""",
+        after="g (float[N,S,4] x) => (float[N,M] y) <int64[2] t = {0, -1}> { y = Reshape(x, t) }",
+        safety=Safety.UNSAFE,
+    ),
+    Example(
+        why="a size that nothing ties to the data's",
+        before="""g (float[N,4] x, float[M] z) => (float[M,4] y) <int64[1] f = {4}> {
+            n = Shape(z)  t = Concat<axis = 0>(n, f)  y = Reshape(x, t) }""",
+        detect=True,
+    ),
+    Example(
+        why="dimensions that change places need two unknowns",
+        before="""g (float[N,S,4] x) => (float[S,N,4] y) <int64[1] f = {4}> {
+            n = Shape<end = 1>(x)  s = Shape<start = 1, end = 2>(x)  t = Concat<axis = 0>(s, n, f)
+            y = Reshape(x, t) }""",
+    ),
+    Example(
+        why="the 0 of an allowzero=1 shape is a size; a constant with a copied dimension cannot say it",
+        before="""g (float[N,0,4] x) => (float[N,4,0] y) <int64[2] d = {4, 0}> {
+            n = Shape<end = 1>(x)  t = Concat<axis = 0>(n, d)  y = Reshape<allowzero = 1>(x, t) }""",
+    ),
+    Example(
+        why="the caller chooses the shape",
+        before="""g (float[N,4] x, int64[1] k) => (float[P,4] y) <int64[1] f = {4}> {
+            t = Concat<axis = 0>(k, f)  y = Reshape(x, t) }""",
+    ),
+    Example(
+        why="data of unknown rank",
+        before="""g (float[] x, float[N] z) => (float[N,M] y) <int64[1] m = {-1}> {
+            n = Shape(z)  t = Concat<axis = 0>(n, m)  y = Reshape(x, t) }""",
+    ),
+    Example(
+        why="the shape is a constant already",
+        before="g (float[N,4] x) => (float[N,2,2] y) <int64[3] t = {0, 2, 2}> { y = Reshape(x, t) }",
+    ),
+    Example(
+        why="0 and -1 mean something to Reshape only, not to Expand",
+        before="""g (float[N,1] x) => (float[N,4] y) <int64[1] f = {4}> {
+            n = Shape<end = 1>(x)  t = Concat<axis = 0>(n, f)  y = Expand(x, t) }""",
+    ),
+]
+
+
+@rule("INT002", ops=["Reshape"], safety=Safety.EXACT, examples=EXAMPLES)
+def reshape_to_own_dimensions(node: Node, model: Model) -> Iterator[Match]:
+    """A Reshape's shape is computed at run time, though a constant with 0 and -1 would say the same.
+
+    ## Why it matters
+    Exporters write `x.reshape(x.shape[0], x.shape[1], 12, 64)` as Shape, Gather, Unsqueeze and Concat: int64 layers
+    without weights ("int64 zero-weight layers", NVIDIA/TensorRT #3609). A shape that is computed is a shape tensor,
+    which TensorRT must evaluate on the host before it can run the layer; TensorRT 8 fails on some of them
+    (`ShapeHostToDeviceCopy requires bool I/O but node can not be handled by Myelin`, NVIDIA/TensorRT #1698, #3596).
+    Measured with TensorRT-RTX 1.7.1: today's builder folds them, 7 layers became 3 at the same engine size, and what
+    is left is a graph that parses and can be read. Information for a TensorRT that computes int64, a warning for
+    TensorRT 8.
+
+    ## Fix
+    The shape becomes a constant without `allowzero`: 0 where it is the data's own dimension at that place, the number
+    where it is one, -1 for at most one other. Dimensions are compared as polynomials over the model's symbols.
+
+    - All positions copied or numbers: exact, also for empty tensors.
+    - A -1 that was there becomes the number that it stands for where that follows, and stays otherwise.
+    - A -1 of our own: exact where the number of elements is proven equal and the other dimensions are proven above 0.
+      Where one of them may be 0, ONNX Runtime refuses -1 for an empty tensor although the original ran: the fix is
+      then unsafe, and the message says what must hold.
+
+    Left alone: two or more positions that nothing ties to the data's dimensions, a literal 0 under `allowzero`, and
+    shapes that the caller passes in.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__Reshape.html
+    - https://github.com/NVIDIA/TensorRT/issues/3609
+    - https://github.com/NVIDIA/TensorRT/issues/1698 and https://github.com/NVIDIA/TensorRT/issues/3596
+    """
+    data, shape = node.input(0), node.input(1)
+    if node.opset < 5 or data is None or shape is None or shape.is_constant:
+        return
+    found = model.shapes.value(shape)
+    own = model.shapes.shape(data)
+    if found is None or own is None or len(found.shape) != 1:
+        return
+    if all(dim.value is not None for dim in found.data) or not all(dim.is_count for dim in found.data):
+        return
+    allowzero = bool(node.attr("allowzero", 0))
+    plan = _plan(list(found.data), own, allowzero)
+    if plan is None:
+        return
+    draft = Draft(node)
+    draft.set_input(node, 1, draft.constant(np.array(plan.target, dtype=np.int64)))
+    if allowzero:
+        draft.set_attr(node, "allowzero", None)
+    values = ", ".join(str(dim) for dim in found.data)
+    message = f"the shape [{values}] is computed at run time; {list(plan.target)} says the same"
+    if plan.condition:
+        message += f" provided that {plan.condition}"
+    safety = Safety.UNSAFE if plan.condition else Safety.EXACT
+    fix = Fix(f"write the shape as {list(plan.target)}", draft.edits, safety)
+    yield Match(message, node=node, fix=fix, severity=shape_severity(model), reads=(data, shape))
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A constant shape, and what must hold for it to mean the same; "" where that is proven."""
+
+    target: tuple[int, ...]
+    condition: str
+
+
+def _plan(wanted: Sequence[Dim], own: Sequence[Dim], allowzero: bool) -> _Plan | None:
+    """The constant shape for the run-time shape ``wanted`` of data with dimensions ``own``; None without one."""
+    target: list[int] = []
+    inferred: int | None = None
+    for position, dim in enumerate(wanted):
+        if dim.value is not None:
+            if dim.value < -1 or not _literal(dim.value, position, own, allowzero):
+                return None
+            target.append(dim.value)
+        elif position < len(own) and equal(dim, own[position]).yes:
+            target.append(0)
+        else:
+            target.append(-1)
+        if target[-1] == -1:
+            if inferred is not None:
+                return None
+            inferred = position
+    condition = ""
+    if inferred is not None:
+        given = wanted[inferred].value == -1
+        left_over = _left_over(wanted, own, inferred) if given else None
+        if left_over is not None:
+            target[inferred] = left_over
+        elif not given or allowzero:  # else both shapes are the same vector in every run
+            condition = _condition(wanted, own, inferred, given, allowzero)
+    return _Plan(tuple(target), condition)
+
+
+def _left_over(wanted: Sequence[Dim], own: Sequence[Dim], inferred: int) -> int | None:
+    """The number that -1 stands for, where dimensions that are both wanted and there leave only numbers above 0.
+
+    Of empty tensors this is what ONNX Runtime makes of -1 under ``allowzero``: it leaves zeros out on both sides.
+    """
+    there = list(own)
+    divisor = 1
+    for position, dim in enumerate(wanted):
+        if position == inferred:
+            continue
+        if dim.value is None:
+            match = next((other for other in there if equal(dim, other).yes), None)
+            if match is None:
+                return None
+            there.remove(match)
+        elif dim.value > 0:
+            divisor *= dim.value
+        else:
+            return None
+    sizes = [dim.value for dim in there if dim.value]
+    if len(sizes) != len(there) or math.prod(sizes) % divisor:
+        return None
+    return math.prod(sizes) // divisor
+
+
+def _literal(value: int, position: int, own: Sequence[Dim], allowzero: bool) -> bool:
+    """Whether a number of the run-time shape means the same in a constant without ``allowzero``."""
+    if value != 0:
+        return True
+    return position < len(own) and (not allowzero or own[position].value == 0)
+
+
+def _condition(
+    wanted: Sequence[Dim], own: Sequence[Dim], inferred: int, given: bool, allowzero: bool
+) -> str:
+    """What must hold for the -1 at ``inferred`` to mean what the original does there; "" where that is proven.
+
+    -1 is the size left over, which is the wanted one where both shapes have equally many elements. Of an empty
+    tensor no size is left over: ONNX Runtime refuses -1 beside a 0, although the original shape was fine.
+    """
+    # Where a number is 0 at run time, it means the data's own dimension unless allowzero is set.
+    sizes = [own[i] if dim.value == 0 and not allowzero else dim for i, dim in enumerate(wanted)]
+    conditions = []
+    if not given and not equal(product(sizes), product(own)).yes:
+        conditions.append(f"{product(sizes)} equals {product(own)} in every run")
+    empty = dict.fromkeys(str(dim) for i, dim in enumerate(sizes) if i != inferred and not positive(dim).yes)
+    if empty:
+        conditions.append(f"{' and '.join(empty)} {'is' if len(empty) == 1 else 'are'} never 0")
+    return " and ".join(conditions)

@@ -1,0 +1,275 @@
+"""INT003: an integer constant of zeros that does nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from onnxfix.dtypes import name_of
+from onnxfix.edits import Draft
+from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.symbols import DIM_MAX, at_least, equal
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+
+from ._common import is_zeros
+
+EXAMPLES = [
+    Example(
+        why="adding zeros that have the data's shape",
+        before="g (int64[N,3] x) => (int64[N,3] y) <int64[3] z = {0, 0, 0}> { a = Add(x, z)  y = Neg(a) }",
+        after="g (int64[N,3] x) => (int64[N,3] y) { y = Neg(x) }",
+    ),
+    Example(
+        why="either operand of an Add, and a scalar whatever the rank",
+        before="g (int64[] x) => (int64[] y) <int64 z = {0}> { a = Add(z, x)  y = Neg(a) }",
+        after="g (int64[] x) => (int64[] y) { y = Neg(x) }",
+    ),
+    Example(
+        why="subtracting zeros; other integers count as well",
+        before="g (int32[N] x) => (int32[N] y) <int32[1] z = {0}> { a = Sub(x, z)  y = Neg(a) }",
+        after="g (int32[N] x) => (int32[N] y) { y = Neg(x) }",
+    ),
+    Example(
+        why="the result is a graph output, and the data a graph input: both names stay",
+        before="g (int64[N] x) => (int64[N] y) <int64 z = {0}> { y = Add(x, z) }",
+        after="g (int64[N] x) => (int64[N] y) { y = Identity(x) }",
+    ),
+    Example(
+        why="a graph output takes the name of what it is",
+        before="g (int64[N] x) => (int64[N] y) <int64 z = {0}> { a = Neg(x)  y = Add(a, z) }",
+        after="g (int64[N] x) => (int64[N] y) { y = Neg(x) }",
+    ),
+    Example(
+        why="padding by nothing, in any mode and of any type",
+        before="""g (float[N,3] x) => (float[N,3] y) <int64[4] p = {0, 0, 0, 0}> {
+            a = Pad<mode = "reflect">(x, p)  y = Relu(a) }""",
+        after="g (float[N,3] x) => (float[N,3] y) { y = Relu(x) }",
+    ),
+    Example(
+        why="padding chosen axes by nothing; the zeros serve another node too and stay there",
+        before="""g (float[N,3] x) => (float[N,3] y, int64[2] w) <int64[2] p = {0, 0}, int64[1] k = {1}, float v = {7}> {
+            a = Pad(x, p, v, k)  y = Relu(a)  s = Shape(x)  w = Mul(s, p) }""",
+        after="""g (float[N,3] x) => (float[N,3] y, int64[2] w) <int64[2] p = {0, 0}> {
+            y = Relu(x)  s = Shape(x)  w = Mul(s, p) }""",
+    ),
+    Example(
+        why="a slice of everything, by a sentinel and by the size",
+        before="""g (float[N,3] x) => (float[N,3] y)
+                <int64[2] b = {0, 0}, int64[2] e = {9223372036854775807, 3}, int64[2] k = {0, -1}, int64[2] s = {1, 1}> {
+            a = Slice(x, b, e, k, s)  y = Relu(a) }""",
+        after="g (float[N,3] x) => (float[N,3] y) { y = Relu(x) }",
+    ),
+    Example(
+        why="a Reshape that copies every dimension",
+        before="g (float[N,M] x) => (float[N,M] y) <int64[2] s = {0, 0}> { a = Reshape(x, s)  y = Relu(a) }",
+        after="g (float[N,M] x) => (float[N,M] y) { y = Relu(x) }",
+    ),
+    Example(
+        why="the default of an optional input",
+        before="g (float[N,N] x) => (float[N,N] y) <int64 k = {0}> { y = Trilu<upper = 0>(x, k) }",
+        after="g (float[N,N] x) => (float[N,N] y) { y = Trilu<upper = 0>(x) }",
+    ),
+    Example(
+        why="inside a branch",
+        before="""g (int64[N] x, bool b) => (int64[N] y) <int64 z = {0}> {
+            y = If(b) <then_branch = p () => (int64[N] u) { a = Add(x, z)  u = Neg(a) },
+                       else_branch = q () => (int64[N] w) { w = Sub(x, z) }> }""",
+        after="""g (int64[N] x, bool b) => (int64[N] y) {
+            y = If(b) <then_branch = p () => (int64[N] u) { u = Neg(x) },
+                       else_branch = q () => (int64[N] w) { w = Identity(x) }> }""",
+    ),
+    Example(
+        why="inside a local function, where constants are nodes",
+        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (int64[N] x) => (int64[N] y) { y = my.F(x) }
+            <opset_import: ["" : 18], domain: "my"> F (a) => (b) {
+                z = Constant<value_int = 0>()  c = Add(a, z)  b = Neg(c) }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (int64[N] x) => (int64[N] y) { y = my.F(x) }
+            <opset_import: ["" : 18], domain: "my"> F (a) => (b) { b = Neg(a) }""",
+    ),
+    Example(
+        why="the zeros stretch the data: dimension N may be 1",
+        before="g (int64[N] x) => (int64[M] y) <int64[3] z = {0, 0, 0}> { y = Add(x, z) }",
+    ),
+    Example(
+        why="the zeros raise the rank",
+        before="g (int64[3] x) => (int64[1,3] y) <int64[1,1] z = {0}> { y = Add(x, z) }",
+    ),
+    Example(
+        why="one zero may raise the rank of data that may be a scalar",
+        before="g (int64[] x) => (int64[] y) <int64[1] z = {0}> { y = Add(x, z) }",
+    ),
+    Example(
+        why="float zeros do something: -0.0 + 0.0 is 0.0",
+        before="g (float[N] x) => (float[N] y) <float z = {0}> { y = Add(x, z) }",
+    ),
+    Example(why="0 - x", before="g (int64[N] x) => (int64[N] y) <int64 z = {0}> { y = Sub(z, x) }"),
+    Example(why="0 * x", before="g (int64[N] x) => (int64[N] y) <int64 z = {0}> { y = Mul(x, z) }"),
+    Example(
+        why="a default that a caller can override",
+        before="g (int64[N] x, int64[1] z = {0}) => (int64[N] y) { y = Add(x, z) }",
+    ),
+    Example(
+        why="a slice that ends too early, or may",
+        before="""g (float[N,5] x) => (float[M,5] y) <int64[1] b = {0}, int64[1] e = {8}> { y = Slice(x, b, e) }""",
+    ),
+    Example(
+        why="a slice of every other element",
+        before="""g (float[N] x) => (float[M] y) <int64[1] b = {0}, int64[1] e = {9223372036854775807}, int64[1] s = {2}> {
+            y = Slice(x, b, e, b, s) }""",
+    ),
+    Example(
+        why="with allowzero the zeros are sizes",
+        before="g (float[0,M] x) => (float[0,0] y) <int64[2] s = {0, 0}> { y = Reshape<allowzero = 1>(x, s) }",
+    ),
+    Example(
+        why="zeros for some of the dimensions",
+        before="g (float[N,1] x) => (float[N] y) <int64[1] s = {0}> { y = Reshape(x, s) }",
+    ),
+    Example(
+        why="an operator of another domain",
+        before="""<ir_version: 9, opset_import: ["" : 18, "other" : 1]>
+            g (int64[N] x) => (int64[N] y) <int64 z = {0}> { y = other.Add(x, z) }""",
+    ),
+]
+
+
+@rule(
+    "INT003",
+    ops=["Add", "Sub", "Pad", "Slice", "Reshape", "Trilu"],
+    safety=Safety.EXACT,
+    severity=Severity.INFO,
+    examples=EXAMPLES,
+)
+def zero_integer_constant(node: Node, model: Model) -> Iterator[Match]:
+    """An integer constant of zeros with which a node does nothing.
+
+    ## Why it matters
+    The other reading of "int64 zero-weight layers" (NVIDIA/TensorRT #3609): int64 weights that are all zero, from
+    exporters that write `offset + 0`, empty paddings and slices of everything. Each is a layer and an int64 weight,
+    which TensorRT 8 announces with `Your ONNX model has been generated with INT64 weights`; the builder of later ones
+    removes most. Pads and slices that do nothing also keep TensorRT from seeing that a convolution follows.
+
+    ## Fix
+    The node goes and its input takes its place; where both are names of the interface, an Identity stays. Exact:
+
+    - Add, Sub: integers only (for floats, -0.0 + 0.0 is 0.0), and only where broadcasting against the zeros provably
+      leaves the data's shape alone, whatever its dynamic dimensions are.
+    - Pad whose pads are all zero, whatever its mode and axes.
+    - Slice from 0 in steps of 1 to an end that is at least the size: a sentinel of 2**31 - 1 or more, or a number that
+      is not below a known size.
+    - Reshape to a 0 for every dimension (without `allowzero`): each is copied.
+    - Trilu's optional `k`, whose default is 0.
+
+    ## References
+    - https://github.com/NVIDIA/TensorRT/issues/3609
+    - https://onnx.ai/onnx/operators/onnx__Pad.html and https://onnx.ai/onnx/operators/onnx__Slice.html
+    """
+    if node.op_type == "Trilu":
+        if is_zeros(node.input(1)):
+            draft = Draft(node)
+            draft.set_input(node, 1, None)
+            yield Match("the input k of Trilu is 0, its default", node=node, fix=Fix("leave k out", draft.edits))
+        return
+    source, zeros = _idle(node, model)
+    if source is None or zeros is None:
+        return
+    draft = Draft(node)
+    draft.bypass(node, source)
+    elem = name_of(model.shapes.elem_type(zeros) or 0)
+    yield Match(
+        f"{node.op_type} with the {elem} zeros {zeros.name} changes nothing",
+        node=node,
+        fix=Fix(f"drop the {node.op_type}", draft.edits),
+        reads=(source, zeros),
+    )
+
+
+Idle = tuple[Value | None, Value | None]
+"""The input that the node hands on unchanged, and the zeros that make it so; None, None where it does something."""
+BUSY: Idle = (None, None)
+
+
+def _idle(node: Node, model: Model) -> Idle:
+    if len(node.outputs) != 1 or node.outputs[0] is None or node.input(0) is None:
+        return BUSY
+    return _IDLE[node.op_type](node, model)
+
+
+def _add(node: Node, model: Model) -> Idle:
+    a, b = node.input(0), node.input(1)
+    if node.opset < 7:
+        return BUSY  # broadcasting by attribute
+    if is_zeros(b) and _keeps_shape(a, b, model):
+        return a, b
+    if node.op_type == "Add" and is_zeros(a) and _keeps_shape(b, a, model):
+        return b, a
+    return BUSY
+
+
+def _keeps_shape(data: Value | None, zeros: Value | None, model: Model) -> bool:
+    """Whether broadcasting against ``zeros`` leaves the shape of ``data`` as it is, whatever it is at run time."""
+    array = None if zeros is None else zeros.constant()
+    if data is None or array is None:
+        return False
+    if array.ndim == 0:
+        return True
+    shape = model.shapes.shape(data)
+    if shape is None or len(shape) < array.ndim:
+        return False
+    aligned = shape[len(shape) - array.ndim :]
+    return all(size == 1 or equal(dim, size).yes for size, dim in zip(array.shape, aligned, strict=True))
+
+
+def _pad(node: Node, model: Model) -> Idle:
+    pads = node.input(1)
+    return (node.input(0), pads) if node.opset >= 11 and is_zeros(pads) else BUSY
+
+
+def _reshape(node: Node, model: Model) -> Idle:
+    """Zeros for every dimension: each is copied."""
+    data, shape = node.input(0), node.input(1)
+    if node.opset < 5 or data is None or shape is None or not is_zeros(shape) or node.attr("allowzero", 0):
+        return BUSY
+    array = shape.constant()
+    return (data, shape) if array is not None and array.shape == (model.shapes.rank(data),) else BUSY
+
+
+def _slice(node: Node, model: Model) -> Idle:
+    data, starts, ends = node.input(0), node.input(1), node.input(2)
+    if node.opset < 10 or data is None or starts is None or ends is None or not is_zeros(starts):
+        return BUSY
+    first, last, steps = starts.constant(), ends.constant(), _constant_input(node, 4)
+    if first is None or last is None or first.shape != last.shape or steps is None or not (steps == 1).all():
+        return BUSY
+    axes = _constant_input(node, 3)
+    if axes is None:
+        return BUSY
+    positions = axes.tolist() if node.input(3) is not None else list(range(first.size))
+    shape = model.shapes.shape(data)
+    for axis, end in zip(positions, last.reshape(-1).tolist(), strict=True):
+        if end >= DIM_MAX:
+            continue
+        if end < 0 or shape is None or not -len(shape) <= axis < len(shape) or not at_least(end - shape[axis], 0).yes:
+            return BUSY
+    return data, starts
+
+
+def _constant_input(node: Node, index: int) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]] | None:
+    """The optional input where it is constant; an empty array where it is left out; None where it is computed."""
+    value = node.input(index)
+    if value is None:
+        return np.zeros(0, np.int64)
+    array = value.constant()
+    return None if array is None else array.astype(np.int64).reshape(-1)
+
+
+_IDLE: dict[str, Callable[[Node, Model], Idle]] = {
+    "Add": _add,
+    "Sub": _add,
+    "Pad": _pad,
+    "Slice": _slice,
+    "Reshape": _reshape,
+}

@@ -1,0 +1,87 @@
+"""INT005: int64 inputs and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnx import TensorProto
+
+from onnxfix.graph.overlay import Model, Value
+from onnxfix.rule import Example, Match, Severity, rule
+
+EXAMPLES = [
+    Example(
+        why="an int64 input",
+        before="g (int64[N] x) => (float[N] y) { y = Cast<to = 1>(x) }",
+        detect=True,
+    ),
+    Example(
+        why="an int64 output",
+        before="g (float[N] x) => (int64[M] y) { s = Shape(x)  y = Neg(s) }",
+        detect=True,
+    ),
+    Example(
+        why="TensorRT 8 makes int32 bindings of them",
+        before="g (int64[N] x) => (int64[N] y) { y = Neg(x) }",
+        detect=True,
+        target="trt8.6",
+    ),
+    Example(why="other types", before="g (int32[N] x) => (float[N] y) { y = Cast<to = 1>(x) }"),
+    Example(
+        why="int64 only inside",
+        before="g (int32[N] x) => (int32[N] y) { a = Cast<to = 7>(x)  b = Neg(a)  y = Cast<to = 6>(b) }",
+    ),
+    Example(
+        why="an initializer among the inputs is a weight, not a binding",
+        before="""g (int32[N] x, int64[1] k = {2}) => (int32[N] y) { c = Cast<to = 6>(k)  y = Add(x, c) }""",
+    ),
+    Example(
+        why="a branch's outputs are no bindings",
+        before="""g (float[N] x, bool b) => (float[M] y) {
+            s = If(b) <then_branch = p () => (int64[1] u) { u = Shape(x) },
+                       else_branch = q () => (int64[1] w) { v = Shape(x)  w = Neg(v) }>
+            y = Cast<to = 1>(s) }""",
+    ),
+]
+
+
+@rule("INT005", per="model", severity=Severity.INFO, examples=EXAMPLES)
+def int64_input_or_output(model: Model) -> Iterator[Match]:
+    """A graph input or output is int64.
+
+    ## Why it matters
+    TensorRT's bindings have the model's types: a caller that passes int32 to an int64 binding makes TensorRT read
+    half as many numbers, each made of two. The parser says so: `Make sure input x has Int64 binding.`, measured with
+    TensorRT-RTX 1.7.1. Engines of TensorRT 8 have INT32 bindings for the same model, which changed with 9.0
+    (breaking change in the changelog of 9.0 EA): code that is moved from one to the other must change its buffers.
+
+    Information for a TensorRT that computes int64, a warning for TensorRT 8.
+
+    ## Fix
+    None: another type would be another interface. Where int32 is wanted, export the model with int32 inputs.
+
+    ## References
+    - https://github.com/NVIDIA/TensorRT/blob/main/CHANGELOG.md
+    """
+    old = model.target is not None and not model.target.int64
+    for value in model.main.inputs:
+        if value.initializer is None and not value.sparse and _is_int64(value, model):
+            yield _match("input", value, old)
+    for value in dict.fromkeys(model.main.outputs):
+        if _is_int64(value, model):
+            yield _match("output", value, old)
+
+
+def _is_int64(value: Value, model: Model) -> bool:
+    return model.shapes.elem_type(value) == TensorProto.INT64
+
+
+def _match(kind: str, value: Value, old: bool) -> Match:
+    if old:
+        return Match(
+            f"int64 {kind} {value.name} becomes an int32 binding in TensorRT 8 and an int64 one from 9.0 on: pass "
+            "what the engine asks for",
+            value=value,
+            severity=Severity.WARNING,
+        )
+    return Match(f"Make sure {kind} {value.name} has Int64 binding.", value=value)

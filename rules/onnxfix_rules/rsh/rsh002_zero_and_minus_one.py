@@ -1,0 +1,97 @@
+"""RSH002."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnxfix.edits import Draft
+from onnxfix.graph.overlay import Model, Node
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix_rules.rsh import _common as c
+
+_BEFORE = "g (float[2,3,4] x) => (float[2,12] y) <int64[2] s = {0, -1}> { y = Reshape<allowzero=1>(x, s) }"
+EXAMPLES = [
+    Example(
+        why="0 and -1 in one shape: no reader accepts it",
+        before=_BEFORE,
+        after="g (float[2,3,4] x) => (float[2,12] y) <int64[2] s = {0, -1}> { y = Reshape(x, s) }",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Example(why="by default it is only reported", before=_BEFORE, detect=True, runs=False),
+    Example(
+        why="the shape is put together, and holds both whatever N is",
+        before="""g (float[3,N,4] x) => (float[3,N,4] y) <int64[1] z = {0}, int64[1] m = {-1}, int64[1] i = {1}> {
+            d = Shape(x) n = Gather(d, i) s = Concat<axis=0>(z, n, m) y = Reshape<allowzero=1>(x, s) }""",
+        after="""g (float[3,N,4] x) => (float[3,N,4] y) <int64[1] z = {0}, int64[1] m = {-1}, int64[1] i = {1}> {
+            d = Shape(x) n = Gather(d, i) s = Concat<axis=0>(z, n, m) y = Reshape(x, s) }""",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Example(
+        why="the 0 stands behind the data's last axis: there is nothing that it could copy",
+        before="g (float[6] x) => (float[A,B] y) <int64[2] s = {-1, 0}> { y = Reshape<allowzero=1>(x, s) }",
+        detect=True,
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Example(
+        why="for TensorRT 8.4 the attribute is written",
+        before=_BEFORE,
+        after="g (float[2,3,4] x) => (float[2,12] y) <int64[2] s = {0, -1}> { y = Reshape<allowzero=0>(x, s) }",
+        safety=Safety.UNSAFE,
+        target="trt8.4",
+        runs=False,
+    ),
+    Example(
+        why="without allowzero the 0 copies",
+        before="g (float[2,3,4] x) => (float[2,12] y) <int64[2] s = {0, -1}> { y = Reshape(x, s) }",
+    ),
+    Example(
+        why="no -1",
+        before="g (float[0,4] x) => (float[4,0] y) <int64[2] s = {4, 0}> { y = Reshape<allowzero=1>(x, s) }",
+    ),
+    Example(
+        why="no literal 0: N may be 0, but then only that call fails",
+        before="""g (float[N,4] x) => (float[N,4] y) <int64[1] m = {-1}, int64[1] i = {0}> {
+            d = Shape(x) n = Gather(d, i) s = Concat<axis=0>(n, m) y = Reshape<allowzero=1>(x, s) }""",
+    ),
+    Example(
+        why="a default that the caller may override is not a constant",
+        before="g (float[2,6] x, int64[2] s = {0, -1}) => (float[A,B] y) { y = Reshape<allowzero=1>(x, s) }",
+    ),
+]
+
+
+@rule("RSH002", ops=["Reshape"], safety=Safety.UNSAFE, severity=Severity.ERROR, examples=EXAMPLES)
+def zero_and_minus_one_with_allowzero(node: Node, model: Model) -> Iterator[Match]:
+    """A Reshape with ``allowzero=1`` asks for a 0 and a -1 in one shape.
+
+    ## Why it matters
+    With ``allowzero=1`` a 0 is a dimension of length 0, and then any number could stand for the -1: ONNX forbids
+    it. TensorRT-RTX 1.7.1 fails (measured): ``reshape wildcard -1 has infinite number of solutions or no solution.
+    Reshaping [2,3,4] to [0,-1]``. ONNX's checker with full inference and ONNX Runtime reject it as well.
+
+    ## Fix
+    Let the 0 copy the data's dimension (``allowzero=0``), which is almost surely what the exporter meant. A guess:
+    the model as it stands means nothing, so there is nothing to be equal to. No fix where the 0 stands at a
+    position that the data does not have.
+
+    ## References
+    ONNX, Reshape-14: "if allowzero is set … the shape cannot contain both 0 and -1".
+    """
+    if not c.keeps_zero(node):
+        return
+    dims = c.requested(node, model)
+    if dims is None or not c.zeros(dims) or c.inferred(dims) is None:
+        return
+    remedy = None
+    if c.copy_fits(dims, c.shape_of(node.input(0), model)):
+        draft = Draft(node)
+        c.let_zero_copy(draft, node, model)
+        remedy = Fix("Let the 0 copy the data's dimension (allowzero=0)", draft.edits, Safety.UNSAFE)
+    yield Match(
+        f"allowzero=1 with both 0 and -1 in the shape {c.text(dims)} is invalid: TensorRT and ONNX Runtime reject it",
+        node=node,
+        fix=remedy,
+    )

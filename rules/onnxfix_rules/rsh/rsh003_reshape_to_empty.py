@@ -1,0 +1,110 @@
+"""RSH003."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from onnxfix.edits import Draft
+from onnxfix.graph import symbols
+from onnxfix.graph.overlay import Model, Node
+from onnxfix.graph.symbols import Dim
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix_rules.rsh import _common as c
+
+_BEFORE = "g (float[2,3] x) => (float[A,B] y) <int64[2] s = {0, 3}> { y = Reshape<allowzero=1>(x, s) }"
+EXAMPLES = [
+    Example(
+        why="six elements cannot become none",
+        before=_BEFORE,
+        after="g (float[2,3] x) => (float[A,B] y) <int64[2] s = {0, 3}> { y = Reshape(x, s) }",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Example(why="by default it is only reported", before=_BEFORE, detect=True, runs=False),
+    Example(
+        why="copying would not fit either: [2, 5] from six elements",
+        before="g (float[2,3] x) => (float[A,B] y) <int64[2] s = {0, 5}> { y = Reshape<allowzero=1>(x, s) }",
+        detect=True,
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Example(
+        why="N may be 0, and only then it runs",
+        before="g (float[N,3] x) => (float[A,B] y) <int64[2] s = {0, 3}> { y = Reshape<allowzero=1>(x, s) }",
+        after="g (float[N,3] x) => (float[A,B] y) <int64[2] s = {0, 3}> { y = Reshape(x, s) }",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Example(
+        why="reported by default where N may be 0",
+        before="g (float[N,3] x) => (float[A,B] y) <int64[2] s = {0, 3}> { y = Reshape<allowzero=1>(x, s) }",
+        detect=True,
+    ),
+    Example(
+        why="the data is empty: [0, 4] becomes [4, 0]",
+        before="g (float[0,4] x) => (float[4,0] y) <int64[2] s = {4, 0}> { y = Reshape<allowzero=1>(x, s) }",
+    ),
+    Example(
+        why="the data is empty whatever N is",
+        before="g (float[0,N] x) => (float[0,2,2] y) <int64[3] s = {0, 2, 2}> { y = Reshape<allowzero=1>(x, s) }",
+    ),
+    Example(
+        why="without allowzero the 0 copies",
+        before="g (float[2,3] x) => (float[2,3] y) <int64[2] s = {0, 3}> { y = Reshape(x, s) }",
+    ),
+    Example(
+        why="nothing is known of the data",
+        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2,3] x) => (float[A,B] y) <int64[2] s = {0, 3}> { u = my.op(x) y = Reshape<allowzero=1>(u, s) }""",
+    ),
+    Example(
+        why="no 0",
+        before="g (float[2,3] x) => (float[A,B] y) <int64[2] s = {3, 2}> { y = Reshape<allowzero=1>(x, s) }",
+    ),
+]
+
+
+@rule("RSH003", ops=["Reshape"], safety=Safety.UNSAFE, severity=Severity.ERROR, examples=EXAMPLES)
+def nonempty_reshape_to_empty(node: Node, model: Model) -> Iterator[Match]:
+    """A Reshape with ``allowzero=1`` asks for a dimension of length 0, and its data is not empty.
+
+    ## Why it matters
+    With ``allowzero=1`` a 0 is a length: the result has no elements, so the data must have none. TensorRT-RTX 1.7.1
+    fails (measured): ``reshape of non-empty tensor to empty tensor``; ONNX Runtime fails when it runs. Where the
+    data is empty for some sizes of the inputs only, the Reshape runs for those and fails for all others: a warning.
+    Empty data is left alone ([0, 4] to [4, 0] parses and builds), and so is data of unknown shape.
+
+    ## Fix
+    Let the 0 copy the data's dimension (``allowzero=0``), which is almost surely what the exporter meant. A guess,
+    since the model as it stands fails; not offered where copying cannot fit either.
+
+    ## References
+    ONNX, Reshape-14.
+    """
+    if not c.keeps_zero(node):
+        return
+    dims = c.requested(node, model)
+    data = c.shape_of(node.input(0), model)
+    if dims is None or data is None or not c.zeros(dims) or c.inferred(dims) is not None:
+        return
+    empty = symbols.is_zero(symbols.product(data))
+    if empty.yes or any(d.value == 0 for d in data):
+        return
+    remedy = None
+    if c.copy_fits(dims, data):
+        draft = Draft(node)
+        c.let_zero_copy(draft, node, model)
+        remedy = Fix("Let the 0 copy the data's dimension (allowzero=0)", draft.edits, Safety.UNSAFE)
+    yield Match(
+        _message(dims, data, certain=empty.no),
+        node=node,
+        fix=remedy,
+        severity=Severity.ERROR if empty.no else Severity.WARNING,
+    )
+
+
+def _message(dims: Sequence[Dim], data: Sequence[Dim], *, certain: bool) -> str:
+    what = f"allowzero=1 and the shape {c.text(dims)} ask for an empty tensor"
+    if certain:
+        return f"{what}, but the data {c.text(data)} is not empty: TensorRT and ONNX Runtime reject it"
+    return f"{what}: it runs only where the data {c.text(data)} is empty, and fails for all other sizes"

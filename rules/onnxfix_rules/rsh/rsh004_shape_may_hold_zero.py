@@ -1,0 +1,236 @@
+"""RSH004."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+from onnx import TensorProto
+
+from onnxfix.edits import Draft
+from onnxfix.graph import symbols
+from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.symbols import Dim
+from onnxfix.rule import Example, Fix, Match, Safety, rule
+from onnxfix_rules.rsh import _common as c
+
+_SHAPE = "<int64[1] i = {0}, int64[1] two = {2}, int64[1] m = {-1}, int64[1] k = {4}>"
+_HALF = f"""g (float[N,2,2] x) => (float[A,B,C] y) {_SHAPE} {{
+    d = Shape(x) n = Gather(d, i) h = Div(n, two) s = Concat<axis=0>(h, m, k) y = Reshape%s(x, s) }}"""
+EXAMPLES = [
+    Example(
+        why="N / 2 is 0 for N = 1; with allowzero=1 that call fails instead of copying the 1",
+        before=_HALF % "",
+        after=_HALF % "<allowzero=1>",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Example(why="by default it is only reported", before=_HALF % "", detect=True),
+    Example(why="allowzero=0 written out means the same", before=_HALF % "<allowzero=0>", detect=True),
+    Example(
+        why="before opset 14 there is no allowzero",
+        before=_HALF % "",
+        detect=True,
+        opset=13,
+        safety=Safety.UNSAFE,
+    ),
+    Example(
+        why="a literal 0 copies: allowzero=1 would change that one too",
+        before=f"""g (float[M,N,4] x) => (float[A,B,C] y) {_SHAPE} {{
+            d = Shape<start=1, end=2>(x) h = Div(d, two) z = Constant<value_ints = [0]>()
+            s = Concat<axis=0>(z, h, m) y = Reshape(x, s) }}""",
+        detect=True,
+        safety=Safety.UNSAFE,
+    ),
+    Example(
+        why="N - 1 is 0 for N = 1",
+        before="""g (float[N,4] x) => (float[A,B] y) <int64[1] i = {0}, int64[1] one = {1}, int64[1] m = {-1}> {
+            d = Shape(x) n = Gather(d, i) h = Sub(n, one) s = Concat<axis=0>(h, m) y = Reshape(x, s) }""",
+        detect=True,
+    ),
+    Example(
+        why="the caller feeds the shape",
+        before="g (float[N,4] x, int64[2] s) => (float[A,B] y) { y = Reshape(x, s) }",
+        detect=True,
+    ),
+    Example(
+        why="float arithmetic: nobody proves that 0.5 * N is 1 or more",
+        before="""g (float[N,4] x) => (float[A,B] y) <int64[1] i = {0}, float[1] half = {0.5}, int64[1] m = {-1}> {
+            d = Shape(x) n = Gather(d, i) f = Cast<to=1>(n) g = Mul(f, half) h = Floor(g) q = Cast<to=7>(h)
+            s = Concat<axis=0>(q, m) y = Reshape(x, s) }""",
+        detect=True,
+    ),
+    Example(
+        why="inside a branch",
+        before="""g (bool b, float[N,4] x) => (float[A,B] y) <int64[1] i = {0}, int64[1] two = {2}, int64[1] m = {-1}> {
+            d = Shape(x) n = Gather(d, i) h = Div(n, two) s = Concat<axis=0>(h, m)
+            y = If (b) <then_branch = t () => (float[A,B] u) { u = Reshape(x, s) },
+                        else_branch = e () => (float[A,B] v) { v = Identity(x) }> }""",
+        detect=True,
+    ),
+    Example(
+        why="N itself: 0 only where the data is empty",
+        before="""g (float[N,2,2] x) => (float[N,4] y) <int64[1] i = {0}, int64[1] four = {4}> {
+            d = Shape(x) n = Gather(d, i) s = Concat<axis=0>(n, four) y = Reshape(x, s) }""",
+    ),
+    Example(
+        why="N * M: 0 only where the data is empty",
+        before="""g (float[N,M,2] x) => (float[K,2] y)
+            <int64 i = {0}, int64 j = {1}, int64[1] a = {0}, int64[1] two = {2}> {
+            d = Shape(x) n = Gather(d, i) k = Gather(d, j) p = Mul(n, k) q = Unsqueeze(p, a)
+            s = Concat<axis=0>(q, two) y = Reshape(x, s) }""",
+    ),
+    Example(
+        why="N / 2 + 1 is never 0",
+        before="""g (float[N,4] x) => (float[A,B] y)
+            <int64[1] i = {0}, int64[1] two = {2}, int64[1] one = {1}, int64[1] m = {-1}> {
+            d = Shape(x) n = Gather(d, i) h = Div(n, two) k = Add(h, one)
+            s = Concat<axis=0>(k, m) y = Reshape(x, s) }""",
+    ),
+    Example(
+        why="N - 1 is the data's own dimension there: both readings of a 0 agree",
+        before="""g (float[N,4] x) => (float[A,B,C] y)
+            <int64[1] i = {0}, int64[1] one = {1}, int64[1] end = {1000000}, int64[2] t = {2, 2}> {
+            c = Slice(x, one, end, i) d = Shape(c) n = Gather(d, i) s = Concat<axis=0>(n, t) y = Reshape(c, s) }""",
+    ),
+    Example(
+        why="a default that the caller may override: TensorRT takes the default for a weight",
+        before="g (float[N,4] x, int64[2] s = {-1, 2}) => (float[A,B] y) { y = Reshape(x, s) }",
+    ),
+    Example(
+        why="a constant 0 copies on purpose",
+        before="g (float[N,2,2] x) => (float[N,4] y) <int64[2] s = {0, 4}> { y = Reshape(x, s) }",
+    ),
+    Example(why="allowzero=1 already", before=_HALF % "<allowzero=1>"),
+    Example(
+        why="the sum of a dimension and more",
+        before="""g (float[N,4] x, float[M,4] z) => (float[A,B,C] y) <int64[1] i = {0}, int64[2] t = {2, 2}> {
+            d = Shape(x) e = Shape(z) n = Gather(d, i) k = Gather(e, i) p = Add(n, k)
+            w = Concat<axis=0>(x, z) s = Concat<axis=0>(p, t) y = Reshape(w, s) }""",
+    ),
+]  # fmt: skip
+
+MAX_STEPS = 64
+"""Nodes that are looked at to find where an integer comes from."""
+TRIALS = 1024
+"""Sizes that are tried to find one at which an element is 0."""
+
+
+@rule("RSH004", ops=["Reshape"], safety=Safety.UNSAFE, examples=EXAMPLES)
+def computed_shape_may_hold_zero(node: Node, model: Model) -> Iterator[Match]:
+    """The shape of a Reshape is computed, and may come to hold a 0 where a 0 means "copy".
+
+    ## Why it matters
+    Without ``allowzero=1`` a 0 that comes out of shape arithmetic, such as N / 2 at N = 1, silently copies the
+    data's dimension. TensorRT-RTX 1.7.1 warns (measured) when the profile admits it: ``IShuffleLayer with
+    zeroIsPlaceHolder=true has reshape dimension at position 0 that might or might not be zero. TensorRT resolves it
+    at runtime, but this may cause excessive memory consumption and is usually a sign of a bug in the network.``
+    A profile whose smallest sizes rule the 0 out keeps it silent (N / 2 with N of at least 2).
+
+    Found are floor division, subtraction, float arithmetic and integers that the caller feeds. A dimension of a
+    tensor that is 0 only where the data is empty is not: TensorRT profiles start at 1.
+
+    ## Fix
+    ``allowzero=1`` removes the warning and made the engine smaller (164,762 to 158,628 bytes, measured). It is not
+    equivalent: where an element does become 0, the model copied a dimension before and fails afterwards (ONNX
+    Runtime at N = 1: shape (1, 3, 4) against an error). So it has to be asked for. It is not offered before opset
+    14, nor where the shape holds a literal 0, which does mean "copy".
+
+    ## References
+    ONNX, Reshape-14. TensorRT, IShuffleLayer::setZeroIsPlaceholder. modelscope/dash-infer #92.
+    """
+    if not c.copies_zero(node):
+        return
+    dims = c.requested(node, model)
+    if dims is None or c.sizes(dims) is not None:
+        return
+    data = c.shape_of(node.input(0), model)
+    causes: dict[str, list[str]] = {}
+    for i, dim in enumerate(dims):
+        cause = _cause(node, model, i, dim, data)
+        if cause:
+            causes.setdefault(cause, []).append(str(i))
+    if not causes:
+        return
+    remedy = None
+    if node.opset >= 14 and not c.zeros(dims):
+        draft = Draft(node)
+        draft.set_attr(node, "allowzero", 1)
+        remedy = Fix("Let a 0 mean length 0 (allowzero=1)", draft.edits, Safety.UNSAFE)
+    where = "; ".join(f"position {', '.join(places)}: {cause}" for cause, places in causes.items())
+    yield Match(
+        f"the shape may hold a 0, which then copies the data's dimension ({where}); TensorRT warns and plans for both",
+        node=node,
+        fix=remedy,
+    )
+
+
+def _cause(node: Node, model: Model, index: int, dim: Dim, data: Sequence[Dim] | None) -> str | None:
+    """Why ``dim`` may be 0 while the data is not empty, or None where it cannot or nobody knows."""
+    if symbols.is_zero(dim).no:
+        return None
+    if data is not None:
+        if index < len(data) and symbols.equal(dim, data[index]).yes:
+            return None
+        if c.quotient(symbols.product(data), dim) is not None:
+            return None  # it divides the number of elements: 0 only where there are none
+    if not dim.is_count:
+        shape = node.input(1)
+        return None if shape is None else _source(shape, model)
+    floors = {name: 1 if name in model.shapes.symbols else 0 for name in sorted(dim.symbols)}
+    shifted = symbols.substitute(
+        dim, {name: symbols.symbol(name) + low for name, low in floors.items() if low}
+    )
+    if symbols.positive(shifted).yes:
+        return None
+    found = _zero_at(dim, floors, symbols.product(data) if data is not None else symbols.constant(1))
+    return f"{dim}, which is 0 at {found}" if found else None
+
+
+def _zero_at(dim: Dim, floors: dict[str, int], count: Dim) -> str:
+    """Sizes at which ``dim`` is 0 and ``count`` (as far as it can be computed) is not; empty when none is found."""
+    names = list(floors)
+    span = max(2, int(TRIALS ** (1 / len(names)))) if names else 1
+    ranges = [range(floors[name], floors[name] + span) for name in names]
+    for values in itertools.islice(itertools.product(*ranges), TRIALS):
+        env = dict(zip(names, values, strict=True))
+        if symbols.evaluate(dim, env) != 0 or not _fills(count, env):
+            continue
+        if len(names) == 1:
+            last = values[0]
+            while last - values[0] < TRIALS and symbols.evaluate(dim, {names[0]: last + 1}) == 0:
+                last += 1
+            return f"{names[0]} = {values[0]}" + (f" to {last}" if last > values[0] else "")
+        return ", ".join(f"{name} = {value}" for name, value in env.items())
+    return ""
+
+
+def _fills(count: Dim, env: dict[str, int]) -> bool:
+    """Whether a tensor of ``count`` elements holds any; symbols that ``env`` does not name are 2."""
+    found = symbols.evaluate(count, dict.fromkeys(count.symbols, 2) | env)
+    return found is not None and found > 0
+
+
+def _source(value: Value, model: Model) -> str | None:
+    """Where integers come from that shapes do not determine: the caller, or floats; None for anything else."""
+    todo, seen = [value], {id(value)}
+    for value in todo:  # grows while it is walked
+        node = value.producer
+        if value.is_input:
+            if value.scope.kind == "graph" and value.initializer is None and not value.sparse:
+                return f"from {value.name!r}, which the caller feeds"
+            continue
+        if node is None or not node.is_onnx or node.op_type in ("Shape", "Size", "Constant"):
+            continue
+        if node.op_type == "Cast" and _is_float(node.input(0), model):
+            return "from float arithmetic"
+        for read in node.inputs:
+            if read is not None and id(read) not in seen and len(todo) < MAX_STEPS:
+                seen.add(id(read))
+                todo.append(read)
+    return None
+
+
+def _is_float(value: Value | None, model: Model) -> bool:
+    floats = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+    return value is not None and model.shapes.elem_type(value) in floats

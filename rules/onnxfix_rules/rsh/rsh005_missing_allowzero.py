@@ -1,0 +1,70 @@
+"""RSH005."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnxfix.edits import Draft
+from onnxfix.graph.overlay import Model, Node
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+
+_PLAIN = "g (float[N,12] x) => (float[M,6] y) <int64[2] s = {-1, 6}> { y = Reshape%s(x, s) }"
+EXAMPLES = [
+    Example(
+        why="opset 14 without the attribute",
+        before=_PLAIN % "",
+        after=_PLAIN % "<allowzero=0>",
+        opset=14,
+        target="trt8.4",
+    ),
+    Example(
+        why="the shape does not matter",
+        before="g (float[N,12] x, int64[2] s) => (float[A,B] y) { y = Reshape(x, s) }",
+        after="g (float[N,12] x, int64[2] s) => (float[A,B] y) { y = Reshape<allowzero=0>(x, s) }",
+        target="trt8.4",
+        runs=False,
+    ),
+    Example(
+        why="in the branch of an If",
+        before="""g (bool b, float[N,4] x) => (float[M] y) <int64[1] s = {-1}> {
+            y = If (b) <then_branch = t () => (float[M] u) { u = Reshape(x, s) },
+                        else_branch = e () => (float[M] v) { v = Reshape<allowzero=0>(x, s) }> }""",
+        after="""g (bool b, float[N,4] x) => (float[M] y) <int64[1] s = {-1}> {
+            y = If (b) <then_branch = t () => (float[M] u) { u = Reshape<allowzero=0>(x, s) },
+                        else_branch = e () => (float[M] v) { v = Reshape<allowzero=0>(x, s) }> }""",
+        target="trt8.4",
+    ),
+    Example(why="written already", before=_PLAIN % "<allowzero=0>", target="trt8.4"),
+    Example(why="written already, as 1", before=_PLAIN % "<allowzero=1>", target="trt8.4"),
+    Example(why="opset 13 knows no such attribute", before=_PLAIN % "", opset=13, target="trt8.4"),
+    Example(why="TensorRT 8.4.2 and later have the default", before=_PLAIN % "", target="trt8.6"),
+    Example(why="so has the newest", before=_PLAIN % ""),
+]  # fmt: skip
+
+
+@rule("RSH005", ops=["Reshape"], safety=Safety.EXACT, severity=Severity.ERROR, examples=EXAMPLES)
+def reshape_without_allowzero(node: Node, model: Model) -> Iterator[Match]:
+    """A Reshape of opset 14 or later does not write ``allowzero``, and the target has no default for it.
+
+    ## Why it matters
+    TensorRT 8.0 to 8.4.1 read the attribute without a default: the parser throws ``Attribute not found: allowzero``
+    (source of the branches 8.0-EA to 8.4-GA, ``builtin_op_importers.cpp``). The default was added in 8.4.2. Found
+    for ``--target trt8.4`` only.
+
+    ## Fix
+    Write ``allowzero=0``, which is what its absence means. Exact.
+
+    ## References
+    TensorRT OSS changelog 22.08: "Fixed allowZero logic in Reshape operation". Paddle2ONNX PR #948.
+    """
+    if not model.target.requires_allowzero or node.opset < 14:
+        return
+    if any(attribute.name == "allowzero" for attribute in node.proto.attribute):
+        return
+    draft = Draft(node)
+    draft.set_attr(node, "allowzero", 0)
+    yield Match(
+        f"{model.target.title} throws where a Reshape of opset {node.opset} does not write allowzero",
+        node=node,
+        fix=Fix("Write allowzero=0", draft.edits),
+    )

@@ -1,0 +1,84 @@
+"""RSH006."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnxfix.graph.overlay import Model, Node
+from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix_rules.rsh import _common as c
+
+EXAMPLES = [
+    Example(
+        why="position 2 of a tensor that has axes 0 and 1",
+        before="g (float[2,6] x) => (float[A,B,C] y) <int64[3] s = {2, 6, 0}> { y = Reshape(x, s) }",
+        detect=True,
+        runs=False,
+    ),
+    Example(
+        why="the rank is known, the sizes are not; opset 13",
+        before="g (float[N,M] x) => (float[A,B,C] y) <int64[3] s = {0, -1, 0}> { y = Reshape(x, s) }",
+        detect=True,
+        opset=13,
+        runs=False,
+    ),
+    Example(
+        why="the other elements of the shape are computed",
+        before="""g (float[N] x) => (float[A,B] y) <int64[1] z = {0}> {
+            d = Shape(x) s = Concat<axis=0>(d, z) y = Reshape(x, s) }""",
+        detect=True,
+        runs=False,
+    ),
+    Example(
+        why="a scalar has no axis at all",
+        before="g (float x) => (float[A] y) <int64[1] s = {0}> { y = Reshape(x, s) }",
+        detect=True,
+        runs=False,
+    ),
+    Example(
+        why="the last axis may be copied",
+        before="g (float[2,6] x) => (float[A,6] y) <int64[2] s = {-1, 0}> { y = Reshape(x, s) }",
+    ),
+    Example(
+        why="with allowzero=1 nothing is copied",
+        before="g (float[0] x) => (float[2,0] y) <int64[2] s = {2, 0}> { y = Reshape<allowzero=1>(x, s) }",
+    ),
+    Example(
+        why="the rank is not known",
+        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2,3] x) => (float[A,B] y) <int64[2] s = {3, 0}> { u = my.op(x) y = Reshape(u, s) }""",
+    ),
+    Example(
+        why="a default that the caller may override is not a constant",
+        before="g (float[6] x, int64[2] s = {6, 0}) => (float[A,B] y) { y = Reshape(x, s) }",
+    ),
+]
+
+
+@rule("RSH006", ops=["Reshape"], severity=Severity.ERROR, examples=EXAMPLES)
+def zero_without_counterpart(node: Node, model: Model) -> Iterator[Match]:
+    """The shape of a Reshape holds a 0, "copy", at a position that the data does not have.
+
+    ## Why it matters
+    There is nothing to copy, so the model is broken: ONNX Runtime says ``The dimension with value zero exceeds the
+    dimension size of the input tensor``, and TensorRT-RTX 1.7.1 fails to parse it (measured).
+
+    ## Fix
+    None: what the exporter meant cannot be told. Export again, or write the size that is meant.
+
+    ## References
+    ONNX, Reshape. onnxruntime #19119.
+    """
+    if not c.copies_zero(node):
+        return
+    dims = c.requested(node, model)
+    data = c.shape_of(node.input(0), model)
+    if dims is None or data is None:
+        return
+    wrong = [i for i in c.zeros(dims) if i >= len(data)]
+    if wrong:
+        yield Match(
+            f"the 0 at position {wrong[0]} of the shape {c.text(dims)} copies a dimension that the data, of rank "
+            f"{len(data)}, does not have: TensorRT and ONNX Runtime reject it",
+            node=node,
+        )

@@ -1,0 +1,73 @@
+"""RSH007."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnxfix.edits import Draft
+from onnxfix.graph import symbols
+from onnxfix.graph.overlay import Model, Node
+from onnxfix.rule import Example, Fix, Match, Safety, rule
+from onnxfix_rules.rsh import _common as c
+
+_PLAIN = "g (float[N,12] x) => (float[M,6] y) <int64[2] s = {-1, 6}> { y = Reshape%s(x, s) }"
+_ZERO = "g (float[0,4] x) => (float[A,B] y) <int64[2] s = {4, 0}> { y = Reshape%s(x, s) }"
+EXAMPLES = [
+    Example(
+        why="the value is the default", before=_PLAIN % "<allowzero=0>", after=_PLAIN % "", opset=13, runs=False
+    ),
+    Example(
+        why="1, but the shape holds no 0", before=_PLAIN % "<allowzero=1>", after=_PLAIN % "", opset=13, runs=False
+    ),
+    Example(
+        why="1, and a 0 in the shape: TensorRT reads a length, a 0 of opset 13 copies",
+        before=_ZERO % "<allowzero=1>",
+        after=_ZERO % "",
+        opset=13,
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Example(
+        why="where it matters it is only reported", before=_ZERO % "<allowzero=1>", detect=True, opset=13, runs=False
+    ),
+    Example(
+        why="1, and nothing is known of the shape",
+        before="g (float[4] x, int64[2] s) => (float[A,B] y) { y = Reshape<allowzero=1>(x, s) }",
+        detect=True,
+        opset=13,
+        runs=False,
+    ),
+    Example(why="opset 14 has the attribute", before=_PLAIN % "<allowzero=0>", opset=14),
+    Example(why="no attribute", before=_PLAIN % "", opset=13),
+]  # fmt: skip
+
+
+@rule("RSH007", ops=["Reshape"], safety=Safety.EXACT, examples=EXAMPLES)
+def allowzero_before_opset_14(node: Node, model: Model) -> Iterator[Match]:
+    """A Reshape of an opset before 14 carries ``allowzero``, which came with opset 14.
+
+    ## Why it matters
+    The model is invalid: ONNX's checker and ONNX Runtime refuse it (``Unrecognized attribute: allowzero``).
+    TensorRT-RTX 1.7.1 accepts it with a warning about a "TensorRT extension" and honours it (measured).
+
+    ## Fix
+    Drop the attribute. Exact where it is 0, or where the shape is proven to hold no 0: every reader that accepts
+    the model, TensorRT included, then computes the same without it. Where a 0 may be in the shape, TensorRT reads
+    it as a length before and as "copy" afterwards, so the fix has to be asked for.
+
+    ## References
+    ONNX, Reshape-13 and Reshape-14.
+    """
+    if not 5 <= node.opset < 14 or node.attribute("allowzero") is None:
+        return
+    dims = c.requested(node, model)
+    idle = node.attr("allowzero") == 0 or (dims is not None and all(symbols.is_zero(d).no for d in dims))
+    draft = Draft(node)
+    draft.set_attr(node, "allowzero", None)
+    effect = "it has no effect here" if idle else "TensorRT honours it, and the shape may hold a 0"
+    yield Match(
+        f"Reshape has no attribute allowzero before opset 14 (this is {node.opset}): the checker and ONNX Runtime "
+        f"refuse the model; {effect}",
+        node=node,
+        fix=Fix("Drop allowzero", draft.edits, Safety.EXACT if idle else Safety.UNSAFE),
+    )

@@ -1,0 +1,258 @@
+"""RSH008."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from onnxfix.edits import Draft
+from onnxfix.graph import symbols
+from onnxfix.graph.overlay import Model, Node
+from onnxfix.graph.symbols import Dim
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix_rules.rsh import _common as c
+
+
+def _flat(target: str, data: str = "float[N,3,4]", attrs: str = "", result: str = "float[A,B]") -> str:
+    count = target.count(",") + 1
+    return f"g ({data} x) => ({result} y) <int64[{count}] s = {{{target}}}> {{ y = Reshape{attrs}(x, s) }}"
+
+
+EXAMPLES = [
+    Example(
+        why="traced at batch 2: no other batch runs",
+        before=_flat("2, 12"),
+        after=_flat("-1, 12"),
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Example(why="by default it is only reported", before=_flat("2, 12"), detect=True),
+    Example(
+        why="the batch folded together with the heads",
+        before=_flat("16, 5, 8", "float[N,8,5,8]", result="float[A,B,C]"),
+        after=_flat("-1, 5, 8", "float[N,8,5,8]", result="float[A,B,C]"),
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Example(
+        why="a hard-coded sequence length behind a copied batch",
+        before=_flat("0, 16, 2, 4", "float[N,S,8]", result="float[A,B,C,D]"),
+        after=_flat("0, -1, 2, 4", "float[N,S,8]", result="float[A,B,C,D]"),
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Example(
+        why="two symbols: one -1 cannot stand for both",
+        before=_flat("2, 16, 2, 4", "float[N,S,8]", result="float[A,B,C,D]"),
+        detect=True,
+        safety=Safety.UNSAFE,
+    ),
+    Example(
+        why="the 4 could be -1, but then N would be folded into it: what was meant cannot be told",
+        before=_flat("1, 4", "float[N,2]"),
+        detect=True,
+        safety=Safety.UNSAFE,
+    ),
+    Example(
+        why="no size of N gives 7 elements",
+        before=_flat("7", result="float[A]"),
+        detect=True,
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Example(
+        why="one element of 2 * N, the copied axis aside: only where that one is empty",
+        before=_flat("0, 1", "float[N,N,2]"),
+        detect=True,
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Example(
+        why="a scalar: only for N = 1",
+        before="g (float[N] x) => (float y) <int64[0] s = {}> { y = Reshape(x, s) }",
+        detect=True,
+        safety=Safety.UNSAFE,
+    ),
+    Example(
+        why="[1, -1]: at batch 2 the second sample becomes more columns of the first",
+        before=_flat("1, -1"),
+        after=_flat("0, -1"),
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Example(
+        why="the same with allowzero=1, which the 0 cannot keep",
+        before=_flat("1, -1", attrs="<allowzero=1>"),
+        after=_flat("0, -1"),
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Example(
+        why="a shape that two nodes share: only the Reshape with the batch in its data changes",
+        before="""g (float[N,3,4] x, float[2,12] z) => (float[A,B] y, float[2,12] w) <int64[2] s = {2, 12}> {
+            y = Reshape(x, s) w = Reshape(z, s) }""",
+        after="""g (float[N,3,4] x, float[2,12] z) => (float[A,B] y, float[2,12] w)
+            <int64[2] s = {2, 12}, int64[2] t = {-1, 12}> { y = Reshape(x, t) w = Reshape(z, s) }""",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Example(why="-1 leads", before=_flat("-1, 12")),
+    Example(why="0 leads", before=_flat("0, 12")),
+    Example(why="all sizes are static", before=_flat("2, 12", "float[2,3,4]", result="float[2,12]")),
+    Example(
+        why="an axis is added: N moves on as it is", before=_flat("1, -1, 3, 4", result="float[A,B,C,D]")
+    ),
+    Example(
+        why="the shape is computed from the data",
+        before="""g (float[N,3,4] x) => (float[A,B] y) <int64[1] i = {0}, int64[1] t = {12}> {
+            d = Shape(x) n = Gather(d, i) s = Concat<axis=0>(n, t) y = Reshape(x, s) }""",
+    ),
+    Example(
+        why="the caller may override the shape",
+        before="g (float[N,3,4] x, int64[2] s = {2, 12}) => (float[A,B] y) { y = Reshape(x, s) }",
+    ),
+    Example(
+        why="nothing is known of the data",
+        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[N,3] x) => (float[A,B] y) <int64[2] s = {2, 3}> { u = my.op(x) y = Reshape(u, s) }""",
+    ),
+    Example(why="the batch is last, and -1 takes the rest", before=_flat("3, -1", "float[3,N,4]")),
+]
+
+SIZES = 1 << 16
+"""Largest size of a symbol that is tried as the one the model was traced with."""
+
+
+@dataclass(frozen=True)
+class _Case:
+    """What a Reshape asks for: integers, with the data's shape and the numbers of elements of both."""
+
+    target: tuple[int, ...]
+    data: tuple[Dim, ...]
+    left: Dim
+    """Elements of the data, without the axes that a 0 copies."""
+    fixed: int
+    """Product of the literals."""
+
+
+@rule("RSH008", ops=["Reshape"], safety=Safety.UNSAFE, examples=EXAMPLES)
+def hard_coded_size(node: Node, model: Model) -> Iterator[Match]:
+    """A Reshape has the traced batch (or another traced size) baked in while its data is dynamic.
+
+    ## Why it matters
+    Without a -1 the shape fits a single size: the model declares a dynamic dimension and accepts one value of it.
+    TensorRT-RTX 1.7.1 refuses a profile with any other (measured): ``kOPT values for profile 0 violate shape
+    constraints: IShuffleLayer … reshaping failed … would change volume 48 to 24``.
+
+    With a -1 further back, as in [1, -1, …], it is worse: at batch 2 the Reshape succeeds, and the samples are laid
+    side by side in another axis. Found where the leading literal stands in the place of a dynamic leading dimension
+    that is multiplied into the -1. A model that means to fold its batch looks the same: look at what comes next.
+
+    ## Fix
+    Let the literal that must be the traced size be -1 (no -1 there yet), or let the leading one copy the data's
+    batch (0). Equal for the traced size only, and not proven to be what the author meant: it has to be asked for.
+    Offered where, for all sizes, the new shape has a whole number there.
+
+    ## References
+    NVIDIA/TensorRT #3916; tensorrt_inference #54.
+    """
+    dims = c.requested(node, model)
+    data = c.shape_of(node.input(0), model)
+    target = None if dims is None else c.sizes(dims)
+    if target is None or data is None or (0 in target and not c.copies_zero(node)):
+        return
+    if all(d.value is not None for d in data) or any(v == 0 and i >= len(data) for i, v in enumerate(target)):
+        return
+    copied = symbols.product([data[i] for i, v in enumerate(target) if v == 0])
+    left = c.quotient(symbols.product(data), copied)
+    fixed = int(np.prod([v for v in target if v > 0], dtype=object))
+    if left is None or left.value is not None:
+        return
+    case = _Case(target, data, left, fixed)
+    yield from _folded(node, model, case) if -1 in target else _pinned(node, model, case)
+
+
+def _pinned(node: Node, model: Model, case: _Case) -> Iterator[Match]:
+    """No -1: the shape fits where the data has exactly as many elements."""
+    what = f"the shape {list(case.target)} is fixed, the data {c.text(case.data)} is not"
+    found = _solution(case)
+    if found == "never" or symbols.equal(case.left, case.fixed).no:
+        if 0 in case.target:  # an axis of length 0 that is copied makes everything fit
+            yield Match(f"{what}: it fails unless the data is empty", node=node)
+        else:
+            yield Match(f"{what}: no size fits, so it always fails", node=node, severity=Severity.ERROR)
+        return
+    when = f"at {found}, the traced size" if found else f"where {case.left} is {case.fixed}"
+    others = "every other that is not empty" if 0 in case.target else "every other"
+    yield Match(
+        f"{what}: it runs only {when}, and fails for {others}", node=node, fix=_freed(node, model, case)
+    )
+
+
+def _freed(node: Node, model: Model, case: _Case) -> Fix | None:
+    """A -1 instead of the first literal that it can stand for; None where it would fold the batch into another axis."""
+    position = next((i for i in range(len(case.target)) if case.target[i] > 0 and _stands_for(case, i)), None)
+    if position is None:
+        return None
+    old = case.target[position]
+    target = (*case.target[:position], -1, *case.target[position + 1 :])
+    if _mixed(replace(case, target=target, fixed=case.fixed // old), model) is not None:
+        return None
+    draft = Draft(node)
+    draft.set_input(node, 1, draft.constant(np.array(target, dtype=np.int64), "shape"))
+    return Fix(f"Let the {old} at position {position} be -1", draft.edits, Safety.UNSAFE)
+
+
+def _stands_for(case: _Case, position: int) -> bool:
+    """Whether the other literals divide the number of elements for all sizes, so that a -1 fits at ``position``."""
+    return c.quotient(case.left, symbols.constant(case.fixed // case.target[position])) is not None
+
+
+def _solution(case: _Case) -> str:
+    """``N = 2`` where one symbol decides; "never" where none of its sizes fits; empty where it cannot be told."""
+    names = case.left.symbols
+    if len(names) != 1 or len(case.left.terms) != 1 or len(case.left.terms[0][0]) != 1:
+        return ""
+    (atoms, factor), name = case.left.terms[0], next(iter(names))
+    if atoms[0].op != "symbol":
+        return ""
+    size, rest = divmod(case.fixed, factor)
+    return f"{name} = {size}" if rest == 0 and 0 < size <= SIZES else "never" if rest else ""
+
+
+def _mixed(case: _Case, model: Model) -> Dim | None:
+    """What the -1 holds besides the data's dynamic first dimension, where a literal stands in that one's place.
+
+    None where that is not so, or where the dimension only moves on as it is.
+    """
+    lead, batch = case.target[0], case.data[0]
+    if lead < 1 or len(case.data) < 2 or len(batch.terms) != 1 or batch.value is not None:
+        return None
+    if not any(model.shapes.symbols.get(name, ("", 1))[1] == 0 for name in batch.symbols):
+        return None
+    rest = c.quotient(case.left, batch)
+    inner = None if rest is None else c.quotient(rest, symbols.constant(case.fixed // lead))
+    return None if inner is None or inner.value == 1 else inner
+
+
+def _folded(node: Node, model: Model, case: _Case) -> Iterator[Match]:
+    """A leading literal, and a -1 behind it that takes the data's dynamic leading dimension times something."""
+    inner = _mixed(case, model)
+    if inner is None:
+        return
+    lead, batch = case.target[0], case.data[0]
+    whole = f"{batch * inner}" if lead == 1 else f"{batch * inner} / {lead}"
+    draft = Draft(node)
+    target = np.array([0, *case.target[1:]], dtype=np.int64)
+    draft.set_input(node, 1, draft.constant(target, "shape"))
+    if c.keeps_zero(node):
+        c.let_zero_copy(draft, node, model)
+    yield Match(
+        f"the shape {list(case.target)} has {lead} where the data {c.text(case.data)} has {batch}: for any other "
+        f"size the -1 becomes {whole}, and the samples run into one another, if that {lead} is the batch it was "
+        "traced with",
+        node=node,
+        fix=Fix(f"Let the leading {lead} copy the data's first dimension (0)", draft.edits, Safety.UNSAFE),
+    )

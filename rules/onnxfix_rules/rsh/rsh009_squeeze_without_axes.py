@@ -1,0 +1,202 @@
+"""RSH009."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from onnxfix.edits import Draft
+from onnxfix.graph import symbols
+from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.symbols import Dim
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix_rules.rsh import _common as c
+
+EXAMPLES = [
+    Example(
+        why="static dimensions: the axes are known",
+        before="g (float[1,3,1,2] x) => (float[3,2] y) { y = Squeeze(x) }",
+        after="g (float[1,3,1,2] x) => (float[3,2] y) <int64[2] a = {0, 2}> { y = Squeeze(x, a) }",
+    ),
+    Example(
+        why="before opset 13 the axes are an attribute",
+        before="g (float[1,3,1,2] x) => (float[3,2] y) { y = Squeeze(x) }",
+        after="g (float[1,3,1,2] x) => (float[3,2] y) { y = Squeeze<axes=[0, 2]>(x) }",
+        opset=11,
+    ),
+    Example(
+        why="an axis of length 0 stays",
+        before="g (float[1,0,2] x) => (float[0,2] y) { y = Squeeze(x) }",
+        after="g (float[1,0,2] x) => (float[0,2] y) <int64[1] a = {0}> { y = Squeeze(x, a) }",
+    ),
+    Example(
+        why="a dimension that is never 1 although it is not static",
+        before="g (float[1,N] x) => (float[M] y) { c = Concat<axis=1>(x, x) y = Squeeze(c) }",
+        after="g (float[1,N] x) => (float[M] y) <int64[1] a = {0}> { c = Concat<axis=1>(x, x) y = Squeeze(c, a) }",
+    ),
+    Example(
+        why="nothing to remove: a copy",
+        before="g (float[2,3] x) => (float[2,3] y) { y = Squeeze(x) }",
+        after="g (float[2,3] x) => (float[2,3] y) { y = Identity(x) }",
+    ),
+    Example(
+        why="nothing to remove, inside the graph",
+        before="g (float[2,3] x) => (float[2,3] y) { s = Squeeze(x) y = Relu(s) }",
+        after="g (float[2,3] x) => (float[2,3] y) { y = Relu(x) }",
+    ),
+    Example(
+        why="inside a branch, the data captured from outside",
+        before="""g (bool b, float[1,3] x) => (float[3] y) {
+            y = If (b) <then_branch = t () => (float[3] u) { u = Squeeze(x) },
+                        else_branch = e () => (float[3] v) <int64[1] a = {0}> { v = Squeeze(x, a) }> }""",
+        after="""g (bool b, float[1,3] x) => (float[3] y) {
+            y = If (b) <then_branch = t () => (float[3] u) <int64[1] a = {0}> { u = Squeeze(x, a) },
+                        else_branch = e () => (float[3] v) <int64[1] a = {0}> { v = Squeeze(x, a) }> }""",
+    ),
+    Example(
+        why="IR version 3: the axes become a Constant node, not another input",
+        before="g (float[1,3] x) => (float[3] y) { y = Squeeze(x) }",
+        after="g (float[1,3] x) => (float[3] y) { a = Constant<value = int64[1] {0}>() y = Squeeze(x, a) }",
+        ir_version=3,
+        opset=13,
+    ),
+    Example(
+        why="N may be 1, and then the result has another rank",
+        before="g (float[N,1,3] x) => (float[M,3] y) { y = Squeeze(x) }",
+        after="g (float[N,1,3] x) => (float[M,3] y) <int64[1] a = {1}> { y = Squeeze(x, a) }",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Example(
+        why="by default a dynamic one is only reported",
+        before="g (float[N,1,3] x) => (float[M,3] y) { y = Squeeze(x) }",
+        detect=True,
+    ),
+    Example(
+        why="no axis is known to be 1",
+        before="g (float[N,3] x) => (float[M,3] y) { y = Squeeze(x) }",
+        after="g (float[N,3] x) => (float[M,3] y) { y = Identity(x) }",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Example(
+        why="not even the rank is known",
+        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2,3] x) => (float[A,B] y) { u = my.op(x) y = Squeeze(u) }""",
+        detect=True,
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Example(
+        why="an empty list of axes: ONNX Runtime removes both, the reference removes none",
+        before="g (float[1,3,1] x) => (float[3] y) <int64[0] a = {}> { y = Squeeze(x, a) }",
+        detect=True,
+        safety=Safety.UNSAFE,
+    ),
+    Example(
+        why="an empty list of axes, and no axis that could be removed",
+        before="g (float[2,3] x) => (float[2,3] y) <int64[0] a = {}> { y = Squeeze(x, a) }",
+    ),
+    Example(
+        why="the axes are given",
+        before="g (float[N,1,3] x) => (float[N,3] y) <int64[1] a = {1}> { y = Squeeze(x, a) }",
+    ),
+    Example(
+        why="the axes are given, as an attribute",
+        before="g (float[N,1,3] x) => (float[N,3] y) { y = Squeeze<axes=[1]>(x) }",
+        opset=11,
+    ),
+    Example(
+        why="the caller feeds the axes",
+        before="g (float[1,3] x, int64[K] a) => (float[M] y) { y = Squeeze(x, a) }",
+    ),
+]
+
+REJECTING = ("trt8.4", "trt8.6", "trt10")
+"""Targets whose parser refuses a dynamic Squeeze without axes."""
+
+
+@rule("RSH009", ops=["Squeeze"], safety=Safety.EXACT, examples=EXAMPLES)
+def squeeze_without_axes(node: Node, model: Model) -> Iterator[Match]:
+    """A Squeeze does not say which axes it removes: those that happen to be 1.
+
+    ## Why it matters
+    With a dynamic dimension the rank of the result depends on the data. TensorRT 10.x fails:
+    ``UNSUPPORTED_NODE_DYNAMIC: Cannot infer squeeze dimensions from a dynamic shape.`` TensorRT-RTX 1.7.1 builds,
+    warns (measured) ``ISqueezeLayer without an axes input requires dimension 0 to not be 1 at runtime``, and fails
+    at batch 1. With static dimensions every version reads it; then it is a remark.
+
+    An axes list that is there and empty is read in two ways: ONNX Runtime removes every dimension of 1, the ONNX
+    reference removes none. That is only reported.
+
+    ## Fix
+    Write the axes whose dimension is proven to be 1, where every other one is proven not to be: exact, sizes of 0
+    included. Without any such axis the node is a copy and goes (an empty list would mean two things). Where a
+    dimension may be 1 the fix keeps it: equal for all its other sizes, another rank at 1. It has to be asked for.
+
+    ## References
+    ONNX, Squeeze. modelscope PR #1577.
+    """
+    data = node.input(0)
+    given = node.input(1) if node.opset >= 13 else None
+    shape = c.shape_of(data, model)
+    if data is None or (node.opset < 13 and node.attr("axes")):
+        return
+    if given is not None or (node.opset < 13 and node.attribute("axes") is not None):
+        yield from _empty(node, given, shape)
+    elif shape is None:
+        yield Match(
+            "Squeeze without axes on data of unknown rank: TensorRT cannot tell which dimensions go",
+            node=node,
+            severity=_severity(model),
+        )
+    else:
+        yield _match(node, model, data, shape)
+
+
+def _match(node: Node, model: Model, data: Value, shape: Sequence[Dim]) -> Match:
+    ones = [symbols.is_one(d) for d in shape]
+    axes = [i for i, one in enumerate(ones) if one.yes]
+    open_axes = [i for i, one in enumerate(ones) if one.unknown]
+    draft = Draft(node)
+    if not axes:
+        draft.bypass(node, data)
+    elif node.opset >= 13:
+        draft.set_input(node, 1, draft.constant(np.array(axes, dtype=np.int64), "axes"))
+    else:
+        draft.set_attr(node, "axes", axes)
+    what = f"Write axes {axes}" if axes else "Remove the Squeeze"
+    if open_axes:
+        some = ", ".join(f"{shape[i]} (axis {i})" for i in open_axes)
+        return Match(
+            f"Squeeze without axes on the dynamic shape {c.text(shape)}: the result has another rank where {some} "
+            "is 1; TensorRT 8 and 10 refuse it, TensorRT-RTX fails at that size",
+            node=node,
+            severity=_severity(model),
+            fix=Fix(f"{what}, as if the others were never 1", draft.edits, Safety.UNSAFE),
+        )
+    static = c.sizes(shape) is not None
+    return Match(
+        f"Squeeze without axes on {c.text(shape)}: it removes {f'axes {axes}' if axes else 'nothing'}",
+        node=node,
+        severity=Severity.INFO if static else _severity(model),
+        fix=Fix(what, draft.edits),
+    )
+
+
+def _empty(node: Node, given: Value | None, shape: Sequence[Dim] | None) -> Iterator[Match]:
+    """Axes that are there: nothing to say unless they are an empty list, and some dimension could go."""
+    if given is not None:
+        array = given.constant()
+        if array is None or array.size:
+            return
+    if shape is None or not all(symbols.is_one(d).no for d in shape):
+        yield Match(
+            "the list of axes is empty: ONNX Runtime then removes every dimension of 1, the ONNX reference none",
+            node=node,
+        )
+
+
+def _severity(model: Model) -> Severity:
+    return Severity.ERROR if model.target.name in REJECTING else Severity.WARNING

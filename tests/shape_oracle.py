@@ -1,0 +1,165 @@
+"""Judges inferred shapes, types and values by what ONNX Runtime or given outputs really have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+from onnxfix.graph.overlay import Model, Value
+from onnxfix.graph.shapes import Shapes
+from onnxfix.graph.symbols import Dim, evaluate
+
+
+@dataclass
+class Verdict:
+    """What a comparison found: ``wrong`` in words, and how much was compared."""
+
+    wrong: list[str] = field(default_factory=list)
+    dims: int = 0
+    undecided: int = 0
+    values: int = 0
+    ranks: int = 0
+    unknown_ranks: int = 0
+    unknown_types: int = 0
+
+    def __iadd__(self, other: Verdict) -> Verdict:
+        self.wrong += other.wrong
+        for name in ("dims", "undecided", "values", "ranks", "unknown_ranks", "unknown_types"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        return self
+
+
+def run_all(proto: ModelProto, feeds: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Any]:
+    """Every value of the main graph that a node makes, by name, from ONNX Runtime without optimisations."""
+    import onnxruntime as ort
+
+    copy = ModelProto()
+    copy.CopyFrom(proto)
+    present = {output.name for output in copy.graph.output}
+    for node in copy.graph.node:
+        for name in node.output:
+            if name and name not in present:
+                copy.graph.output.add().name = name
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    session = ort.InferenceSession(copy.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    names = [output.name for output in session.get_outputs()]
+    wanted = {i.name for i in session.get_inputs()} | {i.name for i in session.get_overridable_initializers()}
+    results = session.run(names, {k: v for k, v in feeds.items() if k in wanted})
+    return dict(zip(names, results, strict=True))
+
+
+def judge(proto: ModelProto, feeds: Mapping[str, Any], results: Mapping[str, Any], shapes: Shapes | None = None) -> Verdict:
+    """Compare what was inferred for ``proto`` with ``results`` (arrays by name) of an execution on ``feeds``.
+
+    Symbols of graph inputs are bound to what was fed; a symbol that depends on data, to the first value it names.
+    """
+    shapes = shapes or Shapes(Model(proto))
+    judge_ = _Judge(shapes)
+    model = next((value.scope.model for value in shapes._infos), None)
+    if model is None:
+        return judge_.verdict
+    known = {**feeds, **results}
+    for value in model.main.inputs:
+        if value.name in feeds:
+            judge_.compare(value, feeds[value.name], binding_only=True)
+    for node in model.main.topological():
+        for output in node.outputs:
+            if output is not None and output.name in known:
+                judge_.compare(output, known[output.name])
+    return judge_.verdict
+
+
+class _Judge:
+    def __init__(self, shapes: Shapes) -> None:
+        self.shapes = shapes
+        self.env: dict[str, int] = {}
+        self.verdict = Verdict()
+
+    def compare(self, value: Value, actual: Any, binding_only: bool = False) -> None:
+        info = self.shapes.info(value)
+        if isinstance(actual, TensorProto):
+            actual = numpy_helper.to_array(actual)
+        if info.kind != "tensor" or actual is None or isinstance(actual, (list, dict)):
+            if isinstance(actual, list) and info.item is not None and not binding_only:
+                self._items(value, actual)
+            if isinstance(actual, np.ndarray) and info.kind in ("sequence", "map"):
+                self.verdict.wrong.append(f"{value.name}: is a tensor, not a {info.kind}")
+            return
+        actual = np.asarray(actual)
+        self._type(value, actual, binding_only)
+        shape = self.shapes.shape(value)
+        if shape is None:
+            self.verdict.unknown_ranks += 1
+            return
+        self.verdict.ranks += 1
+        if len(shape) != actual.ndim:
+            self.verdict.wrong.append(f"{value.name}: rank {len(shape)}, really {actual.ndim} {_producer(value)}")
+            return
+        for axis, dim in enumerate(shape):
+            self._dim(f"{value.name}.{axis}", dim, actual.shape[axis], value)
+        self._value(value, actual)
+
+    def _items(self, value: Value, actual: list[Any]) -> None:
+        item = self.shapes.info(value).item
+        for array in actual:
+            if item is None or item.shape is None or not isinstance(array, np.ndarray):
+                continue
+            if len(item.shape) != array.ndim:
+                self.verdict.wrong.append(f"{value.name}[]: rank {len(item.shape)}, really {array.ndim}")
+                continue
+            for axis, dim in enumerate(item.shape):
+                self._dim(f"{value.name}[].{axis}", dim, array.shape[axis], value)
+
+    def _type(self, value: Value, actual: Any, binding_only: bool) -> None:
+        elem = self.shapes.elem_type(value)
+        if elem is None:
+            self.verdict.unknown_types += not binding_only
+            return
+        expected = helper.tensor_dtype_to_np_dtype(elem)
+        if actual.dtype.kind in "OUS":
+            right = elem == onnx.TensorProto.STRING
+        else:
+            # ONNX Runtime hands out types that numpy lacks as integers of the same width.
+            right = actual.dtype == expected or (expected.kind == "V" and actual.dtype.itemsize == expected.itemsize)
+            right = right or (elem > 16 and actual.dtype.kind in "iuV")
+        if not right:
+            name = onnx.TensorProto.DataType.Name(elem)
+            self.verdict.wrong.append(f"{value.name}: type {name}, really {actual.dtype} {_producer(value)}")
+
+    def _dim(self, what: str, dim: Dim, actual: int, value: Value) -> None:
+        self.verdict.dims += 1
+        found = evaluate(dim, self.env)
+        if found is None:
+            if len(dim.symbols) == 1 and str(dim) in dim.symbols:
+                self.env[str(dim)] = actual
+            else:
+                self.verdict.undecided += 1
+                return
+        elif found != actual:
+            self.verdict.wrong.append(f"{what}: {dim} = {found}, really {actual} {_producer(value)}")
+        if not dim.lo <= actual <= dim.hi:
+            self.verdict.wrong.append(f"{what}: {dim} in [{dim.lo}, {dim.hi}], really {actual} {_producer(value)}")
+
+    def _value(self, value: Value, actual: Any) -> None:
+        known = self.shapes.value(value)
+        if known is None:
+            return
+        if known.shape != actual.shape:
+            self.verdict.wrong.append(f"{value.name}: value of shape {known.shape}, really {actual.shape}")
+            return
+        self.verdict.values += 1
+        for k, (dim, item) in enumerate(zip(known.data, actual.reshape(-1), strict=True)):
+            self._dim(f"{value.name}[{k}]", dim, int(item), value)
+            self.verdict.dims -= 1
+
+
+def _producer(value: Value) -> str:
+    return f"({value.producer.op_type})" if value.producer is not None else ""

@@ -1,0 +1,333 @@
+"""The structure that ARCHITECTURE.md promises, checked on the source itself.
+
+The checks are functions over a list of imports or over source text, and each has a test that shows it a
+violation: a check that cannot fail would keep nothing in order.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# A module imports from earlier lines and from its own package only; modules on one line know nothing
+# of each other.
+LAYERS = [
+    ["_version", "errors", "dtypes"],
+    ["_child"],  # the sandbox's other side
+    ["sandbox"],  # knows no graph, so that graph/ may guard the C++ calls that hang or crash
+    ["graph"],
+    ["edits"],
+    ["commit"],
+    ["targets"],
+    ["rule"],
+    ["registry"],
+    ["engine"],
+    ["contract"],
+    ["backends"],
+    ["verification"],
+    ["diagnose"],
+    ["report"],
+    ["prove"],
+    ["config"],
+    ["render"],
+    ["api"],
+    ["testing"],
+    ["cli"],
+    ["__main__"],
+]
+RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+# The front door re-exports from everywhere, lazily; that it stays cheap has a test of its own below.
+FACADE = "__init__"
+
+TERMINAL = {"rich", "typer", "click"}
+HEAVY = {"onnxruntime", "onnx.reference", "onnx.backend", "polygraphy", "tensorrt", "tensorrt_rtx"}
+RULE_MAY_IMPORT = {"onnxfix", "onnxfix_rules", "numpy", "onnx", "ml_dtypes"} | set(sys.stdlib_module_names)
+LONG_FILE = 350
+LONG_REASON = re.compile(r"^# Long because: \S.{15,}")
+
+
+@dataclass(frozen=True)
+class Import:
+    """``name`` as imported, absolute; ``lazy`` inside a function; ``typing`` under TYPE_CHECKING."""
+
+    name: str
+    line: int
+    lazy: bool
+    typing: bool
+
+
+def imports_of(source: str, package: str) -> list[Import]:
+    """All imports of a module whose package is ``package``; ``from a import b`` counts as ``a.b``."""
+    return list(_walk(ast.parse(source), package, lazy=False, typing=False))
+
+
+def _walk(node: ast.AST, package: str, *, lazy: bool, typing: bool) -> Iterator[Import]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import):
+            for alias in child.names:
+                yield Import(alias.name, child.lineno, lazy, typing)
+        elif isinstance(child, ast.ImportFrom):
+            base = child.module or ""
+            if child.level:
+                parents = package.split(".")[: len(package.split(".")) - child.level + 1]
+                base = ".".join([*parents, base] if base else parents)
+            for alias in child.names:
+                yield Import(f"{base}.{alias.name}", child.lineno, lazy, typing)
+        elif isinstance(child, ast.If) and ast.unparse(child.test).endswith("TYPE_CHECKING"):
+            for part in child.body:
+                yield from _walk(ast.Module([part], []), package, lazy=lazy, typing=True)
+            for part in child.orelse:
+                yield from _walk(ast.Module([part], []), package, lazy=lazy, typing=typing)
+        else:
+            inside = lazy or isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+            yield from _walk(child, package, lazy=inside, typing=typing)
+
+
+def is_or_in(name: str, modules: set[str]) -> bool:
+    """True if ``name`` is one of the modules or lies in one: ``onnx.reference.ops`` in ``onnx.reference``."""
+    return any(name == module or name.startswith(module + ".") for module in modules)
+
+
+def layer_of(dotted: str) -> str | None:
+    """``graph`` for ``onnxfix.graph.overlay.Node``; None outside of onnxfix, and for its lazy exports."""
+    parts = dotted.split(".")
+    if parts[0] != "onnxfix" or len(parts) < 2:
+        return None
+    # `from onnxfix import Node`: a name that the front door re-exports, not a module.
+    return parts[1] if parts[1] in RANK else FACADE
+
+
+def wrong_direction(module: str, imports: list[Import]) -> list[str]:
+    """What ``module`` (dotted, in onnxfix) imports although it stands later in LAYERS, or beside it."""
+    own = module.split(".")[1]
+    found = []
+    for imported in imports:
+        # Lazy imports count. Imports for annotations alone do not: they are gone at run time.
+        layer = layer_of(imported.name)
+        if imported.typing or layer is None or layer == own:
+            continue
+        if layer == FACADE or RANK[layer] >= RANK[own]:
+            found.append(f"{module}:{imported.line} ({own}) imports {imported.name} ({layer})")
+    return found
+
+
+def of_terminal(module: str, imports: list[Import]) -> list[str]:
+    """Uses of rich and typer outside of cli.py and render/."""
+    if module.split(".")[1] in {"cli", "render"}:
+        return []
+    return [f"{module}:{i.line} imports {i.name}" for i in imports if is_or_in(i.name, TERMINAL)]
+
+
+def heavy_at_import(module: str, imports: list[Import]) -> list[str]:
+    """Heavy modules that are loaded as soon as ``module`` is."""
+    return [
+        f"{module}:{i.line} imports {i.name} when it is loaded"
+        for i in imports
+        if not i.lazy and not i.typing and is_or_in(i.name, HEAVY)
+    ]
+
+
+def foreign_to_rules(module: str, imports: list[Import]) -> list[str]:
+    """What a rule imports besides onnxfix, onnx, numpy and the standard library."""
+    foreign = [i for i in imports if i.name.split(".")[0] not in RULE_MAY_IMPORT]
+    return [f"{module}:{i.line} imports {i.name}" for i in foreign]
+
+
+def rules_in(source: str) -> list[str]:
+    """The code of each rule of a file, or its function's name where the code is not a literal."""
+    return [
+        ast.literal_eval(call.args[0]) if call.args and isinstance(call.args[0], ast.Constant) else node.name
+        for node in ast.parse(source).body
+        if isinstance(node, ast.FunctionDef)
+        for call in node.decorator_list
+        if isinstance(call, ast.Call) and ast.unparse(call.func).split(".")[-1] == "rule"
+    ]
+
+
+def unexplained_length(source: str) -> bool:
+    """True for a long file without a line ``# Long because: <reason>``."""
+    lines = source.splitlines()
+    return len(lines) > LONG_FILE and not any(LONG_REASON.match(line) for line in lines)
+
+
+def read(path: Path) -> str:
+    with tokenize.open(path) as file:
+        return file.read()
+
+
+def modules_under(folder: Path) -> list[tuple[str, str, Path]]:
+    """(dotted name, package for relative imports, path) of every module in the package ``folder``."""
+    found = []
+    for path in sorted(folder.rglob("*.py")):
+        parts = path.relative_to(folder.parent).with_suffix("").parts
+        is_package = parts[-1] == "__init__"
+        name = ".".join(parts[:-1] if is_package and len(parts) > 2 else parts)
+        found.append((name, ".".join(parts[:-1]), path))
+    return found
+
+
+ENGINE = modules_under(ROOT / "onnxfix")
+RULES = modules_under(ROOT / "rules" / "onnxfix_rules")
+ENGINE_IMPORTS = [(name, imports_of(read(path), package)) for name, package, path in ENGINE]
+RULE_IMPORTS = [(name, imports_of(read(path), package)) for name, package, path in RULES]
+
+
+def test_every_module_has_a_layer() -> None:
+    unknown = {name.split(".")[1] for name, _ in ENGINE_IMPORTS} - set(RANK) - {FACADE}
+    assert not unknown, f"say in LAYERS where {sorted(unknown)} stand"
+
+
+def test_imports_run_one_way() -> None:
+    inside = [(name, imports) for name, imports in ENGINE_IMPORTS if name != f"onnxfix.{FACADE}"]
+    assert [line for name, imports in inside for line in wrong_direction(name, imports)] == []
+
+
+def test_the_engine_knows_no_rule() -> None:
+    known = [(n, i) for n, imports in ENGINE_IMPORTS for i in imports if is_or_in(i.name, {"onnxfix_rules"})]
+    assert known == []
+
+
+def test_only_cli_and_render_know_the_terminal() -> None:
+    assert [line for name, imports in ENGINE_IMPORTS for line in of_terminal(name, imports)] == []
+
+
+def test_heavy_modules_are_loaded_where_they_are_used() -> None:
+    everything = ENGINE_IMPORTS + RULE_IMPORTS
+    assert [line for name, imports in everything for line in heavy_at_import(name, imports)] == []
+
+
+def test_rules_import_onnxfix_only() -> None:
+    assert [line for name, imports in RULE_IMPORTS for line in foreign_to_rules(name, imports)] == []
+
+
+def test_one_file_one_rule() -> None:
+    """A file is a rule, or its name starts with an underscore and it serves the rules of its folder."""
+    codes: dict[str, Path] = {}
+    for _, _, path in RULES:
+        found = rules_in(read(path))
+        assert len(found) == (0 if path.name.startswith("_") else 1), f"{path}: rules {found}"
+        for code in found:
+            assert code not in codes, f"{code} is in {codes[code]} and in {path}"
+            codes[code] = path
+    assert codes, "no rule was found: does rules_in() still know what a rule looks like?"
+
+
+def test_a_long_file_says_why() -> None:
+    folders = ("onnxfix", "rules", "tests")
+    files = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    long = [str(path.relative_to(ROOT)) for path in files if unexplained_length(read(path))]
+    assert not long, f"over {LONG_FILE} lines: split them, or add a line '# Long because: ...': {long}"
+
+
+@pytest.mark.parametrize("command", [["--version"], ["--help"]])
+def test_version_and_help_load_neither_onnx_nor_numpy(command: list[str]) -> None:
+    arguments = [sys.executable, "-X", "importtime", "-m", "onnxfix", *command]
+    run = subprocess.run(arguments, capture_output=True, text=True, cwd=ROOT, timeout=60, check=True)
+    loaded = {line.rsplit("|", 1)[1].strip() for line in run.stderr.splitlines() if line.count("|") == 2}
+    assert "onnxfix.cli" in loaded, "the list of loaded modules is not what this test takes it for"
+    assert not {name for name in loaded if is_or_in(name, {"onnx", "numpy", "ml_dtypes"} | HEAVY)}
+
+
+def test_importing_onnxfix_loads_neither_onnx_nor_numpy() -> None:
+    code = "import sys, onnxfix; print(*sorted({'onnx', 'numpy', 'rich', 'typer'} & set(sys.modules)))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert run.stdout.strip() == ""
+
+
+def clashes(exported: set[str], modules: set[str]) -> set[str]:
+    """Exported names that are modules too: importing the module would replace the export behind our back."""
+    return exported & modules
+
+
+def test_no_export_has_the_name_of_a_module() -> None:
+    code = "import onnxfix; print(*onnxfix.__all__)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    exported = set(run.stdout.split())
+    assert {"check", "apply", "verify", "__version__"} <= exported
+    assert clashes(exported, {name.split(".")[1] for name, _ in ENGINE_IMPORTS}) == set()
+
+
+# The checks themselves: each is shown what it has to object to, and what it has to let pass.
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "violations"),
+    [
+        ("onnxfix.graph.overlay", "from ..edits import commit", 1),
+        ("onnxfix.graph.overlay", "from onnxfix import edits", 1),
+        ("onnxfix.graph.overlay", "def f():\n    import onnxfix.engine", 1),
+        ("onnxfix.graph.overlay", "try:\n    import onnxfix.cli\nexcept ImportError:\n    pass", 1),
+        ("onnxfix.graph.overlay", "from onnxfix import Node", 1),
+        ("onnxfix.dtypes", "from . import errors", 1),
+        ("onnxfix.graph.overlay", "from ..errors import ModelError\nfrom .shapes import Shapes", 0),
+        ("onnxfix.graph.overlay", "from onnxfix.sandbox import forked", 0),
+        ("onnxfix.graph.overlay", "if TYPE_CHECKING:\n    from onnxfix.targets import Target", 0),
+        ("onnxfix.graph.overlay", "if TYPE_CHECKING:\n    pass\nelse:\n    import onnxfix.targets", 1),
+        ("onnxfix.cli", "from onnxfix.api import check\nimport onnx", 0),
+    ],
+)
+def test_the_direction_check_can_fail(module: str, source: str, violations: int) -> None:
+    imports = imports_of(source, module.rsplit(".", 1)[0])
+    assert len(wrong_direction(module, imports)) == violations
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "violations"),
+    [
+        ("onnxfix.engine", "from rich.console import Console", 1),
+        ("onnxfix.engine", "def f():\n    import typer", 1),
+        ("onnxfix.engine", "import richly", 0),
+        ("onnxfix.render.text", "import rich", 0),
+        ("onnxfix.cli", "import typer", 0),
+    ],
+)
+def test_the_terminal_check_can_fail(module: str, source: str, violations: int) -> None:
+    assert len(of_terminal(module, imports_of(source, "onnxfix"))) == violations
+
+
+@pytest.mark.parametrize(
+    ("source", "violations"),
+    [
+        ("import onnxruntime as ort", 1),
+        ("from onnx import reference", 1),
+        ("from onnx.reference import ReferenceEvaluator", 1),
+        ("class A:\n    import tensorrt", 1),
+        ("def f():\n    import onnxruntime", 0),
+        ("import onnx", 0),
+    ],
+)
+def test_the_heavy_check_can_fail(source: str, violations: int) -> None:
+    assert len(heavy_at_import("onnxfix.x", imports_of(source, "onnxfix"))) == violations
+
+
+@pytest.mark.parametrize(("source", "violations"), [("import torch", 1), ("import math, onnx.helper", 0)])
+def test_the_rule_import_check_can_fail(source: str, violations: int) -> None:
+    assert len(foreign_to_rules("onnxfix_rules.x", imports_of(source, "onnxfix_rules"))) == violations
+
+
+def test_the_rule_count_can_fail() -> None:
+    one = "@rule('A1', ops=['Cast'])\ndef a(node, model): ...\n"
+    two = one + "@onnxfix.rule('A2', ops=['Cast'])\ndef b(node, model): ...\n"
+    assert (rules_in(one), rules_in(two), rules_in("def helper(): ...")) == (["A1"], ["A1", "A2"], [])
+
+
+def test_the_clash_check_can_fail() -> None:
+    assert clashes({"verify", "check"}, {"verify", "engine"}) == {"verify"}
+
+
+def test_the_length_check_can_fail() -> None:
+    body = "x = 1\n" * (LONG_FILE + 1)
+    assert unexplained_length(body)
+    assert not unexplained_length("# Long because: one table, and half of it would be of no use\n" + body)
+    assert unexplained_length("# Long because: yes\n" + body)
+    assert not unexplained_length("x = 1\n" * LONG_FILE)

@@ -1,0 +1,270 @@
+"""Bad input gets one line and exit code 2, in bounded time and memory, and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
+from typer.testing import CliRunner
+
+from onnxfix.cli import app
+
+FIXTURES = Path(__file__).parent.parent / "fixtures"
+HEADER = '<ir_version: 10, opset_import: ["" : 18]>\n'
+FIXABLE = "g (float[N] x) => (int64[N] y) { a = Cast<to=11>(x) b = Cast<to=7>(a) c = Cast<to=7>(b) y = Identity(c) }"
+
+
+def run(*arguments: object) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of the command line, in this process."""
+    result = CliRunner().invoke(app, [str(a) for a in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_bytes(parser.parse_model(HEADER + text).SerializeToString())
+    return path
+
+
+def missing(folder: Path) -> Path:
+    return folder / "missing.onnx"
+
+
+def empty(folder: Path) -> Path:
+    (folder / "m.onnx").touch()
+    return folder / "m.onnx"
+
+
+def truncated(folder: Path) -> Path:
+    data = (FIXTURES / "vit.legacy.op17.onnx").read_bytes()
+    (folder / "m.onnx").write_bytes(data[: len(data) // 2])
+    return folder / "m.onnx"
+
+
+def text_file(folder: Path) -> Path:
+    (folder / "m.onnx").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    return folder / "m.onnx"
+
+
+def noise(folder: Path) -> Path:
+    (folder / "m.onnx").write_bytes(np.random.default_rng(0).bytes(4096))
+    return folder / "m.onnx"
+
+
+def no_graph(folder: Path) -> Path:
+    (folder / "m.onnx").write_bytes(ModelProto(ir_version=10).SerializeToString())
+    return folder / "m.onnx"
+
+
+def directory(folder: Path) -> Path:
+    return folder
+
+
+def pipe(folder: Path) -> Path:
+    os.mkfifo(folder / "m.onnx")
+    return folder / "m.onnx"
+
+
+def unknown_opset(folder: Path) -> Path:
+    path = write(folder / "m.onnx", FIXABLE)
+    proto = onnx.load(path)
+    proto.opset_import[0].version = 9999
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+def no_opset(folder: Path) -> Path:
+    path = write(folder / "m.onnx", FIXABLE)
+    proto = onnx.load(path)
+    del proto.opset_import[:]
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+def cyclic(folder: Path) -> Path:
+    return write(folder / "m.onnx", "g (float[N] x) => (float[N] y) { a = Add(x, b) b = Neg(a) y = Neg(b) }")
+
+
+def duplicate(folder: Path) -> Path:
+    return write(folder / "m.onnx", "g (float[N] x) => (float[N] y) { y = Neg(x) y = Abs(x) }")
+
+
+def dangling(folder: Path) -> Path:
+    return write(folder / "m.onnx", "g (float[N] x) => (float[N] y) { y = Add(x, nowhere) }")
+
+
+def external(location: str, size: int | None = 16) -> Callable[[Path], Path]:
+    def make(folder: Path) -> Path:
+        home = folder / "home"
+        home.mkdir()
+        tensor = TensorProto(name="w", data_type=1, dims=[4], data_location=TensorProto.EXTERNAL)
+        tensor.external_data.add(key="location", value=location)
+        node = helper.make_node("Add", ["x", "w"], ["y"])
+        infos = [helper.make_tensor_value_info(name, 1, [4]) for name in "xy"]
+        proto = helper.make_model(helper.make_graph([node], "g", infos[:1], infos[1:], [tensor]))
+        (home / "m.onnx").write_bytes(proto.SerializeToString())
+        if size is not None:
+            (folder / "w.bin").write_bytes(bytes(16))
+            (home / "short.bin").write_bytes(bytes(size))
+            (home / "link.bin").symlink_to(folder / "w.bin")
+        return home / "m.onnx"
+
+    return make
+
+
+BAD: dict[str, Callable[[Path], Path]] = {
+    "missing": missing,
+    "empty": empty,
+    "truncated": truncated,
+    "text": text_file,
+    "noise": noise,
+    "no graph": no_graph,
+    "directory": directory,
+    "pipe": pipe,
+    "unknown opset": unknown_opset,
+    "no opset": no_opset,
+    "cyclic": cyclic,
+    "duplicate names": duplicate,
+    "dangling input": dangling,
+    "external missing": external("gone.bin"),
+    "external short": external("short.bin", 15),
+    "external parent": external("../w.bin"),
+    "external absolute": external("/etc/hostname"),
+    "external link": external("link.bin"),
+}
+
+
+@pytest.mark.parametrize("command", ["check", "apply", "verify"])
+@pytest.mark.parametrize("make", BAD.values(), ids=BAD)
+def test_one_line_and_exit_2(tmp_path: Path, make: Callable[[Path], Path], command: str) -> None:
+    path = make(tmp_path)
+    files = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")}
+    start = time.monotonic()
+    code, out, err = run(command, path)
+    assert time.monotonic() - start < 10
+    assert code == 2
+    assert out == ""
+    assert err.startswith("onnxfix: ")
+    assert len(err.splitlines()) == 1, err
+    assert "Traceback" not in err
+    assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")} == files
+
+
+def test_unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "m.onnx", FIXABLE)
+
+    def refuse(self: Path) -> bytes:
+        raise PermissionError(
+            13, "Permission denied"
+        )  # root reads everything, so the mode alone shows nothing
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    code, _, err = run("check", path)
+    assert code == 2
+    assert err == f"onnxfix: {path}: cannot be read: Permission denied\n"
+
+
+def test_one_bad_model_does_not_stop_the_others(tmp_path: Path) -> None:
+    good, bad = write(tmp_path / "good.onnx", FIXABLE), dangling(tmp_path)
+    code, out, err = run("apply", bad, good)
+    assert code == 2
+    assert "nowhere" in err
+    assert (tmp_path / "good.fixed.onnx").is_file()
+    assert "1 unreadable" in out
+
+
+BOMB = """g () => (float[M] y) <int64[1] n = {274877906944}> {
+    big = ConstantOfShape<value = float[1] {1.0}>(n) y = Identity(big) }"""
+HANG = 'g (float[2, 2] x, float[2, 2] z) => (float[M] y) { y = Einsum<equation = "......ii,...jj->...ij">(x, z) }'
+
+
+@pytest.mark.parametrize("text", [BOMB, HANG], ids=["2^38 elements", "malformed Einsum"])
+@pytest.mark.parametrize("command", ["check", "apply"])
+def test_bounded_time_and_memory(tmp_path: Path, text: str, command: str) -> None:
+    path = write(tmp_path / "m.onnx", text)
+    result = subprocess.run(
+        [sys.executable, "-m", "onnxfix", command, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (3 << 30, 3 << 30)),
+    )
+    assert result.returncode in (0, 1, 2, 3)
+    assert result.returncode >= 0, "killed"
+    assert "Traceback" not in result.stderr
+    assert (tmp_path / "m.onnx").is_file()
+
+
+def test_output_folder_that_is_not_there(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.onnx", FIXABLE)
+    code, out, err = run("apply", path, "-o", tmp_path / "no" / "out.onnx")
+    assert (code, out) == (2, "")
+    assert "no such directory" in err
+
+
+@pytest.mark.parametrize("target", ["", "m.onnx"])
+def test_output_that_would_lose_something(tmp_path: Path, target: str) -> None:
+    path = write(tmp_path / "m.onnx", FIXABLE)
+    before = path.read_bytes()
+    code, _, err = run("apply", path, "-o", tmp_path / target)
+    assert code == 2
+    assert len(err.splitlines()) == 1
+    assert path.read_bytes() == before
+
+
+def test_disk_full(tmp_path: Path) -> None:
+    """A limit on file size fails a write halfway, as a full disk does."""
+    shutil.copy(FIXTURES / "vit.legacy.op17.onnx", tmp_path / "m.onnx")
+    before = (tmp_path / "m.onnx").read_bytes()
+    result = subprocess.run(
+        [sys.executable, "-m", "onnxfix", "apply", "--in-place", "--no-verify", str(tmp_path / "m.onnx")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)),
+    )
+    assert result.returncode == 2
+    assert len(result.stderr.splitlines()) == 1, result.stderr
+    assert "cannot be written" in result.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]
+    assert (tmp_path / "m.onnx").read_bytes() == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted(tmp_path: Path, number: signal.Signals) -> None:
+    """A signal in the middle of a verification leaves the model, no temporary file, one line, and exit code 2."""
+    path = tmp_path / "m.onnx"
+    weights = numpy_helper.from_array(np.ones((1024, 1024), np.float32), "w")
+    body = " ".join(f"v{i + 1} = MatMul(v{i}, w)" for i in range(300))
+    proto = parser.parse_model(HEADER + f"g (float[1024, 1024] v0) => (int64[1024, 1024] y) {{ {body} "
+                               "a = Cast<to=7>(v300) y = Cast<to=7>(a) }")  # fmt: skip
+    proto.graph.initializer.append(weights)
+    path.write_bytes(proto.SerializeToString())
+    before = path.read_bytes()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "onnxfix", "apply", "--in-place", "--require", "ort-cpu", str(path)],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    deadline = time.monotonic() + 30
+    while len(list(tmp_path.iterdir())) == 1 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.3)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 2, err
+    assert err.splitlines() == ["onnxfix: interrupted; nothing half-written was left behind"]
+    assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]
+    assert path.read_bytes() == before

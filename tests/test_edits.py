@@ -1,0 +1,236 @@
+"""Edits: links stay right, a refused fix leaves no trace, and only what was meant changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, NodeProto, helper, parser
+
+from onnxfix import edits as ed
+from onnxfix.commit import Transaction, commit
+from onnxfix.edits import Draft
+from onnxfix.errors import EditError
+from onnxfix.graph.overlay import Model
+
+HEADER = '<ir_version: 10, opset_import: ["" : 18]>\n'
+CHAIN = """g (float[N] x, bool c) => (float[N] y) <float[1] w = {1}> {
+    a = Neg(x) b = Abs(a) d = Mul(b, w)
+    y = If (c) <then_branch = t () => (float[N] p) { p = Add(b, d) },
+                else_branch = e () => (float[N] q) { q = Identity(d) }> }"""
+
+
+def proto_of(text: str) -> ModelProto:
+    return parser.parse_model(HEADER + text)
+
+
+def node_at(model: Model, output: str) -> ed.Node:
+    return next(node for node in model.nodes() if node.first_output == output)
+
+
+def assert_links(model: Model) -> None:
+    """The overlay says what a freshly built one says."""
+    fresh = Model(model.proto)
+    assert [s.path for s in model.scopes] == [s.path for s in fresh.scopes]
+    for ours, theirs in zip(model.scopes, fresh.scopes, strict=True):
+        assert sorted(ours.values) == sorted(theirs.values)
+        assert [n.first_output for n in ours.nodes] == [n.first_output for n in theirs.nodes]
+        for a, b in zip(ours.nodes, theirs.nodes, strict=True):
+            assert a.proto == b.proto
+            assert [v and v.name for v in a.inputs] == [v and v.name for v in b.inputs]
+            assert [v and v.name for v in a.outputs] == [v and v.name for v in b.outputs]
+        for name, value in ours.values.items():
+            other = theirs.values[name]
+            assert value.is_output == other.is_output
+            assert sorted((u.node.place, u.index) for u in value.uses) == sorted(
+                (u.node.place, u.index) for u in other.uses
+            ), name
+            assert (value.producer and value.producer.place) == (other.producer and other.producer.place)
+
+
+def bypass_b(model: Model) -> list[ed.Edit]:
+    draft = Draft(node_at(model, "b"))
+    draft.bypass(draft.anchor, model.main.values["a"])
+    return draft.edits
+
+
+def insert_before_d(model: Model) -> list[ed.Edit]:
+    draft = Draft(node_at(model, "d"))
+    doubled = draft.add("Mul", [model.main.values["b"], draft.constant(np.array([2.0], np.float32))])
+    draft.set_input(draft.anchor, 0, doubled)
+    return draft.edits
+
+
+def rename_d(model: Model) -> list[ed.Edit]:
+    return [ed.SetOutput(node_at(model, "d"), 0, "renamed")]
+
+
+def drop_else(model: Model) -> list[ed.Edit]:
+    draft = Draft(node_at(model, "q"))
+    draft.set_input(draft.anchor, 0, model.main.values["x"])
+    return draft.edits
+
+
+def kill_w(model: Model) -> list[ed.Edit]:
+    draft = Draft(node_at(model, "d"))
+    draft.set_input(draft.anchor, 1, model.main.values["x"])
+    return draft.edits
+
+
+def set_and_drop(model: Model) -> list[ed.Edit]:
+    node = node_at(model, "a")
+    return [
+        ed.SetAttribute(node, "alpha", helper.make_attribute("alpha", 1.0)),
+        ed.SetAttribute(node, "beta", helper.make_attribute("beta", 1.0)),
+        ed.SetAttribute(node, "alpha", None),
+        ed.RenameNode(node, "first"),
+    ]
+
+
+FIXES = [bypass_b, insert_before_d, rename_d, drop_else, kill_w, set_and_drop]
+
+
+@pytest.mark.parametrize("make", FIXES)
+def test_links_after_a_fix(make: Callable[[Model], list[ed.Edit]]) -> None:
+    model = Model(proto_of(CHAIN))
+    before = model.proto.SerializeToString(deterministic=True)
+    commit(model, [make(model)], "TST001")
+    assert model.proto.SerializeToString(deterministic=True) != before
+    assert_links(model)
+
+
+@pytest.mark.parametrize("make", FIXES)
+def test_refused_fix_leaves_no_trace(make: Callable[[Model], list[ed.Edit]]) -> None:
+    model = Model(proto_of(CHAIN))
+    before = model.proto.SerializeToString(deterministic=True)
+    broken = [*make(model), ed.SetInput(node_at(model, "a"), 0, "no such value")]
+    transaction = Transaction(model)
+    with pytest.raises(EditError):
+        transaction.apply(broken, "TST001")
+    transaction.close()
+    assert model.proto.SerializeToString(deterministic=True) == before
+    assert_links(model)
+
+
+@pytest.mark.parametrize("first", FIXES)
+@pytest.mark.parametrize("second", FIXES)
+def test_refused_fix_spares_its_neighbour(
+    first: Callable[[Model], list[ed.Edit]], second: Callable[[Model], list[ed.Edit]]
+) -> None:
+    alone, both = Model(proto_of(CHAIN)), Model(proto_of(CHAIN))
+    commit(alone, [first(alone)], "TST001")
+    transaction = Transaction(both)
+    broken = [*second(both), ed.SetInput(node_at(both, "a"), 0, "no such value")]
+    transaction.apply(first(both), "TST001")
+    with pytest.raises(EditError):
+        transaction.apply(broken, "TST001")
+    transaction.close()
+    assert both.proto.SerializeToString(deterministic=True) == alone.proto.SerializeToString(
+        deterministic=True
+    )
+    assert_links(both)
+
+
+def test_what_nobody_reads_any_more_goes() -> None:
+    model = Model(proto_of(CHAIN))
+    draft = Draft(node_at(model, "q"))
+    for use in model.main.values["d"].uses:
+        draft.set_input(use.node, use.index, model.main.values["x"])
+    commit(model, [draft.edits])
+    assert [n.op_type for n in model.main.nodes] == ["Neg", "Abs", "If"]
+    assert not model.proto.graph.initializer
+    assert_links(model)
+
+
+def test_dead_before_stays() -> None:
+    text = "g (float[N] x) => (float[N] y) { dead = Neg(x) a = Abs(x) y = Identity(a) }"
+    model = Model(proto_of(text))
+    draft = Draft(node_at(model, "y"))
+    draft.set_input(draft.anchor, 0, model.main.values["x"])
+    commit(model, [draft.edits])
+    assert [n.first_output for n in model.main.nodes] == ["dead", "y"]
+
+
+def test_graph_output_keeps_its_name_when_bypassed() -> None:
+    model = Model(proto_of("g (float[N] x) => (float[N] y) { a = Neg(x) b = Abs(a) y = Identity(a) }"))
+    node = node_at(model, "y")
+    draft = Draft(node)
+    draft.bypass(node, model.main.values["a"])
+    commit(model, [draft.edits])
+    assert [(n.op_type, n.first_output) for n in model.main.nodes] == [("Neg", "y"), ("Abs", "b")]
+    assert model.main.nodes[1].inputs[0] is model.main.values["y"]
+    assert_links(model)
+
+
+REFUSED: dict[str, Callable[[Model], ed.Edit]] = {
+    "used": lambda m: ed.RemoveNode(node_at(m, "a")),
+    "output": lambda m: ed.RemoveNode(node_at(m, "y")),
+    "rename output": lambda m: ed.SetOutput(node_at(m, "y"), 0, "z"),
+    "uses of output": lambda m: ed.ReplaceUses(m.main.values["y"], "x"),
+    "clash": lambda m: ed.AddNode(m.main, NodeProto(op_type="Neg", input=["x"], output=["a"])),
+    "clash outside": lambda m: ed.AddNode(
+        node_at(m, "p").scope, NodeProto(op_type="Neg", input=["x"], output=["a"])
+    ),
+    "initializer clash": lambda m: ed.AddInitializer(m.main, helper.make_tensor("p", 1, [1], [0.0])),
+    "initializer in use": lambda m: ed.RemoveInitializer(m.main.values["w"]),
+    "gap": lambda m: ed.SetInput(node_at(m, "a"), 3, "x"),
+    "inner name": lambda m: ed.SetInput(node_at(m, "a"), 0, "p"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("make", REFUSED.values(), ids=REFUSED)
+def test_harm_is_refused(make: Callable[[Model], ed.Edit]) -> None:
+    model = Model(proto_of(CHAIN))
+    before = model.proto.SerializeToString(deterministic=True)
+    with pytest.raises(EditError):
+        commit(model, [[make(model)]])
+    assert model.proto.SerializeToString(deterministic=True) == before
+
+
+def test_touched_nodes_are_marked_from_ir_10_on() -> None:
+    for ir_version, wanted in ((10, [{}, {"onnxfix": "TST001,TST002"}]), (9, [{}, {}])):
+        proto = proto_of("g (float[N] x) => (float[N] y) { a = Neg(x) y = Abs(a) }")
+        proto.ir_version = ir_version
+        model = Model(proto)
+        for code in ("TST002", "TST001", "TST001"):
+            commit(model, [[ed.RenameNode(node_at(model, "y"), code)]], code)
+        marks = [{p.key: p.value for p in node.metadata_props} for node in proto.graph.node]
+        assert marks == wanted
+
+
+def test_constants_in_functions_and_old_models_are_nodes() -> None:
+    text = """g (float[N] x) => (float[N] y) { y = my.f(x) }
+    <opset_import: ["" : 18], domain: "my"> f (x) => (y) { y = Neg(x) }"""
+    proto = parser.parse_model('<ir_version: 10, opset_import: ["" : 18, "my" : 1]>' + text)
+    model = Model(proto)
+    draft = Draft(next(n for n in model.nodes() if n.op_type == "Neg"))
+    draft.set_input(draft.anchor, 0, draft.constant(np.ones(1, np.float32)))
+    commit(model, [draft.edits])
+    assert [n.op_type for n in model.functions[0].nodes] == ["Constant", "Neg"]
+    old = proto_of("g (float[N] x) => (float[N] y) { y = Neg(x) }")
+    old.ir_version = 3
+    model = Model(old)
+    draft = Draft(node_at(model, "y"))
+    draft.set_input(draft.anchor, 0, draft.constant(np.ones(1, np.float32)))
+    commit(model, [draft.edits])
+    assert [n.op_type for n in old.graph.node] == ["Constant", "Neg"]
+
+
+def test_sorting_moves_only_what_must_move() -> None:
+    model = Model(
+        proto_of("g (float[N] x) => (float[N] y) { c = Neg(b) a = Abs(x) b = Exp(a) y = Add(c, a) }")
+    )
+    commit(model, [[ed.SortNodes(model.main)]])
+    assert [n.output[0] for n in model.proto.graph.node] == ["a", "b", "c", "y"]
+    onnx.checker.check_model(model.proto)
+
+
+def test_value_info_of_removed_values_goes_and_of_others_stays() -> None:
+    proto = onnx.shape_inference.infer_shapes(proto_of(CHAIN))
+    assert {info.name for info in proto.graph.value_info} >= {"a", "b", "d"}
+    model = Model(proto)
+    commit(model, [bypass_b(model)])
+    assert "b" not in {info.name for info in proto.graph.value_info}
+    assert {info.name for info in proto.graph.value_info} >= {"a", "d"}

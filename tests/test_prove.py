@@ -1,0 +1,260 @@
+"""Proof and withdrawal: wrong fixes are found, named and undone; right ones stand; nothing unproven is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import parser
+
+import onnxfix
+from onnxfix.contract import interface_changes, untouched_changes
+from onnxfix.edits import Draft, SetValueInfo
+from onnxfix.graph.overlay import Model, Node
+from onnxfix.registry import Registry
+from onnxfix.report import Report
+from onnxfix.rule import Fix, Match, Rule, Safety, rule
+
+HEADER = '<ir_version: 10, opset_import: ["" : 18, "custom" : 1]>\n'
+MODEL = """g (float[N, 4] x) => (float[N, 4] y) {
+    a = Identity(x) b = Abs(a) c = Identity(b) d = Neg(c) e = Neg(d) f = Exp(e) h = Identity(f) y = Sqrt(h) }"""
+
+
+@rule("AAA001", ops=["Identity"], safety=Safety.EXACT)
+def identity(node: Node, model: Model) -> Iterator[Match]:
+    """A correct rule."""
+    source = node.input(0)
+    assert source is not None
+    draft = Draft(node)
+    draft.bypass(node, source)
+    yield Match("Identity", node=node, fix=Fix("drop it", draft.edits))
+
+
+def swap(node: Node, op_type: str, safety: Safety = Safety.EXACT) -> Match:
+    draft = Draft(node)
+    draft.remove(node)
+    draft.add(op_type, [node.input(0)], output=node.first_output)
+    return Match("swap", node=node, fix=Fix(f"make it {op_type}", draft.edits, safety))
+
+
+@rule("BBB001", ops=["Abs"], safety=Safety.EXACT)
+def wrong_abs(node: Node, model: Model) -> Iterator[Match]:
+    """Wrong for negative values, and says it is exact."""
+    yield swap(node, "Identity")
+
+
+@rule("BBB002", ops=["Sqrt"], safety=Safety.EXACT)
+def wrong_sqrt(node: Node, model: Model) -> Iterator[Match]:
+    """Wrong everywhere."""
+    yield swap(node, "Exp")
+
+
+@rule("BBB003", ops=["Sqrt"], safety=Safety.UNSAFE)
+def unsafe_sqrt(node: Node, model: Model) -> Iterator[Match]:
+    """Wrong everywhere, and says so."""
+    yield swap(node, "Exp", Safety.UNSAFE)
+
+
+@rule("BBB004", ops=["Sqrt"], safety=Safety.EXACT)
+def invalid_sqrt(node: Node, model: Model) -> Iterator[Match]:
+    """Makes a model that no backend loads."""
+    yield swap(node, "NoSuchOperator")
+
+
+def use(monkeypatch: pytest.MonkeyPatch, rules: Sequence[Rule]) -> None:
+    monkeypatch.setattr("onnxfix.api.registry", lambda: Registry(tuple(rules), ()))
+
+
+def apply(path: Path, **more: object) -> tuple[Report, Path]:
+    out = path.with_name("out.onnx")
+    return onnxfix.apply(path, out, **more), out  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(parser.parse_model(HEADER + MODEL).SerializeToString())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("rules", "codes"),
+    [
+        ([identity, wrong_abs], ["BBB001"]),
+        ([identity, wrong_sqrt], ["BBB002"]),
+        ([identity, invalid_sqrt], ["BBB004"]),
+        ([identity, wrong_abs, wrong_sqrt], ["BBB001", "BBB002"]),
+        ([wrong_abs], ["BBB001"]),
+    ],
+    ids=lambda value: "+".join(str(getattr(item, "code", item)) for item in value),
+)
+def test_culprits_are_withdrawn_and_the_rest_stands(
+    model: Path, monkeypatch: pytest.MonkeyPatch, rules: list[Rule], codes: list[str]
+) -> None:
+    use(monkeypatch, rules)
+    report, out = apply(model)
+    assert sorted(item.code for item in report.withdrawn) == codes
+    assert all("ort-cpu" in item.reason or "contract" in item.reason for item in report.withdrawn)
+    assert report.verdict is not None
+    assert report.verdict.passed
+    assert report.exit_code(None) == 1
+    fixed = onnx.load(out)
+    ops = [node.op_type for node in fixed.graph.node]
+    assert ops.count("Identity") == (0 if identity in rules else 3)
+    assert "Abs" in ops
+    assert "Sqrt" in ops
+    assert sorted(p.name for p in model.parent.iterdir()) == ["m.onnx", "out.onnx"]
+    if identity not in rules:
+        assert out.read_bytes() == model.read_bytes()
+
+
+def test_right_fixes_are_not_withdrawn(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, [identity])
+    report, _ = apply(model)
+    assert not report.withdrawn
+    assert len(report.applied) == 3
+    assert report.exit_code() == 0
+
+
+def test_unsafe_change_is_made_and_said(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, [identity, unsafe_sqrt])
+    report, out = apply(model, unsafe_fixes=True)
+    assert {item.code for item in report.applied} == {"AAA001", "BBB003"}
+    assert "Sqrt" not in [node.op_type for node in onnx.load(out).graph.node]
+    assert any("BBB003" in note and "ort-cpu" in note for note in report.notes)
+    report, out = apply(model)
+    assert {item.code for item in report.applied} == {"AAA001"}
+
+
+def test_wrong_exact_fix_is_withdrawn_under_unsafe_fixes_too(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, [wrong_abs, unsafe_sqrt])
+    report, out = apply(model, unsafe_fixes=True)
+    assert [item.code for item in report.withdrawn] == ["BBB001"]
+    assert [item.code for item in report.applied] == ["BBB003"]
+    assert "Abs" in [node.op_type for node in onnx.load(out).graph.node]
+
+
+def test_what_no_rung_can_run_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "m.onnx"
+    text = MODEL.replace("y = Sqrt(h)", "y = custom.Magic(h)")
+    path.write_bytes(parser.parse_model(HEADER + text).SerializeToString())
+    use(monkeypatch, [identity])
+    report, out = apply(path)
+    assert report.verdict is not None
+    assert not report.verdict.failed
+    assert not report.verdict.passed
+    assert report.exit_code() == 3
+    assert not out.exists()
+    assert report.output == ""
+    report, out = apply(path, verify=False)
+    assert report.exit_code() == 0
+    assert out.exists()
+
+
+def test_required_rung_that_cannot_run_fails_without_blaming_a_fix(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, [identity])
+    report, out = apply(model, require=["trt-gpu"])
+    assert not report.withdrawn
+    assert report.exit_code() == 3
+    assert not out.exists()
+
+
+def test_shape_scalar_against_one_is_a_failure(tmp_path: Path) -> None:
+    a = parser.parse_model(
+        HEADER
+        + "g (float[4] x) => (float[M] y) <int64[0] s = {}> { t = ReduceSum<keepdims=0>(x) y = Reshape(t, s) }"
+    )
+    b = parser.parse_model(
+        HEADER
+        + "g (float[4] x) => (float[M] y) <int64[1] s = {1}> { t = ReduceSum<keepdims=0>(x) y = Reshape(t, s) }"
+    )
+    for proto in (a, b):
+        proto.graph.output[0].type.tensor_type.ClearField("shape")
+    assert onnxfix.verify(a, a).verdict.passed  # type: ignore[union-attr]
+    assert onnxfix.verify(a, b).verdict.failed  # type: ignore[union-attr]
+
+
+def changed(change: str) -> tuple[onnx.ModelProto, onnx.ModelProto]:
+    text = """g (float[N, 4] x, float[1] w = {1}) => (float[N, 4] y) { a = Mul(x, w) y = Neg(a) }"""
+    before = parser.parse_model(HEADER + text)
+    before.metadata_props.add(key="k", value="v")
+    after = onnx.ModelProto()
+    after.CopyFrom(before)
+    exec(change, {"m": after, "onnx": onnx})
+    return before, after
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "m.graph.input[0].name = 'z'",
+        "m.graph.input[0].type.tensor_type.elem_type = 10",
+        "m.graph.input[0].type.tensor_type.shape.dim[0].dim_param = 'M'",
+        "m.graph.input[0].type.tensor_type.shape.dim[0].dim_value = 1",
+        "m.graph.output[0].type.tensor_type.ClearField('shape')",
+        "m.graph.output.add().CopyFrom(m.graph.output[0])",
+        "del m.graph.input[1]",
+        "del m.graph.initializer[:]",
+        "m.graph.initializer[0].float_data[0] = 2",
+        "m.opset_import[0].version = 19",
+        "m.ir_version = 9",
+        "del m.metadata_props[:]",
+        "m.producer_name = 'x'",
+        "m.graph.doc_string = 'x'",
+        "m.graph.name = 'x'",
+        "m.graph.quantization_annotation.add(tensor_name='a')",
+        "m.training_info.add()",
+        "m.functions.add(name='f')",
+        "m.MergeFromString(b'\\xfa\\x7f\\x01x')",
+    ],
+)
+def test_contract_sees_every_change_of_the_interface(change: str) -> None:
+    before, after = changed(change)
+    assert interface_changes(before, before) == []
+    found = interface_changes(before, after)
+    assert found
+    assert all("\n" not in line for line in found)
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ("m.graph.node[0].name = 'n'", "a"),
+        ("m.graph.node[1].op_type = 'Abs'", "y"),
+        ("del m.graph.node[1]", "y"),
+        ("m.graph.node.add(op_type='Neg', input=['x'], output=['new'])", "new"),
+        ("m.graph.value_info.add(name='a')", "a"),
+        ("m.graph.initializer[0].float_data[0] = 2", "w"),
+    ],
+)
+def test_contract_sees_untouched_parts_change(change: str, name: str) -> None:
+    before, after = changed(change)
+    assert untouched_changes(before, before, frozenset()) == []
+    assert untouched_changes(before, after, frozenset())
+    assert untouched_changes(before, after, frozenset({name})) == []
+
+
+def test_rule_that_lies_about_value_info_is_caught_by_no_rung_but_changes_nothing_else(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A declaration is not computation; the contract still demands that only named values change."""
+
+    @rule("CCC001", ops=["Abs"], safety=Safety.EXACT)
+    def declare(node: Node, model: Model) -> Iterator[Match]:
+        """Declares the type of its output."""
+        if node.outputs[0].declared is None:  # type: ignore[union-attr]
+            info = onnx.helper.make_tensor_value_info(node.first_output, 1, ["N", 4])
+            yield Match(
+                "undeclared", node=node, fix=Fix("declare", [SetValueInfo(node.scope, info.name, info)])
+            )
+
+    use(monkeypatch, [declare])
+    report, out = apply(model)
+    assert not report.withdrawn
+    assert [info.name for info in onnx.load(out).graph.value_info] == ["b"]

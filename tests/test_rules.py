@@ -1,0 +1,34 @@
+"""Every example of every installed rule holds."""
+
+from __future__ import annotations
+
+import pytest
+
+from onnxfix.registry import registry
+from onnxfix.rule import Example, Rule
+from onnxfix.testing import check_example
+
+CASES = [
+    pytest.param(rule, example, id=f"{rule.code}-{number}-{example.why[:50]}")
+    for rule in registry().rules
+    for number, example in enumerate(rule.examples)
+]
+
+
+@pytest.mark.parametrize(("rule", "example"), CASES)
+def test_example(rule: Rule, example: Example) -> None:
+    check_example(rule, example)
+
+
+def test_all_packs_load() -> None:
+    assert not registry().warnings
+    assert registry().rules
+
+
+@pytest.mark.parametrize("rule", registry().rules, ids=lambda rule: rule.code)
+def test_rule_is_documented(rule: Rule) -> None:
+    assert "## Why it matters" in rule.doc
+    assert "## Fix" in rule.doc
+    assert any(e.after is None and not e.detect for e in rule.examples), "no silent example"
+    assert any(e.after is not None or e.detect for e in rule.examples), "no flagged example"
+    assert rule.name not in ("", rule.code)

@@ -9,6 +9,7 @@ table of medians with the growth from step to step; whole-process times are for 
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 import subprocess
 import sys
@@ -70,17 +71,23 @@ def seconds(data: bytes, fix: bool) -> float:
 
 def main() -> None:
     """Run as the module's docstring says."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=3)
     runs = parser.parse_args().runs
     print("| work | " + " | ".join(f"{size:,}" for size in SIZES) + " | growth |")
     print("|---|" + "---|" * (len(SIZES) + 1))
-    for label, hazards, fix in (("check", False, False), ("check, hazards", True, False), ("fix", True, True)):
+    for label, hazards, fix in (
+        ("check", False, False),
+        ("check, hazards", True, False),
+        ("fix", True, True),
+    ):
         times = []
         for size in SIZES:
             data = chain(size, hazards).SerializeToString()
             times.append(statistics.median(seconds(data, fix) for _ in range(runs)))
-        growth = ", ".join(f"{b / a:.1f}×" for a, b in zip(times, times[1:], strict=False))
+        growth = ", ".join(f"{b / a:.1f}×" for a, b in itertools.pairwise(times))
         print(f"| {label} | " + " | ".join(f"{t:.3f} s" for t in times) + f" | {growth} |", flush=True)
     model = Path(__file__).parent.parent / "fixtures" / "swin.legacy.op13.onnx"
     for name, command in {

@@ -19,6 +19,7 @@ from typing import Any, Literal
 _HEADER = struct.Struct(">Q")
 _PR_SET_PDEATHSIG = 1
 _TAIL_BYTES = 4096
+_CALL_BEGINS = b"\0onnxfix\0\n"
 Status = Literal["ok", "error", "crash", "timeout", "memory"]
 NO_MEMORY = re.compile(
     r"bad_alloc|bad allocation|MemoryError|out of memory|(failed|unable) to allocate|cannot allocate",
@@ -50,11 +51,9 @@ class Tail:
     def add(self, data: bytes) -> None:
         self._data = (self._data + data)[-_TAIL_BYTES:]
 
-    def clear(self) -> None:
-        self._data = b""
-
     def text(self) -> str:
-        return self._data.decode("utf-8", "replace")
+        """What was said since the last call began. The pipe may still hold words of the one before."""
+        return self._data.rpartition(_CALL_BEGINS)[2].decode("utf-8", "replace")
 
 
 def obituary(code: int, tail: str) -> tuple[Status, str]:
@@ -248,6 +247,8 @@ def serve() -> None:
         try:
             link.timeout, target, args, kwargs = pickle.loads(frame)
             arm(link.timeout)
+            with contextlib.suppress(OSError):  # foreign code may have closed it
+                os.write(2, _CALL_BEGINS)
             reply = invoke(_dispatch, (target, args, kwargs), {})
         except BaseException as error:  # the request itself does not unpickle here
             reply = pickle.dumps(("done", "error", None, one_line(error)), protocol=5)

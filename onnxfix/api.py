@@ -64,7 +64,6 @@ def check(
         nodes_after=nodes,
         seconds=time.perf_counter() - start,
         problems=tuple(dict.fromkeys(problems)),
-        notes=registry().warnings,
         model=loaded.proto,
     )
 
@@ -135,7 +134,7 @@ def apply(
             nodes_after=_count(loaded, result.proto),
             rounds=run.rounds,
             problems=run.problems,
-            notes=(*registry().warnings, *result.notes),
+            notes=result.notes,
             model=result.proto,
         )
         if destination is not None and result.verdict.passed:

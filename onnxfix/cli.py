@@ -239,7 +239,7 @@ def explain(code: Annotated[str, typer.Argument(help="A rule's code or name.", s
 
 
 @app.command()
-def rules(select: Select = None, ignore: Ignore = None, format: FormatOption = Format.text) -> None:
+def rules(select: Select = None, format: FormatOption = Format.text) -> None:
     """List the rules: code, name, severity, safety of the fix, and what they find."""
     from onnxfix.registry import registry
     from onnxfix.render.rules import rules_json, rules_lines
@@ -247,11 +247,10 @@ def rules(select: Select = None, ignore: Ignore = None, format: FormatOption = F
 
     try:
         found = registry()
-        chosen = found.choose(_split(select) or ["ALL"], _split(ignore))
+        chosen = found.matching(_split(select))
     except OnnxfixError as error:
         _die(error)
-    for warning in found.warnings:
-        typer.echo(f"onnxfix: warning: {warning}", err=True)
+    _warn(found.warnings)
     if format is Format.json:
         typer.echo(rules_json(chosen))
     else:
@@ -268,6 +267,7 @@ def _run(
     verbose: bool,
 ) -> NoReturn:
     """Work through the models, print as results come, and exit with the worst code."""
+    from onnxfix.registry import registry
     from onnxfix.render.json import render_json
     from onnxfix.render.progress import Steps
     from onnxfix.render.text import console, print_lines, render_report, render_summary
@@ -301,13 +301,15 @@ def _run(
                 if format is Format.text:
                     steps.pause()
                     print_lines(out, render_report(result, quiet=quiet, verbose=verbose))
+        warnings = registry().warnings if done else ()
+        _warn(warnings)
         if format is Format.text and len(models) > 1:
             print_lines(out, render_summary(done, errors))
         if format is Format.json:
-            sys.stdout.write(render_json(done, errors) + "\n")
+            sys.stdout.write(render_json(done, errors, warnings) + "\n")
             sys.stdout.flush()
         if report_file is not None:
-            _write_report(report_file, render_json(done, errors))
+            _write_report(report_file, render_json(done, errors, warnings))
     except KeyboardInterrupt:
         typer.echo("onnxfix: interrupted; nothing half-written was left behind", err=True)
         raise typer.Exit(2) from None
@@ -317,6 +319,11 @@ def _run(
         sys.stderr.close()  # the reader went away (``| head``); the interpreter must not complain at exit
         raise typer.Exit(max(codes)) from None
     raise typer.Exit(max(codes))
+
+
+def _warn(warnings: tuple[str, ...]) -> None:
+    for warning in warnings:
+        typer.echo(f"onnxfix: warning: {warning}", err=True)
 
 
 def _failed(path: Path, message: str, errors: list[tuple[str, str]], codes: list[int]) -> None:

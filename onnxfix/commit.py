@@ -116,10 +116,15 @@ class Transaction:
         self._touch(node.scope)
         for index in range(len(node.inputs)):
             self._disconnect(node, index)
-        for inner in [scope for sub in node.subgraphs for scope in sub.walk()]:
+        inside = [scope for sub in node.subgraphs for scope in sub.walk()]
+        for inner in inside:
             for child in inner.nodes:
                 for index in range(len(child.inputs)):
                     self._disconnect(child, index)
+            for outer in inner.outputs:
+                if outer.scope not in inside:  # a branch that returned an outer value
+                    self._set(outer, "pins", outer.pins - 1)
+                    self._loose.append(outer)
         for value in node.outputs:
             if value is not None:
                 self._orphan(value)

@@ -188,9 +188,7 @@ def prove(
                 notes.append(
                     f"UNSAFE fixes ({', '.join(codes)}) changed the model as asked: {_reason(second)}"
                 )
-    changed = bool(run.applied)
-    if changed and verdict.passed:
-        wire.write(wire.serialize(proto), prover.temporary)
+    changed = bool(run.applied)  # and the file judged last is the one that was settled on
     return Result(
         proto if changed else loaded.proto,
         run,

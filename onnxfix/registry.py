@@ -40,25 +40,40 @@ class Registry:
     def choose(self, select: Sequence[str] | None = None, ignore: Sequence[str] | None = None) -> list[Rule]:
         """Rules by selectors: a code, the beginning of codes (``CST``), a name, or ``ALL``.
 
-        Without ``select``, the rules that are on by default. The more specific selector wins, as in ruff:
+        Without ``select``, the rules that are on by default. A rule that is off by default wants its own code or
+        name: a family or ``ALL`` does not bring it in. The more specific selector wins, as in ruff:
         ``select=["CST"], ignore=["CST002"]`` leaves the others of the family.
 
         Raises:
             UsageError: a selector matches no rule.
         """
-        for selector in (*(select or ()), *(ignore or ())):
+        self._known((*(select or ()), *(ignore or ())))
+        chosen = []
+        for rule in self.rules:
+            wanted = max((_strength(s, rule) for s in select), default=0) if select else int(rule.default)
+            unwanted = max((_strength(s, rule) for s in ignore or ()), default=0)
+            if wanted > unwanted and (rule.default or wanted == _OWN):
+                chosen.append(rule)
+        return chosen
+
+    def matching(self, select: Sequence[str] | None = None) -> list[Rule]:
+        """Rules that a selector matches, on by default or not; all of them without one. For lists and pages.
+
+        Raises:
+            UsageError: a selector matches no rule.
+        """
+        self._known(select or ())
+        return [rule for rule in self.rules if not select or any(_strength(s, rule) for s in select)]
+
+    def _known(self, selectors: Sequence[str]) -> None:
+        for selector in selectors:
             if not any(_strength(selector, rule) for rule in self.rules):
                 broken = "".join(f"; {warning}" for warning in self.warnings)
                 raise UsageError(f"no rule matches {selector!r}; 'onnxfix rules' lists them{broken}")
-        chosen = []
-        for rule in self.rules:
-            wanted = (
-                max((_strength(s, rule) for s in select or ()), default=0) if select else int(rule.default)
-            )
-            unwanted = max((_strength(s, rule) for s in ignore or ()), default=0)
-            if wanted > unwanted or (wanted and not unwanted):
-                chosen.append(rule)
-        return chosen
+
+
+_OWN = 100
+"""Strength of a selector that names one rule."""
 
 
 def _strength(selector: str, rule: Rule) -> int:
@@ -67,7 +82,7 @@ def _strength(selector: str, rule: Rule) -> int:
     if text.upper() == "ALL":
         return 1
     if text.lower() == rule.name or text.upper() == rule.code:
-        return 100
+        return _OWN
     return len(text) + 1 if text and rule.code.startswith(text.upper()) else 0
 
 

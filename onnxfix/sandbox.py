@@ -197,7 +197,6 @@ class Worker:
             return Outcome("error", message=f"the arguments of {target} cannot be sent: {one_line(error)}")
         self.start()
         assert self._child is not None
-        self._child.tail.clear()
         try:
             self._child.send(payload, timeout)
             return self._receive(self._child, timeout)

@@ -7,6 +7,7 @@ attribute, an operand of lower rank), placed on or beside the trap, so that the 
 
 Models are ONNX text; what text cannot say is added by ``patch``.
 """
+# Long because: a table of small models, one or more for each way in which another tool breaks models.
 
 from __future__ import annotations
 

@@ -1,9 +1,15 @@
-"""Judges inferred shapes, types and values by what ONNX Runtime or given outputs really have."""
+"""Judges inferred shapes, types and values by what ONNX Runtime or given outputs really have.
+
+``python tests/shape_oracle.py nodes|data`` judges every model that the onnx package ships for its own tests.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +32,12 @@ class Verdict:
     ranks: int = 0
     unknown_ranks: int = 0
     unknown_types: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.dims} dimensions ({self.undecided} undecided), {self.values} integer tensors, {self.ranks} ranks "
+            f"({self.unknown_ranks} unknown), {self.unknown_types} types unknown, {len(self.wrong)} wrong"
+        )
 
     def __iadd__(self, other: Verdict) -> Verdict:
         self.wrong += other.wrong
@@ -56,7 +68,9 @@ def run_all(proto: ModelProto, feeds: Mapping[str, np.ndarray[Any, Any]]) -> dic
     return dict(zip(names, results, strict=True))
 
 
-def judge(proto: ModelProto, feeds: Mapping[str, Any], results: Mapping[str, Any], shapes: Shapes | None = None) -> Verdict:
+def judge(
+    proto: ModelProto, feeds: Mapping[str, Any], results: Mapping[str, Any], shapes: Shapes | None = None
+) -> Verdict:
     """Compare what was inferred for ``proto`` with ``results`` (arrays by name) of an execution on ``feeds``.
 
     Symbols of graph inputs are bound to what was fed; a symbol that depends on data, to the first value it names.
@@ -101,7 +115,9 @@ class _Judge:
             return
         self.verdict.ranks += 1
         if len(shape) != actual.ndim:
-            self.verdict.wrong.append(f"{value.name}: rank {len(shape)}, really {actual.ndim} {_producer(value)}")
+            self.verdict.wrong.append(
+                f"{value.name}: rank {len(shape)}, really {actual.ndim} {_producer(value)}"
+            )
             return
         for axis, dim in enumerate(shape):
             self._dim(f"{value.name}.{axis}", dim, actual.shape[axis], value)
@@ -128,7 +144,9 @@ class _Judge:
             right = elem == onnx.TensorProto.STRING
         else:
             # ONNX Runtime hands out types that numpy lacks as integers of the same width.
-            right = actual.dtype == expected or (expected.kind == "V" and actual.dtype.itemsize == expected.itemsize)
+            right = actual.dtype == expected or (
+                expected.kind == "V" and actual.dtype.itemsize == expected.itemsize
+            )
             right = right or (elem > 16 and actual.dtype.kind in "iuV")
         if not right:
             name = onnx.TensorProto.DataType.Name(elem)
@@ -146,7 +164,9 @@ class _Judge:
         elif found != actual:
             self.verdict.wrong.append(f"{what}: {dim} = {found}, really {actual} {_producer(value)}")
         if not dim.lo <= actual <= dim.hi:
-            self.verdict.wrong.append(f"{what}: {dim} in [{dim.lo}, {dim.hi}], really {actual} {_producer(value)}")
+            self.verdict.wrong.append(
+                f"{what}: {dim} in [{dim.lo}, {dim.hi}], really {actual} {_producer(value)}"
+            )
 
     def _value(self, value: Value, actual: Any) -> None:
         known = self.shapes.value(value)
@@ -163,3 +183,120 @@ class _Judge:
 
 def _producer(value: Value) -> str:
     return f"({value.producer.op_type})" if value.producer is not None else ""
+
+
+def random_feeds(proto: ModelProto, sizes: Mapping[str, int], seed: int) -> dict[str, np.ndarray[Any, Any]]:
+    """An array for every input that has no default; integers and booleans are 0 or 1, so that indices are valid."""
+    rng = np.random.default_rng(seed)
+    defaults = {tensor.name for tensor in proto.graph.initializer}
+    feeds = {}
+    for info in proto.graph.input:
+        if info.name in defaults:
+            continue
+        tensor = info.type.tensor_type
+        dims = [sizes[d.dim_param] if d.dim_param else d.dim_value for d in tensor.shape.dim]
+        dtype = helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+        array = rng.integers(0, 2, dims) if dtype.kind in "iub" else rng.standard_normal(dims)
+        feeds[info.name] = array.astype(dtype)
+    return feeds
+
+
+def symbolised(proto: ModelProto, inputs: Sequence[Any], constants: bool) -> ModelProto:
+    """A copy in which no input's size is known; with ``constants``, small integer inputs become initializers."""
+    copy = ModelProto()
+    copy.CopyFrom(proto)
+    kept = []
+    for info, array in zip(proto.graph.input, inputs, strict=False):
+        if info.type.WhichOneof("value") != "tensor_type":
+            kept.append(info)
+            continue
+        if constants and isinstance(array, np.ndarray) and array.dtype.kind in "iub" and array.size < 64:
+            copy.graph.initializer.append(numpy_helper.from_array(array, info.name))
+            copy.graph.initializer[-1].data_type = info.type.tensor_type.elem_type
+            continue
+        fresh = onnx.ValueInfoProto()
+        fresh.CopyFrom(info)
+        for axis, dim in enumerate(fresh.type.tensor_type.shape.dim):
+            dim.dim_param = f"{info.name}_{axis}"
+        kept.append(fresh)
+    del copy.graph.input[:]
+    copy.graph.input.extend(kept)
+    for output in copy.graph.output:
+        if output.type.WhichOneof("value") == "tensor_type":
+            output.type.tensor_type.ClearField("shape")
+    return copy
+
+
+MODES = ("static", "symbolic", "constants")
+
+
+def judge_case(proto: ModelProto, inputs: Sequence[Any], outputs: Sequence[Any], mode: str) -> Verdict:
+    """One model of ONNX's own with its data: outputs as given, what lies between as ONNX Runtime has it, if it runs."""
+    feeds = {info.name: array for info, array in zip(proto.graph.input, inputs, strict=False)}
+    given = {info.name: array for info, array in zip(proto.graph.output, outputs, strict=False)}
+    if mode != "static":
+        proto = symbolised(proto, inputs, constants=mode == "constants")
+    try:
+        found = run_all(proto, {k: v for k, v in feeds.items() if v is not None})
+    except Exception:
+        found = {}  # not every operator and type exists in ONNX Runtime: the given outputs are judged alone
+    return judge(proto, feeds, {**found, **given})
+
+
+def node_cases() -> list[Any]:
+    """ONNX's 1,884 node models with inputs and expected outputs."""
+    from onnx.backend.test.case.node import collect_testcases
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return list(collect_testcases(None))
+
+
+def data_cases() -> Iterator[tuple[str, ModelProto, list[Any], list[Any]]]:
+    """The models under onnx/backend/test/data, with data where there are some (else random)."""
+    root = Path(onnx.__file__).parent / "backend" / "test" / "data"
+    for path in sorted(root.rglob("*.onnx")):
+        proto = onnx.load(path)
+        defaults = {tensor.name: numpy_helper.to_array(tensor) for tensor in proto.graph.initializer}
+        folders = sorted(path.parent.glob("test_data_set_*")) or [None]
+        for folder in folders:
+            if folder is None:
+                feeds = {**random_feeds(proto, {}, 0), **defaults}
+                yield path.name, proto, [feeds.get(i.name) for i in proto.graph.input], []
+                continue
+            needed = [info for info in proto.graph.input if info.name not in defaults]
+            read = {i.name: _read(folder / f"input_{k}.pb", i.type) for k, i in enumerate(needed)}
+            inputs = [read.get(i.name, defaults.get(i.name)) for i in proto.graph.input]
+            outputs = [_read(folder / f"output_{k}.pb", o.type) for k, o in enumerate(proto.graph.output)]
+            yield path.parent.name, proto, inputs, outputs
+
+
+def _read(path: Path, kind: onnx.TypeProto) -> Any:
+    if not path.exists():
+        return None
+    if kind.WhichOneof("value") == "sequence_type":
+        return numpy_helper.to_list(onnx.SequenceProto.FromString(path.read_bytes()))
+    if kind.WhichOneof("value") == "optional_type":
+        return numpy_helper.to_optional(onnx.OptionalProto.FromString(path.read_bytes()))
+    return numpy_helper.to_array(TensorProto.FromString(path.read_bytes()))
+
+
+def main(what: str) -> None:
+    """Print a line for each mode, and every model on which the inference is wrong."""
+    for mode in MODES:
+        total, count = Verdict(), 0
+        if what == "nodes":
+            pairs = [(c.name, c.model, i, o) for c in node_cases() for i, o in c.data_sets]
+        else:
+            pairs = list(data_cases())
+        for name, proto, inputs, outputs in pairs:
+            verdict = judge_case(proto, inputs, outputs, mode)
+            total += verdict
+            count += 1
+            if verdict.wrong:
+                print(name, verdict.wrong[:3])
+        print(f"{mode}: {count} models with data, {total}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,4 +1,5 @@
 """The command line on good input: outputs, exit codes, formats, several models, in place."""
+# Long because: one test for each promise of the command line.
 
 from __future__ import annotations
 
@@ -104,9 +105,11 @@ def test_in_place_replaces_and_removes_its_backup(tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", FIXABLE)
     before = path.read_bytes()
     path.chmod(0o640)
+    inode = path.stat().st_ino
     assert run("apply", "--in-place", path)[0] == 0
     assert path.read_bytes() != before
     assert path.stat().st_mode & 0o777 == 0o640
+    assert path.stat().st_ino != inode, "written over instead of renamed: a crash would leave half a model"
     assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]
     stamp = path.stat().st_mtime_ns
     assert run("apply", "--in-place", path)[0] == 0

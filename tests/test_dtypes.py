@@ -6,9 +6,7 @@ The oracle knows nothing of precisions and exponents: it asks whether a value su
 from __future__ import annotations
 
 import functools
-import itertools
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import ml_dtypes
@@ -18,7 +16,8 @@ from onnx import TensorProto, helper
 
 from onnxfix import dtypes
 
-TYPES = sorted({*dtypes.INTEGERS, *dtypes.FLOATS})
+# An older onnx does not know the newest types.
+TYPES = sorted({*dtypes.INTEGERS, *dtypes.FLOATS} & set(TensorProto.DataType.values()))
 # numpy warns of overflow, and of signalling NaNs, which these tests make on purpose.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
@@ -104,17 +103,13 @@ def surviving(holder: int, source: int) -> bool:
     return all(survives(holder, value) for value in values_of(source).values())
 
 
-def pairs() -> Iterator[Any]:
-    for holder, source in itertools.product(TYPES, TYPES):
-        yield pytest.param(holder, source, id=f"{dtypes.name_of(holder)}-holds-{dtypes.name_of(source)}")
-
-
 def test_every_number_type_of_onnx_is_known() -> None:
     others = {"UNDEFINED", "STRING", "COMPLEX64", "COMPLEX128"}
     assert {TensorProto.DataType.Name(t) for t in TYPES} == set(TensorProto.DataType.keys()) - others
 
 
-@pytest.mark.parametrize(("holder", "source"), pairs())
+@pytest.mark.parametrize("source", TYPES, ids=dtypes.name_of)
+@pytest.mark.parametrize("holder", TYPES, ids=dtypes.name_of)
 def test_holds_exactly(holder: int, source: int) -> None:
     """For types of up to 16 bits, twice: by the trip through the type, and as sets of values."""
     assert dtypes.holds_exactly(holder, source) == surviving(holder, source)
@@ -124,7 +119,7 @@ def test_holds_exactly(holder: int, source: int) -> None:
         )
 
 
-@pytest.mark.parametrize("elem_type", sorted(dtypes.INTEGERS), ids=dtypes.name_of)
+@pytest.mark.parametrize("elem_type", [t for t in TYPES if t in dtypes.INTEGERS], ids=dtypes.name_of)
 def test_integer_formats(elem_type: int) -> None:
     if elem_type == TensorProto.BOOL:
         assert dtypes.INTEGERS[elem_type] == dtypes.IntFormat(0, 1)
@@ -133,7 +128,7 @@ def test_integer_formats(elem_type: int) -> None:
     assert dtypes.INTEGERS[elem_type] == dtypes.IntFormat(int(info.min), int(info.max))
 
 
-@pytest.mark.parametrize("elem_type", sorted(dtypes.FLOATS), ids=dtypes.name_of)
+@pytest.mark.parametrize("elem_type", [t for t in TYPES if t in dtypes.FLOATS], ids=dtypes.name_of)
 def test_float_formats(elem_type: int) -> None:
     """Each field against the values themselves (the widest two: against ml_dtypes.finfo)."""
     known = dtypes.FLOATS[elem_type]
@@ -178,9 +173,7 @@ def test_names_and_kinds() -> None:
         if name != "UNDEFINED":
             assert dtypes.name_of(number) == name.lower()
     assert dtypes.name_of(999) == "type 999"
-    assert [t for t in TYPES if dtypes.is_integer(t)] == [
-        t for t in sorted(dtypes.INTEGERS) if t != TensorProto.BOOL
-    ]
-    assert [t for t in TYPES if dtypes.is_float(t)] == sorted(dtypes.FLOATS)
+    assert {t for t in TYPES if dtypes.is_integer(t)} == {*dtypes.INTEGERS} & {*TYPES} - {TensorProto.BOOL}
+    assert {t for t in TYPES if dtypes.is_float(t)} == {*dtypes.FLOATS} & {*TYPES}
     assert not dtypes.is_integer(TensorProto.STRING)
     assert not dtypes.is_float(TensorProto.COMPLEX64)

@@ -144,6 +144,36 @@ def test_what_nobody_reads_any_more_goes() -> None:
     assert_links(model)
 
 
+def test_initializer_that_is_an_output_or_pinned_stays_when_nobody_reads_it() -> None:
+    text = """g (float[N] x) => (float[N] y, float[1] v) <float[1] v = {1}, float[1] w = {1}> {
+        a = Mul(x, v) y = Add(a, w) }"""
+    proto = proto_of(text)
+    proto.graph.quantization_annotation.add(tensor_name="w")
+    model = Model(proto)
+    draft = Draft(node_at(model, "y"))
+    draft.set_input(node_at(model, "a"), 1, model.main.values["x"])
+    draft.set_input(node_at(model, "y"), 1, model.main.values["x"])
+    commit(model, [draft.edits])
+    assert [t.name for t in proto.graph.initializer] == ["v", "w"]
+
+
+def test_removing_a_branch_unpins_what_it_returned() -> None:
+    text = """g (float[N] x, bool c) => (float[N] y) {
+        a = Neg(x)
+        d = If (c) <then_branch = t () => (float[N] a) { }, else_branch = e () => (float[N] q) { q = Abs(a) }>
+        y = Identity(x) }"""
+    model = Model(proto_of(text))
+    assert model.main.values["a"].pinned
+    commit(model, [[ed.RemoveNode(node_at(model, "d"))]])
+    assert [n.op_type for n in model.main.nodes] == ["Identity"]
+    transaction = Transaction(model := Model(proto_of(text)))
+    with pytest.raises(EditError):
+        transaction.apply(
+            [ed.RemoveNode(node_at(model, "d")), ed.SetInput(node_at(model, "a"), 0, "nowhere")]
+        )
+    assert model.main.values["a"].pinned
+
+
 def test_dead_before_stays() -> None:
     text = "g (float[N] x) => (float[N] y) { dead = Neg(x) a = Abs(x) y = Identity(a) }"
     model = Model(proto_of(text))

@@ -182,6 +182,15 @@ def test_external_data_behind_a_link_is_refused(tmp_path: Path) -> None:
         wire.load(folder / "m.onnx")
 
 
+def test_external_data_behind_a_link_inside_the_folder_is_refused_too(tmp_path: Path) -> None:
+    """onnx's own checker refuses links, wherever they lead."""
+    (tmp_path / "real.bin").write_bytes(bytes(64))
+    (tmp_path / "w.bin").symlink_to(tmp_path / "real.bin")
+    write_external(tmp_path / "m.onnx", "w.bin")
+    with pytest.raises(ModelError, match="symbolic link"):
+        wire.load(tmp_path / "m.onnx")
+
+
 def test_external_data_that_is_too_short_is_refused(tmp_path: Path) -> None:
     write_external(tmp_path / "m.onnx", "w.bin")
     (tmp_path / "w.bin").write_bytes(bytes(15))

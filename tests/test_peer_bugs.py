@@ -4,6 +4,7 @@ Every entry of the list of known failures has models in ``peer_models``. A judge
 with its original, independently of onnxfix's own verification: interface, checker, file size, metadata, and
 every bit of every output. First the judge is judged: it must find the fault in each peer's rewrite.
 """
+# Long because: one judge and the cases that need more than a model, in the order of the table they follow.
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 An EXACT fix must change nothing for any size of the inputs, 0 included: where the model ran it gives the same bytes,
 where it failed it fails. What a rule says about a model ("fails for every other size") must be so.
 """
+# Long because: generators of random reshapes stand beside the tests that draw from them.
 
 from __future__ import annotations
 
@@ -427,3 +428,28 @@ def test_a_loop_that_changes_its_shape_is_left_alone() -> None:
             q = Identity(p) t = Squeeze(a) r = Concat<axis=0>(a, x) }> }"""
     _, run = fixed(RULES, model_of(Example(why="", before=text)))
     assert not run.applied
+
+
+EMPTYING = "g (float[%s,3] x) => (float[A] y) <int64[1] s = {0}> { y = Reshape<allowzero=1>(x, s) }"
+FLAT = "g (float[%s] x) => (float[A] y) <int64[1] s = {%d}> { y = Reshape(x, s) }"
+THIN = "g (float[%s,3] x) => (float[A,B] y) { y = Squeeze(x) }"
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "target", "severity"),
+    [
+        ("RSH001", PLAIN % "<allowzero=1>", None, Severity.INFO),
+        ("RSH003", EMPTYING % "2", None, Severity.ERROR),
+        ("RSH003", EMPTYING % "N", None, Severity.WARNING),
+        ("RSH008", FLAT % ("N,3", 6), None, Severity.WARNING),
+        ("RSH008", FLAT % ("N,3", 7), None, Severity.ERROR),
+        ("RSH008", FLAT % ("N,N,2", 0), None, Severity.WARNING),
+        ("RSH009", THIN % "1", "trt10", Severity.INFO),
+        ("RSH009", THIN % "N", "trt10", Severity.ERROR),
+        ("RSH009", THIN % "N", "rtx", Severity.WARNING),
+    ],
+)
+def test_severity_says_how_certain_it_is(
+    code: str, text: str, target: str | None, severity: Severity
+) -> None:
+    assert [f.severity for f in found(code, model_of(Example(why="", before=text)), target)] == [severity]

@@ -1,4 +1,5 @@
 """The sandbox: what crashes, hangs, eats memory or prints must not reach the parent."""
+# Long because: each way to die needs its own function in the child
 
 from __future__ import annotations
 
@@ -64,6 +65,14 @@ def slow_with_notes() -> str:
         note(str(step))
         time.sleep(0.25)
     return "done"
+
+
+def seconds_to_live() -> list[float]:
+    """Of the child's last resort, before and after a note."""
+    time.sleep(0.3)
+    before = signal.getitimer(signal.ITIMER_REAL)[0]
+    note("next")
+    return [before, signal.getitimer(signal.ITIMER_REAL)[0]]
 
 
 def one_big_block() -> None:
@@ -169,8 +178,9 @@ def test_fork_survives(name: str, status: str, message: str) -> None:
 
 
 def test_last_words_belong_to_their_call(worker: Worker) -> None:
-    call(worker, "print_garbage")
-    assert call(worker, "leave").message == "exited with status 7"
+    for _ in range(5):
+        call(worker, "print_garbage")
+        assert call(worker, "leave").message == "exited with status 7"
 
 
 def test_garbage_on_stdout_does_not_corrupt(worker: Worker, capfd: pytest.CaptureFixture[str]) -> None:
@@ -200,6 +210,12 @@ def test_the_last_note_tells_where_it_died(worker: Worker) -> None:
 def test_a_note_restarts_the_clock(worker: Worker) -> None:
     outcome = call(worker, "slow_with_notes", timeout=0.8)
     assert (outcome.status, outcome.value, outcome.note) == ("ok", "done", "3")
+
+
+def test_a_child_without_a_parent_ends_itself(worker: Worker) -> None:
+    before, after = call(worker, "seconds_to_live", timeout=7.0).value
+    assert 10 < before < 11.75
+    assert 11.9 < after <= 12.0
 
 
 def test_large_values_travel_both_ways(worker: Worker) -> None:
@@ -323,6 +339,16 @@ def test_no_zombies_and_no_descriptors_are_left() -> None:
         forked(echo, timeout=20.0)
     assert set(children()) == processes
     assert descriptors() <= before
+
+
+def test_closing_closes_the_pipes() -> None:
+    worker = Worker()
+    worker.start()
+    child = worker._child
+    assert child is not None
+    worker.close()
+    assert [stream.closed for stream in child._streams] == [True] * 3
+    assert child.process.returncode == -signal.SIGKILL
 
 
 @linux

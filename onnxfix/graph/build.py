@@ -172,7 +172,7 @@ def link(root: Scope) -> None:
             if value.scope is scope:
                 value.is_output = True
             else:
-                value.pinned = True  # a branch that returns an outer value: its name must stay
+                value.pins += 1  # a branch that returns an outer value: its name must stay
             scope.outputs.append(value)
 
 
@@ -216,7 +216,7 @@ def _pin(model: Model, main: Scope) -> None:
 def _pin_name(scope: Scope, name: str) -> None:
     value = scope.lookup(name)
     if value is not None:
-        value.pinned = True
+        value.pins += 1
 
 
 def _names_read(nodes: list[NodeProto]) -> set[str]:

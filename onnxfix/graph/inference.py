@@ -10,7 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, shape_inference
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    shape_inference,
+)
 
 from onnxfix.graph import tensors
 from onnxfix.graph.overlay import Model, Value
@@ -58,7 +66,10 @@ def _types(graph: GraphProto) -> dict[str, Found]:
         tensor = info.type.tensor_type
         dims = None
         if tensor.HasField("shape"):
-            dims = tuple(d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else None for d in tensor.shape.dim)
+            dims = tuple(
+                d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else None
+                for d in tensor.shape.dim
+            )
         found[info.name] = (tensor.elem_type or None, dims)
     return found
 

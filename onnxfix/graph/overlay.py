@@ -61,7 +61,7 @@ class Value:
         "is_output",
         "name",
         "output_index",
-        "pinned",
+        "pins",
         "producer",
         "scope",
         "sparse",
@@ -74,7 +74,7 @@ class Value:
         self.output_index = 0
         self.is_input = False
         self.is_output = False
-        self.pinned = False  # named by something that the overlay does not model (training, quantisation)
+        self.pins = 0
         self.initializer: TensorProto | None = None
         self.sparse = False
         self._uses: dict[tuple[int, int], Use] = {}
@@ -87,6 +87,11 @@ class Value:
     def uses(self) -> list[Use]:
         """Consumers, including nodes of subgraphs that capture this value. A graph output is not a use."""
         return list(self._uses.values())
+
+    @property
+    def pinned(self) -> bool:
+        """Whether something other than a node names the value: a branch that returns it, training, quantisation."""
+        return self.pins > 0
 
     @property
     def replaceable(self) -> bool:

@@ -6,19 +6,20 @@ holds for every call, while a call's own outputs come from walking the function'
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
-from onnx import AttributeProto, GraphProto, TensorProto, TypeProto, defs, helper
+from onnx import AttributeProto, GraphProto, TypeProto
 
-from onnxfix.errors import ModelError
 from onnxfix.graph.overlay import Model, Node, Scope, UnknownAttribute, Value
 from onnxfix.graph.shape_ops import ABSENT, TABLE, UNKNOWN, Call, Info, Unknown, control
-from onnxfix.graph.shape_ops.base import FLOATS, INTEGERS, VALUE_LIMIT, Shape, from_array, small
+from onnxfix.graph.shape_ops.base import INTEGERS, Shape, small
 from onnxfix.graph.shape_ops.finish import finished
-from onnxfix.graph.symbols import Dim, as_dim, constant, data_symbol, symbol
+from onnxfix.graph.shape_ops.schema import decoded, schema_elem
+from onnxfix.graph.shape_ops.sources import initializer
+from onnxfix.graph.symbols import Dim, constant, data_symbol, symbol
 
 MAX_CALL_DEPTH = 32
 STRICT = False
@@ -64,12 +65,23 @@ class Pass:
     def run(self) -> dict[Value, Info]:
         """What is known of every value of the model."""
         frame = Frame("")
-        for value in self.model.main.inputs:
-            frame.info[value] = self._input(value)
-        self.walk(frame, self.model.main)
-        for scope in self.model.functions:
-            self.walk(frame, scope)
+        collecting = gc.isenabled()
+        gc.disable()  # nothing here is garbage until the pass is over, and looking for it takes a third of the time
+        try:
+            for value in self.model.main.inputs:
+                frame.info[value] = self._input(value)
+            for scope in (self.model.main, *self.model.functions):
+                self._walk_root(frame, scope)
+        finally:
+            if collecting:
+                gc.enable()
         return frame.info
+
+    def _walk_root(self, frame: Frame, scope: Scope) -> None:
+        try:
+            self.walk(frame, scope)
+        except Exhausted:
+            return  # what was not reached stays unknown
 
     def mint(self, frame: Frame, scope: Scope, name: str) -> str:
         """A symbol's name, for this value of this scope and call only."""
@@ -89,7 +101,9 @@ class Pass:
         info = self._declared(value.name, declared)
         sizes = small(info.shape)
         if sizes is not None and info.elem in INTEGERS and info.kind == "tensor":
-            return finished(info, lambda i, elem: data_symbol(self.mint_input(f"{value.name}[{i}]"), *INTEGERS[elem]))
+            return finished(
+                info, lambda i, elem: data_symbol(self.mint_input(f"{value.name}[{i}]"), *INTEGERS[elem])
+            )
         return info
 
     def mint_input(self, name: str) -> str:
@@ -99,10 +113,20 @@ class Pass:
         """A graph input's type, which is trusted."""
         kind = declared.WhichOneof("value")
         if kind in ("sequence_type", "optional_type"):
-            item = declared.sequence_type.elem_type if kind == "sequence_type" else declared.optional_type.elem_type
+            item = (
+                declared.sequence_type.elem_type
+                if kind == "sequence_type"
+                else declared.optional_type.elem_type
+            )
             inner = self._declared(f"{name}[]", item)
-            if kind == "sequence_type" and inner.shape is not None and not all(d.value is not None for d in inner.shape):
-                inner = Info(inner.elem, None, None, None, inner.kind, inner.item)  # may differ from item to item
+            if (
+                kind == "sequence_type"
+                and inner.shape is not None
+                and not all(d.value is not None for d in inner.shape)
+            ):
+                inner = Info(
+                    inner.elem, None, None, None, inner.kind, inner.item
+                )  # may differ from item to item
             return Info(kind=kind.removesuffix("_type"), item=inner)
         if kind not in ("tensor_type", "sparse_tensor_type"):
             return Info(kind="map" if kind == "map_type" else "tensor")
@@ -119,7 +143,10 @@ class Pass:
             return constant(dim.dim_value)
         if kind == "dim_param" and dim.dim_param:
             label = str(dim.dim_param)
-            while self._owners.setdefault(label, ("dim_param", dim.dim_param)) != ("dim_param", dim.dim_param):
+            while self._owners.setdefault(label, ("dim_param", dim.dim_param)) != (
+                "dim_param",
+                dim.dim_param,
+            ):
                 label += "'"
         else:
             label = self.mint_input(f"{name}.{axis}")
@@ -132,7 +159,7 @@ class Pass:
             return ABSENT
         info = frame.info.get(value)
         if info is None:
-            info = frame.info[value] = _initializer(value)
+            info = frame.info[value] = initializer(value)
         return info
 
     # ---- nodes
@@ -159,7 +186,13 @@ class Pass:
             return decoded(self.attribute(frame, node, name))
 
         call = Call(
-            node.op_type, inputs, names, attrs, node.opset, lambda name: self.mint(frame, node.scope, name), node.domain
+            node.op_type,
+            inputs,
+            names,
+            attrs,
+            node.opset,
+            lambda name: self.mint(frame, node.scope, name),
+            node.domain,
         )
         try:
             found = self._transfer(frame, node, call)
@@ -197,13 +230,17 @@ class Pass:
         """Outputs of a call to a local function: its body, walked with the call's inputs and attributes."""
         if frame.depth >= MAX_CALL_DEPTH:
             raise Unknown
-        bindings: dict[str, AttributeProto | None] = {a.name: a for a in getattr(function.proto, "attribute_proto", ())}
+        bindings: dict[str, AttributeProto | None] = {
+            a.name: a for a in getattr(function.proto, "attribute_proto", ())
+        }
         for attribute in node.proto.attribute:
             try:
                 bindings[attribute.name] = self.attribute(frame, node, attribute.name)
             except Unknown:
                 raise Unknown from None
-        inner = Frame(f"{frame.prefix}{call.outputs[0] if call.outputs else node.op_type}: ", bindings, frame.depth + 1)
+        inner = Frame(
+            f"{frame.prefix}{call.outputs[0] if call.outputs else node.op_type}: ", bindings, frame.depth + 1
+        )
         for k, value in enumerate(function.inputs):
             inner.info[value] = call.inputs[k] if k < len(call.inputs) else ABSENT
         self.walk(inner, function)
@@ -252,7 +289,7 @@ class Pass:
 
     def _finish(self, node: Node, call: Call, k: int, info: Info) -> Info:
         if info.elem is None and info.kind == "tensor" and (node.is_onnx or node.domain == "ai.onnx.ml"):
-            elem = _schema_elem(call, k)
+            elem = schema_elem(call, k)
             if elem is not None:
                 info = Info(elem, info.shape, info.value, info.fill)
         if info.elem in INTEGERS or info.value is not None:
@@ -262,81 +299,3 @@ class Pass:
 
 def _domain(name: str) -> str:
     return "" if name == "ai.onnx" else name
-
-
-def _initializer(value: Value) -> Info:
-    if value.sparse:
-        for sparse in getattr(value.scope.proto, "sparse_initializer", ()):
-            if sparse.values.name == value.name:
-                return Info(sparse.values.data_type, tuple(constant(d) for d in sparse.dims))
-        return UNKNOWN
-    tensor = value.initializer
-    if tensor is None or value.is_input:
-        return UNKNOWN
-    elem = tensor.data_type or None
-    shape = tuple(as_dim(d) for d in tensor.dims)
-    elements = None
-    if (elem in INTEGERS or elem in FLOATS) and small(shape) is not None:
-        try:
-            array = value.constant(VALUE_LIMIT * 16)
-        except ModelError:
-            array = None  # external data that is missing: reported where the weights are read
-        if array is not None and elem is not None:
-            elements = from_array(array, elem)
-    return Info(elem, shape, elements)
-
-
-def decoded(attribute: AttributeProto | None) -> Any:
-    """The attribute's value, bytes as str; None where there is none."""
-    if attribute is None:
-        return None
-    kind = attribute.type
-    if kind == AttributeProto.INT:
-        return attribute.i
-    if kind == AttributeProto.INTS:
-        return list(attribute.ints)
-    if kind == AttributeProto.STRING:
-        return attribute.s.decode("utf-8", "replace")
-    if kind == AttributeProto.TENSOR:
-        return attribute.t
-    try:
-        return helper.get_attribute_value(attribute)
-    except ValueError:
-        raise Unknown from None
-
-
-@lru_cache(maxsize=4096)
-def _schema_rules(op: str, domain: str, opset: int) -> tuple[tuple[int | None, ...], tuple[int | None, ...], bool]:
-    """Per output of an operator: the input that has its type, and the type where it is fixed; last one variadic."""
-    try:
-        schema = defs.get_schema(op, opset, domain)
-    except defs.SchemaError:
-        return (), (), False
-    takes: list[int | None] = []
-    fixed: list[int | None] = []
-    for output in schema.outputs:
-        text = output.type_str
-        same = [i for i, formal in enumerate(schema.inputs) if formal.type_str == text and formal.is_homogeneous]
-        takes.append(same[0] if same and output.is_homogeneous and "(" not in text else None)
-        fixed.append(_TYPES.get(text))
-    variadic = bool(schema.outputs) and schema.outputs[-1].option == defs.OpSchema.FormalParameterOption.Variadic
-    return tuple(takes), tuple(fixed), variadic
-
-
-_TYPES = {f"tensor({name.lower()})": number for name, number in TensorProto.DataType.items()}
-
-
-def _schema_elem(call: Call, k: int) -> int | None:
-    """An output's element type as the operator's schema gives it, or None."""
-    takes, fixed, variadic = _schema_rules(call.op, call.domain, call.opset)
-    if not takes:
-        return None
-    at = min(k, len(takes) - 1) if variadic else k
-    if at >= len(takes):
-        return None
-    if fixed[at] is not None:
-        return fixed[at]
-    source = takes[at]
-    if source is None or call.info(source).kind != "tensor":
-        return None
-    return call.info(source).elem

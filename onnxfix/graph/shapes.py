@@ -13,8 +13,17 @@ from types import MappingProxyType
 from onnxfix.graph.overlay import Model, Value
 from onnxfix.graph.propagate import Pass
 from onnxfix.graph.shape_ops.base import INTEGERS, UNKNOWN, Info, static_shape
-from onnxfix.graph.symbols import YES, Answer, BroadcastRelation, Dim, as_dim, broadcast_relation, equal, unknown
 from onnxfix.graph.symbols import NO as NEVER
+from onnxfix.graph.symbols import (
+    YES,
+    Answer,
+    BroadcastRelation,
+    Dim,
+    as_dim,
+    broadcast_relation,
+    equal,
+    unknown,
+)
 
 __all__ = ["Shapes", "SymTensor"]
 
@@ -108,4 +117,6 @@ class Shapes:
         one = as_dim(1)
         first = (one,) * (rank - len(left)) + left
         second = (one,) * (rank - len(right)) + right
-        return [(i, x, y, broadcast_relation(x, y)) for i, (x, y) in enumerate(zip(first, second, strict=True))]
+        return [
+            (i, x, y, broadcast_relation(x, y)) for i, (x, y) in enumerate(zip(first, second, strict=True))
+        ]

@@ -8,10 +8,16 @@ from collections.abc import Sequence
 from onnxfix.report import Report
 
 
-def render_json(reports: Sequence[Report], errors: Sequence[tuple[str, str]] = ()) -> str:
-    """One document for the whole call: ``{"reports": [...], "errors": [{"path", "message"}]}``, keys as in Report."""
+def render_json(
+    reports: Sequence[Report], errors: Sequence[tuple[str, str]] = (), warnings: Sequence[str] = ()
+) -> str:
+    """One document for the whole call: ``{"reports": [...], "errors": [{"path", "message"}], "warnings": [...]}``.
+
+    Keys of a report are the fields of ``Report``; warnings are about the installation, such as a broken rule pack.
+    """
     document = {
         "reports": [report.to_json() for report in reports],
         "errors": [{"path": path, "message": message} for path, message in errors],
+        "warnings": list(warnings),
     }
     return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +42,8 @@ _ENOUGH = 3  # assignments at which a model of dynamic shape should have been co
 @dataclass(frozen=True)
 class Request:
     """All that a rung needs. ``shapes`` are symbols that the user fixed, ``given`` the user's own feeds;
-    ``step`` and ``total`` are seconds."""
+    ``coarse`` names the half-precision type whose roundings a backend may take or leave; ``step`` and ``total``
+    are seconds."""
 
     original: Path
     fixed: Path
@@ -53,6 +54,7 @@ class Request:
     noise: dict[str, float]
     shapes: Assignment
     given: list[dict[str, Any]] | None
+    coarse: str = ""
     step: float = 60.0
     total: float = 300.0
 
@@ -157,10 +159,19 @@ class _Climber:
         if self.seen.verdict is not None or self._over():
             return
         self.deadline = min(self.deadline, time.monotonic() + _SEARCH)
+        self._run_hardest(feeds)
         if not self.seen.counted():
             self._run_milder(feeds)
         if len(sweep) > 1:
             self._run_grown()
+
+    def _run_hardest(self, feeds: list[Feed]) -> None:
+        """The shape that was planned for the hardest values may be one that the original refuses: take another."""
+        ran = [one.feed for one in self.seen.counted() if one.feed is not None]
+        hardest = [feed for feed in feeds if feed.kind == "extreme"]
+        if hardest and ran and not any(feed.kind == "extreme" for feed in ran):
+            wide = max(ran, key=lambda feed: sum(feed.assignment.values()))
+            self._run_feeds([replace(hardest[0], assignment=wide.assignment)])
 
     def _run_feeds(self, feeds: Iterable[Feed]) -> bool:
         """Run feeds; returns whether the last of them counted."""
@@ -223,6 +234,7 @@ class _Climber:
             again=self.again if not seen.counted() or self.again > 1 else 0,
             exact=request.exact,
             noise=request.noise,
+            coarse=request.coarse,
             skip=tuple(seen.excluded),
         )
         ran = _ran(outcome)

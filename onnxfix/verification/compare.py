@@ -63,13 +63,21 @@ class Metrics:
     values: tuple[str, str] | None = None
 
 
-def tolerance_for(dtype: str, noise: float = 0.0) -> Tolerance:
-    """The tolerance for an element type (numpy's name of it), widened by a measured ``noise``."""
+def tolerance_for(dtype: str, noise: float = 0.0, coarse: str = "") -> Tolerance:
+    """The tolerance for an element type (numpy's name of it), widened by a measured ``noise``.
+
+    ``coarse`` names a narrower type that the values went through on their way, whose roundings they carry.
+    """
     base = TOLERANCES.get(dtype, _COARSE if dtype.startswith("float") else _EXACT)
+    if coarse and base != _EXACT:
+        other = TOLERANCES[coarse]
+        base = Tolerance(max(base.rtol, other.rtol), max(base.atol, other.atol))
     return Tolerance(base.rtol, base.atol, 4.0 * noise) if noise else base
 
 
-def compare(name: str, original: Any, fixed: Any, *, exact: bool, noise: float = 0.0) -> tuple[Metrics, ...]:
+def compare(
+    name: str, original: Any, fixed: Any, *, exact: bool, noise: float = 0.0, coarse: str = ""
+) -> tuple[Metrics, ...]:
     """Compare two values of an output: arrays, lists (sequences), dicts (maps) or None (an empty optional).
 
     With ``exact`` every element must be bit-identical; else within ``tolerance_for`` its type.
@@ -79,10 +87,10 @@ def compare(name: str, original: Any, fixed: Any, *, exact: bool, noise: float =
             return (Metrics(name, "identical", dtype="optional"),)
         return (_differ(name, f"is {_kind(original)} in the original, {_kind(fixed)} in the fixed model"),)
     if isinstance(original, (list, tuple)) or isinstance(fixed, (list, tuple)):
-        return _compare_sequences(name, original, fixed, exact, noise)
+        return _compare_sequences(name, original, fixed, exact, noise, coarse)
     if isinstance(original, dict) or isinstance(fixed, dict):
-        return _compare_maps(name, original, fixed, exact, noise)
-    return (_compare_arrays(name, np.asarray(original), np.asarray(fixed), exact, noise),)
+        return _compare_maps(name, original, fixed, exact, noise, coarse)
+    return (_compare_arrays(name, np.asarray(original), np.asarray(fixed), exact, noise, coarse),)
 
 
 def identical(original: Any, fixed: Any) -> bool:
@@ -105,7 +113,7 @@ def _kind(value: Any) -> str:
 
 
 def _compare_sequences(
-    name: str, original: Any, fixed: Any, exact: bool, noise: float
+    name: str, original: Any, fixed: Any, exact: bool, noise: float, coarse: str
 ) -> tuple[Metrics, ...]:
     both = isinstance(original, (list, tuple)) and isinstance(fixed, (list, tuple))
     if not both or len(original) != len(fixed):
@@ -114,11 +122,15 @@ def _compare_sequences(
         return (Metrics(name, "identical", dtype="sequence", shape=(0,)),)
     pairs = enumerate(zip(original, fixed, strict=True))
     return tuple(
-        part for i, (a, b) in pairs for part in compare(f"{name}[{i}]", a, b, exact=exact, noise=noise)
+        part
+        for i, (a, b) in pairs
+        for part in compare(f"{name}[{i}]", a, b, exact=exact, noise=noise, coarse=coarse)
     )
 
 
-def _compare_maps(name: str, original: Any, fixed: Any, exact: bool, noise: float) -> tuple[Metrics, ...]:
+def _compare_maps(
+    name: str, original: Any, fixed: Any, exact: bool, noise: float, coarse: str
+) -> tuple[Metrics, ...]:
     both = isinstance(original, dict) and isinstance(fixed, dict)
     if not both or original.keys() != fixed.keys():
         return (
@@ -131,7 +143,9 @@ def _compare_maps(name: str, original: Any, fixed: Any, exact: bool, noise: floa
     return tuple(
         part
         for key in original
-        for part in compare(f"{name}[{key!r}]", original[key], fixed[key], exact=exact, noise=noise)
+        for part in compare(
+            f"{name}[{key!r}]", original[key], fixed[key], exact=exact, noise=noise, coarse=coarse
+        )
     )
 
 
@@ -140,7 +154,7 @@ def _dtype_name(array: npt.NDArray[Any]) -> str:
 
 
 def _compare_arrays(
-    name: str, original: npt.NDArray[Any], fixed: npt.NDArray[Any], exact: bool, noise: float
+    name: str, original: npt.NDArray[Any], fixed: npt.NDArray[Any], exact: bool, noise: float, coarse: str
 ) -> Metrics:
     dtype, shape = _dtype_name(original), original.shape
     known: dict[str, Any] = {"dtype": dtype, "shape": shape, "elements": original.size}
@@ -162,7 +176,7 @@ def _compare_arrays(
             **known,
             **_first(original, fixed, unequal),
         )
-    return _judge(name, original, fixed, unequal, exact, noise, known)
+    return _judge(name, original, fixed, unequal, exact, noise, coarse, known)
 
 
 def _strings_differ(original: npt.NDArray[Any], fixed: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
@@ -218,6 +232,7 @@ def _judge(
     unequal: npt.NDArray[np.bool_],
     exact: bool,
     noise: float,
+    coarse: str,
     known: dict[str, Any],
 ) -> Metrics:
     a, b = _parts(_wide(original)), _parts(_wide(fixed))
@@ -232,7 +247,7 @@ def _judge(
         reason = f"{known['mismatches']:,} of {total:,} elements are not bit-identical"
         return _differ(name, reason, **known, **_first(original, fixed, unequal))
     special = ~finite & ~((np.isnan(a) & np.isnan(b)) | (a == b))
-    tolerance = tolerance_for(known["dtype"], noise)
+    tolerance = tolerance_for(known["dtype"], noise, coarse)
     limit = tolerance.rtol * size + tolerance.atol * float(size.max()) + tolerance.noise
     outside = special | (distance > limit)
     if tolerance == _EXACT:  # integers: float64 does not tell all of them apart

@@ -38,7 +38,7 @@ def load_inputs(path: Path | str) -> list[dict[str, Any]]:
         if path.suffix == ".npz":
             with np.load(path, allow_pickle=False) as archive:
                 return [{name: archive[name] for name in archive.files}]
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
         raise UsageError(f"the inputs in {path} cannot be read: {error}") from error
     raise UsageError(f"{path} is no input data: expected .npz, .npy, .json or a folder of .npy files")
 
@@ -84,7 +84,8 @@ def _array(path: Path, name: str, value: Any) -> Any:
 
 def _decode(pairs: dict[str, Any]) -> Any:
     """Polygraphy marks what it encodes by a class name; older versions by a key of their own."""
-    old = {key for key, value in pairs.items() if value == "polygraphy_serialized_json_type"}
+    marker = "polygraphy_serialized_json_type"
+    old = {key for key, value in pairs.items() if isinstance(value, str) and value == marker}
     kind = pairs.get("polygraphy_class") or next(
         (key.removeprefix("__polygraphy_encoded_") for key in old), None
     )

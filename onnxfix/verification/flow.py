@@ -43,6 +43,9 @@ SINKS: dict[tuple[str, int], str] = {
     ("Mod", 1): "divisor", ("Div", 1): "divisor", ("Pow", 1): "exponent",
 }  # fmt: skip
 
+for _name in ("Sum", "SumSquare", "Mean", "Max", "Min", "Prod", "L1", "L2", "LogSum", "LogSumExp"):
+    SINKS[f"Reduce{_name}", 1] = "axes"
+
 #: Operands that any value of the right type and sign will do for.
 HARMLESS = frozenset({"positive", "low", "high", "share", "divisor", "exponent", "index", "choice", "ratio"})
 

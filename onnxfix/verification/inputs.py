@@ -281,12 +281,18 @@ class _Maker:
                 -129,
                 65536,
             ]
-        if self.kind in ("edge", "extreme") and flat.size:
-            fit = [edge for edge in edges if least <= edge <= most]
-            places = self.rng.permutation(flat.size)[: max(1, flat.size // 2)]
-            for number, place in enumerate(places):
-                flat[place] = fit[number % len(fit)]
+        self._put(flat, [edge for edge in edges if least <= edge <= most], 2)
         return flat.reshape(self.shape)
+
+    def _put(self, flat: Array, edges: list[Any], part: int) -> None:
+        """Put edge values into every ``part``-th element, in random order and places; everywhere into a short one."""
+        if self.kind not in ("edge", "extreme") or not flat.size:
+            return
+        few = self.kind == "extreme" and flat.size <= 32
+        places = self.rng.permutation(flat.size)[: flat.size if few else max(1, flat.size // part)]
+        order = self.rng.permutation(len(edges))
+        for number, place in enumerate(places):
+            flat[place] = edges[order[number % len(edges)]]
 
     def _special_floats(self, dtype: np.dtype[Any]) -> Array:
         strict = self.role.strict
@@ -327,8 +333,7 @@ class _Maker:
                     1e-45,
                 ]
                 edges = [edge for edge in edges if abs(edge) <= top]
-            places = self.rng.permutation(flat.size)[: max(1, flat.size // 3)]
-            flat[places] = [edges[number % len(edges)] for number in range(len(places))]
+            self._put(flat, edges, 3)
         if dtype.itemsize == 1:
             values = np.clip(values, -6.0, 6.0)  # float4 ends at 6
         return values

@@ -94,12 +94,17 @@ def verify(
             shapes=_bound(known, input_shapes),
             given=_given(known, inputs),
         )
-        results = []
+        results: list[RungResult] = []
         for name in RUNGS:
             if name in wanted:
                 began = time.monotonic()
-                result = _rung(name, base, contract, limits)
-                results.append(replace(result, seed=seed, exact=exact, seconds=time.monotonic() - began))
+                request = _forgiving(base, results) if name == "ort-cpu" else base
+                result = _rung(name, request, contract, limits)
+                if request is not base:
+                    result = replace(result, notes=(*result.notes, _HALF))
+                results.append(
+                    replace(result, seed=seed, exact=request.exact, seconds=time.monotonic() - began)
+                )
     return Verdict(tuple(results), tuple(require))
 
 
@@ -107,6 +112,47 @@ def _drop(worker: Worker) -> None:
     """Have the child let go of the models, which may be large."""
     if worker.pid is not None:
         worker.call(f"{REMOTE}:drop", timeout=30.0)
+
+
+_HALF = (
+    "half precision: bit-identical on the reference rung, which rounds as ONNX says; here within the tolerance of "
+    "that type, since ONNX Runtime computes it in float32 on the CPU and drops Casts even with optimisations off"
+)
+
+
+def _forgiving(request: Request, results: Sequence[RungResult]) -> Request:
+    """How ONNX Runtime's CPU provider is asked about a model that computes in half precision.
+
+    It has few kernels for these types: it puts Casts of its own around nodes and removes Casts in pairs, its own or
+    not (onnxruntime issues 8787 and 17565), so where it rounds depends on which nodes are neighbours, and an exact
+    rewrite changes bits. Where the reference evaluator, which rounds after every node, found identical bits, the
+    tolerance of the half type is enough here; where it did not run, nothing is forgiven.
+    """
+    half = _half_type(request.known.model)
+    proven = any(rung.name == "reference" and rung.status == "passed" and rung.exact for rung in results)
+    return replace(request, exact=False, coarse=half) if request.exact and half and proven else request
+
+
+def _half_type(model: onnx.ModelProto) -> str:
+    """The coarser of the half-precision types that nodes, inputs or weights of the model name; "" for none."""
+    types: set[int] = set()
+    graphs = [model.graph]
+    nodes = [*model.graph.node, *(node for function in model.functions for node in function.node)]
+    while nodes:
+        node = nodes.pop()
+        for attribute in node.attribute:
+            if attribute.name in ("to", "dtype", "output_dtype"):
+                types.add(attribute.i)
+            types.add(attribute.t.data_type)
+            for graph in (attribute.g, *attribute.graphs):
+                graphs.append(graph)
+                nodes.extend(graph.node)
+    for graph in graphs:
+        types.update(tensor.data_type for tensor in graph.initializer)
+        types.update(info.type.tensor_type.elem_type for info in graph.input)
+    if onnx.TensorProto.BFLOAT16 in types:
+        return "bfloat16"
+    return "float16" if onnx.TensorProto.FLOAT16 in types else ""
 
 
 def _existing(path: Path | str) -> Path:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from onnxfix.errors import UsageError
-from onnxfix.verification.inputs import Kind
+from onnxfix.verification.inputs import Kind, shape_of
 from onnxfix.verification.signature import Assignment, Input, Signature
 
 #: Distinct sizes, so that a mix-up of two dimensions shows. They repeat: thirty symbols must not make huge tensors.
@@ -141,23 +143,30 @@ def grown(known: Signature, fixed: Mapping[str, int]) -> Iterator[list[Assignmen
 
 
 def feeds(known: Signature, sweep: Sequence[Assignment], seed: int, exact: bool) -> list[Feed]:
-    """What to run: each assignment once, and every kind of data at least once."""
-    static = len(sweep) == 1
-    override = any(known.may_override(one) for one in known.inputs)
+    """What to run: each assignment once, every kind of data at least once, and many values on small inputs.
+
+    A claim of identical bits is put to the limits of the types as well. Models without inputs run once.
+    """
+    if not known.inputs:
+        return [Feed(sweep[0], "normal", seed)]
     kinds: list[Kind] = ["normal", "normal", "edge"]
-    if static:
-        kinds += ["extreme"] if exact else []
-        plan = [Feed(sweep[0], kind, seed + number) for number, kind in enumerate(kinds)]
-        if not known.inputs:
-            return plan[:1]
-    else:
-        plan = [Feed(one, kinds[place % 3], seed + place) for place, one in enumerate(sweep)]
-        if exact:
-            plan.append(Feed(sweep[min(2, len(sweep) - 1)], "extreme", seed + len(plan)))
-    if override:
-        last = plan[-1]
-        plan.append(Feed(plan[min(1, len(plan) - 1)].assignment, "normal", last.seed + 1, override=True))
-    return plan
+    plan = list(zip(sweep if len(sweep) > 1 else [*sweep] * 3, itertools.cycle(kinds), strict=False))
+    full = _wide(known, sweep)
+    hard: Kind = "extreme" if exact else "edge"
+    # One feed of a few elements would miss most of the edge values.
+    few = max(math.prod(shape_of(known, one, full)) for one in known.inputs) < 64
+    plan += [(full, hard)] * (3 if few else 1 if exact or len(sweep) > 1 else 0)
+    found = [Feed(sizes, kind, seed + number) for number, (sizes, kind) in enumerate(plan)]
+    if any(known.may_override(one) for one in known.inputs):
+        found.append(Feed(found[1].assignment, "normal", seed + len(found), override=True))
+    return found
+
+
+def _wide(known: Signature, sweep: Sequence[Assignment]) -> Assignment:
+    """The assignment of mixed sizes with more of the first symbol: room for all edge values."""
+    mixed = sweep[min(2, len(sweep) - 1)]
+    first = next((name for name in known.symbols if name in mixed and mixed[name] == _MIXED[0]), None)
+    return {**mixed, first: 16} if first is not None and len(sweep) > 1 else mixed
 
 
 def _free(known: Signature, fixed: Mapping[str, int]) -> list[str]:

@@ -68,7 +68,13 @@ def load(backend: str, original: str, fixed: str) -> Ran:
 
 
 def run(
-    feed: dict[str, Any], *, again: int, exact: bool, noise: Mapping[str, float], skip: tuple[str, ...]
+    feed: dict[str, Any],
+    *,
+    again: int,
+    exact: bool,
+    noise: Mapping[str, float],
+    skip: tuple[str, ...],
+    coarse: str = "",
 ) -> Ran:
     """Run both models on ``feed`` and compare outputs, except those in ``skip``.
 
@@ -92,7 +98,7 @@ def run(
     except Exception as error:
         return Ran("fixed", one_line(error), seconds=seconds)
     note("compare")
-    metrics = _compare(original.outputs, expected, found, unstable, exact, noise)
+    metrics = _compare(original.outputs, expected, found, unstable, exact, noise, coarse)
     for _ in range(1, again):
         suspects = {metric.name.split("[")[0] for metric in metrics if metric.agreement == "different"}
         if not suspects:
@@ -116,6 +122,7 @@ def _compare(
     unstable: set[str],
     exact: bool,
     noise: Mapping[str, float],
+    coarse: str,
 ) -> tuple[Metrics, ...]:
     metrics: list[Metrics] = []
     for name, value in zip(names, expected, strict=True):
@@ -124,5 +131,7 @@ def _compare(
         if name not in found:
             metrics.append(Metrics(name, "different", "is no output of the fixed model"))
         else:
-            metrics.extend(compare(name, value, found[name], exact=exact, noise=noise.get(name, 0.0)))
+            metrics.extend(
+                compare(name, value, found[name], exact=exact, noise=noise.get(name, 0.0), coarse=coarse)
+            )
     return tuple(metrics)

@@ -12,12 +12,26 @@ from onnxfix.graph.shape_ops import (
     linalg,
     nn,
     reduce,
+    reshape,
     sequence,
     spatial,
 )
 from onnxfix.graph.shape_ops.base import ABSENT, TABLE, UNKNOWN, Call, Info, Unknown
 
-FAMILIES = (contrib, conv, elementwise, generate, indexing, layout, linalg, nn, reduce, sequence, spatial)
+FAMILIES = (
+    contrib,
+    conv,
+    elementwise,
+    generate,
+    indexing,
+    layout,
+    linalg,
+    nn,
+    reduce,
+    reshape,
+    sequence,
+    spatial,
+)
 """Importing a family fills the table."""
 
 __all__ = ["ABSENT", "FAMILIES", "TABLE", "UNKNOWN", "Call", "Info", "Unknown"]

@@ -164,6 +164,7 @@ def axis_of(axis: int, rank: int) -> int:
 
 
 def axes_of(axes: Iterable[int], rank: int) -> list[int]:
+    """Possibly negative axes, normalised; raises Unknown where the call is invalid."""
     return [axis_of(axis, rank) for axis in axes]
 
 
@@ -175,7 +176,9 @@ def broadcast_shapes(shapes: Sequence[Shape]) -> Shape:
     rank = max(map(len, shapes))
     one = constant(1)
     padded = [(one,) * (rank - len(shape)) + shape for shape in shapes]
-    return tuple(dims[0] if all(d is dims[0] for d in dims) else broadcast(*dims) for dims in zip(*padded, strict=True))
+    return tuple(
+        dims[0] if all(d is dims[0] for d in dims) else broadcast(*dims) for dims in zip(*padded, strict=True)
+    )
 
 
 def agree(dims: Iterable[Dim]) -> Dim:

@@ -14,21 +14,21 @@ MS = "com.microsoft"
 
 
 @transfer("BiasGelu", "FastGelu", "Gelu", "QuickGelu", "BiasSplitGelu", domain=MS)
-def gelu(call: Call) -> Info:
+def _gelu(call: Call) -> Info:
     if call.op == "BiasSplitGelu":
         raise Unknown  # halves the last axis
     return with_shape(call.info(0), call.info(0).shape)
 
 
 @transfer("FusedConv", domain=MS)
-def fused_conv(call: Call) -> Sequence[Info] | Info:
+def _fused_conv(call: Call) -> Sequence[Info] | Info:
     from onnxfix.graph.shape_ops.conv import conv
 
     return conv(call)
 
 
 @transfer("FusedMatMul", domain=MS)
-def fused_matmul(call: Call) -> Info:
+def _fused_matmul(call: Call) -> Info:
     a, b = call.info(0), call.info(1)
     if a.shape is None or b.shape is None or call.attr("transBatchA", 0) or call.attr("transBatchB", 0):
         return Info(a.elem)
@@ -41,7 +41,7 @@ def fused_matmul(call: Call) -> Info:
 
 
 @transfer("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain=MS)
-def skip_layer_normalization(call: Call) -> Sequence[Info]:
+def _skip_layer_normalization(call: Call) -> Sequence[Info]:
     data = call.info(0)
     full = with_shape(data, data.shape)
     stats = Info(TensorProto.FLOAT, None if data.shape is None else (*data.shape[:-1], constant(1)))
@@ -49,17 +49,17 @@ def skip_layer_normalization(call: Call) -> Sequence[Info]:
 
 
 @transfer("QuantizeLinear", domain=MS)
-def quantize(call: Call) -> Info:
+def _quantize(call: Call) -> Info:
     return Info(call.info(2).elem if call.has(2) else TensorProto.UINT8, call.info(0).shape)
 
 
 @transfer("DequantizeLinear", domain=MS)
-def dequantize(call: Call) -> Info:
+def _dequantize(call: Call) -> Info:
     return Info(call.info(1).elem, call.info(0).shape)
 
 
 @transfer("QLinearAdd", "QLinearMul", domain=MS)
-def qlinear_binary(call: Call) -> Info:
+def _qlinear_binary(call: Call) -> Info:
     a, b = call.info(0), call.info(3)
     if a.shape is None or b.shape is None:
         return Info(a.elem)
@@ -67,10 +67,10 @@ def qlinear_binary(call: Call) -> Info:
 
 
 @transfer("QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax", domain=MS)
-def qlinear_unary(call: Call) -> Info:
+def _qlinear_unary(call: Call) -> Info:
     return with_shape(call.info(0), call.info(0).shape)
 
 
 @transfer("RotaryEmbedding", domain=MS)
-def rotary(call: Call) -> Info:
+def _rotary(call: Call) -> Info:
     return with_shape(call.info(0), call.info(0).shape)

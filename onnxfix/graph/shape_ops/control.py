@@ -7,10 +7,19 @@ from typing import TYPE_CHECKING
 
 from onnx import TensorProto
 
-from onnxfix.graph.shape_ops.base import INTEGERS, UNKNOWN, Call, Elements, Info, Shape, Unknown, agree, axis_of, elements
-from onnxfix.graph.shape_ops.finish import finished
+from onnxfix.graph.shape_ops.base import (
+    UNKNOWN,
+    Call,
+    Info,
+    Shape,
+    Unknown,
+    agree,
+    axis_of,
+    elements,
+)
+from onnxfix.graph.shape_ops.carried import State, common, iterate, leave, scoped, stacked
 from onnxfix.graph.shape_ops.sequence import merged, sequence_of
-from onnxfix.graph.symbols import Dim, constant, data_symbol, equal, positive, relu, symbol
+from onnxfix.graph.symbols import Dim, constant, data_symbol, equal, relu
 
 if TYPE_CHECKING:
     from onnxfix.graph.overlay import Node, Scope, Value
@@ -66,143 +75,10 @@ def _merge(call: Call, k: int, a: Info, b: Info) -> Info:
     elem = a.elem if a.elem == b.elem else None
     if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
         return Info(elem)
-    shape = tuple(d if d is e else call.fresh(k, i) for i, (d, e) in enumerate(zip(a.shape, b.shape, strict=True)))
-    return Info(elem, shape, _common(a.value, b.value), a.fill if a.fill == b.fill else None)
-
-
-def _common(a: Elements | None, b: Elements | None) -> Elements | None:
-    """Elements that are the same in both, None for the others."""
-    if a is None or b is None or a.shape != b.shape:
-        return None
-    pairs = zip(a.reshape(-1), b.reshape(-1), strict=True)
-    return elements([x if x is y or (isinstance(x, float) and x == y and x != 0) else None for x, y in pairs], a.shape)
-
-
-# ---- what Loop and Scan share
-
-
-class _State:
-    """Loop-carried values: what holds at the start of every iteration, found as a fixpoint by widening."""
-
-    def __init__(self, run: Pass, frame: Frame, targets: Sequence[Value], initial: Sequence[Info]) -> None:
-        self.run = run
-        self.frame = frame
-        self.targets = targets
-        self.infos = [self._named(target, info) for target, info in zip(targets, initial, strict=True)]
-
-    def _label(self, target: Value, suffix: str) -> str:
-        return self.run.mint(self.frame, target.scope, target.name + suffix)
-
-    def _dim(self, target: Value, axis: int) -> Dim:
-        return symbol(self._label(target, f".{axis}"))
-
-    def _named(self, target: Value, info: Info) -> Info:
-        if info.elem not in INTEGERS:
-            return info
-        return finished(info, lambda i, elem: data_symbol(self._label(target, f"[{i}]"), *INTEGERS[elem]))
-
-    def bind(self) -> None:
-        for target, info in zip(self.targets, self.infos, strict=True):
-            self.frame.info[target] = info
-
-    def widen(self, outcome: Sequence[Info]) -> bool:
-        """Take in what an iteration left; whether anything had to give way."""
-        changed = False
-        for i, (target, now, then) in enumerate(zip(self.targets, self.infos, outcome, strict=True)):
-            wide = self._widened(target, now, then)
-            if not _same(now, wide):
-                self.infos[i] = wide
-                changed = True
-        return changed
-
-    def _widened(self, target: Value, now: Info, then: Info) -> Info:
-        if now.kind != then.kind:
-            return UNKNOWN
-        if now.kind != "tensor":
-            return merged([now, then])
-        elem = now.elem if now.elem == then.elem else None
-        if now.shape is None or then.shape is None or len(now.shape) != len(then.shape):
-            return Info(elem)
-        dims = zip(now.shape, then.shape, strict=True)
-        shape = tuple(d if d is e else self._dim(target, i) for i, (d, e) in enumerate(dims))
-        fill = now.fill if now.fill == then.fill else None
-        return self._named(target, Info(elem, shape, _common(now.value, then.value), fill))
-
-    def forget(self) -> None:
-        self.infos = [Info(info.elem) if info.kind == "tensor" else UNKNOWN for info in self.infos]
-
-    def result(self, call: Call, k: int) -> Info:
-        """A carried value after the last iteration, which may be none: what never changes, else unknown."""
-        info = self.infos[k]
-        local = self.run.minted[-1]
-        if info.shape is None:
-            return info
-        shape = tuple(call.fresh(k, i) if not local.isdisjoint(d.symbols) else d for i, d in enumerate(info.shape))
-        value = None
-        if info.value is not None:
-            value = elements([_outside(item, local) for item in info.value.reshape(-1)], info.value.shape)
-        return Info(info.elem, shape, value, info.fill)
-
-
-def _outside(item: Dim | float | None, local: set[str]) -> Dim | float | None:
-    return item if not isinstance(item, Dim) or local.isdisjoint(item.symbols) else None
-
-
-def _same(a: Info, b: Info) -> bool:
-    if a.elem != b.elem or a.kind != b.kind or a.fill != b.fill or (a.shape is None) != (b.shape is None):
-        return False
-    if a.kind != "tensor":
-        return (a.item is None) == (b.item is None) and (a.item is None or b.item is None or _same(a.item, b.item))
-    if a.shape is not None and b.shape is not None and (len(a.shape) != len(b.shape) or a.shape != b.shape):
-        return False
-    if (a.value is None) != (b.value is None):
-        return False
-    if a.value is None or b.value is None:
-        return True
-    return a.value.shape == b.value.shape and list(a.value.reshape(-1)) == list(b.value.reshape(-1))
-
-
-def _iterate(run: Pass, frame: Frame, body: Scope, state: _State, first: int) -> list[Info]:
-    """Walk ``body`` until the carried values (its outputs from ``first`` on) are stable; its outputs then."""
-    count = len(state.targets)
-    for round_ in range(MAX_ROUNDS + 1):
-        if round_ == MAX_ROUNDS:
-            state.forget()
-        state.bind()
-        run.walk(frame, body)
-        outputs = [run.lookup(frame, value) for value in body.outputs]
-        if len(outputs) < first + count:
-            raise Unknown
-        if round_ == MAX_ROUNDS or not state.widen(outputs[first : first + count]):
-            break
-    return outputs
-
-
-def _stacked(run: Pass, call: Call, k: int, info: Info, trips: Dim, at: int) -> Info:
-    """A per-iteration output stacked along a new axis ``at``."""
-    if info.shape is None or info.kind != "tensor":
-        return Info(info.elem if info.kind == "tensor" else None)
-    # After no iteration at all, backends make up the other dimensions.
-    sure = positive(trips).yes
-    local = run.minted[-1]
-    rank = len(info.shape) + 1
-    at = axis_of(at, rank)
-    inner = iter(info.shape)
-    dims: list[Dim] = []
-    for i in range(rank):
-        dim = trips if i == at else next(inner)
-        dims.append(dim if i == at or (sure and local.isdisjoint(dim.symbols)) else call.fresh(k, i))
-    return Info(info.elem, tuple(dims))
-
-
-def _scoped(run: Pass) -> set[str]:
-    run.minted.append(set())
-    return run.minted[-1]
-
-
-def _leave(run: Pass) -> None:
-    inner = run.minted.pop()
-    run.minted[-1] |= inner
+    shape = tuple(
+        d if d is e else call.fresh(k, i) for i, (d, e) in enumerate(zip(a.shape, b.shape, strict=True))
+    )
+    return Info(elem, shape, common(a.value, b.value), a.fill if a.fill == b.fill else None)
 
 
 # ---- Loop
@@ -212,11 +88,11 @@ def _loop(run: Pass, frame: Frame, call: Call, body: Scope) -> Sequence[Info]:
     if len(body.inputs) < 2 or len(body.inputs) - 2 != max(len(call.inputs) - 2, 0):
         _walk_unknown(run, frame, body)
         raise Unknown
-    _scoped(run)
+    scoped(run)
     try:
         return _run_loop(run, frame, call, body)
     finally:
-        _leave(run)
+        leave(run)
 
 
 def _run_loop(run: Pass, frame: Frame, call: Call, body: Scope) -> Sequence[Info]:
@@ -227,29 +103,29 @@ def _run_loop(run: Pass, frame: Frame, call: Call, body: Scope) -> Sequence[Info
     truth = _declared_scalar(going, BOOL, constant(1))
     # A condition that is given is true whenever the body runs. One that is not may turn false and be ignored.
     fixed = call.has(1)
-    state = _State(run, frame, carried if fixed else [going, *carried], list(call.inputs[2:]) if fixed else [truth, *call.inputs[2:]])
+    targets, initial = list(carried), list(call.inputs[2:])
+    if not fixed:
+        targets, initial = [going, *targets], [truth, *initial]
+    state = State(run, frame, targets, initial)
     frame.info[going] = truth
-    outputs = _iterate(run, frame, body, state, 1 if fixed else 0)
+    outputs = iterate(run, frame, body, state, 1 if fixed else 0)
     trips = _trips(run, call, outputs[0])
     offset = 0 if fixed else 1
     count = len(carried)
-    results = [_shifted(state, call, i, offset) for i in range(count)]
+    results = [state.result(call, i, i + offset) for i in range(count)]
     for k, info in enumerate(outputs[1 + count :], start=count):
-        results.append(_stacked(run, call, k, info, trips if trips is not None else call.fresh(k, 0), 0))
+        results.append(stacked(run, call, k, info, trips if trips is not None else call.fresh(k, 0), 0))
     return results
-
-
-def _shifted(state: _State, call: Call, k: int, offset: int) -> Info:
-    view = _State.__new__(_State)
-    view.run, view.frame = state.run, state.frame
-    view.targets, view.infos = state.targets[offset:], state.infos[offset:]
-    return view.result(call, k)
 
 
 def _declared_scalar(value: Value, elem: int, item: Dim) -> Info:
     """The counter or the condition, which a body may declare as a vector of one element and then gets as such."""
     declared = value.declared
-    shape = declared.tensor_type.shape if declared is not None and declared.tensor_type.HasField("shape") else None
+    shape = (
+        declared.tensor_type.shape
+        if declared is not None and declared.tensor_type.HasField("shape")
+        else None
+    )
     if shape is not None and len(shape.dim):
         return Info(elem)
     return Info(elem, (), elements([item], ()))
@@ -278,11 +154,11 @@ def _scan(run: Pass, frame: Frame, call: Call, body: Scope) -> Sequence[Info]:
     if call.opset < 9 or kept < 0 or len(body.inputs) != len(call.inputs) or len(body.outputs) < kept:
         _walk_unknown(run, frame, body)
         raise Unknown
-    _scoped(run)
+    scoped(run)
     try:
         return _run_scan(run, frame, call, body, kept)
     finally:
-        _leave(run)
+        leave(run)
 
 
 def _run_scan(run: Pass, frame: Frame, call: Call, body: Scope, kept: int) -> Sequence[Info]:
@@ -295,14 +171,14 @@ def _run_scan(run: Pass, frame: Frame, call: Call, body: Scope, kept: int) -> Se
             at = axis_of(axis, len(source.shape))
             lengths.append(source.shape[at])
             shape = source.shape[:at] + source.shape[at + 1 :]
-        frame.info[target] = _State(run, frame, [target], [Info(source.elem, shape)]).infos[0]
-    state = _State(run, frame, body.inputs[:kept], call.inputs[:kept])
-    outputs = _iterate(run, frame, body, state, 0)
-    results = [state.result(call, k) for k in range(kept)]
+        frame.info[target] = State(run, frame, [target], [Info(source.elem, shape)]).infos[0]
+    state = State(run, frame, body.inputs[:kept], call.inputs[:kept])
+    outputs = iterate(run, frame, body, state, 0)
+    results = [state.result(call, k, k) for k in range(kept)]
     out_axes = call.attr("scan_output_axes") or [0] * (len(outputs) - kept)
     for k, info in enumerate(outputs[kept:], start=kept):
         trips = agree(lengths) if lengths else call.fresh(k, 0)
-        results.append(_stacked(run, call, k, info, trips, out_axes[k - kept]))
+        results.append(stacked(run, call, k, info, trips, out_axes[k - kept]))
     return results
 
 
@@ -310,12 +186,13 @@ def _run_scan(run: Pass, frame: Frame, call: Call, body: Scope, kept: int) -> Se
 
 
 def _sequence_map(run: Pass, frame: Frame, call: Call, body: Scope) -> Sequence[Info]:
-    _scoped(run)
+    scoped(run)
     try:
         for k, value in enumerate(body.inputs):
             source = call.info(k)
             info = (source.item or UNKNOWN) if source.kind == "sequence" else source
-            frame.info[value] = _State(run, frame, [value], [Info(info.elem, info.shape, None, None, info.kind, info.item)]).infos[0]
+            item = Info(info.elem, info.shape, None, None, info.kind, info.item)
+            frame.info[value] = State(run, frame, [value], [item]).infos[0]
         run.walk(frame, body)
         local = run.minted[-1]
         results = []
@@ -325,4 +202,4 @@ def _sequence_map(run: Pass, frame: Frame, call: Call, body: Scope) -> Sequence[
             results.append(sequence_of(Info(info.elem, info.shape if steady else None)))
         return results
     finally:
-        _leave(run)
+        leave(run)

@@ -34,7 +34,12 @@ def window(call: Call, kernel: Sequence[Dim]) -> Window:
     strides = list(call.attr("strides") or [1] * count)
     dilations = list(call.attr("dilations") or [1] * count)
     pads = list(call.attr("pads") or [0] * (2 * count))
-    if len(strides) != count or len(dilations) != count or len(pads) != 2 * count or min(strides, default=1) < 1:
+    if (
+        len(strides) != count
+        or len(dilations) != count
+        or len(pads) != 2 * count
+        or min(strides, default=1) < 1
+    ):
         raise Unknown
     auto_pad = call.attr("auto_pad", "NOTSET") or "NOTSET"
     return Window(kernel, strides, dilations, pads, auto_pad)
@@ -72,32 +77,37 @@ def _convolved(call: Call, data: Info, weight: Info, elem: int | None) -> Info:
     shape = data.shape
     kernel = _kernel(call, weight.shape)
     if shape is None or len(shape) < 3:
-        return Info(elem, call.fresh_shape(0, 2 + len(kernel)) if kernel is not None and shape is None else None)
+        return Info(
+            elem, call.fresh_shape(0, 2 + len(kernel)) if kernel is not None and shape is None else None
+        )
     channels = weight.shape[0] if weight.shape else call.fresh(0, 1)
     if kernel is None or len(kernel) != len(shape) - 2:
         return Info(elem, (shape[0], channels, *(call.fresh(0, i) for i in range(2, len(shape)))))
     win = window(call, kernel)
     dims = (slid(d, i, win) for i, d in enumerate(shape[2:]))
-    return Info(elem, (shape[0], channels, *(call.fresh(0, i + 2) if d is None else d for i, d in enumerate(dims))))
+    return Info(
+        elem, (shape[0], channels, *(call.fresh(0, i + 2) if d is None else d for i, d in enumerate(dims)))
+    )
 
 
 @transfer("Conv", "DeformConv")
 def conv(call: Call) -> Info:
+    """Convolutions whose inputs are data and weights."""
     return _convolved(call, call.info(0), call.info(1), call.info(0).elem)
 
 
 @transfer("ConvInteger")
-def conv_integer(call: Call) -> Info:
+def _conv_integer(call: Call) -> Info:
     return _convolved(call, call.info(0), call.info(1), INT32)
 
 
 @transfer("QLinearConv")
-def conv_quantised(call: Call) -> Info:
+def _conv_quantised(call: Call) -> Info:
     return _convolved(call, call.info(0), call.info(3), call.info(7).elem)
 
 
 @transfer("ConvTranspose")
-def conv_transpose(call: Call) -> Info:
+def _conv_transpose(call: Call) -> Info:
     data, weight = call.info(0), call.info(1)
     shape = data.shape
     kernel = _kernel(call, weight.shape)
@@ -125,7 +135,7 @@ def _grown(size: Dim, axis: int, win: Window, extra: int) -> Dim:
 
 
 @transfer("MaxPool", "AveragePool", "LpPool")
-def pool(call: Call) -> Sequence[Info]:
+def _pool(call: Call) -> Sequence[Info]:
     data = call.info(0)
     kernel = [constant(k) for k in call.attr("kernel_shape", [])]
     shape = data.shape
@@ -141,7 +151,7 @@ def pool(call: Call) -> Sequence[Info]:
 
 
 @transfer("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
-def global_pool(call: Call) -> Info:
+def _global_pool(call: Call) -> Info:
     data = call.info(0)
     if data.shape is None:
         return Info(data.elem)
@@ -149,7 +159,7 @@ def global_pool(call: Call) -> Info:
 
 
 @transfer("MaxUnpool")
-def max_unpool(call: Call) -> Info:
+def _max_unpool(call: Call) -> Info:
     data = call.info(0)
     if call.has(2):
         wanted = call.ints(2)
@@ -168,7 +178,7 @@ def max_unpool(call: Call) -> Info:
 
 
 @transfer("MaxRoiPool")
-def max_roi_pool(call: Call) -> Info:
+def _max_roi_pool(call: Call) -> Info:
     data, rois = call.info(0), call.info(1)
     count = rois.shape[0] if rois.shape else call.fresh(0, 0)
     channels = data.shape[1] if data.shape is not None and len(data.shape) > 1 else call.fresh(0, 1)
@@ -176,7 +186,7 @@ def max_roi_pool(call: Call) -> Info:
 
 
 @transfer("RoiAlign")
-def roi_align(call: Call) -> Info:
+def _roi_align(call: Call) -> Info:
     data, rois = call.info(0), call.info(1)
     count = rois.shape[0] if rois.shape else call.fresh(0, 0)
     channels = data.shape[1] if data.shape is not None and len(data.shape) > 1 else call.fresh(0, 1)
@@ -185,7 +195,7 @@ def roi_align(call: Call) -> Info:
 
 
 @transfer("Col2Im")
-def col2im(call: Call) -> Info:
+def _col2im(call: Call) -> Info:
     data = call.info(0)
     image, block = call.ints(1), call.ints(2)
     count = call.length(1) if call.length(1) is not None else call.length(2)

@@ -28,7 +28,9 @@ def finished(info: Info, name_element: Callable[[int, int], Dim]) -> Info:
         if value is None and 0 < count <= NAMED_LIMIT:
             value = np.full(sizes, None, dtype=object)
         if value is not None:
-            items = [name_element(i, elem) if item is None else item for i, item in enumerate(value.reshape(-1))]
+            items = [
+                name_element(i, elem) if item is None else item for i, item in enumerate(value.reshape(-1))
+            ]
             value = elements(items, sizes)
     elif value is not None and all(item is None for item in value.reshape(-1)):
         value = None

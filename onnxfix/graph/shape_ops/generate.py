@@ -7,14 +7,26 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, numpy_helper
 
-from onnxfix.graph.shape_ops.base import FLOATS, INTEGERS, Call, Elements, Info, Shape, elements, from_array, small, transfer
+from onnxfix.graph.shape_ops.base import (
+    FLOATS,
+    INTEGERS,
+    Call,
+    Elements,
+    Info,
+    Shape,
+    elements,
+    from_array,
+    small,
+    transfer,
+)
 from onnxfix.graph.symbols import Dim, as_dim, constant, floordiv
 
 
 @transfer("ConstantOfShape")
-def constant_of_shape(call: Call) -> Info:
+def _constant_of_shape(call: Call) -> Info:
     tensor = call.attr("value")
-    elem, fill = TensorProto.FLOAT, 0.0
+    elem: int = TensorProto.FLOAT
+    fill: float | None = 0.0
     if isinstance(tensor, TensorProto):
         elem, fill = tensor.data_type, None
         if elem in INTEGERS or elem in FLOATS:
@@ -37,7 +49,7 @@ def filled(shape: Shape, elem: int, fill: Any) -> Elements | None:
 
 
 @transfer("Constant")
-def constant_node(call: Call) -> Info:
+def _constant_node(call: Call) -> Info:
     """A Constant inside a function call, whose attributes may come from the caller."""
     for name, elem in (("value_int", TensorProto.INT64), ("value_float", TensorProto.FLOAT)):
         scalar = call.attr(name)
@@ -76,31 +88,35 @@ def tensor_info(tensor: TensorProto) -> Info:
 
 
 @transfer("EyeLike", "Bernoulli", "RandomNormalLike", "RandomUniformLike")
-def like(call: Call) -> Info:
+def _like(call: Call) -> Info:
     data = call.info(0)
     return Info(call.attr("dtype", data.elem), data.shape)
 
 
 @transfer("RandomNormal", "RandomUniform")
-def random(call: Call) -> Info:
+def _random(call: Call) -> Info:
     return Info(call.attr("dtype", TensorProto.FLOAT), tuple(constant(d) for d in call.attr("shape", [])))
 
 
 @transfer("Multinomial")
-def multinomial(call: Call) -> Info:
+def _multinomial(call: Call) -> Info:
     shape = call.info(0).shape
     rows: Dim = shape[0] if shape else call.fresh(0, 0)
     return Info(call.attr("dtype", TensorProto.INT32), (rows, constant(call.attr("sample_size", 1))))
 
 
 @transfer("BlackmanWindow", "HammingWindow", "HannWindow")
-def window(call: Call) -> Info:
+def _window(call: Call) -> Info:
     size = call.ints(0)
-    return Info(call.attr("output_datatype", TensorProto.FLOAT), (as_dim(size[0]) if size else call.fresh(0, 0),))
+    return Info(
+        call.attr("output_datatype", TensorProto.FLOAT), (as_dim(size[0]) if size else call.fresh(0, 0),)
+    )
 
 
 @transfer("MelWeightMatrix")
-def mel(call: Call) -> Info:
+def _mel(call: Call) -> Info:
     bins, length = call.ints(0), call.ints(1)
     rows = floordiv(length[0], 2) + 1 if length else call.fresh(0, 0)
-    return Info(call.attr("output_datatype", TensorProto.FLOAT), (rows, bins[0] if bins else call.fresh(0, 1)))
+    return Info(
+        call.attr("output_datatype", TensorProto.FLOAT), (rows, bins[0] if bins else call.fresh(0, 1))
+    )

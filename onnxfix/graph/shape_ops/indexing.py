@@ -37,14 +37,14 @@ INT64 = TensorProto.INT64
 
 
 @transfer("Slice")
-def slice_(call: Call) -> Info:
+def _slice(call: Call) -> Info:
     data = call.info(0)
     if data.shape is None:
         return Info(data.elem)
     rank = len(data.shape)
     if call.opset < 10:
-        starts = [constant(i) for i in call.attr("starts", [])]
-        ends = [constant(i) for i in call.attr("ends", [])]
+        starts: list[Dim | None] = [constant(i) for i in call.attr("starts", [])]
+        ends: list[Dim | None] = [constant(i) for i in call.attr("ends", [])]
         axes: list[int] | None = list(call.attr("axes", range(len(starts))))
         steps: list[Dim] | None = [constant(1)] * len(starts)
     else:
@@ -83,9 +83,15 @@ def _sliced(
         if start is not None and end is not None and step is not None and step.value:
             length = slice_length(data.shape[axis], start, end, step.value)
         dims[axis] = call.fresh(0, axis) if length is None else length
-        if value is None or start is None or end is None or step is None:
-            value = None
-        elif start.value is None or end.value is None or not step.value:
+        if (
+            value is None
+            or start is None
+            or end is None
+            or step is None
+            or start.value is None
+            or end.value is None
+            or not step.value
+        ):
             value = None
         else:
             value = value[(slice(None),) * axis + (slice(start.value, end.value, step.value),)]
@@ -120,7 +126,7 @@ def _clamped(index: Dim, low: int, high: Dim) -> Dim:
 
 
 @transfer("Gather")
-def gather(call: Call) -> Info:
+def _gather(call: Call) -> Info:
     data, indices = call.info(0), call.info(1)
     if data.shape is None or indices.shape is None:
         return Info(data.elem)
@@ -139,7 +145,7 @@ def gather(call: Call) -> Info:
 
 
 @transfer("GatherElements", "ScatterElements", "Scatter", "ScatterND", "TensorScatter")
-def like_an_input(call: Call) -> Info:
+def _like_an_input(call: Call) -> Info:
     data = call.info(0)
     if call.op == "GatherElements":
         return Info(data.elem, call.info(1).shape)
@@ -150,7 +156,13 @@ def _scattered(call: Call) -> Elements | None:
     """ScatterND on a small vector with static indices, as exporters write assignments to a shape."""
     data, updates = call.info(0).value, call.info(2).value
     at = call.static_ints(1)
-    if data is None or updates is None or at is None or data.ndim != 1 or call.attr("reduction", "none") != "none":
+    if (
+        data is None
+        or updates is None
+        or at is None
+        or data.ndim != 1
+        or call.attr("reduction", "none") != "none"
+    ):
         return None
     if len(at) != updates.size or not all(-data.size <= i < data.size for i in at) or len(set(at)) != len(at):
         return None
@@ -160,7 +172,7 @@ def _scattered(call: Call) -> Elements | None:
 
 
 @transfer("GatherND")
-def gather_nd(call: Call) -> Info:
+def _gather_nd(call: Call) -> Info:
     data, indices = call.info(0), call.info(1)
     batch = call.attr("batch_dims", 0)
     if data.shape is None or not indices.shape or indices.shape[-1].value is None:
@@ -169,7 +181,7 @@ def gather_nd(call: Call) -> Info:
 
 
 @transfer("Compress")
-def compress(call: Call) -> Info:
+def _compress(call: Call) -> Info:
     data = call.info(0)
     axis = call.attr("axis")
     if axis is None:
@@ -181,7 +193,7 @@ def compress(call: Call) -> Info:
 
 
 @transfer("NonZero")
-def non_zero(call: Call) -> Info:
+def _non_zero(call: Call) -> Info:
     data = call.info(0)
     if data.shape is None:
         return Info(INT64, call.fresh_shape(0, 2))
@@ -194,7 +206,7 @@ def non_zero(call: Call) -> Info:
 
 
 @transfer("Unique")
-def unique(call: Call) -> Sequence[Info]:
+def _unique(call: Call) -> Sequence[Info]:
     data = call.info(0)
     axis = call.attr("axis")
     count = call.fresh(0, 0 if axis is None else axis % 64)
@@ -218,7 +230,7 @@ def unique(call: Call) -> Sequence[Info]:
 
 
 @transfer("TopK")
-def top_k(call: Call) -> Sequence[Info]:
+def _top_k(call: Call) -> Sequence[Info]:
     data = call.info(0)
     if data.shape is None:
         return [Info(data.elem), Info(INT64)]
@@ -233,7 +245,7 @@ def top_k(call: Call) -> Sequence[Info]:
 
 
 @transfer("OneHot")
-def one_hot(call: Call) -> Info:
+def _one_hot(call: Call) -> Info:
     indices, values = call.info(0), call.info(2)
     if indices.shape is None:
         return Info(values.elem)
@@ -249,17 +261,17 @@ def one_hot(call: Call) -> Info:
 
 
 @transfer("NonMaxSuppression")
-def non_max_suppression(call: Call) -> Info:
+def _non_max_suppression(call: Call) -> Info:
     return Info(INT64, (call.fresh(0, 0), constant(3)))
 
 
 @transfer("ReverseSequence", "Trilu", "CumSum", "CumProd", "Hardmax", "Softmax", "LogSoftmax")
-def same_shape(call: Call) -> Info:
+def _same_shape(call: Call) -> Info:
     return with_shape(call.info(0), call.info(0).shape)
 
 
 @transfer("Range")
-def range_(call: Call) -> Info:
+def _range(call: Call) -> Info:
     start, limit, delta = (_scalar(call, i) for i in range(3))
     elem = next((call.info(i).elem for i in range(3) if call.info(i).elem is not None), None)
     length: Dim | None = None
@@ -294,5 +306,3 @@ def _float_range(start: float, limit: float, delta: float, elem: int | None) -> 
     if not (np.isfinite(wide) and wide == near == short and abs(wide) < DIM_MAX):
         return None
     return constant(max(0, int(wide)))
-
-

@@ -22,16 +22,12 @@ from onnxfix.graph.shape_ops.base import (
     transfer,
     with_shape,
 )
+from onnxfix.graph.shape_ops.reshape import reshaped
 from onnxfix.graph.symbols import (
     Dim,
     constant,
-    divide,
     equal,
     floordiv,
-    is_zero,
-    nonnegative,
-    nonzero_or,
-    positive,
     product,
     total,
 )
@@ -40,7 +36,7 @@ INT64 = TensorProto.INT64
 
 
 @transfer("Shape")
-def shape_of(call: Call) -> Info:
+def _shape_of(call: Call) -> Info:
     shape = call.info(0).shape
     start, end = call.attr("start", 0), call.attr("end")
     if shape is None:
@@ -54,87 +50,13 @@ def _clamp(index: int, rank: int) -> int:
 
 
 @transfer("Size")
-def size(call: Call) -> Info:
+def _size(call: Call) -> Info:
     shape = call.info(0).shape
     return Info(INT64, (), None if shape is None else elements([product(shape)], ()))
 
 
-def reshaped(value: Elements | None, shape: Shape) -> Elements | None:
-    """The elements in another shape, where that is static."""
-    sizes = small(shape)
-    if value is None or sizes is None or value.size != int(np.prod(sizes)):
-        return None
-    return value.reshape(sizes)
-
-
-@transfer("Reshape")
-def reshape(call: Call) -> Info:
-    data = call.info(0)
-    if call.opset < 5:
-        target: list[Dim] | None = [constant(item) for item in call.attr("shape", [])]
-    else:
-        target = call.ints(1)
-    if target is None:
-        rank = call.length(1)
-        return Info(data.elem, None if rank is None else call.fresh_shape(0, rank), None, data.fill)
-    shape = _reshape_target(call, data.shape, target, bool(call.attr("allowzero", 0)))
-    return Info(data.elem, shape, reshaped(data.value, shape), data.fill)
-
-
-def _reshape_target(call: Call, source: Shape | None, target: list[Dim], allowzero: bool) -> Shape:
-    """Dimensions of a Reshape. The one that is -1, or of which nothing is known, follows from the element count."""
-    open_axes = [i for i, item in enumerate(target) if not nonnegative(item).yes]
-    inferred = any(equal(target[i], -1).yes for i in open_axes)
-    count = None if source is None else product(source)
-    dims: list[Dim | None] = []
-    for axis, item in enumerate(target):
-        if axis in open_axes:
-            dims.append(None)
-        elif allowzero:
-            dims.append(item)
-        else:
-            dims.append(_copied(source, axis, item, None if open_axes else count))
-    known = [d for d in dims if d is not None]
-    if len(open_axes) == 1 and count is not None and len(known) == len(target) - 1:
-        others = product(known)
-        # With a -1, a valid execution has no 0 among the other dimensions; else that has to be proven.
-        if inferred or positive(others).yes:
-            dims[open_axes[0]] = divide(count, others)
-    return tuple(call.fresh(0, i) if d is None else d for i, d in enumerate(dims))
-
-
-def _copied(source: Shape | None, axis: int, item: Dim, count: Dim | None) -> Dim | None:
-    """What ``item`` asks for where a 0 copies the input's dimension.
-
-    Where ``item`` is 0 only together with that dimension, it is right as it stands. So it is where a 0 would make the
-    whole tensor empty (``count``, given when there is no -1): then the copy has to be 0 too, but for tensors that are
-    empty along two axes at once, of which shapes are not told apart here.
-    """
-    zero = is_zero(item)
-    if zero.no:
-        return item
-    if source is None:
-        return None
-    here = source[axis] if axis < len(source) else None
-    if zero.yes:
-        if here is None:
-            raise Unknown  # invalid: there is nothing to copy
-        return here
-    if here is None or here is item or _vanishes(here, item) or (count is not None and _vanishes(count, item)):
-        return item
-    return nonzero_or(item, here)
-
-
-def _vanishes(dim: Dim, factor: Dim) -> bool:
-    """Whether ``dim`` is 0 whenever ``factor``, a single product of symbols, is 0: they are its factors."""
-    if len(factor.terms) != 1 or not dim.terms:
-        return dim.value == 0
-    atoms = factor.terms[0][0]
-    return all(all(atom in mono for mono, _ in dim.terms) for atom in atoms)
-
-
 @transfer("Flatten")
-def flatten(call: Call) -> Info:
+def _flatten(call: Call) -> Info:
     data = call.info(0)
     shape = call.info(0).shape
     if shape is None:
@@ -146,7 +68,7 @@ def flatten(call: Call) -> Info:
 
 
 @transfer("Transpose")
-def transpose(call: Call) -> Info:
+def _transpose(call: Call) -> Info:
     data = call.info(0)
     perm = call.attr("perm")
     if data.shape is None:
@@ -172,7 +94,7 @@ def _axes(call: Call, since: int) -> list[int] | None:
 
 
 @transfer("Squeeze")
-def squeeze(call: Call) -> Info:
+def _squeeze(call: Call) -> Info:
     data = call.info(0)
     try:
         axes = _axes(call, 13)
@@ -195,7 +117,7 @@ def squeeze(call: Call) -> Info:
 
 
 @transfer("Unsqueeze")
-def unsqueeze(call: Call) -> Info:
+def _unsqueeze(call: Call) -> Info:
     data = call.info(0)
     try:
         axes = _axes(call, 13)
@@ -216,7 +138,7 @@ def unsqueeze(call: Call) -> Info:
 
 
 @transfer("Concat")
-def concat(call: Call) -> Info:
+def _concat(call: Call) -> Info:
     elem = next((info.elem for info in call.inputs if info.elem is not None), None)
     shapes = [info.shape for info in call.inputs if info.shape is not None]
     if not shapes:
@@ -245,7 +167,7 @@ def _or_unknown(info: Info, elem: int | None) -> Elements | None:
 
 
 @transfer("Split")
-def split(call: Call) -> Sequence[Info]:
+def _split(call: Call) -> Sequence[Info]:
     data = call.info(0)
     count = len(call.outputs)
     if data.shape is None:
@@ -261,7 +183,9 @@ def split(call: Call) -> Sequence[Info]:
             start += length.value
         else:
             start = -1
-        results.append(with_shape(data, shape, value if small(shape) == getattr(value, "shape", None) else None))
+        results.append(
+            with_shape(data, shape, value if small(shape) == getattr(value, "shape", None) else None)
+        )
     return results
 
 
@@ -271,7 +195,11 @@ def _split_sizes(call: Call, whole: Dim, count: int, axis: int) -> list[Dim]:
         return [constant(item) for item in given]
     if call.has(1):
         found = call.ints(1)
-        return found if found is not None and len(found) == count else [call.fresh(k, axis) for k in range(count)]
+        return (
+            found
+            if found is not None and len(found) == count
+            else [call.fresh(k, axis) for k in range(count)]
+        )
     if call.opset < 18:
         return [floordiv(whole, count)] * count
     parts = call.attr("num_outputs", count)
@@ -284,7 +212,7 @@ def _split_sizes(call: Call, whole: Dim, count: int, axis: int) -> list[Dim]:
 
 
 @transfer("Identity", "Dropout")
-def identity(call: Call) -> Sequence[Info]:
+def _identity(call: Call) -> Sequence[Info]:
     data = call.info(0)
     if call.op == "Identity":
         return [data]
@@ -293,7 +221,7 @@ def identity(call: Call) -> Sequence[Info]:
 
 
 @transfer("Expand")
-def expand(call: Call) -> Info:
+def _expand(call: Call) -> Info:
     data = call.info(0)
     target = call.ints(1)
     if target is None:
@@ -315,7 +243,7 @@ def expand(call: Call) -> Info:
 
 
 @transfer("Tile")
-def tile(call: Call) -> Info:
+def _tile(call: Call) -> Info:
     data = call.info(0)
     if data.shape is None:
         length = call.length(1) if call.opset >= 6 else None
@@ -334,7 +262,7 @@ def tile(call: Call) -> Info:
 
 
 @transfer("DepthToSpace", "SpaceToDepth")
-def depth_to_space(call: Call) -> Info:
+def _depth_to_space(call: Call) -> Info:
     data = call.info(0)
     if data.shape is None:
         return Info(data.elem, call.fresh_shape(0, 4))

@@ -21,7 +21,7 @@ def matmul_shape(a: Shape, b: Shape) -> Shape:
 
 
 @transfer("MatMul", "MatMulInteger", "QLinearMatMul")
-def matmul(call: Call) -> Info:
+def _matmul(call: Call) -> Info:
     second = 3 if call.op == "QLinearMatMul" else 1
     elem = call.info(0).elem
     if call.op == "MatMulInteger":
@@ -33,7 +33,7 @@ def matmul(call: Call) -> Info:
 
 
 @transfer("Gemm")
-def gemm(call: Call) -> Info:
+def _gemm(call: Call) -> Info:
     a, b = call.info(0), call.info(1)
     rows: Dim | None = None
     columns: Dim | None = None
@@ -45,13 +45,13 @@ def gemm(call: Call) -> Info:
 
 
 @transfer("Det")
-def det(call: Call) -> Info:
+def _det(call: Call) -> Info:
     shape = call.info(0).shape
     return Info(call.info(0).elem, None if shape is None else shape[:-2])
 
 
 @transfer("Einsum")
-def einsum(call: Call) -> Info:
+def _einsum(call: Call) -> Info:
     elem = next((info.elem for info in call.inputs if info.elem is not None), None)
     equation = call.attr("equation")
     if not isinstance(equation, str) or any(info.shape is None for info in call.inputs):
@@ -105,7 +105,7 @@ def einsum_shape(equation: str, shapes: Sequence[Shape]) -> Shape:
 
 
 @transfer("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
-def loss(call: Call) -> Sequence[Info]:
+def _loss(call: Call) -> Sequence[Info]:
     scores, labels = call.info(0), call.info(1)
     whole = call.attr("reduction", "mean") == "none"
     infos = [Info(scores.elem, labels.shape if whole else ()), Info(scores.elem, scores.shape)]
@@ -113,18 +113,18 @@ def loss(call: Call) -> Sequence[Info]:
 
 
 @transfer("StringConcat")
-def string_concat(call: Call) -> Info:
+def _string_concat(call: Call) -> Info:
     a, b = call.info(0).shape, call.info(1).shape
     return Info(TensorProto.STRING, None if a is None or b is None else broadcast_shapes([a, b]))
 
 
 @transfer("RegexFullMatch")
-def regex(call: Call) -> Info:
+def _regex(call: Call) -> Info:
     return Info(TensorProto.BOOL, call.info(0).shape)
 
 
 @transfer("StringSplit")
-def string_split(call: Call) -> Sequence[Info]:
+def _string_split(call: Call) -> Sequence[Info]:
     shape = call.info(0).shape
     parts = None if shape is None else (*shape, call.fresh(0, len(shape)))
     return [Info(TensorProto.STRING, parts), Info(TensorProto.INT64, shape)][: len(call.outputs)]

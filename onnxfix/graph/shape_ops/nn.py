@@ -16,12 +16,12 @@ FLOAT = TensorProto.FLOAT
     "GroupNormalization", "InstanceNormalization", "LRN", "LpNormalization", "MeanVarianceNormalization",
     "RMSNormalization", "RotaryEmbedding",
 )  # fmt: skip
-def same(call: Call) -> Info:
+def _same(call: Call) -> Info:
     return with_shape(call.info(0), call.info(0).shape)
 
 
 @transfer("LayerNormalization")
-def layer_normalization(call: Call) -> Sequence[Info]:
+def _layer_normalization(call: Call) -> Sequence[Info]:
     data = call.info(0)
     kind = call.attr("stash_type", FLOAT)
     if data.shape is None:
@@ -32,7 +32,7 @@ def layer_normalization(call: Call) -> Sequence[Info]:
 
 
 @transfer("BatchNormalization")
-def batch_normalization(call: Call) -> Sequence[Info]:
+def _batch_normalization(call: Call) -> Sequence[Info]:
     data = call.info(0)
     mean = call.info(3)
     channels = data.shape[1] if data.shape is not None and len(data.shape) > 1 else None
@@ -44,7 +44,7 @@ def batch_normalization(call: Call) -> Sequence[Info]:
 
 
 @transfer("RNN", "GRU", "LSTM")
-def recurrent(call: Call) -> Sequence[Info]:
+def _recurrent(call: Call) -> Sequence[Info]:
     data, weight = call.info(0), call.info(2)
     batch_first = bool(call.attr("layout", 0))
     length: Dim | None = None
@@ -65,7 +65,7 @@ def recurrent(call: Call) -> Sequence[Info]:
 
 
 @transfer("Attention")
-def attention(call: Call) -> Sequence[Info]:
+def _attention(call: Call) -> Sequence[Info]:
     query, key, value = call.info(0), call.info(1), call.info(2)
     elems = [query.elem, key.elem, value.elem, query.elem][: len(call.outputs)]
     if query.shape is None or key.shape is None or value.shape is None:
@@ -92,7 +92,7 @@ def _heads(shape: Shape, heads: int | None) -> Shape:
 
 
 @transfer("LinearAttention")
-def linear_attention(call: Call) -> Sequence[Info]:
+def _linear_attention(call: Call) -> Sequence[Info]:
     query, value, state = call.info(0), call.info(2), call.info(3)
     elem = state.elem if call.has(3) else query.elem
     heads, kv_heads = call.attr("q_num_heads"), call.attr("kv_num_heads")
@@ -104,16 +104,21 @@ def linear_attention(call: Call) -> Sequence[Info]:
 
 
 @transfer("CausalConvWithState")
-def causal_conv(call: Call) -> Sequence[Info]:
+def _causal_conv(call: Call) -> Sequence[Info]:
     data, weight = call.info(0), call.info(1)
     state: Shape | None = None
-    if data.shape is not None and weight.shape is not None and len(data.shape) == 3 and len(weight.shape) == 3:
+    if (
+        data.shape is not None
+        and weight.shape is not None
+        and len(data.shape) == 3
+        and len(weight.shape) == 3
+    ):
         state = (data.shape[0], data.shape[1], weight.shape[2] - 1)
     return [with_shape(data, data.shape), Info(data.elem, state)][: len(call.outputs)]
 
 
 @transfer("QuantizeLinear")
-def quantize(call: Call) -> Info:
+def _quantize(call: Call) -> Info:
     elem = call.attr("output_dtype", 0)
     if not elem:
         elem = call.info(2).elem if call.has(2) else TensorProto.UINT8
@@ -121,19 +126,19 @@ def quantize(call: Call) -> Info:
 
 
 @transfer("DequantizeLinear")
-def dequantize(call: Call) -> Info:
+def _dequantize(call: Call) -> Info:
     elem = call.attr("output_dtype", 0) or (call.info(1).elem if call.opset >= 19 else FLOAT)
     return Info(elem, call.info(0).shape)
 
 
 @transfer("DynamicQuantizeLinear")
-def dynamic_quantize(call: Call) -> Sequence[Info]:
+def _dynamic_quantize(call: Call) -> Sequence[Info]:
     infos = [Info(TensorProto.UINT8, call.info(0).shape), Info(FLOAT, ()), Info(TensorProto.UINT8, ())]
     return infos[: len(call.outputs)]
 
 
 @transfer("GridSample")
-def grid_sample(call: Call) -> Info:
+def _grid_sample(call: Call) -> Info:
     data, grid = call.info(0), call.info(1)
     if data.shape is None or grid.shape is None:
         known = data.shape or grid.shape
@@ -142,7 +147,7 @@ def grid_sample(call: Call) -> Info:
 
 
 @transfer("AffineGrid")
-def affine_grid(call: Call) -> Info:
+def _affine_grid(call: Call) -> Info:
     size = call.ints(1)
     if size is None:
         length = call.length(1)
@@ -151,7 +156,7 @@ def affine_grid(call: Call) -> Info:
 
 
 @transfer("DFT")
-def dft(call: Call) -> Info:
+def _dft(call: Call) -> Info:
     data = call.info(0)
     if data.shape is None:
         return Info(data.elem)
@@ -179,7 +184,7 @@ def dft(call: Call) -> Info:
 
 
 @transfer("STFT")
-def stft(call: Call) -> Info:
+def _stft(call: Call) -> Info:
     data = call.info(0)
     dims = list(call.fresh_shape(0, 4))
     dims[3] = constant(2)
@@ -200,14 +205,14 @@ def stft(call: Call) -> Info:
 
 
 @transfer("TfIdfVectorizer")
-def tf_idf(call: Call) -> Info:
+def _tf_idf(call: Call) -> Info:
     shape = call.info(0).shape
     width = max(call.attr("ngram_indexes", [0]), default=-1) + 1
     return Info(FLOAT, None if shape is None else (*shape[:-1], constant(width)))
 
 
 @transfer("StringNormalizer")
-def string_normalizer(call: Call) -> Info:
+def _string_normalizer(call: Call) -> Info:
     shape = call.info(0).shape
     if shape is None:
         return Info(TensorProto.STRING)
@@ -217,5 +222,5 @@ def string_normalizer(call: Call) -> Info:
 
 
 @transfer("ImageDecoder")
-def image_decoder(call: Call) -> Info:
+def _image_decoder(call: Call) -> Info:
     return Info(TensorProto.UINT8, call.fresh_shape(0, 3))

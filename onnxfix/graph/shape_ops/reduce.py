@@ -5,17 +5,18 @@ from __future__ import annotations
 from onnx import TensorProto
 
 from onnxfix.graph.shape_ops.base import INTEGERS, Call, Elements, Info, Shape, axes_of, elements, transfer
-from onnxfix.graph.shape_ops.elementwise import settle
+from onnxfix.graph.shape_ops.scalar import settle
 from onnxfix.graph.symbols import Dim, constant, dim_max, dim_min
 
-REDUCTIONS = (
-    "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum ReduceSumSquare"
-).split()
+REDUCTIONS = [
+    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
+    "ReduceSum", "ReduceSumSquare",
+]  # fmt: skip
 SINCE_18 = {op: 13 if op == "ReduceSum" else 18 for op in REDUCTIONS}
 
 
 @transfer(*REDUCTIONS)
-def reduce_(call: Call) -> Info:
+def _reduce(call: Call) -> Info:
     data = call.info(0)
     keep = bool(call.attr("keepdims", 1))
     shape = data.shape
@@ -65,7 +66,13 @@ def _value(call: Call, gone: set[int], keep: bool) -> Elements | None:
     """The reduction of a small integer vector, as in the product of a shape."""
     data = call.info(0)
     value, elem = data.value, data.elem
-    if value is None or elem not in INTEGERS or call.op not in FOLDS or gone != set(range(value.ndim)) or not value.size:
+    if (
+        value is None
+        or elem not in INTEGERS
+        or call.op not in FOLDS
+        or gone != set(range(value.ndim))
+        or not value.size
+    ):
         return None
     items = [item if isinstance(item, Dim) else None for item in value.reshape(-1)]
     result: Dim | None = items[0]
@@ -77,10 +84,9 @@ def _value(call: Call, gone: set[int], keep: bool) -> Elements | None:
 
 
 @transfer("ArgMax", "ArgMin")
-def arg_max(call: Call) -> Info:
+def _arg_max(call: Call) -> Info:
     shape = call.info(0).shape
     if shape is None:
         return Info(TensorProto.INT64)
     gone = set(axes_of([call.attr("axis", 0)], len(shape)))
     return Info(TensorProto.INT64, reduced(shape, gone, bool(call.attr("keepdims", 1))))
-

@@ -18,7 +18,9 @@ def merged(infos: Iterable[Info]) -> Info:
     first = found[0]
     kind = first.kind if all(info.kind == first.kind for info in found) else "tensor"
     elem = first.elem if all(info.elem == first.elem for info in found) else None
-    shape = first.shape if all(info.shape is not None and info.shape == first.shape for info in found) else None
+    shape = (
+        first.shape if all(info.shape is not None and info.shape == first.shape for info in found) else None
+    )
     item = None
     items = [info.item for info in found if info.item is not None]
     if len(items) == len(found):
@@ -27,21 +29,22 @@ def merged(infos: Iterable[Info]) -> Info:
 
 
 def sequence_of(item: Info) -> Info:
+    """A sequence of such elements; their values are not followed."""
     return Info(kind="sequence", item=Info(item.elem, item.shape, None, None, item.kind, item.item))
 
 
 @transfer("SequenceConstruct")
-def construct(call: Call) -> Info:
+def _construct(call: Call) -> Info:
     return sequence_of(merged(call.inputs))
 
 
 @transfer("SequenceEmpty")
-def empty(call: Call) -> Info:
+def _empty(call: Call) -> Info:
     return sequence_of(Info(call.attr("dtype", TensorProto.FLOAT)))
 
 
 @transfer("SequenceInsert")
-def insert(call: Call) -> Info:
+def _insert(call: Call) -> Info:
     item = call.info(0).item
     if item is None:
         return sequence_of(Info(call.info(1).elem))
@@ -49,22 +52,22 @@ def insert(call: Call) -> Info:
 
 
 @transfer("SequenceErase")
-def erase(call: Call) -> Info:
+def _erase(call: Call) -> Info:
     return sequence_of(call.info(0).item or UNKNOWN)
 
 
 @transfer("SequenceAt")
-def at(call: Call) -> Info:
+def _at(call: Call) -> Info:
     return call.info(0).item or UNKNOWN
 
 
 @transfer("SequenceLength")
-def length(call: Call) -> Info:
+def _length(call: Call) -> Info:
     return Info(INT64, ())
 
 
 @transfer("SplitToSequence")
-def split_to_sequence(call: Call) -> Info:
+def _split_to_sequence(call: Call) -> Info:
     data = call.info(0)
     if data.shape is None:
         return sequence_of(Info(data.elem))
@@ -77,7 +80,7 @@ def split_to_sequence(call: Call) -> Info:
 
 
 @transfer("ConcatFromSequence")
-def concat_from_sequence(call: Call) -> Info:
+def _concat_from_sequence(call: Call) -> Info:
     item = call.info(0).item or UNKNOWN
     if item.shape is None:
         return Info(item.elem)
@@ -89,20 +92,20 @@ def concat_from_sequence(call: Call) -> Info:
 
 
 @transfer("Optional")
-def optional(call: Call) -> Info:
+def _optional(call: Call) -> Info:
     if not call.has(0):
         return Info(kind="optional")
     return Info(kind="optional", item=call.info(0))
 
 
 @transfer("OptionalGetElement")
-def get_element(call: Call) -> Info:
+def _get_element(call: Call) -> Info:
     source = call.info(0)
     return (source.item or UNKNOWN) if source.kind == "optional" else source
 
 
 @transfer("OptionalHasElement")
-def has_element(call: Call) -> Info:
+def _has_element(call: Call) -> Info:
     if not call.has(0):
         return Info(TensorProto.BOOL, (), elements([constant(0)], ()))
     return Info(TensorProto.BOOL, ())

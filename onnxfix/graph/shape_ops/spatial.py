@@ -6,7 +6,17 @@ from fractions import Fraction
 
 import numpy as np
 
-from onnxfix.graph.shape_ops.base import Call, Elements, Info, Shape, Unknown, axes_of, elements, small, transfer
+from onnxfix.graph.shape_ops.base import (
+    Call,
+    Elements,
+    Info,
+    Shape,
+    Unknown,
+    axes_of,
+    elements,
+    small,
+    transfer,
+)
 from onnxfix.graph.symbols import DIM_MAX, Dim, constant, floordiv
 
 EXACT_SCALE = 1 << 12
@@ -14,7 +24,7 @@ EXACT_SCALE = 1 << 12
 
 
 @transfer("Pad")
-def pad(call: Call) -> Info:
+def _pad(call: Call) -> Info:
     data = call.info(0)
     if data.shape is None:
         return Info(data.elem)
@@ -43,12 +53,20 @@ def _padded_unknown(call: Call, shape: Shape, axes: list[int] | None) -> Shape:
     return tuple(call.fresh(0, i) if i in touched else d for i, d in enumerate(shape))
 
 
-def _padded_value(call: Call, data: Info, axes: list[int], amounts: list[Dim], shape: Shape) -> Elements | None:
+def _padded_value(
+    call: Call, data: Info, axes: list[int], amounts: list[Dim], shape: Shape
+) -> Elements | None:
     """Constant padding of a small vector of integers, as exporters write shape arithmetic."""
     sizes = small(shape)
     fill = call.info(2).value
     counts = [a.value for a in amounts]
-    if data.value is None or data.value.ndim != 1 or sizes is None or fill is None or call.attr("mode", "constant") != "constant":
+    if (
+        data.value is None
+        or data.value.ndim != 1
+        or sizes is None
+        or fill is None
+        or call.attr("mode", "constant") != "constant"
+    ):
         return None
     before, after = counts[0], counts[1]
     if before is None or after is None or before < 0 or after < 0 or len(axes) != 1:
@@ -58,7 +76,7 @@ def _padded_value(call: Call, data: Info, axes: list[int], amounts: list[Dim], s
 
 
 @transfer("Resize", "Upsample")
-def resize(call: Call) -> Info:
+def _resize(call: Call) -> Info:
     data = call.info(0)
     if data.shape is None:
         return Info(data.elem)
@@ -71,7 +89,11 @@ def resize(call: Call) -> Info:
         if sizes is not None:
             keeps = call.attr("keep_aspect_ratio_policy", "stretch") == "stretch"
             found = sizes[i] if keeps and i < len(sizes) else None
-        elif scales is not None and i < len(scales) and call.attr("coordinate_transformation_mode") != "tf_crop_and_resize":
+        elif (
+            scales is not None
+            and i < len(scales)
+            and call.attr("coordinate_transformation_mode") != "tf_crop_and_resize"
+        ):
             found = _scaled(dims[axis], scales[i])
         dims[axis] = call.fresh(0, axis) if found is None else found
     return Info(data.elem, tuple(dims))
@@ -110,7 +132,7 @@ def _scaled(size: Dim, scale: float | None) -> Dim | None:
 
 
 @transfer("CenterCropPad")
-def center_crop_pad(call: Call) -> Info:
+def _center_crop_pad(call: Call) -> Info:
     data = call.info(0)
     if data.shape is None:
         return Info(data.elem)
@@ -121,5 +143,3 @@ def center_crop_pad(call: Call) -> Info:
     for i, axis in enumerate(axes):
         dims[axis] = call.fresh(0, axis) if wanted is None or i >= len(wanted) else wanted[i]
     return Info(data.elem, tuple(dims))
-
-

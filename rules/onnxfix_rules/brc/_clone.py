@@ -61,22 +61,19 @@ def with_rank(value: Value, tensor: TensorProto, rank: int) -> tuple[str, list[E
 
 
 def _is_same(present: Value, wanted: TensorProto) -> bool:
-    if not present.is_constant or present.pinned:
+    if not present.is_constant:
         return False
     tensor = stored(present)
     return tensor is not None and tensor.dims == wanted.dims and tensor == wanted
 
 
 def _definition(value: Value, clone: TensorProto) -> Edit:
-    """An initializer for an initializer, a Constant for a Constant.
-
-    Up to IR version 3 an initializer must be a graph input as well, which would change the interface.
-    """
+    """An initializer for an initializer, a Constant for a Constant: so functions, which have no initializers, and IR
+    version 3, where an initializer must be a graph input as well, need no thought."""
     scope = value.scope
-    if value.producer is None and scope.model.ir_version >= 4:
+    if value.producer is None:
         return AddInitializer(scope, clone)
     node = NodeProto(
         op_type="Constant", output=[clone.name], attribute=[helper.make_attribute("value", clone)]
     )
-    first = scope.nodes[0] if scope.nodes else None
-    return AddNode(scope, node, value.producer or first)
+    return AddNode(scope, node, value.producer)

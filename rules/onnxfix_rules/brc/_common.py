@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from onnx import TensorProto
-
 from onnxfix.graph.overlay import Model, Node, Value
 from onnxfix.graph.shapes import Shapes
 from onnxfix.graph.symbols import Dim, as_dim, is_one
-from onnxfix.rule import Safety
 
 MULTIDIRECTIONAL: dict[str, int] = {
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Less", "Greater"), 7),
@@ -165,25 +162,11 @@ def short_of_rank(broadcast: Broadcast) -> list[tuple[Operand, Value, int]]:
     return found
 
 
-def safety_of_nodes_before(broadcast: Broadcast, model: Model) -> Safety:
-    """Whether data movement put between the operands' producers and the node can be shown to change nothing.
-
-    It is exact by ONNX's rules. But ONNX Runtime's CPU provider, which verifies fixes, computes half precision in
-    float and drops the rounding between two neighbours; a node in between brings it back.
-    """
-    halves = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
-    values = [operand.value for operand in broadcast.operands if operand.value is not None]
-    known = [model.shapes.elem_type(value) for value in values]
-    return Safety.NUMERIC if None in known or any(elem in halves for elem in known) else Safety.EXACT
-
-
 def is_two_sided(broadcast: Broadcast) -> bool:
     """Whether no operand has the result's shape, so that every one of them is repeated.
 
     Dimensions that may differ without either being 1 count as covered: they are another rule's matter.
     """
-    if not all(operand.stretches for operand in broadcast.operands):
-        return False
     return not any(_covers(broadcast, operand) for operand in broadcast.operands)
 
 

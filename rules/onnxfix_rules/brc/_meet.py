@@ -22,8 +22,8 @@ SCALES = (
     (88, 104, 136, 152, 184, 232),
     (5040 * 11, 5040 * 13, 5040 * 17, 5040 * 19, 5040 * 23, 5040 * 29),
 )
-"""Sizes for up to six symbols: small ones, multiples of 8, and multiples of everything up to 10. All distinct, and
-none of them a size that models have as a constant."""
+"""Sizes for up to five symbols: small ones, multiples of 8, and multiples of everything up to 10. All distinct; one
+more than symbols, so that the size of the other side can be left out."""
 
 
 @dataclass(frozen=True)
@@ -91,22 +91,26 @@ class Symbols:
         (name,) = dim.symbols
         return name if name in self.batch and symbol(name) is dim else None
 
-    def environments(self, names: frozenset[str]) -> Iterator[dict[str, int]]:
+    def environments(self, meeting: Meeting) -> list[dict[str, int]]:
         """Assignments to judge by; none where a symbol is no caller's choice, or there are too many."""
-        if names <= self.known and len(names) <= len(SCALES[0]):
-            for sizes in SCALES:
-                yield dict(zip(sorted(names), sizes, strict=False))
+        names = meeting.a.symbols | meeting.b.symbols
+        if not names <= self.known or len(names) >= len(SCALES[0]):
+            return []
+        taken = (meeting.a.value, meeting.b.value)
+        return [
+            dict(zip(sorted(names), (n for n in scale if n not in taken), strict=False)) for scale in SCALES
+        ]
 
     def conflicts(self, meeting: Meeting) -> bool:
         """Whether the dimensions differ, and neither is 1, at every size that was tried."""
-        environments = list(self.environments(meeting.a.symbols | meeting.b.symbols))
+        environments = self.environments(meeting)
         return bool(environments) and all(meeting.fits(env) is False for env in environments)
 
     def is_trap(self, meeting: Meeting) -> bool:
         """Whether the operator works at batch 1 and fails at most other batch sizes."""
         names = meeting.a.symbols | meeting.b.symbols
         batch = sorted(names & self.batch)
-        environments = list(self.environments(names))
+        environments = self.environments(meeting)
         if not batch or not environments:
             return False
         for env in environments:
@@ -147,14 +151,14 @@ def crossings(broadcast: Broadcast, symbols: Symbols) -> Iterator[tuple[Operand,
         if straight is shifted or not shifted.shape or len(straight.shape) != broadcast.rank:
             continue
         name = symbols.batch_symbol(straight.shape[0])
-        if not missing or name is None or symbols.batch_symbol(shifted.shape[0]) != name:
+        if name is None or symbols.batch_symbol(shifted.shape[0]) != name:
             continue
         if not equal(straight.shape[missing], shifted.shape[0]).yes:
             yield straight, shifted, missing, name
 
 
 def collapsed(broadcast: Broadcast, symbols: Symbols) -> Iterator[tuple[Operand, Operand, str]]:
-    """Triples ``(straight, flat, symbol)``: a Reshape with a literal 1 for the batch made ``flat`` of batched data."""
+    """Triples ``(straight, flat, symbol)``: a Reshape made one sample, ``flat``, of batched data."""
     for straight, flat in product(broadcast.operands, repeat=2):
         if straight is flat or not len(straight.shape) == len(flat.shape) == broadcast.rank > 0:
             continue
@@ -162,16 +166,13 @@ def collapsed(broadcast: Broadcast, symbols: Symbols) -> Iterator[tuple[Operand,
         node = flat.value.producer if flat.value is not None else None
         if name is None or not is_static_one(flat.shape[0]) or node is None or not node.is_onnx:
             continue
-        if node.op_type == "Reshape" and _drops_batch(node, symbols, name):
+        if node.op_type == "Reshape" and _has_batch(node, symbols, name):
             yield straight, flat, name
 
 
-def _drops_batch(node: Node, symbols: Symbols, name: str) -> bool:
-    data, target = node.input(0), node.input(1)
-    wanted = target.constant() if target is not None else None
-    if data is None or wanted is None or wanted.ndim != 1 or wanted.size == 0 or wanted[0] != 1:
-        return False
-    shape = node.model.shapes.shape(data)
+def _has_batch(node: Node, symbols: Symbols, name: str) -> bool:
+    data = node.input(0)
+    shape = node.model.shapes.shape(data) if data is not None else None
     return shape is not None and len(shape) > 0 and symbols.batch_symbol(shape[0]) == name
 
 

@@ -10,6 +10,7 @@ from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 
 from ._clone import may_be_cloned, stored, with_rank
 from ._common import BROADCASTING, Operand, broadcast_of, short_of_rank
+from ._exact import safety_of_alignment
 
 EXAMPLES = [
     Example(
@@ -132,6 +133,29 @@ EXAMPLES = [
         after="g (bool[N,2] p) => (float[N,2] y) <float[1,2] b = {1,2}, float[1,1] c = {3}> { y = Where(p, b, c) }",
     ),
     Example(
+        why="Pow and Where with a last dimension that is not 1 take the same kernels before and after",
+        before="g (float[N,S,2] x, bool[N,S,2] p) => (float[N,S,2] y) <float e = {3}, float c = {0}>"
+        " { t = Pow(x, e)  y = Where(p, t, c) }",
+        after="g (float[N,S,2] x, bool[N,S,2] p) => (float[N,S,2] y) <float[1,1,1] e = {3}, float[1,1,1] c = {0}>"
+        " { t = Pow(x, e)  y = Where(p, t, c) }",
+    ),
+    Example(
+        why="Pow with a last dimension that may be 1: ONNX Runtime's cubes differ in the last bit",
+        before="g (float[N,S] x) => (float[N,S] y) <float e = {3}> { y = Pow(x, e) }",
+        after="g (float[N,S] x) => (float[N,S] y) <float[1,1] e = {3}> { y = Pow(x, e) }",
+        safety=Safety.NUMERIC,
+    ),
+    Example(
+        why="no exact fix where ONNX Runtime's zeros may get another sign",
+        before="g (float[N,1] x, bool[N,1] p) => (float[N,1] y) <float c = {0}> { t = Max(x, c)  y = Where(p, t, c) }",
+        detect=True,
+    ),
+    Example(
+        why="integers have one zero",
+        before="g (int64[N,S] x) => (int64[N,S] y) <int64 c = {0}> { y = Max(x, c) }",
+        after="g (int64[N,S] x) => (int64[N,S] y) <int64[1,1] c = {0}> { y = Max(x, c) }",
+    ),
+    Example(
         why="PRelu's slope",
         before="g (float[N,2,3] x) => (float[N,2,3] y) <float[2,1] s = {1,2}> { y = PRelu(x, s) }",
         after="g (float[N,2,3] x) => (float[N,2,3] y) <float[1,2,1] s = {1,2}> { y = PRelu(x, s) }",
@@ -157,6 +181,10 @@ EXAMPLES = [
     Example(
         why="a vector in a MatMul: a dimension of 1 would stay in the result",
         before="g (float[N,4,2] x) => (float[N,4] y) <float[2] w = {1,2}> { y = MatMul(x, w) }",
+    ),
+    Example(
+        why="a vector on a MatMul's left",
+        before="g (float[N,4,2] x) => (float[N,2] y) <float[4] w = {1,2,3,4}> { y = MatMul(w, x) }",
     ),
     Example(
         why="integers and booleans alike, and empty tensors",
@@ -214,7 +242,13 @@ def rank_mismatched_constant(node: Node, model: Model) -> Iterator[Match]:
     ## Fix
     Store the constant with leading dimensions of 1 up to the result's rank, never beyond. Exact: ONNX's broadcasting
     rules prepend the same dimensions at run time, and no number changes. A constant with other readers is cloned;
-    one clone serves all nodes that want the same rank. Left alone:
+    one clone serves all nodes that want the same rank.
+
+    NUMERIC instead for `Pow`, and for `Min`, `Max` and `Where` on floats, where the last dimensions may all be 1:
+    ONNX Runtime, which verifies fixes, then takes another kernel, whose cubes differ in the last bit (`Pow(x[N,1], 3)`:
+    230 of 1,000 values) or whose zeros have another sign.
+
+    Left alone:
 
     - a matrix on the right of a `MatMul`: the form of a linear layer, and one product of many rows need not be
       bit-equal to many products of few;
@@ -231,7 +265,7 @@ def rank_mismatched_constant(node: Node, model: Model) -> Iterator[Match]:
     broadcast = broadcast_of(node, model)
     if broadcast is None or all(o.value is not None and o.value.is_constant for o in broadcast.operands):
         return
-    short = [item for item in short_of_rank(broadcast) if item[1].is_constant and not item[1].pinned]
+    short = [item for item in short_of_rank(broadcast) if not item[1].pinned]
     short = [item for item in short if stored(item[1]) is not None]
     if not short:
         return
@@ -243,7 +277,8 @@ def rank_mismatched_constant(node: Node, model: Model) -> Iterator[Match]:
         yield Match(f"{message}; too large to be stored a second time", node=node)
         return
     title = f"Store {' and '.join(dict.fromkeys(padded))} with leading dimensions of 1"
-    yield Match(message, node=node, fix=Fix(title, edits), reads=tuple(reads))
+    remedy = Fix(title, edits, safety_of_alignment(broadcast, model))
+    yield Match(message, node=node, fix=remedy, reads=tuple(reads))
 
 
 def _rank(value: Value, operand: Operand) -> int:

@@ -10,7 +10,8 @@ from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Model, Node, Value
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 
-from ._common import BROADCASTING, Operand, broadcast_of, safety_of_nodes_before, short_of_rank
+from ._common import BROADCASTING, Operand, broadcast_of, short_of_rank
+from ._exact import safety_of_movement
 
 EXAMPLES = [
     Example(
@@ -110,7 +111,8 @@ def rank_mismatched_runtime_operand(node: Node, model: Model) -> Iterator[Match]
     ## Fix
     Put an `Unsqueeze` before the operator that adds leading dimensions up to the result's rank. Exact: ONNX's
     broadcasting rules add the same ones. In half precision it is NUMERIC: ONNX Runtime's CPU provider computes in
-    float there and rounds only where another kind of node stands in between, so bit-equality cannot be shown.
+    float there and rounds only where another kind of node stands in between, so bit-equality cannot be shown;
+    and so in the cases that BRC001 names.
     Results of `DequantizeLinear` are left alone (the pair must stay next to the operator to be fused), and so are
     matrices on a `MatMul`'s right and vectors in a `MatMul`, as in BRC001.
 
@@ -129,7 +131,7 @@ def rank_mismatched_runtime_operand(node: Node, model: Model) -> Iterator[Match]
     names = ", ".join(dict.fromkeys(repr(value.name) for _, value, _ in short))
     title = f"Unsqueeze {names} to the rank of the result"
     message = f"{names}: fewer dimensions than the result of {node.op_type}; TensorRT inserts a SHUFFLE layer"
-    safety = safety_of_nodes_before(broadcast, model)
+    safety = safety_of_movement(broadcast, model)
     yield Match(message, node=node, fix=Fix(title, _unsqueezed(node, short).edits, safety))
 
 

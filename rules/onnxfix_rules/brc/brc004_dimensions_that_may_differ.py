@@ -48,6 +48,46 @@ EXAMPLES = [
         detect=True,
     ),
     Example(
+        why="PRelu's slope may not be the larger side, so batch 1 fails, too",
+        before="g (float[N,3] x) => (float[N,3] y) <float[2,3] s = {1,2,3,4,5,6}> { y = PRelu(x, s) }",
+        detect=True,
+        runs=False,
+    ),
+    Example(
+        why="Gemm's columns by transB, and rows by transA",
+        before="g (float[2,N] x, float[S,2] w, float[1,T] c) => (float[N,S] y)"
+        " { y = Gemm<transA=1, transB=1>(x, w, c) }",
+        detect=True,
+    ),
+    Example(
+        why="the same Gemm with what fits",
+        before="g (float[2,N] x, float[S,2] w, float[N,S] c) => (float[N,S] y)"
+        " { y = Gemm<transA=1, transB=1>(x, w, c) }",
+    ),
+    Example(
+        why="sizes that fail at batch 1 as well: 2 * N against 3 * N",
+        before="g (float[N,3] x) => (float[K,3] y) { c = Concat<axis=0>(x, x)  d = Concat<axis=0>(x, x, x)"
+        "  y = Add(c, d) }",
+        detect=True,
+        runs=False,
+    ),
+    Example(
+        why="a sequence against a constant of length 2, the smallest that is not 1",
+        before="g (float[N,S] x) => (float[N,S] y) <float[1,2] b = {1,2}> { y = Add(x, b) }",
+        detect=True,
+    ),
+    Example(
+        why="two static sizes: no question of symbols",
+        before="g (float[2,2] x, float[2,3] z) => (float[2,3] y) { y = Add(x, z) }",
+        runs=False,
+    ),
+    Example(
+        why="another domain's Add",
+        before='<ir_version: 9, opset_import: ["" : 18, "other" : 18]>'
+        " g (float[N,3] x, float[M,3] z) => (float[K,3] y) { y = other.Add(x, z) }",
+        runs=False,
+    ),
+    Example(
         why="one symbol on both sides",
         before="g (float[N,3] x, float[N,3] z) => (float[N,3] y) { y = Add(x, z) }",
     ),
@@ -68,8 +108,8 @@ EXAMPLES = [
     ),
     Example(
         why="a size that data decide: nothing is known",
-        before="g (float[N] x, float[M] z) => (float[K] y) { i = NonZero(x)  j = Squeeze(i)  v = Gather(x, j)"
-        "  y = Add(z, v) }",
+        before="g (float[N] x, float[M] z) => (float[K] y) <int64[1] a = {0}> { i = NonZero(x)"
+        "  j = Squeeze(i, a)  v = Gather(x, j)  y = Add(z, v) }",
     ),
     Example(
         why="a batch against a fixed size is BRC005's",

@@ -93,6 +93,27 @@ EXAMPLES = [
         before="g (float[N,4,S,S] x, float[N,1,1,S] m) => (float[N,4,S,S] y) { y = Add(x, m) }",
     ),
     Example(
+        why="a table that a Reshape turns into one sample",
+        before="g (float[N,6] x) => (float[N,6] y) <float[6] t = {1,2,3,4,5,6}, int64[2] s = {1,6}>"
+        " { p = Reshape(t, s)  y = Add(x, p) }",
+    ),
+    Example(
+        why="an overridable initializer is a weight, not a sample",
+        before="g (float[N,3] x, float[1,3] b) => (float[N,3] y) <float[1,3] b = {1,2,3}> { y = Add(x, b) }",
+    ),
+    Example(
+        why="sizes that fail at batch 1 as well are BRC004's",
+        before="g (float[N,3] x) => (float[K,3] y) { c = Concat<axis=0>(x, x)  d = Concat<axis=0>(x, x, x)"
+        "  y = Add(c, d) }",
+        runs=False,
+    ),
+    Example(
+        why="another domain's Mul",
+        before='<ir_version: 9, opset_import: ["" : 18, "other" : 18]>'
+        " g (float[N,1] x, float[N] w) => (float[N,K] y) { y = other.Mul(x, w) }",
+        runs=False,
+    ),
+    Example(
         why="a position embedding",
         before="g (float[N,2,3] x) => (float[N,2,3] y) <float[1,2,3] p = {1,2,3,4,5,6}> { y = Add(x, p) }",
     ),
@@ -141,7 +162,7 @@ def batch_one_trap(model: Model) -> Iterator[Match]:
 
     - a batch dimension that is aligned, from the right, with another axis than the other operand's batch;
     - sizes that fit at batch 1 and not at most others: N * S with S, 2 with N;
-    - batched data that a `Reshape` with a literal 1 turned into one sample.
+    - batched data that a `Reshape` turned into one sample.
 
     A graph input of batch 1 that is repeated for a batch of N is reported as info. A batch is a symbol that stands at
     axis 0 of graph inputs and at no other axis. Biases, masks `[N,1,1,S]`, position embeddings `[1,S,D]` and pairs
@@ -189,7 +210,7 @@ def _crossing(broadcast: Broadcast, symbols: Symbols) -> str:
 def _collapse(broadcast: Broadcast, symbols: Symbols) -> str:
     for straight, flat, name in collapsed(broadcast, symbols):
         return (
-            f"axis 0: {label(flat)}{text(flat.shape)} was made of {name} samples by a Reshape with a literal 1 and "
+            f"axis 0: {label(flat)}{text(flat.shape)} was made of {name} samples by a Reshape and "
             f"meets {label(straight)}{text(straight.shape)}; {_outcomes(broadcast, frozenset((name,)))}"
         )
     return ""

@@ -18,9 +18,9 @@ from ._common import (
     is_static_one,
     is_two_sided,
     label,
-    safety_of_nodes_before,
     text,
 )
+from ._exact import safety_of_repetition
 from ._meet import Symbols, broadcasts, meetings
 
 EXAMPLES = [
@@ -50,8 +50,8 @@ EXAMPLES = [
     ),
     Example(
         why="three operands",
-        before="g (bool[N,1] p, float[1,M] x, float z) => (float[N,M] y) { y = Where(p, x, z) }",
-        after="g (bool[N,1] p, float[1,M] x, float z) => (float[N,M] y) {"
+        before="g (bool[N,1] p, int64[1,M] x, int64 z) => (int64[N,M] y) { y = Where(p, x, z) }",
+        after="g (bool[N,1] p, int64[1,M] x, int64 z) => (int64[N,M] y) {"
         " s = Shape(x)  a = Expand(p, s)  t = Shape(p)  b = Expand(x, t)"
         " u = Shape(p)  c = Expand(z, u)  v = Shape(x)  d = Expand(c, v)  y = Where(a, b, d) }",
     ),
@@ -104,9 +104,8 @@ def implicit_repetition(model: Model) -> Iterator[Match]:
     ## Fix
     Put an `Expand` before each operand that is or may be repeated: to the result's shape where that is static, else
     to the runtime `Shape` of each other operand. Exact: Expand repeats as the operator does, and fails where the
-    operator fails. In half precision it is NUMERIC, since ONNX Runtime's CPU provider computes in float and rounds
-    elsewhere when a node stands in between; and so for `Pow`, whose kernels treat an exponent of one element in a way
-    of its own. It makes a batch-1 trap visible; it does not remove it.
+    operator fails. NUMERIC in half precision, for `Pow`, and for `Min`, `Max` and `Where` on floats, which ONNX Runtime
+    (it verifies fixes) then computes by other kernels. It makes a batch-1 trap visible; it does not remove it.
 
     ## References
     - ONNX, docs/Operators.md (Expand), docs/Broadcasting.md
@@ -123,9 +122,7 @@ def implicit_repetition(model: Model) -> Iterator[Match]:
         for operand in broadcast.operands:
             _expand(draft, broadcast, operand)
         sides = " and ".join(label(operand) + text(operand.shape) for operand in broadcast.operands)
-        # ONNX Runtime squares and cubes by multiplication where the exponent is a single element, and not else.
-        exact = node.op_type != "Pow"
-        safety = safety_of_nodes_before(broadcast, model) if exact else Safety.NUMERIC
+        safety = safety_of_repetition(broadcast, model)
         title = "Expand the operands to the result's shape"
         yield Match(f"{sides} are repeated implicitly", node=node, fix=Fix(title, draft.edits, safety))
 

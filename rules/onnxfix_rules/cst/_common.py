@@ -114,10 +114,13 @@ def same_values(a: int, b: int, c: int) -> bool:
 def keeps_values(node: Node, elem_type: int) -> bool:
     """Whether a Cast to ``elem_type`` keeps each value that this type holds already.
 
-    All do but one: by default, a Cast to a float8 type turns infinity into the largest finite value (``saturate``),
-    and float8e5m2 has infinities.
+    All do but two. By default, a Cast to a float8 type turns infinity into the largest finite value (``saturate``),
+    and float8e5m2 has infinities. The smallest float8e8m0, 2**-127, is no normal float, and ``onnx.reference`` makes
+    2**-126 of it.
     """
-    return elem_type != TensorProto.FLOAT8E5M2 or node.attr("saturate", 1) == 0
+    if elem_type == TensorProto.FLOAT8E5M2:
+        return bool(node.attr("saturate", 1) == 0)
+    return elem_type != TensorProto.FLOAT8E8M0
 
 
 def removable(node: Node, source: Value) -> bool:

@@ -110,6 +110,14 @@ EXAMPLES = [
         "{ a = Cast<to=1>(x)  b = Cast<to=11>(a)  c = Cast<to=1>(b)  y = Neg(a)  z = Exp(c) }",
     ),
     Example(
+        why="a second Cast that does nothing is CST002",
+        before="g (int32[N] x) => (int64[N] y) { a = Cast<to=7>(x)  b = Cast<to=7>(a)  y = Neg(b) }",
+    ),
+    Example(
+        why="a first Cast that does nothing is CST002",
+        before="g (int32[N] x) => (int64[N] y) { a = Cast<to=6>(x)  b = Cast<to=7>(a)  y = Neg(b) }",
+    ),
+    Example(
         why="a float rounds to half",
         before="g (float[N] x) => (double[N] y) { a = Cast<to=10>(x)  y = Cast<to=11>(a) }",
     ),
@@ -198,7 +206,7 @@ def redundant_cast_chain(node: Node, model: Model) -> Iterator[Match]:
 
     ## References
     - ONNX, operator Cast, on rounding, wrapping and `saturate`: https://onnx.ai/onnx/operators/onnx__Cast.html
-    - TensorRT 11 removes weak typing: https://docs.nvidia.com/deeplearning/tensorrt/latest/api/migration-guide.html
+    - TensorRT documentation, migration from 10.x to 11.x: weak typing is removed
     - NVIDIA/TensorRT issue 4019: Casts and precision under weak typing
     """
     pair = cst.pair_at(node, model)

@@ -70,6 +70,11 @@ EXAMPLES = [
         opset=19,
     ),
     Example(
+        why="float8e8m0 does not keep 2**-127",
+        before="g (float8e8m0[N] x) => (float[N] y) { a = Cast<to=24>(x)  y = Cast<to=1>(a) }",
+        opset=24,
+    ),
+    Example(
         why="from a graph input to a graph output only an Identity could take its place",
         before="g (float[N] x) => (float[N] y) { y = Cast<to=1>(x) }",
     ),
@@ -121,10 +126,11 @@ def no_op_cast(node: Node, model: Model) -> Iterator[Match]:
 
     ## Fix
     Its readers read its input instead; where its result is a graph output, the producer of the input takes over the
-    name. Exact: a Cast to the same type keeps every value. The exception is float8e5m2, whose infinities a Cast
-    makes finite unless `saturate` is 0: that one stays. The input's type must be proven from the graph: types that
-    the file declares for inner values may be wrong. Silent where no more than an Identity could replace the Cast,
-    as between a graph input and a graph output.
+    name. Exact: a Cast to the same type keeps every value. The exceptions stay: float8e5m2, whose infinities a
+    Cast makes finite unless `saturate` is 0, and float8e8m0, whose smallest value the ONNX reference doubles.
+
+    The input's type must be proven from the graph: types that the file declares for inner values may be wrong. Silent
+    where no more than an Identity could replace the Cast, as between a graph input and a graph output.
 
     ## References
     - ONNX, operator Cast: https://onnx.ai/onnx/operators/onnx__Cast.html

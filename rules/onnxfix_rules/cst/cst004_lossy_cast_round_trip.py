@@ -25,7 +25,9 @@ EXAMPLES = [
     Example(why="float rounds integers above 2**24", before=_round_trip("int64", 1, 7), detect=True),
     Example(why="double rounds integers above 2**53", before=_round_trip("int64", 11, 7), detect=True),
     Example(why="bool keeps zero or not", before=_round_trip("float", 9, 1), detect=True),
-    Example(why="uint8 has no negative numbers", before=_round_trip("int8", 2, 3), detect=True),
+    Example(
+        why="uint8 is too narrow for int16, whatever its sign", before=_round_trip("int16", 2, 5), detect=True
+    ),
     Example(why="TensorRT does not know int16", before=_round_trip("int32", 5, 6), detect=True),
     Example(
         why="with an output in the middle, in a branch",
@@ -36,6 +38,8 @@ EXAMPLES = [
     ),
     Example(why="float holds every half", before=_round_trip("float16", 1, 10)),
     Example(why="int64 holds every int32", before=_round_trip("int32", 7, 6)),
+    Example(why="what wraps in an integer of the same width wraps back", before=_round_trip("int8", 2, 3)),
+    Example(why="uint64 is wide enough to wrap back from", before=_round_trip("int32", 13, 6)),
     Example(
         why="not a round trip",
         before="g (double[N] x) => (float16[N] y) { a = Cast<to=1>(x)  y = Cast<to=10>(a) }",
@@ -69,14 +73,15 @@ def lossy_cast_round_trip(node: Node, model: Model) -> Iterator[Match]:
     - **info**: everything else; TensorRT loses what ONNX loses.
 
     ## Fix
-    None: only the author knows whether the loss is meant. Casts that lose nothing are CST001 and CST003.
+    None: only the author knows whether the loss is meant. Casts that lose nothing are CST001 and CST003. Neither
+    rule speaks of `int8 → uint8 → int8`: ONNX lets integers wrap, and back, but not every backend does.
 
     ## References
     - ONNX, operator Cast, tables of conversions: https://onnx.ai/onnx/operators/onnx__Cast.html
     - NVIDIA/TensorRT issue 4019
     """
     pair = cst.pair_at(node, model)
-    if pair is None or pair.a != pair.c or dtypes.holds_exactly(pair.b, pair.a):
+    if pair is None or pair.a != pair.c or not loses(pair.a, pair.b):
         return
     yield Match(
         f"Casts {pair.chain}: {loss(pair.a, pair.b)}",
@@ -84,6 +89,15 @@ def lossy_cast_round_trip(node: Node, model: Model) -> Iterator[Match]:
         severity=cst.severity_of(pair),
         reads=pair.reads,
     )
+
+
+def loses(a: int, b: int) -> bool:
+    """Whether some value of type ``a`` does not come back from type ``b``."""
+    if dtypes.is_integer(a) and dtypes.is_integer(b):
+        # Integers wrap, so all that counts is whether the bits have room.
+        narrow, wide = dtypes.INTEGERS[a], dtypes.INTEGERS[b]
+        return wide.high - wide.low < narrow.high - narrow.low
+    return not dtypes.holds_exactly(b, a)
 
 
 def loss(a: int, b: int) -> str:

@@ -106,8 +106,8 @@ def dead_node(model: Model) -> Iterator[Match]:
 
     ## Why it matters
     TensorRT's parser imports every node, read or not, and fails on the first that it does not support: a Unique
-    whose results nobody reads is enough (`dead_node_unsupported`, measured with TensorRT-RTX 1.7.1; inside a branch
-    of an If too). Exporters leave such nodes behind for debug outputs, training heads and shape checks.
+    whose results nobody reads is enough (measured with TensorRT-RTX 1.7.1; inside a branch of an If too). Exporters
+    leave such nodes behind for debug outputs, training heads and shape checks.
 
     ## Fix
     The node goes, with all nodes and initializers that nothing else needs. Exact: no output is computed from it.
@@ -116,7 +116,7 @@ def dead_node(model: Model) -> Iterator[Match]:
     they can only be there for an effect of their own. Unused outputs of a node that is needed are another matter.
 
     ## References
-    - ONNX, "Graphs": outputs are all that a graph computes: https://onnx.ai/onnx/repo-docs/IR.html#graphs
+    - ONNX, "Graphs": outputs are all that a graph computes: https://onnx.ai/onnx/repo-docs/IR.html
     """
     live = _live_nodes(model)
     left: dict[int, int] = {}

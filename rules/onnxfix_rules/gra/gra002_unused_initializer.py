@@ -126,7 +126,7 @@ def unused_initializer(scope: Scope, model: Model) -> Iterator[Match]:
     annotations name. External data stays in its file. A sparse initializer is only reported.
 
     ## References
-    - ONNX, "Graphs": https://onnx.ai/onnx/repo-docs/IR.html#graphs
+    - ONNX, "Graphs": https://onnx.ai/onnx/repo-docs/IR.html
     """
     for value in scope.values.values():
         if value.is_input or not value.replaceable or value.uses:

@@ -93,7 +93,7 @@ def wrong_declared_type(scope: Scope, model: Model) -> Iterator[Match]:
     interface: they are reported and not changed.
 
     ## References
-    - ONNX, "Static tensor shapes": https://onnx.ai/onnx/repo-docs/IR.html#static-tensor-shapes
+    - ONNX, "Static tensor shapes": https://onnx.ai/onnx/repo-docs/IR.html
     """
     infos: dict[str, list[ValueInfoProto]] = {}
     for info in getattr(scope.proto, "value_info", ()):
@@ -155,7 +155,7 @@ def _correction(scope: Scope, entries: list[ValueInfoProto], value: Value, model
     elem = model.shapes.elem_type(value)
     if elem is not None:
         tensor.elem_type = elem
-    shape = model.shapes.shape(value)
+    shape = model.shapes.shape(value) if tensor.HasField("shape") else None
     if shape is not None and len(shape) != len(tensor.shape.dim):
         tensor.ClearField("shape")
         for dim in shape:

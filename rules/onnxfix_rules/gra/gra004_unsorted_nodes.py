@@ -70,7 +70,7 @@ def unsorted_nodes(scope: Scope, model: Model) -> Iterator[Match]:
     reader. Exact: the order of nodes takes no part in what they compute.
 
     ## References
-    - ONNX, "Graphs": nodes must be topologically sorted: https://onnx.ai/onnx/repo-docs/IR.html#graphs
+    - ONNX, "Graphs": nodes must be topologically sorted: https://onnx.ai/onnx/repo-docs/IR.html
     """
     order = scope.topological()
     misplaced = [node for node, wanted in zip(scope.nodes, order, strict=True) if node is not wanted]

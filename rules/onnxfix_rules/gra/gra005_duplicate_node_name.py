@@ -67,7 +67,7 @@ def duplicate_node_name(model: Model) -> Iterator[Match]:
     around it, may share a name: neither ONNX Runtime nor TensorRT-RTX objects (measured).
 
     ## References
-    - ONNX, "Names Within a Graph": https://onnx.ai/onnx/repo-docs/IR.html#names-within-a-graph
+    - ONNX, "Names Within a Graph": https://onnx.ai/onnx/repo-docs/IR.html
     """
     taken = {node.name for node in model.nodes()}
     for scope in model.scopes:

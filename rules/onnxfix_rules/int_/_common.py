@@ -16,14 +16,26 @@ INT32_LOW, INT32_HIGH = -(2**31), 2**31 - 1
 
 NATIVE = frozenset(
     getattr(TensorProto, name)
-    for name in "BOOL INT8 INT16 INT32 INT64 UINT8 UINT16 UINT32 UINT64 FLOAT16 FLOAT DOUBLE".split()
+    for name in {
+        "BOOL",
+        "INT8",
+        "INT16",
+        "INT32",
+        "INT64",
+        "UINT8",
+        "UINT16",
+        "UINT32",
+        "UINT64",
+        "FLOAT",
+        "DOUBLE",
+    }
 )
 """Element types that numpy computes with as ONNX Runtime does."""
 
 
 def native_dtype(elem_type: int | None) -> np.dtype[Any] | None:
     """The numpy dtype of an element type in ``NATIVE``; None for others and for an unknown one."""
-    if elem_type not in NATIVE:
+    if elem_type is None or elem_type not in NATIVE:
         return None
     return np.dtype(helper.tensor_dtype_to_np_dtype(elem_type))
 

@@ -29,13 +29,36 @@ merges int64 -> double -> int32 into one Cast, which wraps, while double -> int3
 WORK_LIMIT = 1 << 16
 """Elements that one evaluation may at most touch, counted as the product of its inputs' sizes."""
 
-MOVES = frozenset("Concat Gather Identity Reshape Slice Split Squeeze Transpose Unsqueeze".split())
-GENERATES = frozenset("ConstantOfShape Expand Range Tile".split())
-COMPARES = frozenset("And Equal Greater GreaterOrEqual Less LessOrEqual Not Or Xor".split())
-COMPUTES = frozenset("Abs Add Cast Ceil Div Floor Max Min Mod Mul Neg Sign Sqrt Sub Where".split())
-INTEGERS_ONLY = frozenset("Max Min Mod Range ReduceMax ReduceMin ReduceProd ReduceSum Sign".split())
+MOVES = frozenset(
+    {"Concat", "Gather", "Identity", "Reshape", "Slice", "Split", "Squeeze", "Transpose", "Unsqueeze"}
+)
+GENERATES = frozenset({"ConstantOfShape", "Expand", "Range", "Tile"})
+COMPARES = frozenset({"And", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Or", "Xor"})
+COMPUTES = frozenset(
+    {
+        "Abs",
+        "Add",
+        "Cast",
+        "Ceil",
+        "Div",
+        "Floor",
+        "Max",
+        "Min",
+        "Mod",
+        "Mul",
+        "Neg",
+        "Sign",
+        "Sqrt",
+        "Sub",
+        "Where",
+    }
+)
+INTEGERS_ONLY = frozenset(
+    {"Max", "Min", "Mod", "NonZero", "Range", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceSum", "Sign"}
+)
 """Of these, the float forms differ: in the sign of zero, in NaN, or in the order of summation."""
-FOLDABLE = MOVES | GENERATES | COMPARES | COMPUTES | INTEGERS_ONLY | {"NonZero"}
+FLOATS_ONLY = frozenset({"Ceil", "Floor", "Sqrt"})
+FOLDABLE = MOVES | GENERATES | COMPARES | COMPUTES | INTEGERS_ONLY
 
 
 def evaluate(node: Node, inputs: Sequence[Array | None]) -> list[Array | None]:
@@ -50,11 +73,12 @@ def evaluate(node: Node, inputs: Sequence[Array | None]) -> list[Array | None]:
         return nothing
     if not _attributes_known(node) or not _safe(node, given):
         return nothing
-    if node.op_type == "Div" and given[0].dtype.kind in "iu":
-        return [_within_limits(_divided(given[0], given[1]), given)]
     try:
         with np.errstate(all="ignore"):
-            results = _reference(node, inputs)
+            if node.op_type == "Div" and given[0].dtype.kind in "iu":
+                results = [_divided(*given)]
+            else:
+                results = _reference(node, inputs)
     except Exception:  # the evaluator raises anything on a call that is not valid; such a call has no value
         return nothing
     return [_within_limits(np.asarray(result), given) for result in results]
@@ -99,6 +123,8 @@ def _safe(node: Node, given: Sequence[Array]) -> bool:
     if any(array.dtype.kind == "f" and not np.isfinite(array).all() for array in given):
         return False
     if node.op_type in INTEGERS_ONLY and any(array.dtype.kind not in "iu" for array in given):
+        return False
+    if node.op_type in FLOATS_ONLY and given[0].dtype.kind != "f":
         return False
     special = _GUARDS.get(node.op_type)
     if special is not None:
@@ -164,6 +190,14 @@ def _small_range(node: Node, given: Sequence[Array]) -> bool:
     return (limit - start) // delta <= WORK_LIMIT
 
 
+def _positive_zeros(node: Node, given: Sequence[Array]) -> bool:
+    """ONNX Runtime selects floats by adding 0.0 to them, which loses the sign of -0.0."""
+    floats = [array for array in given if array.dtype.kind == "f"]
+    if any(((array == 0) & np.signbit(array)).any() for array in floats):
+        return False
+    return math.prod(max(array.size, 1) for array in given) <= WORK_LIMIT
+
+
 def _one_square_root(node: Node, given: Sequence[Array]) -> bool:
     """Vector units may approximate; a lone number goes through the processor's exact instruction."""
     return given[0].size == 1 and bool((given[0] >= 0).all())
@@ -179,6 +213,7 @@ _GUARDS: dict[str, Callable[[Node, Sequence[Array]], bool]] = {
     "Slice": _forward_slice,
     "Sqrt": _one_square_root,
     "Tile": _small_product,
+    "Where": _positive_zeros,
 }
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+from onnx import TensorProto
 
-from onnxfix.errors import ModelError
-from onnxfix.graph.overlay import Model, Node, Scope, UnknownAttribute, Value
+from onnxfix.graph.overlay import Model, Node, UnknownAttribute, Value
 
-from ._common import Array, native_dtype
+from ._common import INT32_HIGH, Array, native_dtype
 from ._fold import FOLDABLE, INPUT_LIMIT, evaluate, fits
 
 SHAPE_READERS = frozenset({"Shape", "Size"})
@@ -27,8 +27,9 @@ class Known:
         self.model = model
         self._arrays: dict[Value, Array] = {}
         self._shape_math: set[Value] = set()
+        self._doubtful: set[Value] = set()
         for scope in model.scopes:
-            for node in _ordered(scope):
+            for node in scope.topological():
                 self._visit(node)
 
     def array(self, value: Value) -> Array | None:
@@ -44,8 +45,42 @@ class Known:
         """Whether everything that the node computes is known, so that the node itself can go."""
         return all(value is None or value in self._arrays for value in node.outputs)
 
+    def frontiers(self) -> list[list[Value]]:
+        """The last known values before something that must run, those with a common reader together.
+
+        Fixes that change the same node cannot share a round of the engine, and every round infers all shapes again:
+        a Slice with four known inputs would take four.
+        """
+        leader: dict[Value, Value] = {}
+
+        def find(value: Value) -> Value:
+            while leader[value] is not value:
+                leader[value] = leader[leader[value]]
+                value = leader[value]
+            return value
+
+        first_read: dict[Node, Value] = {}
+        for value in self._arrays:
+            for reader in self._readers(value):
+                leader.setdefault(value, value)
+                leader[find(value)] = find(first_read.setdefault(reader, value))
+        groups: dict[Value, list[Value]] = {}
+        for value in leader:
+            groups.setdefault(find(value), []).append(value)
+        return list(groups.values())
+
+    def _readers(self, value: Value) -> list[Node]:
+        """The nodes that read the value and are not known themselves; none where it must stay as it is."""
+        divides = any(use.node.op_type in ("Div", "Mod") and use.index == 1 for use in value.uses)
+        if divides and not self._arrays[value].all():
+            # ONNX Runtime refuses to load a constant divisor of 0; a computed one fails where it divides something.
+            return []
+        return list(dict.fromkeys(use.node for use in value.uses if not self.folds(use.node)))
+
     def _visit(self, node: Node) -> None:
         if not node.is_onnx or (node.op_type not in FOLDABLE and node.op_type not in SHAPE_READERS):
+            return
+        if self._is_doubtful(node):
             return
         inputs = [None if value is None else self.array(value) for value in node.inputs]
         results: list[Array | None] = [self._proven(value) for value in node.outputs]
@@ -59,12 +94,34 @@ class Known:
         from_integers = self._from_integers(node)
         given = [array for array in inputs if array is not None]
         for value, result in zip(node.outputs, results, strict=False):
-            if value is None or result is None or not fits(result.nbytes, given) or not self._agrees(value, result):
+            if (
+                value is None
+                or result is None
+                or not fits(result.nbytes, given)
+                or not self._agrees(value, result)
+            ):
                 continue
             if result.dtype.kind == "f" and not from_integers:
                 continue
             self._arrays[value] = result
             self._shape_math.add(value)
+
+    def _is_doubtful(self, node: Node) -> bool:
+        """Whether ONNX Runtime and ONNX disagree about the node, or about what it reads; its outputs are marked.
+
+        ONNX Runtime computes float16 in float32 and rounds once at the end of a chain; ONNX, and a GPU, after each
+        operator. It also reads the largest integer as "to the front" where a Slice steps backwards.
+        """
+        if node.op_type in SHAPE_READERS:
+            return False
+        shapes = self.model.shapes
+        doubtful = _steps_back(node) or any(
+            value is not None and (value in self._doubtful or shapes.elem_type(value) == TensorProto.FLOAT16)
+            for value in node.inputs
+        )
+        if doubtful:
+            self._doubtful.update(value for value in node.outputs if value is not None)
+        return doubtful
 
     def _from_integers(self, node: Node) -> bool:
         """Whether an input is an integer, or a float that came from integers."""
@@ -99,8 +156,11 @@ class Known:
         return native_dtype(shapes.elem_type(value)) == array.dtype and shape in (None, array.shape)
 
 
-def _ordered(scope: Scope) -> list[Node]:
-    try:
-        return scope.topological()
-    except ModelError:
-        return []
+def _steps_back(node: Node) -> bool:
+    """Whether a Slice may step backwards from or to a place that backends read differently."""
+    if node.op_type != "Slice" or node.opset < 10 or node.input(4) is None:
+        return False
+    steps, ends = (None if value is None else value.constant() for value in (node.inputs[4], node.inputs[2]))
+    if steps is None:
+        return True
+    return bool((steps < 0).any()) and (ends is None or bool((ends >= INT32_HIGH).any()))

@@ -10,7 +10,7 @@ import numpy as np
 
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Model, Node
-from onnxfix.graph.symbols import Answer, Dim, equal, positive, product
+from onnxfix.graph.symbols import Dim, equal, positive, product
 from onnxfix.rule import Example, Fix, Match, Safety, rule
 
 from ._common import shape_severity
@@ -95,18 +95,17 @@ EXAMPLES = [
         detect=True,
     ),
     Example(
-        why="the same, where the user vouches for it",
-        before="""g (float[N,S,4] x) => (float[N,M] y) <int64[1] f = {4}> {
-            n = Shape<end = 1>(x)  s = Shape<start = 1, end = 2>(x)  m = Mul(s, f)
-            t = Concat<axis = 0>(n, m)  y = Reshape(x, t) }""",
-        after="g (float[N,S,4] x) => (float[N,M] y) <int64[2] t = {0, -1}> { y = Reshape(x, t) }",
-        safety=Safety.UNSAFE,
-    ),
-    Example(
         why="a size that nothing ties to the data's",
         before="""g (float[N,4] x, float[M] z) => (float[M,4] y) <int64[1] f = {4}> {
             n = Shape(z)  t = Concat<axis = 0>(n, f)  y = Reshape(x, t) }""",
         detect=True,
+    ),
+    Example(
+        why="the same, where the user vouches for it",
+        before="""g (float[N,4] x, float[M] z) => (float[M,4] y) <int64[1] f = {4}> {
+            n = Shape(z)  t = Concat<axis = 0>(n, f)  y = Reshape<allowzero = 1>(x, t) }""",
+        after="g (float[N,4] x, float[M] z) => (float[M,4] y) <int64[2] t = {-1, 4}> { y = Reshape(x, t) }",
+        safety=Safety.UNSAFE,
     ),
     Example(
         why="dimensions that change places need two unknowns",
@@ -266,9 +265,7 @@ def _literal(value: int, position: int, own: Sequence[Dim], allowzero: bool) -> 
     return position < len(own) and (not allowzero or own[position].value == 0)
 
 
-def _condition(
-    wanted: Sequence[Dim], own: Sequence[Dim], inferred: int, given: bool, allowzero: bool
-) -> str:
+def _condition(wanted: Sequence[Dim], own: Sequence[Dim], inferred: int, given: bool, allowzero: bool) -> str:
     """What must hold for the -1 at ``inferred`` to mean what the original does there; "" where that is proven.
 
     -1 is the size left over, which is the wanted one where both shapes have equally many elements. Of an empty

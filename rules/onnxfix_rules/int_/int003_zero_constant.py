@@ -48,15 +48,16 @@ EXAMPLES = [
     ),
     Example(
         why="padding chosen axes by nothing; the zeros serve another node too and stay there",
-        before="""g (float[N,3] x) => (float[N,3] y, int64[2] w) <int64[2] p = {0, 0}, int64[1] k = {1}, float v = {7}> {
+        before="""g (float[N,3] x) => (float[N,3] y, int64[2] w)
+                <int64[2] p = {0, 0}, int64[1] k = {1}, float v = {7}> {
             a = Pad(x, p, v, k)  y = Relu(a)  s = Shape(x)  w = Mul(s, p) }""",
         after="""g (float[N,3] x) => (float[N,3] y, int64[2] w) <int64[2] p = {0, 0}> {
             y = Relu(x)  s = Shape(x)  w = Mul(s, p) }""",
     ),
     Example(
         why="a slice of everything, by a sentinel and by the size",
-        before="""g (float[N,3] x) => (float[N,3] y)
-                <int64[2] b = {0, 0}, int64[2] e = {9223372036854775807, 3}, int64[2] k = {0, -1}, int64[2] s = {1, 1}> {
+        before="""g (float[N,3] x) => (float[N,3] y) <int64[2] b = {0, 0}, int64[2] e = {9223372036854775807, 3},
+                                                     int64[2] k = {0, -1}, int64[2] s = {1, 1}> {
             a = Slice(x, b, e, k, s)  y = Relu(a) }""",
         after="g (float[N,3] x) => (float[N,3] y) { y = Relu(x) }",
     ),
@@ -117,7 +118,8 @@ EXAMPLES = [
     ),
     Example(
         why="a slice of every other element",
-        before="""g (float[N] x) => (float[M] y) <int64[1] b = {0}, int64[1] e = {9223372036854775807}, int64[1] s = {2}> {
+        before="""g (float[N] x) => (float[M] y)
+                <int64[1] b = {0}, int64[1] e = {9223372036854775807}, int64[1] s = {2}> {
             y = Slice(x, b, e, b, s) }""",
     ),
     Example(
@@ -171,7 +173,9 @@ def zero_integer_constant(node: Node, model: Model) -> Iterator[Match]:
         if is_zeros(node.input(1)):
             draft = Draft(node)
             draft.set_input(node, 1, None)
-            yield Match("the input k of Trilu is 0, its default", node=node, fix=Fix("leave k out", draft.edits))
+            yield Match(
+                "the input k of Trilu is 0, its default", node=node, fix=Fix("leave k out", draft.edits)
+            )
         return
     source, zeros = _idle(node, model)
     if source is None or zeros is None:
@@ -252,7 +256,12 @@ def _slice(node: Node, model: Model) -> Idle:
     for axis, end in zip(positions, last.reshape(-1).tolist(), strict=True):
         if end >= DIM_MAX:
             continue
-        if end < 0 or shape is None or not -len(shape) <= axis < len(shape) or not at_least(end - shape[axis], 0).yes:
+        if (
+            end < 0
+            or shape is None
+            or not -len(shape) <= axis < len(shape)
+            or not at_least(end - shape[axis], 0).yes
+        ):
             return BUSY
     return data, starts
 

@@ -79,7 +79,8 @@ EXAMPLES = [
     ),
     Example(
         why="ends and starts of a Slice: no axis is that long, clamped or not",
-        before="""g (float[N] x) => (float[N] y) <int64[1] a = {-1}, int64[1] b = {-9223372036854775807}, int64[1] k = {0}> {
+        before="""g (float[N] x) => (float[N] y)
+                <int64[1] a = {-1}, int64[1] b = {-9223372036854775807}, int64[1] k = {0}> {
             y = Slice(x, a, b, k, a) }""",
         target="trt8.6",
     ),
@@ -196,7 +197,9 @@ def _int64_weights(value: Value) -> Array | int | None:
             fill = node.attr("value")
         except UnknownAttribute:
             return None
-        array = tensors.to_array(fill, value.scope.model.base_dir, CONSTANT_LIMIT) if fill is not None else None
+        array = (
+            tensors.to_array(fill, value.scope.model.base_dir, CONSTANT_LIMIT) if fill is not None else None
+        )
     else:
         array = value.constant()
     return array if array is not None and array.dtype == np.int64 else None
@@ -208,7 +211,8 @@ def _harmed(value: Value, above: bool, below: bool, depth: int) -> Node | None:
     ``above`` and ``below`` say on which sides of int32 the value's elements lie. Operators that only move elements
     are looked through, ``depth`` of them at most.
     """
-    for node, index in value.uses:
+    for use in value.uses:
+        node, index = use.node, use.index
         if not node.is_onnx:
             return node
         if _no_bound(node.op_type, index, above, below):

@@ -108,7 +108,9 @@ def integer_operator_without_kernel(node: Node, model: Model) -> Iterator[Match]
     if data is None or elem not in (TensorProto.INT32, TensorProto.INT64):
         return
     fix = _as_max(node, data, elem, model) if node.op_type == "Relu" else None
-    yield Match(f"TensorRT has no {name_of(elem)} kernel for {node.op_type}", node=node, fix=fix, reads=(data,))
+    yield Match(
+        f"TensorRT has no {name_of(elem)} kernel for {node.op_type}", node=node, fix=fix, reads=(data,)
+    )
 
 
 def _as_max(node: Node, data: Value, elem: int, model: Model) -> Fix | None:

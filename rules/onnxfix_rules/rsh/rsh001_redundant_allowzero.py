@@ -102,6 +102,10 @@ EXAMPLES = [
         before="g (float[N] x, int64[2] s) => (float[M,K] y) { y = Reshape<allowzero=1>(x, s) }",
     ),
     Example(
+        why="the shape is a number, not a list: the model is invalid",
+        before="g (float[4] x) => (float[A] y) <int64 s = {4}> { y = Reshape<allowzero=1>(x, s) }",
+    ),
+    Example(
         why="0 already",
         before="g (float[N,12] x) => (float[M,6] y) <int64[2] s = {-1, 6}> { y = Reshape<allowzero=0>(x, s) }",
     ),

@@ -61,6 +61,12 @@ EXAMPLES = [
         detect=True,
     ),
     Example(
+        why="a count of non-zero elements: there may be none",
+        before="""g (float[4,4] x) => (float[A,B] y) <int64[1] one = {1}, int64[1] m = {-1}> {
+            n = NonZero(x) d = Shape(n) k = Gather(d, one) s = Concat<axis=0>(k, m) y = Reshape(x, s) }""",
+        detect=True,
+    ),
+    Example(
         why="inside a branch",
         before="""g (bool b, float[N,4] x) => (float[A,B] y) <int64[1] i = {0}, int64[1] two = {2}, int64[1] m = {-1}> {
             d = Shape(x) n = Gather(d, i) h = Div(n, two) s = Concat<axis=0>(h, m)
@@ -96,6 +102,11 @@ EXAMPLES = [
     Example(
         why="a default that the caller may override: TensorRT takes the default for a weight",
         before="g (float[N,4] x, int64[2] s = {-1, 2}) => (float[A,B] y) { y = Reshape(x, s) }",
+    ),
+    Example(
+        why="the caller's own repeats: where one of them is 0 there is no data",
+        before="""g (float[1,1] x, int64[2] n) => (float[A,B] y) <int64[2] swap = {1, 0}> {
+            t = Tile(x, n) s = Gather(n, swap) y = Reshape(t, s) }""",
     ),
     Example(
         why="a constant 0 copies on purpose",

@@ -118,11 +118,19 @@ EXAMPLES = [
         before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[N,3] x) => (float[A,B] y) <int64[2] s = {2, 3}> { u = my.op(x) y = Reshape(u, s) }""",
     ),
+    Example(
+        why="two -1: what is asked for cannot be told",
+        before=_flat("2, -1, -1", result="float[A,B,C]"),
+        runs=False,
+    ),
+    Example(
+        why="what leads is not the batch of an input: nothing speaks for a traced size",
+        before="""g (float[3,N,4] x) => (float[A,B] y) <int64[2] s = {1, -1}> {
+            t = Transpose<perm = [1, 0, 2]>(x) y = Reshape(t, s) }""",
+    ),
+    Example(why="-2 is no dimension", before=_flat("2, -2"), runs=False),
     Example(why="the batch is last, and -1 takes the rest", before=_flat("3, -1", "float[3,N,4]")),
 ]
-
-SIZES = 1 << 16
-"""Largest size of a symbol that is tried as the one the model was traced with."""
 
 
 @dataclass(frozen=True)
@@ -177,13 +185,13 @@ def hard_coded_size(node: Node, model: Model) -> Iterator[Match]:
 def _pinned(node: Node, model: Model, case: _Case) -> Iterator[Match]:
     """No -1: the shape fits where the data has exactly as many elements."""
     what = f"the shape {list(case.target)} is fixed, the data {c.text(case.data)} is not"
-    found = _solution(case)
-    if found == "never" or symbols.equal(case.left, case.fixed).no:
+    if symbols.equal(case.left, case.fixed).no:
         if 0 in case.target:  # an axis of length 0 that is copied makes everything fit
             yield Match(f"{what}: it fails unless the data is empty", node=node)
         else:
             yield Match(f"{what}: no size fits, so it always fails", node=node, severity=Severity.ERROR)
         return
+    found = _solution(case)
     when = f"at {found}, the traced size" if found else f"where {case.left} is {case.fixed}"
     others = "every other that is not empty" if 0 in case.target else "every other"
     yield Match(
@@ -211,15 +219,11 @@ def _stands_for(case: _Case, position: int) -> bool:
 
 
 def _solution(case: _Case) -> str:
-    """``N = 2`` where one symbol decides; "never" where none of its sizes fits; empty where it cannot be told."""
-    names = case.left.symbols
-    if len(names) != 1 or len(case.left.terms) != 1 or len(case.left.terms[0][0]) != 1:
+    """``N = 2`` where the number of elements is a multiple of one symbol; else empty."""
+    if len(case.left.terms) != 1:
         return ""
-    (atoms, factor), name = case.left.terms[0], next(iter(names))
-    if atoms[0].op != "symbol":
-        return ""
-    size, rest = divmod(case.fixed, factor)
-    return f"{name} = {size}" if rest == 0 and 0 < size <= SIZES else "never" if rest else ""
+    atoms, factor = case.left.terms[0]
+    return f"{atoms[0].name} = {case.fixed // factor}" if len(atoms) == 1 and atoms[0].op == "symbol" else ""
 
 
 def _mixed(case: _Case, model: Model) -> Dim | None:

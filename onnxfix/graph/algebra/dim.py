@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Iterator, Mapping
-from fractions import Fraction
+from collections.abc import Mapping
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -44,18 +42,22 @@ Terms = tuple[tuple[Mono, int], ...]
 class Dim:
     """An immutable, interned integer polynomial: the same expression is the same object.
 
-    ``value`` is the integer where it is static; ``lo`` and ``hi`` bound it in every assignment; ``is_count`` tells
-    that no caller's integer is in it, so that the bound on dimensions keeps arithmetic on it from overflowing.
+    ``value`` is the integer where it is static; ``lo`` and ``hi`` bound it in every assignment (``bounds`` may do so
+    more closely); ``is_count`` tells that no caller's integer is in it, so that the bound on dimensions keeps
+    arithmetic on it from overflowing.
     """
 
-    __slots__ = ("__weakref__", "_symbols", "depth", "hi", "is_count", "lo", "terms", "value")
+    __slots__ = ("__weakref__", "_bounds", "_symbols", "depth", "hi", "is_count", "lo", "terms", "value")
 
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
-        self.value: int | None = 0 if not terms else terms[0][1] if len(terms) == 1 and not terms[0][0] else None
+        self.value: int | None = (
+            0 if not terms else terms[0][1] if len(terms) == 1 and not terms[0][0] else None
+        )
         self.depth: int = max((atom.depth for mono, _ in terms for atom in mono), default=0)
         self.is_count = all(atom.is_count for mono, _ in terms for atom in mono)
-        self.lo, self.hi = _bounds(terms)
+        self.lo, self.hi = _interval(terms)
+        self._bounds: tuple[int, int] | None = None
         self._symbols: frozenset[str] | None = None
 
     @property
@@ -64,6 +66,13 @@ class Dim:
         if self._symbols is None:
             self._symbols = _symbols_of(self)
         return self._symbols
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """Least and greatest value that could be proven; costs more than ``lo`` and ``hi``, and is kept."""
+        if self._bounds is None:
+            self._bounds = _bounds(self)
+        return self._bounds
 
     def __hash__(self) -> int:
         return hash(self.value) if self.value is not None else object.__hash__(self)
@@ -97,7 +106,10 @@ class Dim:
         other = as_dim(other)
         if self.value is not None and other.value is not None:
             return constant(self.value * other.value)
-        if len(self.terms) * len(other.terms) <= 4 * MAX_TERMS and _degree(self) + _degree(other) <= MAX_DEGREE:
+        if (
+            len(self.terms) * len(other.terms) <= 4 * MAX_TERMS
+            and _degree(self) + _degree(other) <= MAX_DEGREE
+        ):
             total: dict[Mono, int] = {}
             for mono_a, factor_a in self.terms:
                 for mono_b, factor_b in other.terms:
@@ -237,12 +249,12 @@ def _symbols_of(dim: Dim) -> frozenset[str]:
     return frozenset(found)
 
 
-def _bounds(terms: Terms) -> tuple[int, int]:
-    lo, hi = _interval(terms)
+def _bounds(dim: Dim) -> tuple[int, int]:
+    lo, hi, terms = dim.lo, dim.hi, dim.terms
     if len(terms) > 1 and any(len(m) == 1 and m[0].op in ("floordiv", "relu") for m, _ in terms):
         negated = tuple((m, -c) for m, c in terms)
-        lo = max(lo, *(_relaxed_lower(terms, positive) for positive in (False, True)))
-        hi = min(hi, *(-_relaxed_lower(negated, positive) for positive in (False, True)))
+        lo = max(lo, *(_relaxed_lower(terms, through) for through in (False, True)))
+        hi = min(hi, *(-_relaxed_lower(negated, through) for through in (False, True)))
     return lo, hi
 
 
@@ -260,38 +272,41 @@ def _interval(terms: Terms) -> tuple[int, int]:
 
 def _relaxed_lower(terms: Terms, through_relu: bool) -> int:
     """A lower bound by linear bounds on floor and max: decides that ``N - floor(N / 2)`` is not negative."""
-    total: dict[Mono, Fraction] = {mono: Fraction(factor) for mono, factor in terms}
+    total: dict[Mono, int] = dict(terms)  # times `scale`, so that all stays integer
+    scale = 1
     for _ in range(8):
-        pick = next((m for m, c in total.items() if c and len(m) == 1 and m[0].op in ("floordiv", "relu")), None)
+        pick = next(
+            (m for m, c in total.items() if c and len(m) == 1 and m[0].op in ("floordiv", "relu")), None
+        )
         if pick is None:
             break
         factor = total.pop(pick)
         atom = pick[0]
-        scale, offset = factor, Fraction(0)
+        inner, offset = factor, 0
         if atom.op == "floordiv":
             divisor = atom.args[1].value
             if divisor is None:
-                scale, offset = Fraction(0), factor * (atom.lo if factor > 0 else atom.hi)
+                inner, offset = 0, factor * (atom.lo if factor > 0 else atom.hi)
             else:
-                scale = factor / divisor
-                offset = -scale * (divisor - 1) if factor > 0 else offset
+                scale *= divisor
+                for mono in total:
+                    total[mono] *= divisor
+                offset = -factor * (divisor - 1) if factor > 0 else 0
         elif factor > 0:
-            scale = factor if through_relu else Fraction(0)
+            inner = factor if through_relu else 0
         else:
             offset = factor * max(0, -atom.args[0].lo)
-        if scale:
-            for mono, inner in atom.args[0].terms:
-                total[mono] = total.get(mono, Fraction(0)) + scale * inner
-        total[()] = total.get((), Fraction(0)) + offset
-    lower = Fraction(0)
-    for mono, factor in total.items():
-        low, high = _interval(((mono, 1),))
-        lower += factor * (low if factor > 0 else high)
-    return math.ceil(lower)
+        if inner:
+            for mono, part in atom.args[0].terms:
+                total[mono] = total.get(mono, 0) + inner * part
+        total[()] = total.get((), 0) + offset
+    return -(-_interval(tuple(total.items()))[0] // scale)
 
 
 def _text(dim: Dim, budget: list[int]) -> str:
-    parts = sorted(((_mono_text(m, budget), c) for m, c in dim.terms), key=lambda p: (p[1] < 0, not p[0], p[0]))
+    parts = sorted(
+        ((_mono_text(m, budget), c) for m, c in dim.terms), key=lambda p: (p[1] < 0, not p[0], p[0])
+    )
     text = ""
     for mono, factor in parts:
         size = mono if abs(factor) == 1 and mono else f"{abs(factor)}*{mono}" if mono else str(abs(factor))

@@ -1,0 +1,1 @@
+"""The parts of :mod:`onnxfix.graph.symbols`: import from there."""

@@ -1,0 +1,54 @@
+"""onnxfix on models that it was not written for: ONNX's own node models, its test data, and real exports."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from onnxfix.sandbox import Worker
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from corpus import Case, Outcome, folder_cases, node_cases, onnx_data_folder, run  # noqa: E402
+
+
+def outcomes(cases: Iterator[Case], folder: Path) -> list[Outcome]:
+    """Everything that ``corpus.run`` holds a result to; a fault is a line in ``Outcome.faults``."""
+    with Worker() as worker:
+        return [run(case, worker, folder) for case in cases]
+
+
+def assert_sound(found: list[Outcome]) -> None:
+    faults = {item.name: item.faults for item in found if item.faults}
+    assert not faults
+    unproven = [item.name for item in found if item.changed and not item.executed]
+    assert not unproven, "changed, but no rung could run them"
+
+
+@pytest.mark.xdist_group("nodes")
+def test_onnx_node_models(tmp_path: Path) -> None:
+    found = outcomes(node_cases(), tmp_path)
+    assert len(found) > 1000
+    assert sum(item.changed for item in found) > 100, "the rules hardly did anything: the test shows nothing"
+    assert_sound(found)
+
+
+def test_onnx_data(tmp_path: Path) -> None:
+    found = outcomes(folder_cases([onnx_data_folder()]), tmp_path)
+    assert len(found) > 100
+    assert_sound(found)
+
+
+@pytest.mark.parametrize(
+    "folder", [ROOT / "fixtures", ROOT.parent / "shared" / "models"], ids=lambda p: p.name
+)
+def test_real_exports(tmp_path: Path, folder: Path) -> None:
+    if not folder.is_dir():
+        pytest.skip("the larger set of exports is not beside this checkout; fixtures/ stands for it")
+    found = outcomes(folder_cases([folder]), tmp_path)
+    assert found
+    assert_sound(found)

@@ -1,0 +1,97 @@
+"""Choosing rules: defaults, families, names, and rules that are off until somebody names them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from onnxfix.errors import UsageError
+from onnxfix.graph.overlay import Model, Node
+from onnxfix.registry import Registry, registry, rules_of
+from onnxfix.rule import Match, Rule, rule
+
+
+def make(code: str, name: str, default: bool = True) -> Rule:
+    def generate(node: Node, model: Model) -> Iterator[Match]:
+        yield from ()
+
+    generate.__name__ = name
+    return rule(code, ops=["Neg"], default=default)(generate)
+
+
+RULES = Registry(
+    (
+        make("AAA001", "first"),
+        make("AAA002", "second"),
+        make("AAA003", "third", False),
+        make("BBB001", "other"),
+    ),
+    (),
+)
+
+
+@pytest.mark.parametrize(
+    ("select", "ignore", "codes"),
+    [
+        (None, None, "AAA001 AAA002 BBB001"),
+        ([], None, "AAA001 AAA002 BBB001"),
+        (["AAA"], None, "AAA001 AAA002"),
+        (["aaa"], None, "AAA001 AAA002"),
+        (["ALL"], None, "AAA001 AAA002 BBB001"),
+        (["AAA003"], None, "AAA003"),
+        (["third"], None, "AAA003"),
+        (["AAA", "AAA003"], None, "AAA001 AAA002 AAA003"),
+        (None, ["AAA"], "BBB001"),
+        (None, ["first"], "AAA002 BBB001"),
+        (["AAA"], ["AAA002"], "AAA001"),
+        (["AAA002"], ["AAA"], "AAA002"),
+        (["AAA002"], ["ALL"], "AAA002"),
+        (["AAA"], ["AAA"], ""),
+        (["ALL"], ["BBB"], "AAA001 AAA002"),
+    ],
+)
+def test_choose(select: list[str] | None, ignore: list[str] | None, codes: str) -> None:
+    assert " ".join(rule.code for rule in RULES.choose(select, ignore)) == codes
+
+
+@pytest.mark.parametrize("selector", ["CCC", "AAA004", "nobody", "", "A A"])
+def test_unknown_selectors_are_refused(selector: str) -> None:
+    for choose in (lambda: RULES.choose([selector]), lambda: RULES.choose(None, [selector])):
+        with pytest.raises(UsageError, match="no rule matches"):
+            choose()
+
+
+def test_lists_show_rules_that_are_off() -> None:
+    assert [rule.code for rule in RULES.matching()] == ["AAA001", "AAA002", "AAA003", "BBB001"]
+    assert [rule.code for rule in RULES.matching(["AAA"])] == ["AAA001", "AAA002", "AAA003"]
+
+
+def test_get_by_code_or_name() -> None:
+    assert RULES.get("aaa003") is RULES.get("third") is RULES.rules[2]
+    with pytest.raises(UsageError):
+        RULES.get("AAA")
+
+
+def test_entry_point_may_name_a_module_an_attribute_or_a_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "some_pack.py").write_text(
+        "from onnxfix.rule import rule\n"
+        "@rule('CCC001', ops=['Neg'])\n"
+        "def one(node, model):\n    yield from ()\n"
+        "everything = [one]\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        for entry in ("some_pack", "some_pack:one", "some_pack:everything"):
+            assert [found.code for found in rules_of(entry)] == ["CCC001"]
+    finally:
+        sys.modules.pop("some_pack", None)
+
+
+def test_codes_and_names_are_unique() -> None:
+    names = [found.name for found in registry().rules]
+    assert len(names) == len(set(names))

@@ -1,0 +1,428 @@
+"""The Cast rules against all combinations of types, and against random chains judged by ``onnx.reference``.
+
+ONNX Runtime removes Casts even with its optimiser off, so it is asked about one Cast at a time only.
+"""
+
+# Long because: the exhaustive tables and the random chains share their values, comparison and evaluators.
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import ModelProto, NodeProto, TensorProto, defs, helper
+from onnx.reference import ReferenceEvaluator
+
+from onnxfix import dtypes
+from onnxfix.backends import ort
+from onnxfix.testing import assert_interface_kept, findings, fixed, overlay
+from onnxfix_rules.cst import _common as cst
+from onnxfix_rules.cst.cst001_redundant_cast_chain import redundant_cast_chain
+from onnxfix_rules.cst.cst002_no_op_cast import no_op_cast
+from onnxfix_rules.cst.cst003_exact_cast_round_trip import exact_cast_round_trip
+from onnxfix_rules.cst.cst004_lossy_cast_round_trip import loses, loss, lossy_cast_round_trip
+
+Array = np.ndarray[Any, Any]
+EXAMPLES = int(os.environ.get("ONNXFIX_EXAMPLES", "300"))
+RULES = [redundant_cast_chain, no_op_cast, exact_cast_round_trip, lossy_cast_round_trip]
+OPSET = min(25, defs.onnx_opset_version())
+# A Cast to these changes values that they hold: infinity, and 2**-127.
+CHANGING = {TensorProto.FLOAT8E5M2, TensorProto.FLOAT8E8M0}
+_ALLOWED = defs.get_schema("Cast", OPSET).type_constraints[0].allowed_type_strs
+TYPES = sorted(t for t in cst.NUMBERS if f"tensor({dtypes.name_of(t)})" in _ALLOWED)
+# numpy warns of overflow, of NaN that becomes an integer, and of signalling NaNs: all of it made on purpose.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+
+def numpy_type(elem_type: int) -> np.dtype[Any]:
+    return np.dtype(helper.tensor_dtype_to_np_dtype(elem_type))
+
+
+@functools.cache
+def values(elem_type: int) -> Array:
+    """Every value of a type of up to 16 bits; of a wider one its edges and a sample of bit patterns."""
+    dtype = numpy_type(elem_type)
+    if elem_type == TensorProto.BOOL:
+        return np.array([False, True])
+    if dtype.itemsize <= 2:
+        if elem_type in dtypes.INTEGERS and elem_type not in cst.ORDINARY:
+            span = dtypes.INTEGERS[elem_type]
+            return np.arange(span.low, span.high + 1).astype(dtype)
+        bits = int((ml_dtypes.finfo if elem_type in dtypes.FLOATS else ml_dtypes.iinfo)(dtype).bits)
+        return np.arange(1 << bits).astype(f"u{dtype.itemsize}").view(dtype)
+    sample = np.random.default_rng(0).integers(0, 256, 8 * 4000, np.uint8).view(dtype)
+    powers = [s * 2**e + d for e in range(65) for s in (-1, 1) for d in (-1, 0, 1)]
+    if elem_type in dtypes.INTEGERS:
+        span = dtypes.INTEGERS[elem_type]
+        return np.concatenate([np.array([v for v in powers if span.low <= v <= span.high], dtype), sample])
+    near = np.array([2.0**e for e in range(-1074, 1024)]).astype(dtype)
+    others = [np.nextafter(near, dtype.type(math.inf)), np.nextafter(near, dtype.type(0))]
+    halfway = [values(TensorProto.FLOAT16).astype(dtype) * dtype.type(1 + 2.0**-11), np.array(powers, dtype)]
+    special = np.array([0, math.nan, math.inf, np.finfo(dtype).max], dtype)
+    positive = np.concatenate([near, *others, *halfway, special])
+    return np.concatenate([positive, -positive, sample])
+
+
+def same(first: Array, second: Array) -> bool:
+    """The same type, shape and values: NaN is NaN whatever its bits, -0.0 is not 0.0."""
+    if first.dtype != second.dtype or first.shape != second.shape:
+        return False
+    if first.dtype.kind in "iub" or first.dtype in (np.dtype(ml_dtypes.int4), np.dtype(ml_dtypes.uint4)):
+        return bool(np.array_equal(first, second))
+    a, b = first.astype(np.float64), second.astype(np.float64)
+    return bool(np.array_equal(a, b, equal_nan=True)) and bool(
+        np.array_equal(np.signbit(a) & ~np.isnan(a), np.signbit(b) & ~np.isnan(b))
+    )
+
+
+def info(name: str, elem_type: int) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, elem_type, ["N"])
+
+
+def model_of(graph: onnx.GraphProto, **more: Any) -> ModelProto:
+    imports = [helper.make_opsetid("", OPSET), helper.make_opsetid("local", 1)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=10, **more)
+
+
+def one_cast(source: int, target: int) -> ModelProto:
+    node = helper.make_node("Cast", ["x"], ["y"], to=target)
+    return model_of(helper.make_graph([node], "g", [info("x", source)], [info("y", target)]))
+
+
+@functools.cache
+def evaluator(source: int, target: int) -> ReferenceEvaluator:
+    return ReferenceEvaluator(one_cast(source, target))
+
+
+def by_reference(x: Array, source: int, target: int) -> Array:
+    with np.errstate(all="ignore"):
+        return np.asarray(evaluator(source, target).run(None, {"x": x})[0])
+
+
+@functools.cache
+def castable(source: int, target: int) -> bool:
+    """The evaluator casts by numpy, which knows no way between some of the narrowest types (int4 to uint4)."""
+    try:
+        np.zeros(1, numpy_type(source)).astype(numpy_type(target))
+    except TypeError:
+        return False
+    return True
+
+
+def removed_as_a_whole(a: int, b: int) -> bool:
+    """Whether CST003 takes a→b→a for nothing (with default attributes)."""
+    return a != b and cst.same_values(a, b, a) and a not in CHANGING
+
+
+def collapsed(a: int, b: int, c: int) -> bool:
+    """Whether CST001 takes a→b→c for a→c."""
+    return len({a, b, c}) == 3 and cst.ORDINARY.issuperset((a, c)) and cst.same_values(a, b, c)
+
+
+NAMED = functools.partial(pytest.mark.parametrize, "a", TYPES, ids=dtypes.name_of)
+
+
+@NAMED()
+def test_every_collapse_is_exact(a: int) -> None:
+    """All source x middle x target combinations, every value of the narrow types."""
+    x = values(a)
+    for b in (t for t in TYPES if castable(a, t)):
+        middle = by_reference(x, a, b)
+        for c in TYPES:
+            if collapsed(a, b, c) and castable(b, c):
+                name = [dtypes.name_of(t) for t in (a, b, c)]
+                assert same(by_reference(middle, b, c), by_reference(x, a, c)), name
+
+
+@NAMED()
+def test_round_trips_are_exact_or_lossy_or_wrap(a: int) -> None:
+    """What CST003 removes gives back every value, what CST004 reports does not, and the rest is named here."""
+    x = values(a)
+    for b in (t for t in TYPES if castable(a, t) and castable(t, a)):
+        back = by_reference(by_reference(x, a, b), b, a)
+        name = f"{dtypes.name_of(a)} -> {dtypes.name_of(b)}"
+        if removed_as_a_whole(a, b):
+            assert same(back, x), name
+        elif loses(a, b):
+            assert not same(back, x), name
+            assert loss(a, b), name
+        else:
+            wraps = dtypes.is_integer(a) and dtypes.is_integer(b)
+            assert a == b or wraps or a in CHANGING, name
+
+
+@NAMED()
+def test_no_op_casts_keep_every_value(a: int) -> None:
+    x = values(a)
+    assert same(by_reference(x, a, a), x) == (a not in CHANGING)
+
+
+def test_number_of_combinations() -> None:
+    """The tests above are not empty: 440 of the combinations were proven with ONNX Runtime before there were rules."""
+    combinations = [t for t in itertools.product(TYPES, repeat=3) if collapsed(*t)]
+    assert len(combinations) > 300
+    assert len([p for p in itertools.product(TYPES, repeat=2) if removed_as_a_whole(*p)]) > 80
+
+
+def test_undefined_conversions_are_left_alone() -> None:
+    """Floats that do not fit an integer type are undefined: numpy gives different integers by different routes."""
+    x = np.array([2**31 + 5, 2**32 - 1], np.uint32)
+    through = by_reference(
+        by_reference(x, TensorProto.UINT32, TensorProto.DOUBLE), TensorProto.DOUBLE, TensorProto.UINT8
+    )
+    direct = by_reference(x, TensorProto.UINT32, TensorProto.UINT8)
+    assert direct.tolist() == [5, 255]
+    assert through.tolist() != direct.tolist()
+    assert not collapsed(TensorProto.UINT32, TensorProto.DOUBLE, TensorProto.UINT8)
+
+
+@pytest.fixture(scope="module")
+def ort_casts(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, int], ort.OrtSession]:
+    folder = tmp_path_factory.mktemp("casts")
+    sessions = {}
+    for a, b in itertools.product(sorted(cst.ORDINARY), repeat=2):
+        path = Path(folder, f"{a}-{b}.onnx")
+        model = one_cast(a, b)
+        del model.opset_import[1]
+        model.opset_import[0].version = 19
+        path.write_bytes(model.SerializeToString())
+        sessions[a, b] = ort.load(str(path))
+    return sessions
+
+
+@pytest.mark.parametrize("a", sorted(cst.ORDINARY), ids=dtypes.name_of)
+def test_every_collapse_is_exact_in_onnx_runtime(
+    a: int, ort_casts: dict[tuple[int, int], ort.OrtSession]
+) -> None:
+    """The same combinations, one Cast a session, so that ONNX Runtime cannot merge them itself."""
+    x = values(a)
+    for b in sorted(cst.ORDINARY - {a}):
+        middle = ort_casts[a, b].run({"x": x})[0]
+        for c in sorted(cst.ORDINARY - {b}):
+            name = [dtypes.name_of(t) for t in (a, b, c)]
+            if collapsed(a, b, c):
+                assert same(ort_casts[b, c].run({"x": middle})[0], ort_casts[a, c].run({"x": x})[0]), name
+            elif a == c and removed_as_a_whole(a, b):
+                assert same(ort_casts[b, c].run({"x": middle})[0], x), name
+
+
+# ---- random chains
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> tuple[ModelProto, int]:
+    """Two to five Casts in a row, and the type that they start from.
+
+    They stand in the main graph, partly in both branches of an If, or in a local function; values on the way may be
+    graph outputs or have other readers; some are CastLike.
+    """
+    source = draw(st.sampled_from(TYPES))
+    targets: list[int] = []
+    for _ in range(draw(st.integers(2, 5))):
+        path = [source, *targets]
+        # Back to where it came from often enough, else round trips are rare.
+        wanted = path[-2:-1] if draw(st.booleans()) else TYPES
+        targets.append(
+            draw(st.sampled_from([t for t in wanted or TYPES if castable(path[-1], t)] or [path[-1]]))
+        )
+    place = draw(st.sampled_from(["graph", "graph", "branch", "function"]))
+    split = draw(st.integers(0, len(targets) - 1)) if place == "branch" else len(targets)
+    nodes = [_step(draw, i, t, place) for i, t in enumerate(targets)]
+    last = f"v{len(targets)}"
+    kept = draw(st.sets(st.integers(1, split))) - {len(targets)} if split else set()
+    inputs = [info("v0", source)]
+    liked = sorted({t for n, t in zip(nodes, targets, strict=True) if n.op_type == "CastLike"})
+    inputs += [info(f"like{t}", t) for t in liked]
+    outputs = [info(last, targets[-1]), *(info(f"v{i}", targets[i - 1]) for i in sorted(kept))]
+    if place == "graph":
+        return model_of(helper.make_graph(nodes, "g", inputs, outputs)), source
+    if place == "branch":
+        return _with_branches(nodes, split, inputs, outputs, targets[-1]), source
+    names = [i.name for i in inputs]
+    made = [o.name for o in outputs]
+    body = helper.make_function("local", "f", names, made, nodes, [helper.make_opsetid("", OPSET)])
+    call = helper.make_node("f", names, made, domain="local")
+    return model_of(helper.make_graph([call], "g", inputs, outputs), functions=[body]), source
+
+
+def _step(draw: st.DrawFn, index: int, target: int, place: str) -> NodeProto:
+    more = {}
+    if target in (TensorProto.FLOAT8E4M3FN, TensorProto.FLOAT8E4M3FNUZ, TensorProto.FLOAT8E5M2,
+                  TensorProto.FLOAT8E5M2FNUZ):  # fmt: skip
+        more = {"saturate": draw(st.sampled_from([0, 1]))}
+    names = [f"v{index}"], [f"v{index + 1}"]
+    if place != "function" and draw(st.integers(0, 5)) == 0:
+        return helper.make_node("CastLike", [*names[0], f"like{target}"], names[1], **more)
+    return helper.make_node("Cast", *names, to=target, **more)
+
+
+def _with_branches(
+    nodes: list[NodeProto], split: int, inputs: list[Any], outputs: list[Any], last: int
+) -> ModelProto:
+    """The chain from ``split`` on stands in one branch; the other one casts the captured value by way of float."""
+    name = f"v{len(nodes)}"
+    outer = f"v{split}"
+    # The evaluator may not cast that type to the last one: by way of float it can.
+    casts = [
+        helper.make_node("Cast", [outer], ["u"], to=TensorProto.FLOAT),
+        helper.make_node("Cast", ["u"], ["w"], to=last),
+    ]
+    then = helper.make_graph(nodes[split:], "then", [], [info(name, last)])
+    other = helper.make_graph(casts, "else", [], [info("w", last)])
+    chosen = helper.make_node("If", ["k"], ["result"], then_branch=then, else_branch=other)
+    condition = helper.make_tensor_value_info("k", TensorProto.BOOL, [])
+    outputs = [info("result", last), *outputs[1:]]
+    return model_of(helper.make_graph([*nodes[:split], chosen], "g", [*inputs, condition], outputs))
+
+
+@functools.cache
+def few(elem_type: int) -> Array:
+    """Some 2,000 of the type's values, the special ones among them."""
+    every = values(elem_type)
+    if len(every) <= 2048:
+        return every
+    step = np.arange(0, len(every), len(every) // 1500)
+    return np.concatenate([every[step], every[:300], every[-300:]])
+
+
+@settings(max_examples=EXAMPLES, deadline=None, derandomize=EXAMPLES == 300)
+@given(chains())
+def test_random_chains(case: tuple[ModelProto, int]) -> None:
+    before, source = case
+    after, run = fixed(RULES, before)
+    assert not run.problems
+    assert_interface_kept(before, after)
+    onnx.checker.check_model(after)
+    again, more = fixed(RULES, after)
+    assert not more.applied
+    assert again.SerializeToString() == after.SerializeToString()
+    if not run.applied:
+        assert after.SerializeToString() == before.SerializeToString()
+        return
+    feed = {i.name: np.zeros(1, numpy_type(i.type.tensor_type.elem_type)) for i in before.graph.input}
+    feed["v0"] = few(source)
+    for condition in (True, False) if "k" in feed else (True,):
+        if "k" in feed:
+            feed["k"] = np.array(condition)
+        with np.errstate(all="ignore"):
+            wanted, got = (ReferenceEvaluator(m).run(None, feed) for m in (before, after))
+        for name, first, second in zip([o.name for o in before.graph.output], wanted, got, strict=True):
+            assert same(np.asarray(first), np.asarray(second)), (name, onnx.printer.to_text(after))
+
+
+def test_the_judge_sees_a_wrong_collapse() -> None:
+    """The comparison fails where it should: half to bfloat16, and the sign of zero."""
+    x = values(TensorProto.FLOAT16)
+    lossy = by_reference(
+        by_reference(x, TensorProto.FLOAT16, TensorProto.BFLOAT16), TensorProto.BFLOAT16, TensorProto.FLOAT16
+    )
+    assert not same(lossy, x)
+    assert not same(np.array([0.0], np.float32), np.array([-0.0], np.float32))
+    assert not same(np.array([0.0], np.float32), np.array([0.0], np.float64))
+    assert same(np.array([math.nan], np.float32), -np.array([math.nan], np.float32))
+
+
+# ---- what examples cannot say
+
+
+def test_long_chains_converge_quickly() -> None:
+    """Collapsing halves a chain in a round, so 500 Casts do not take 500 rounds."""
+    wide = [TensorProto.INT32, TensorProto.INT64]
+    nodes = [helper.make_node("Cast", [f"v{i}"], [f"v{i + 1}"], to=wide[(i + 1) % 2]) for i in range(500)]
+    end = wide[0]
+    before = model_of(helper.make_graph(nodes, "g", [info("v0", TensorProto.INT32)], [info("v500", end)]))
+    after, run = fixed(RULES, before)
+    assert not run.problems
+    assert run.rounds < 20
+    assert [n.op_type for n in after.graph.node] == ["Identity"]
+
+
+def test_old_opsets_say_the_type_as_a_string() -> None:
+    text = """<ir_version: 3, opset_import: ["" : 5]> g (float[N] x) => (float[N] y)
+        { a = Cast<to = "DOUBLE">(x)  b = Cast<to = "FLOAT">(a)  y = Neg(b) }"""
+    assert not [f for rule in RULES for f in findings(rule, onnx.parser.parse_model(text))]
+
+
+def test_broken_casts_are_no_concern_of_these_rules() -> None:
+    for cast in (
+        "Cast(x)",
+        "Cast<to=0>(x)",
+        "Cast<to=99>(x)",
+        "CastLike(x)",
+        'CastLike(x, "")',
+        "Cast<to=1>()",
+    ):
+        text = f"""<ir_version: 9, opset_import: ["" : 18]> g (float[N] x) => (float[N] y)
+            {{ a = {cast.replace('""', "")}  b = Cast<to=10>(a)  y = Neg(b) }}"""
+        model = overlay(onnx.parser.parse_model(text))
+        assert not [f for rule in RULES for f in findings(rule, model.proto)], cast
+
+
+def test_a_branch_that_hides_the_name() -> None:
+    """The first Cast's input has a name that means another value where the second Cast stands."""
+    text = """<ir_version: 9, opset_import: ["" : 18]> g (int32[2] x, bool k, int32[2] i) => (float[2] y, int32[2] z) {
+        a = Cast<to=7>(x)  b = Cast<to=7>(i)
+        y, z = If(k)<then_branch = t () => (float[2] p, int32[2] r)
+                    { x = Neg(i)  p = Cast<to=1>(a)  c = Cast<to=6>(a)  r = Add(c, x) },
+                     else_branch = e () => (float[2] q, int32[2] s) { q = Cast<to=1>(b)  s = Cast<to=6>(b) }> }"""
+    before = onnx.parser.parse_model(text)
+    after, run = fixed(RULES, before)
+    assert not run.problems
+    then, other = ({tuple(n.input) for n in a.g.node} for a in after.graph.node[-1].attribute)
+    assert ("a",) in then
+    assert other == {("i",)}
+
+
+@pytest.mark.parametrize(
+    ("types", "rule", "severity"),
+    [
+        ("bool 2 9", exact_cast_round_trip, "ERROR"),  # uint8 between two nodes
+        ("bool 4 1", redundant_cast_chain, "ERROR"),  # a Cast to uint16
+        ("int32 11 6", exact_cast_round_trip, "WARNING"),  # TensorRT computes double as float
+        ("float 11 1", exact_cast_round_trip, "INFO"),  # and a float fits
+        ("int32 7 1", redundant_cast_chain, "INFO"),
+        ("int32 5 6", lossy_cast_round_trip, "ERROR"),
+        ("int64 11 7", lossy_cast_round_trip, "WARNING"),
+        ("float 10 1", lossy_cast_round_trip, "INFO"),
+    ],
+)
+def test_severity(types: str, rule: Any, severity: str) -> None:
+    source, middle, target = types.split()
+    end = dtypes.name_of(int(target))
+    graph = f"g ({source}[N] x) => ({end}[N] y) {{ a = Cast<to={middle}>(x)  y = Cast<to={target}>(a) }}"
+    head = '<ir_version: 9, opset_import: ["" : 18]>\n'
+    found = findings(rule, onnx.parser.parse_model(head + graph))
+    assert [f.severity.name for f in found] == [severity]
+    # Where the first Cast has to stay for another reader, a rewrite would not help.
+    kept = graph.replace("y)", f"y, {dtypes.name_of(int(middle))}[N] a)", 1)
+    assert [f.severity.name for f in findings(rule, onnx.parser.parse_model(head + kept))] == ["INFO"]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "text"),
+    [
+        ("float", "float16", "values are rounded to 11 significant bits, magnitudes above 65504 overflow"),
+        ("float", "int64", "fractions are cut off; NaN, infinities and values outside"),
+        ("int64", "int32", "integers outside -2147483648 to 2147483647 wrap"),
+        ("int64", "float", "integers above 2**24 are rounded"),
+        ("int64", "float16", "integers above 2**11 are rounded, magnitudes above 65504 overflow"),
+        ("int8", "float8e8m0", "negative numbers are lost, zero is lost"),
+        ("float16", "bool", "only zero or not zero is left"),
+        ("float8e5m2", "float8e4m3fn", "infinities are lost"),
+        ("float8e4m3fn", "float8e4m3fnuz", "the sign of zero is lost"),
+        ("float8e4m3fn", "float4e2m1", "NaN is lost"),
+    ],
+)
+def test_what_is_lost(a: str, b: str, text: str) -> None:
+    numbers = {dtypes.name_of(t): t for t in cst.NUMBERS}
+    assert text in loss(numbers[a], numbers[b])

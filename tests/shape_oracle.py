@@ -206,8 +206,9 @@ def symbolised(proto: ModelProto, inputs: Sequence[Any], constants: bool) -> Mod
     copy = ModelProto()
     copy.CopyFrom(proto)
     kept = []
+    defaults = {tensor.name for tensor in proto.graph.initializer}
     for info, array in zip(proto.graph.input, inputs, strict=False):
-        if info.type.WhichOneof("value") != "tensor_type":
+        if info.type.WhichOneof("value") != "tensor_type" or info.name in defaults:
             kept.append(info)
             continue
         if constants and isinstance(array, np.ndarray) and array.dtype.kind in "iub" and array.size < 64:

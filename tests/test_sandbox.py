@@ -276,7 +276,7 @@ def test_the_shared_worker_is_one_per_thread() -> None:
 
 def test_a_worker_started_in_a_thread_outlives_it() -> None:
     with Worker() as worker:
-        thread = threading.Thread(target=worker.start)
+        thread = threading.Thread(target=call, args=(worker, "echo"))
         thread.start()
         thread.join()
         time.sleep(0.3)

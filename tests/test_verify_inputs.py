@@ -276,6 +276,16 @@ def test_indices_stay_inside_through_a_loop_and_a_function() -> None:
             assert ((made[name] >= 0) & (made[name] < 5)).all()
 
 
+def test_indices_stay_inside_when_a_function_passes_them_on() -> None:
+    proto = parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17, "my": 1]>
+        g (int64[N] ids) => (float[N, 4] y) { i = my.same(ids) y = Gather(w, i) }
+        <domain: "my", opset_import: ["": 17]> same (i) => (o) { o = Identity(i) }"""
+    )
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros((5, 4), np.float32), "w"))
+    assert all((made["ids"] < 5).all() for made in everything(signature(proto), {"N": 30}))
+
+
 def test_indices_follow_the_assignment() -> None:
     one = known("g (int64[9] ids, float[N, 2] data) => (float[9, 2] y) { y = Gather(data, ids) }")
     for size in (1, 2, 30):

@@ -15,9 +15,11 @@ import onnx
 import pytest
 from onnx import parser
 
-from onnxfix.errors import ModelError, UsageError
+from onnxfix.errors import ModelError, OnnxfixError, UsageError
 from onnxfix.sandbox import Worker
+from onnxfix.verification import remote
 from onnxfix.verification.ladder import Limits, RungResult, Verdict, verify
+from onnxfix.verification.signature import signature
 
 VALUES = ("reference", "ort-cpu")
 Verify = Callable[..., Verdict]
@@ -266,6 +268,16 @@ def test_feeds_that_the_original_refuses_do_not_count(run: Verify) -> None:
         assert "shapes" in found.reason, "it went on to shapes that the model takes"
 
 
+def test_the_hardest_values_find_a_shape(run: Verify) -> None:
+    """The model takes up to 8 rows, and the hardest values were planned for 16."""
+    table = """g (float[N, 2] x) => (float[N, 2] y) <float[8, 2] w = {%s}, int64[1] z = {0}>
+    { s = Shape<end = 1>(x) k = Slice(w, z, s) y = Add(x, k) }"""
+    verdict = run(table % ", ".join(["0.5"] * 16))
+    for name in VALUES:
+        kinds = {one.feed.kind for one in rung(verdict, name).feeds if one.feed and one.status == "identical"}
+        assert kinds == {"normal", "edge", "extreme"}
+
+
 def test_shapes_that_a_vision_model_takes_are_found(run: Verify) -> None:
     vision = """g (float[batch, 3, height, width] image) => (float[batch, A, B, C] y)
     <float[2, 3, 7, 7] w = {%s}> { c = Conv<strides = [4, 4]>(image, w) y = MaxPool<kernel_shape = [3, 3]>(c) }"""
@@ -310,6 +322,12 @@ def test_outputs_that_differ_from_themselves_are_excluded_and_named(run: Verify)
     assert run(RANDOM, changed).failed, "the other output is still compared"
 
 
+def test_a_bug_of_ours_is_no_skipped_rung(run: Verify, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onnxfix.verification.climb.REMOTE", "os")
+    with pytest.raises(OnnxfixError, match="a bug of onnxfix"):
+        run(ADD)
+
+
 def test_when_all_outputs_are_random_nothing_is_proven(run: Verify) -> None:
     only = "g (float[9] x) => (float[9] r) { r = RandomNormalLike(x) }"
     verdict = run(only)
@@ -319,9 +337,58 @@ def test_when_all_outputs_are_random_nothing_is_proven(run: Verify) -> None:
 
 
 def test_a_rare_draw_is_no_failure(run: Verify) -> None:
-    rare = """g (float[1] x) => (float[1] y) <float[1] p = {0.3}> { b = Bernoulli(p) y = Add(b, x) }"""
+    rare = """g (float[1] x) => (float[1] y, float[1] z) <float[1] p = {0.3}>
+    { b = Bernoulli(p) y = Add(b, x) z = Relu(x) }"""
     for seed in range(12):
-        assert not run(rare, rare, seed=seed, rungs=["ort-cpu"]).failed
+        assert run(rare, rare, seed=seed, rungs=["ort-cpu"]).passed
+
+
+class Scripted:
+    """A session that returns one prepared value after the other."""
+
+    outputs = ("y",)
+
+    def __init__(self, *values: float) -> None:
+        self.values = list(values)
+
+    def run(self, feed: dict[str, Any]) -> list[Any]:
+        return [np.array([self.values.pop(0)], np.float32)]
+
+
+@pytest.mark.parametrize(("drawn", "unstable", "compared"), [(("y",), ("y",), 0), ((), (), 1)])
+def test_a_draw_that_came_out_the_same_twice(
+    monkeypatch: pytest.MonkeyPatch, drawn: tuple[str, ...], unstable: tuple[str, ...], compared: int
+) -> None:
+    monkeypatch.setattr(remote._STATE, "original", Scripted(1.0, 1.0))
+    monkeypatch.setattr(remote._STATE, "fixed", Scripted(2.0))
+    ran = remote.run({}, again=True, drawn=drawn, exact=True, noise={}, skip=())
+    assert (ran.stage, ran.unstable, len(ran.metrics)) == ("", unstable, compared)
+
+
+def test_what_hangs_on_a_draw_is_known(run: Verify) -> None:
+    proto = parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17, "my": 1]>
+        g (float[2] x, bool t) => (float[2] a, float[2] b, int64[1] c, float[2] d, float[2] e, float[2] f) {
+          n = RandomNormalLike(x)
+          a = Relu(n)
+          b = Relu(x)
+          c = Shape(n)
+          q = ReduceMax<keepdims = 0>(n)
+          k = Cast<to = 9>(q)
+          d = If(k)<then_branch = u () => (float[2] v) { v = Neg(x) },
+            else_branch = w () => (float[2] y) { y = Abs(x) }>
+          e = my.lot(x)
+          f = Dropout(x, , t)
+        }
+        <domain: "my", opset_import: ["": 17]> lot (x) => (y) { r = RandomUniformLike(x) y = Add(r, x) }"""
+    )
+    assert signature(proto).drawn == ("a", "d", "e", "f")
+    assert signature(as_proto(ADD)).drawn is None
+    changed = onnx.ModelProto()
+    changed.CopyFrom(proto)
+    changed.graph.node[2].op_type = "Size"
+    assert run(proto).passed
+    assert run(proto, changed).failed, "the shape of a draw is no draw"
 
 
 # ---- crashes, hangs, memory
@@ -490,6 +557,13 @@ def test_external_data_in_two_folders(tmp_path: Path, worker: Worker) -> None:
         onnx.save(proto, paths[-1], save_as_external_data=True, location=f"{folder}.bin", size_threshold=0)
     assert verify(paths[0], paths[1], exact=True, worker=worker).passed
     assert verify(paths[0], paths[2], exact=True, worker=worker).failed
+
+
+def test_relative_paths(tmp_path: Path, worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "m.onnx").write_bytes(as_proto(ADD).SerializeToString())
+    monkeypatch.chdir(tmp_path)
+    verdict = verify("m.onnx", Path("m.onnx"), exact=True, worker=worker)
+    assert statuses(verdict) == {"contract": "passed", "reference": "passed", "ort-cpu": "passed"}
 
 
 def test_bad_paths(tmp_path: Path, worker: Worker) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from onnxfix import backends
 from onnxfix.backends import reference
-from onnxfix.errors import UsageError
+from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.sandbox import Outcome, Worker
 from onnxfix.verification import plan
 from onnxfix.verification.inputs import Kind, make_inputs
@@ -23,15 +23,6 @@ from onnxfix.verification.signature import Assignment, Signature
 from onnxfix.verification.verdict import FeedResult, RungResult
 
 REMOTE = "onnxfix.verification.remote"
-#: Operators whose results differ from run to run.
-_RANDOM = {
-    "RandomNormal",
-    "RandomUniform",
-    "RandomNormalLike",
-    "RandomUniformLike",
-    "Multinomial",
-    "Bernoulli",
-}
 #: Kinds of data to try, one after the other, when the original refuses the one that was planned.
 _MILDER: tuple[Kind, ...] = ("small", "ones", "zeros")
 _DEATHS = 3
@@ -105,7 +96,6 @@ class _Climber:
     def __init__(self, request: Request, name: str) -> None:
         self.request, self.name = request, name
         self.seen = _Progress()
-        self.again = 5 if _is_random(request.known) else 1 if name == "ort-cpu" else 0
         self.deadline = time.monotonic() + request.total
 
     def climb(self) -> RungResult:
@@ -231,7 +221,8 @@ class _Climber:
             f"{REMOTE}:run",
             timeout=request.step,
             feed=values,
-            again=self.again if not seen.counted() or self.again > 1 else 0,
+            again=request.known.drawn is not None or (self.name == "ort-cpu" and not seen.counted()),
+            drawn=request.known.drawn or (),
             exact=request.exact,
             noise=request.noise,
             coarse=request.coarse,
@@ -310,6 +301,8 @@ def _ran(outcome: Outcome) -> Ran:
     """What a call came to; a death is laid at the door of the model that ran."""
     if outcome.ok:
         return outcome.value  # type: ignore[no-any-return]
+    if outcome.status == "error":  # what the models do wrong comes back as a Ran
+        raise OnnxfixError(f"verification itself failed, which is a bug of onnxfix: {outcome.message}")
     return Ran(outcome.note if outcome.note in ("original", "fixed") else "original", outcome.message)
 
 
@@ -317,11 +310,3 @@ def _values(index: tuple[int, ...] | None, values: tuple[str, str] | None) -> st
     if index is None or values is None:
         return ""
     return f", first at {list(index)}: {values[0]} against {values[1]}"
-
-
-def _is_random(known: Signature) -> bool:
-    """Whether some node draws lots; a Dropout does so only when told that this is training."""
-    return any(
-        node.op_type in _RANDOM or (node.op_type == "Dropout" and len(node.input) > 2)
-        for node in reference.nodes(known.model)
-    )

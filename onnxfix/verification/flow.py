@@ -12,71 +12,11 @@ from dataclasses import dataclass, field
 
 import onnx
 
+from onnxfix.verification.operands import BLIND, DRAWS, KEEPS, KEEPS_ALL, MASK_OPS, SAME_SHAPE, SINKS
+
 #: A dimension: its size, the name of a symbol (or expression), or unknown.
 Dim = int | str | None
 Key = tuple[int, str]
-
-#: (operator, operand) -> what the operand is to it. A missing operand number means: every operand.
-SINKS: dict[tuple[str, int], str] = {
-    ("Gather", 1): "index", ("GatherElements", 1): "index", ("ScatterElements", 1): "index",
-    ("Scatter", 1): "index", ("GatherND", 1): "index_nd", ("ScatterND", 1): "index_nd",
-    ("NegativeLogLikelihoodLoss", 1): "index", ("SoftmaxCrossEntropyLoss", 1): "index",
-    ("ArrayFeatureExtractor", 1): "index", ("RotaryEmbedding", 3): "index", ("OneHot", 0): "class",
-    ("OneHot", 1): "depth", ("MaxUnpool", 1): "zero", ("RoiAlign", 2): "zero", ("TensorScatter", 2): "zero",
-    ("SequenceAt", 1): "zero", ("SequenceInsert", 2): "zero", ("SequenceErase", 1): "zero", ("Trilu", 1): "zero",
-    ("Reshape", 1): "reshape", ("Expand", 1): "expand", ("ConstantOfShape", 0): "size", ("Tile", 1): "repeat",
-    ("TopK", 1): "one", ("Range", 0): "start", ("Range", 1): "limit", ("Range", 2): "one",
-    ("Slice", 1): "zero", ("Slice", 2): "size", ("Slice", 3): "axes", ("Slice", 4): "one",
-    ("Pad", 1): "pads", ("Pad", 3): "axes", ("Resize", 2): "scales", ("Resize", 3): "expand",
-    ("Upsample", 1): "scales", ("Loop", 0): "size", ("Loop", 1): "true", ("Squeeze", 1): "axes",
-    ("Unsqueeze", 1): "axes", ("CumSum", 1): "zero", ("Split", 1): "split", ("SplitToSequence", 1): "split",
-    ("ReverseSequence", 1): "length", ("LSTM", 4): "length", ("GRU", 4): "length", ("RNN", 4): "length",
-    ("Attention", 6): "length", ("NonMaxSuppression", 2): "size", ("Dropout", 1): "ratio",
-    ("Dropout", 2): "false", ("HannWindow", 0): "size", ("HammingWindow", 0): "size",
-    ("BlackmanWindow", 0): "size", ("DFT", 1): "size", ("DFT", 2): "one", ("STFT", 1): "one",
-    ("STFT", 3): "size", ("CenterCropPad", 1): "size", ("Col2Im", 1): "image", ("Col2Im", 2): "one",
-    ("AffineGrid", 1): "grid", ("MaxUnpool", 2): "unpooled", ("MelWeightMatrix", 0): "size",
-    ("MelWeightMatrix", 1): "size",
-    ("BitShift", 1): "shift", ("Clip", 1): "low", ("Clip", 2): "high", ("Bernoulli", 0): "share",
-    ("QuantizeLinear", 1): "positive", ("DequantizeLinear", 1): "positive", ("BatchNormalization", 4): "positive",
-    ("Multinomial", 0): "share", ("Upsample", 2): "scales", ("Compress", 1): "choice", ("If", 0): "choice",
-    ("Mod", 1): "divisor", ("Div", 1): "divisor", ("Pow", 1): "exponent",
-}  # fmt: skip
-
-for _name in ("Sum", "SumSquare", "Mean", "Max", "Min", "Prod", "L1", "L2", "LogSum", "LogSumExp"):
-    SINKS[f"Reduce{_name}", 1] = "axes"
-
-#: Operands that any value of the right type and sign will do for.
-HARMLESS = frozenset({"positive", "low", "high", "share", "divisor", "exponent", "index", "choice", "ratio"})
-
-#: Operators whose first outputs hold the values of these operands, unchanged or merely rounded.
-KEEPS: dict[str, tuple[int, ...]] = {
-    **dict.fromkeys(
-        ("Cast", "CastLike", "Identity", "Unsqueeze", "Squeeze", "Reshape", "Flatten", "Slice", "Transpose", "Expand",
-         "Tile", "Gather", "GatherND", "GatherElements", "Split", "Pad", "DepthToSpace", "SpaceToDepth", "Compress",
-         "SequenceAt", "ConcatFromSequence", "SplitToSequence", "Optional", "OptionalGetElement", "ReverseSequence",
-         "Trilu", "Dropout", "Resize", "Upsample", "BitCast"),
-        (0,),
-    ),
-    "Where": (1, 2), "ScatterElements": (0, 2), "ScatterND": (0, 2), "SequenceInsert": (0, 1), "Max": (0, 1),
-    "Min": (0, 1),
-}  # fmt: skip
-_KEEPS_ALL = ("Concat", "SequenceConstruct")
-#: What only looks at the shape: no value passes.
-_BLIND = ("Shape", "Size", "SequenceLength", "OptionalHasElement", "SequenceEmpty")
-#: Uses that make an integer look like a mask, if it has no others.
-_MASK_OPS = ("Mul", "Sub", "Where", "Equal", "Not", "And", "Or", "Greater", "Less", "Add")
-_SAME_SHAPE = (
-    "Cast",
-    "CastLike",
-    "Identity",
-    "DequantizeLinear",
-    "QuantizeLinear",
-    "Relu",
-    "Neg",
-    "Dropout",
-    "Clip",
-)
 
 
 @dataclass
@@ -138,6 +78,8 @@ class Flow:
         self._uses: defaultdict[Key, list[tuple[onnx.NodeProto, int, _Scope]]] = defaultdict(list)
         self._actual: dict[Key, Key] = {}
         self._scopes: list[_Scope] = []
+        self._drawn: set[Key] = set()
+        self._reached: set[Key] | None = None
         self._main = self._enter(model.graph, None)
 
     def _enter(self, graph: onnx.GraphProto | onnx.FunctionProto, parent: _Scope | None) -> _Scope:
@@ -186,13 +128,19 @@ class Flow:
         for index, key in enumerate(inputs):
             if key is not None:
                 self._uses[key].append((node, index, scope))
+        # A Dropout draws only when it is told that this is training.
+        if node.op_type in DRAWS or (node.op_type == "Dropout" and len(node.input) > 2):
+            self._drawn.update(key for key in outputs if key is not None)
         graphs = [a.g for a in node.attribute if a.HasField("g")]
         if graphs:
+            for source in inputs[: {"If": 1, "Loop": 2}.get(node.op_type, 0)]:
+                for target in outputs:
+                    self._link(source, target, False)
             self._bind_graphs(node, graphs, scope, inputs, outputs)
             return
-        if node.op_type in _BLIND:
+        if node.op_type in BLIND:
             return
-        kept = range(len(inputs)) if node.op_type in _KEEPS_ALL else KEEPS.get(node.op_type, ())
+        kept = range(len(inputs)) if node.op_type in KEEPS_ALL else KEEPS.get(node.op_type, ())
         for index, source in enumerate(inputs):
             # The indices of a Gather choose among values and do not become values themselves.
             if index in kept or not node.op_type.startswith("Gather"):
@@ -244,6 +192,19 @@ class Flow:
                         stack.append(target)
         return seen
 
+    @property
+    def draws(self) -> bool:
+        """Whether some node's results differ from run to run."""
+        return bool(self._drawn)
+
+    def depends_on_draw(self, name: str) -> bool:
+        """Whether the values of a graph output hang on such a node."""
+        if self._reached is None:
+            self._reached = set()
+            for key in self._drawn:
+                self._reached |= self._reach(key, (self._keeps, self._changes))
+        return (self._main.number, name) in self._reached
+
     def role(self, name: str) -> Role:
         """What the graph input ``name`` is to the model."""
         role = Role()
@@ -260,8 +221,8 @@ class Flow:
             for node, index, _ in self._uses.get(key, ()):
                 if (what := SINKS.get((node.op_type, index))) is not None:
                     role.loose.add(what)
-        ends = operators - KEEPS.keys() - set(_KEEPS_ALL) - set(_BLIND)
-        role.masks = bool(ends) and ends <= set(_MASK_OPS)
+        ends = operators - KEEPS.keys() - set(KEEPS_ALL) - set(BLIND)
+        role.masks = bool(ends) and ends <= set(MASK_OPS)
         return role
 
     def _sink(self, role: Role, node: onnx.NodeProto, index: int, scope: _Scope) -> None:
@@ -291,7 +252,7 @@ class Flow:
         maker = found.makers.get(name)
         if maker is not None and maker.op_type == "Constant" and maker.attribute:
             return tuple(maker.attribute[0].t.dims) if maker.attribute[0].HasField("t") else None
-        if maker is not None and maker.op_type in _SAME_SHAPE and maker.input:
+        if maker is not None and maker.op_type in SAME_SHAPE and maker.input:
             inner = self._shape(maker.input[0], found, depth + 1)
             if inner is not None:
                 return inner

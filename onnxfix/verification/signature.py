@@ -14,7 +14,8 @@ from typing import Any
 import onnx
 
 from onnxfix.errors import ModelError
-from onnxfix.verification.flow import HARMLESS, Dim, Flow, Role, dims_of
+from onnxfix.verification.flow import Dim, Flow, Role, dims_of
+from onnxfix.verification.operands import HARMLESS
 
 Assignment = dict[str, int]
 
@@ -61,8 +62,18 @@ class Signature:
     @cached_property
     def roles(self) -> dict[str, Role]:
         """What each input is to the model, by name."""
-        flow = Flow(self.model)
-        return {one.name: flow.role(one.name) for one in self.inputs}
+        return {one.name: self._flow.role(one.name) for one in self.inputs}
+
+    @cached_property
+    def drawn(self) -> tuple[str, ...] | None:
+        """The outputs whose values hang on a random operator; None when the model has none at all."""
+        if not self._flow.draws:
+            return None
+        return tuple(out.name for out in self.model.graph.output if self._flow.depends_on_draw(out.name))
+
+    @cached_property
+    def _flow(self) -> Flow:
+        return Flow(self.model)
 
     def may_override(self, one: Input) -> bool:
         """Whether feeding an input with a default makes sense: IR 4 and later, and no shape or axis hangs on it."""

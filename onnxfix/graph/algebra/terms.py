@@ -173,7 +173,13 @@ def _never_one(dim: Dim) -> bool:
 
 
 def _broadcast_term(args: list[Dim]) -> Dim:
-    return opaque("broadcast", tuple(args), min(a.lo for a in args), max(a.hi for a in args))
+    # Without the closer bounds, min(N, 64) might seem negative, and with it every dimension it meets.
+    return opaque("broadcast", tuple(args), min(_bounded(a)[0] for a in args), max(_bounded(a)[1] for a in args))
+
+
+def _bounded(dim: Dim) -> tuple[int, int]:
+    """Bounds, the dear ones only where the cheap ones leave the sign open."""
+    return (dim.lo, dim.hi) if dim.lo >= 0 else dim.bounds
 
 
 def _dim_key(dim: Dim) -> list[tuple[list[tuple[bytes, int]], int]]:

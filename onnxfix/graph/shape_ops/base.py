@@ -39,7 +39,6 @@ INTEGERS: dict[int, tuple[int, int]] = {
 FLOATS: dict[int, Any] = {
     TensorProto.FLOAT: np.float32,
     TensorProto.DOUBLE: np.float64,
-    TensorProto.FLOAT16: np.float16,
 }
 
 

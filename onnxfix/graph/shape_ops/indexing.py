@@ -34,6 +34,7 @@ from onnxfix.graph.symbols import (
 )
 
 INT64 = TensorProto.INT64
+INT32_MAX = 2**31 - 1
 
 
 @transfer("Slice")
@@ -107,8 +108,9 @@ def slice_length(size: Dim, start: Dim, end: Dim, step: int) -> Dim | None:
     if step > 0:
         first, last = _clamped(first, 0, size), _clamped(last, 0, size)
         return relu(ceildiv(last - first, step))
-    # A negative start that lies before the axis is read differently by different backends.
-    if not (nonnegative(first).yes or first is size - 1):
+    # Backends read differently what ONNX says of steps backwards: a negative start that lies before the axis, and
+    # an end of INT32_MAX or INT64_MAX, which ONNX Runtime takes for "as far as it goes", towards the front.
+    if not (nonnegative(first).yes or first is size - 1) or (end.value or 0) >= INT32_MAX:
         return None
     first = dim_min(first, size - 1)
     last = _clamped(last, -1, size - 1)

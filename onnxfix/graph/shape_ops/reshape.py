@@ -52,7 +52,9 @@ def _reshape_target(call: Call, source: Shape | None, target: list[Dim], allowze
         elif allowzero:
             dims.append(item)
         else:
-            dims.append(_copied(source, axis, item, None if open_axes else count))
+            rest = product([other for place, other in enumerate(target) if place != axis])
+            alone = not open_axes and positive(rest).yes
+            dims.append(_copied(source, axis, item, count if alone else None))
     known = [d for d in dims if d is not None]
     if len(open_axes) == 1 and count is not None and len(known) == len(target) - 1:
         others = product(known)
@@ -66,8 +68,8 @@ def _copied(source: Shape | None, axis: int, item: Dim, count: Dim | None) -> Di
     """What ``item`` asks for where a 0 copies the input's dimension.
 
     Where ``item`` is 0 only together with that dimension, it is right as it stands. So it is where a 0 would make the
-    whole tensor empty (``count``, given when there is no -1): then the copy has to be 0 too, but for tensors that are
-    empty along two axes at once, of which shapes are not told apart here.
+    whole tensor empty, and no other element of the target can be 0 (``count`` is given then): the copy has to be 0
+    too, or the Reshape fails.
     """
     zero = is_zero(item)
     if zero.no:

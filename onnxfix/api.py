@@ -130,7 +130,7 @@ def apply(
             withdrawn=result.withdrawn,
             verdict=result.verdict,
             changed=result.changed,
-            nodes_before=_count(loaded, loaded.fresh() if result.changed else loaded.proto),
+            nodes_before=_count(loaded, loaded.proto),
             nodes_after=_count(loaded, result.proto),
             rounds=run.rounds,
             problems=run.problems,
@@ -222,8 +222,16 @@ def _destination(loaded: wire.Loaded, output: str | os.PathLike[str] | None, in_
     if output is None:
         return None
     destination = Path(output)
-    if loaded.path is not None and destination.exists() and os.path.samefile(destination, loaded.path):
-        raise UsageError(f"{destination}: is the input itself; ask for in-place if that is what you want")
+    try:
+        there = destination.exists()
+    except OSError as error:
+        raise UsageError(f"{destination}: cannot be written: {error.strerror or error}") from None
+    if loaded.path is not None and there:
+        if os.path.samefile(destination, loaded.path):
+            raise UsageError(f"{destination}: is the input itself; ask for in-place if that is what you want")
+        for location in wire.external_files(loaded.proto):
+            if os.path.samefile(destination, loaded.path.parent / location):
+                raise UsageError(f"{destination}: holds the model's external data; name another output")
     if destination.is_dir():
         raise UsageError(f"{destination}: is a directory; name the output file")
     if not destination.parent.is_dir():

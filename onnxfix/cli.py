@@ -7,10 +7,10 @@ unreadable model, internal error; 3 verification failed.
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import signal
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -18,6 +18,8 @@ import typer
 
 from onnxfix._version import __version__
 from onnxfix.errors import OnnxfixError, UsageError
+from onnxfix.render.stream import complain
+from onnxfix.render.stream import output as standard_output
 
 if TYPE_CHECKING:
     from onnxfix.report import Report
@@ -66,7 +68,7 @@ ReportFile = Annotated[
     Path | None,
     typer.Option("--report", help="Also write the report as JSON to this file.", show_default=False),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="One line a model.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="The outcome of each model only.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Every finding and every measurement.")]
 Require = Annotated[
     list[str] | None, typer.Option("--require", help="Rungs that must pass (contract, reference, ort-cpu).")
@@ -118,7 +120,10 @@ def check(
 
         return check(path, select=_split(select), ignore=_split(ignore), target=target, progress=progress)
 
-    _run(models, one, fail_on, format, report, quiet, verbose)
+    with _guard(format):
+        _known(select, ignore, target)
+        _separate(report, models)
+        _run(models, one, fail_on, format, report, quiet, verbose)
 
 
 @app.command()
@@ -163,7 +168,7 @@ def apply(
 
         return apply(
             path,
-            None if in_place else targets[path],
+            targets.get(path),
             in_place=in_place,
             select=_split(select),
             ignore=_split(ignore),
@@ -178,13 +183,13 @@ def apply(
             progress=progress,
         )
 
-    try:
-        targets = _outputs(models, output, output_dir, in_place)
+    with _guard(format):
+        _known(select, ignore, target)
         if no_verify and (model_check or require):
             raise UsageError("--no-verify contradicts --require and --model-check")
-    except OnnxfixError as error:
-        _die(error)
-    _run(models, one, fail_on, format, report, quiet, verbose)
+        targets = _outputs(models, output, output_dir, in_place)
+        _separate(report, [*models, *targets.values()])
+        _run(models, one, fail_on, format, report, quiet, verbose)
 
 
 @app.command()
@@ -221,40 +226,37 @@ def verify(
             progress=progress,
         )
 
-    _run([original], one, FailOn.never, format, report, quiet, verbose)
+    with _guard(format):
+        _separate(report, [original, *([fixed] if fixed else [])])
+        _run([original], one, FailOn.never, format, report, quiet, verbose)
 
 
 @app.command()
 def explain(code: Annotated[str, typer.Argument(help="A rule's code or name.", show_default=False)]) -> None:
     """Print a rule's page: what it finds, why that matters, how it is fixed, the evidence."""
-    from onnxfix.registry import registry
-    from onnxfix.render.rules import render_rule
-    from onnxfix.render.text import console
+    with _guard():
+        from onnxfix.registry import registry
+        from onnxfix.render.rules import render_rule
+        from onnxfix.render.text import console
 
-    try:
-        rule = registry().get(code)
-    except OnnxfixError as error:
-        _die(error)
-    render_rule(console(), rule)
+        render_rule(console(), registry().get(code))
 
 
 @app.command()
 def rules(select: Select = None, format: FormatOption = Format.text) -> None:
     """List the rules: code, name, severity, safety of the fix, and what they find."""
-    from onnxfix.registry import registry
-    from onnxfix.render.rules import rules_json, rules_lines
-    from onnxfix.render.text import console, print_lines
+    with _guard(format):
+        from onnxfix.registry import registry
+        from onnxfix.render.rules import rules_json, rules_lines
+        from onnxfix.render.text import console, print_lines
 
-    try:
         found = registry()
         chosen = found.matching(_split(select))
-    except OnnxfixError as error:
-        _die(error)
-    _warn(found.warnings)
-    if format is Format.json:
-        typer.echo(rules_json(chosen))
-    else:
-        print_lines(console(), rules_lines(chosen))
+        _warn(found.warnings)
+        if format is Format.json:
+            standard_output().write(rules_json(chosen) + "\n")
+        else:
+            print_lines(console(), rules_lines(chosen))
 
 
 def _run(
@@ -272,64 +274,108 @@ def _run(
     from onnxfix.render.progress import Steps
     from onnxfix.render.text import console, print_lines, render_report, render_summary
 
-    signal.signal(signal.SIGTERM, _interrupt)
     out = console()
     done: list[Report] = []
     errors: list[tuple[str, str]] = []
     codes = [0]
-    try:
-        with Steps(len(models)) as steps:
-            for path in models:
-                try:
-                    result = one(path, steps.of(str(path)))
-                except UsageError as error:
-                    if len(models) == 1:
-                        _die(error)
-                    _failed(path, str(error), errors, codes)
-                    continue
-                except OnnxfixError as error:
-                    _failed(path, str(error), errors, codes)
-                    continue
-                except RecursionError:
-                    _failed(path, f"{path}: is nested too deeply to be processed", errors, codes)
-                    continue
-                except MemoryError:
-                    _failed(path, f"{path}: does not fit into memory", errors, codes)
-                    continue
-                done.append(result)
-                codes.append(result.exit_code(_severity(fail_on)))
-                if format is Format.text:
-                    steps.pause()
-                    print_lines(out, render_report(result, quiet=quiet, verbose=verbose))
-        warnings = registry().warnings if done else ()
-        _warn(warnings)
-        if format is Format.text and len(models) > 1:
-            print_lines(out, render_summary(done, errors))
-        if format is Format.json:
-            sys.stdout.write(render_json(done, errors, warnings) + "\n")
-            sys.stdout.flush()
-        if report_file is not None:
-            _write_report(report_file, render_json(done, errors, warnings))
-    except KeyboardInterrupt:
-        typer.echo("onnxfix: interrupted; nothing half-written was left behind", err=True)
-        raise typer.Exit(2) from None
-    except OnnxfixError as error:
-        _die(error)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader went away (``| head``); the interpreter must not complain at exit
-        raise typer.Exit(max(codes)) from None
+    with Steps(len(models)) as steps:
+        for path in models:
+            try:
+                result = one(path, steps.of(str(path)))
+            except Exception as error:  # whatever it is, the other models are still to be done
+                steps.pause()
+                errors.append((str(path), _explained(error, path)))
+                complain(errors[-1][1])
+                codes.append(2)
+                continue
+            done.append(result)
+            codes.append(result.exit_code(_severity(fail_on)))
+            if format is Format.text:
+                steps.pause()
+                print_lines(out, render_report(result, quiet=quiet, verbose=verbose))
+    warnings = registry().warnings
+    _warn(warnings)
+    if format is Format.text and len(models) > 1:
+        print_lines(out, render_summary(done, errors))
+    if format is Format.json:
+        standard_output().write(render_json(done, errors, warnings) + "\n")
+    if report_file is not None:
+        _write_report(report_file, render_json(done, errors, warnings))
     raise typer.Exit(max(codes))
+
+
+@contextlib.contextmanager
+def _guard(format: Format = Format.text) -> Iterator[None]:
+    """One line and exit code 2 for whatever ends a command early; as a JSON document too where that was asked for."""
+    try:
+        _listen()
+        yield
+    except KeyboardInterrupt:
+        complain("interrupted; nothing half-written was left behind")
+    except typer.Exit:
+        raise
+    except Exception as error:
+        message = _explained(error)
+        complain(message)
+        if format is Format.json and isinstance(error, UsageError):
+            from onnxfix.render.json import render_json
+
+            standard_output().write(render_json((), [("", message)]) + "\n")
+    else:
+        return
+    raise typer.Exit(2) from None
+
+
+def _explained(error: Exception, path: Path | None = None) -> str:
+    """What went wrong in one line that names the model."""
+    name = f"{path}: " if path is not None else ""
+    if isinstance(error, OnnxfixError):
+        text = str(error)
+        return text if str(path) in text else name + text
+    if isinstance(error, RecursionError):
+        return f"{name}is nested too deeply to be processed"
+    if isinstance(error, MemoryError):
+        return f"{name}does not fit into memory"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename or path or 'onnxfix'}: {error.strerror}"
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    where = f" ({Path(frame.tb_frame.f_code.co_filename).name}:{frame.tb_lineno})" if frame else ""
+    words = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"{name}internal error of onnxfix, please report it: {words}{where}"
 
 
 def _warn(warnings: tuple[str, ...]) -> None:
     for warning in warnings:
-        typer.echo(f"onnxfix: warning: {warning}", err=True)
+        complain(f"warning: {warning}")
 
 
-def _failed(path: Path, message: str, errors: list[tuple[str, str]], codes: list[int]) -> None:
-    typer.echo(f"onnxfix: {message}", err=True)
-    errors.append((str(path), message))
-    codes.append(2)
+def _known(select: list[str] | None, ignore: list[str] | None, target: str | None) -> None:
+    """Refuse selectors and targets that do not exist, once and before any work."""
+    from onnxfix.registry import registry
+    from onnxfix.targets import target_named
+
+    registry().choose(_split(select), _split(ignore))
+    target_named(target)
+
+
+def _separate(report: Path | None, others: Sequence[Path]) -> None:
+    """Refuse a report file that would replace a model, or that cannot be written anyway."""
+    if report is None:
+        return
+    if any(_same(report, other) for other in others):
+        raise UsageError(f"--report {report}: is a model of this run; name another file")
+    if report.is_dir() or not report.parent.is_dir():
+        raise UsageError(f"--report {report}: is a directory, or in a directory that does not exist")
+
+
+def _same(first: Path, second: Path) -> bool:
+    """Whether two paths name one file, or would."""
+    try:
+        return first.samefile(second)
+    except OSError:  # one of them is not there yet
+        return first.resolve() == second.resolve()
 
 
 def _write_report(path: Path, text: str) -> None:
@@ -365,7 +411,11 @@ def _outputs(
         if target in found.values() and not in_place:
             raise UsageError(f"two models would be written to {target}")
         found[model] = target
-    return found
+    for model, target in found.items() if not in_place else ():
+        for other in models:
+            if other != model and _same(target, other):
+                raise UsageError(f"the result of {model} would replace {other}, another model of this run")
+    return {} if in_place else found
 
 
 def _split(values: list[str] | None) -> list[str] | None:
@@ -381,9 +431,23 @@ def _severity(fail_on: FailOn) -> Any:
     return None if fail_on is FailOn.never else Severity[fail_on.name.upper()]
 
 
-def _die(error: OnnxfixError) -> NoReturn:
-    typer.echo(f"onnxfix: {error}", err=True)
-    raise typer.Exit(2) from None
+def _listen() -> None:
+    """Let SIGTERM end the run as Ctrl-C does, and let neither get lost.
+
+    Python drops an exception that is raised while it runs a destructor or a weak reference's callback, of which there
+    are many when a large model goes: such an interrupt is delivered once more.
+    """
+    signal.signal(signal.SIGTERM, _interrupt)
+    before = sys.unraisablehook
+
+    def again(lost: Any) -> None:
+        if isinstance(lost.exc_value, KeyboardInterrupt) and hasattr(signal, "setitimer"):
+            signal.signal(signal.SIGALRM, _interrupt)
+            signal.setitimer(signal.ITIMER_REAL, 0.05)
+        else:
+            before(lost)
+
+    sys.unraisablehook = again
 
 
 def _interrupt(*_: object) -> NoReturn:

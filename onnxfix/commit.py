@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from onnx import AttributeProto, GraphProto
+from onnx import AttributeProto, GraphProto, ValueInfoProto
 
 from onnxfix import edits as ed
-from onnxfix.errors import EditError
+from onnxfix.errors import EditError, ShadowedError
 from onnxfix.graph import build
 from onnxfix.graph.overlay import Model, Node, Scope, Use, Value
 
@@ -36,6 +36,13 @@ class Transaction:
         self._touched: list[Node] = []
         self.names: set[str] = set()
         """Names of the values whose producer, consumer or declaration the applied fixes changed."""
+        self._inner: set[str] = set()
+        self._buried: set[int] = set()
+        self._added: dict[int, list[Node]] = {}
+        self._new: set[str] = set()
+        self._above: set[tuple[int, str]] = set()
+        self._infos: dict[int, dict[str, list[ValueInfoProto]]] = {}
+        self._stale: dict[int, dict[int, ValueInfoProto]] = {}
         self._scopes: dict[int, Scope] = {}
         self._sorted: dict[int, Scope] = {}
 
@@ -45,9 +52,10 @@ class Transaction:
         Raises:
             EditError: the fix would break the graph; nothing of it was done.
         """
-        self._undo, self._touched, self._suspects = [], [], []
+        self._undo, self._touched, self._suspects, self._inner = [], [], [], set()
         try:
             for edit in fix:
+                self._check_alive(edit)
                 _APPLY[type(edit)](self, edit)
             self._check_dangling()
         except BaseException:
@@ -55,11 +63,24 @@ class Transaction:
                 undo()
             raise
         self._undo = []
+        self.names |= self._inner
         for node in self._touched:
             self.names.update(node.proto.output)
             if code and self.model.ir_version >= 10 and id(node) not in self._removed:
                 _mark(node, code)
         self.names.update(edit.name for edit in fix if isinstance(edit, ed.SetValueInfo))
+
+    def _check_alive(self, edit: ed.Edit) -> None:
+        """Refuse to change what stands inside a node that is gone: it would keep what it reads alive."""
+        place = (
+            edit.value
+            if isinstance(edit, (ed.ReplaceUses, ed.RemoveInitializer))
+            else edit
+            if isinstance(edit, (ed.AddNode, ed.AddInitializer, ed.SetValueInfo, ed.SortNodes))
+            else edit.node
+        )
+        if id(place.scope) in self._buried:
+            raise EditError(f"{place.scope.path} went with its node")
 
     def _check_dangling(self) -> None:
         for value in self._suspects:
@@ -74,6 +95,7 @@ class Transaction:
         proto.CopyFrom(edit.proto)
         node = Node(proto, scope)
         self._touch(scope)
+        self._added.setdefault(id(scope), []).append(node)
         self._undo.append(lambda: self._forget(node))
         for index, name in enumerate(proto.output):
             node.outputs.append(self._define(scope, name, node, index) if name else None)
@@ -101,7 +123,7 @@ class Transaction:
                 raise EditError(f"the name {name!r} is taken in a surrounding graph")
             value = Value(name, scope)
             scope.values[name] = value
-            self.model.names.add(name)
+            self._take(scope, name)
             self._undo.append(lambda: _delete(scope.values, name))
         self._set(value, "producer", node)
         self._set(value, "output_index", index)
@@ -117,17 +139,25 @@ class Transaction:
         for index in range(len(node.inputs)):
             self._disconnect(node, index)
         inside = [scope for sub in node.subgraphs for scope in sub.walk()]
+        known = {id(scope) for scope in inside}
         for inner in inside:
-            for child in inner.nodes:
+            self._inner.update(inner.values, inner.declared_types())
+            if id(inner) not in self._buried:
+                self._bury(inner)
+            for child in (*inner.nodes, *self._added.get(id(inner), ())):
                 for index in range(len(child.inputs)):
                     self._disconnect(child, index)
             for outer in inner.outputs:
-                if outer.scope not in inside:  # a branch that returned an outer value
+                if id(outer.scope) not in known:  # a branch that returned an outer value
                     self._set(outer, "pins", outer.pins - 1)
                     self._loose.append(outer)
         for value in node.outputs:
             if value is not None:
                 self._orphan(value)
+
+    def _bury(self, scope: Scope) -> None:
+        self._buried.add(id(scope))
+        self._undo.append(lambda: self._buried.discard(id(scope)))
 
     def _orphan(self, value: Value) -> None:
         """``value`` has no producer from here on; a later edit of the same fix may give it one."""
@@ -197,6 +227,7 @@ class Transaction:
         node.proto.output[index] = edit.name
         node.outputs[index] = new
         self._undo.append(lambda: _restore_output(node, index, before, old))
+        self._touched.extend(use.node for use in old.uses)
         self._move_uses(old, new)
         self._orphan(old)
         self._touched.append(node)
@@ -215,7 +246,7 @@ class Transaction:
     def _move_uses(self, old: Value, new: Value) -> None:
         for use in old.uses:
             if use.node.scope.lookup(new.name) is not new:
-                raise EditError(f"{new.name!r} means another value at {use.node.place}")
+                raise ShadowedError(f"{new.name!r} means another value at {use.node.place}")
             self._disconnect(use.node, use.index)
             self._connect(use.node, use.index, new.name, grow=False)
 
@@ -250,15 +281,29 @@ class Transaction:
         scope, name = edit.scope, edit.tensor.name
         if not isinstance(scope.proto, GraphProto):
             raise EditError("a function has no initializers")
-        if not name or scope.lookup(name) is not None or name in self.model.names:
+        if not name or scope.lookup(name) is not None or not self._is_free(scope, name):
             raise EditError(f"the name {name!r} is taken")
         tensor = scope.proto.initializer.add()
         tensor.CopyFrom(edit.tensor)
         value = scope.values[name] = Value(name, scope)
         value.initializer = tensor
-        self.model.names.add(name)
+        self._take(scope, name)
         self._undo.append(lambda: self._drop_initializer(value))
         self._touch(scope)
+
+    def _is_free(self, scope: Scope, name: str) -> bool:
+        """Whether no value inside ``scope`` has the name; another fix of this round may use it in a sibling branch."""
+        return name not in self.model.names or (name in self._new and (id(scope), name) not in self._above)
+
+    def _take(self, scope: Scope, name: str) -> None:
+        """Note a new name, and the scopes in which no value may have it any more."""
+        if name not in self.model.names:
+            self.model.names.add(name)
+            self._new.add(name)
+        around = scope.parent
+        while around is not None and (id(around), name) not in self._above:
+            self._above.add((id(around), name))
+            around = around.parent
 
     def _drop_initializer(self, value: Value) -> None:
         self._dropped[id(value)] = value
@@ -276,23 +321,35 @@ class Transaction:
         self._touch(scope)
 
     def set_value_info(self, edit: ed.SetValueInfo) -> None:
-        infos = edit.scope.proto.value_info
-        before = [_copy(info) for info in infos if info.name == edit.name]
-        position = next((i for i, info in enumerate(infos) if info.name == edit.name), None)
-
-        def undo() -> None:
-            _remove_where(infos, lambda info: info.name == edit.name)
-            infos.extend(before)
-            edit.scope._declared = None
-
-        self._undo.append(undo)
-        if edit.info is None:
-            _remove_where(infos, lambda info: info.name == edit.name)
-        elif position is None:
-            infos.add().CopyFrom(edit.info)
+        infos, scope = edit.scope.proto.value_info, edit.scope
+        known = self._infos.get(id(scope))
+        if known is None:
+            known = self._infos[id(scope)] = {}
+            for info in infos:
+                known.setdefault(info.name, []).append(info)
+        present = known.get(edit.name, [])
+        scope._declared = None
+        if edit.info is not None and present:
+            first, old = present[0], _copy(present[0])
+            first.CopyFrom(edit.info)
+            self._undo.append(lambda: first.CopyFrom(old))
+            return
+        known[edit.name] = []
+        self._undo.append(lambda: known.__setitem__(edit.name, present))
+        if edit.info is None:  # deleted when the transaction closes, all at once
+            marked = {id(info): info for info in present}
+            self._stale.setdefault(id(scope), {}).update(marked)
+            self._scopes[id(scope)] = scope
+            self._undo.append(lambda: self._keep_infos(scope, marked))
         else:
-            infos[position].CopyFrom(edit.info)
-        edit.scope._declared = None
+            added = infos.add()
+            added.CopyFrom(edit.info)
+            known[edit.name] = [added]
+            self._undo.append(lambda: _remove_where(infos, lambda info: info is added))
+
+    def _keep_infos(self, scope: Scope, marked: dict[int, ValueInfoProto]) -> None:
+        for key in marked:
+            self._stale[id(scope)].pop(key, None)
 
     def sort_nodes(self, edit: ed.SortNodes) -> None:
         self._sorted[id(edit.scope)] = edit.scope
@@ -310,8 +367,9 @@ class Transaction:
 
     def close(self) -> None:
         """Remove what the fixes left without a reader, and bring the protobuf's lists into order."""
-        self._undo = []
+        self._undo, self._inner = [], set()
         self._prune()
+        self.names |= self._inner
         for scope in self._scopes.values():
             self._reorder(scope)
         gone: dict[int, set[str]] = {}
@@ -320,12 +378,17 @@ class Transaction:
                 value.scope.values.pop(value.name, None)
                 gone.setdefault(id(value.scope), set()).add(value.name)
                 self._scopes[id(value.scope)] = value.scope
+        for key, marked in self._stale.items():
+            _remove_where(self._scopes[key].proto.value_info, lambda info: id(info) in marked)  # noqa: B023
+            self._scopes[key]._declared = None
+        dead: dict[int, set[int]] = {}
+        for value in self._dropped.values():
+            dead.setdefault(id(value.scope), set()).add(id(value.initializer))
         for key, names in gone.items():
             self.names |= names
             scope = self._scopes[key]
-            dead = {id(v.initializer) for v in self._dropped.values() if v.scope is scope}
-            if isinstance(scope.proto, GraphProto) and dead:
-                _remove_where(scope.proto.initializer, lambda tensor: id(tensor) in dead)  # noqa: B023
+            if isinstance(scope.proto, GraphProto) and key in dead:
+                _remove_where(scope.proto.initializer, lambda tensor: id(tensor) in dead[key])  # noqa: B023
             _remove_where(scope.proto.value_info, lambda info: info.name in names)  # noqa: B023
             scope._declared = None
         for scope in self._sorted.values():

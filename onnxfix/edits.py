@@ -124,7 +124,7 @@ Edit: TypeAlias = (
 def touched(edits: Iterable[Edit]) -> set[object]:
     """The nodes, values, scopes and new names that the edits change: a fix's write footprint.
 
-    Consumers count where their inputs change, so two fixes that rewire one node never meet in a round.
+    Nodes that merely read another value afterwards are not in it: see ``rewired``.
     """
     found: set[object] = set()
     for edit in edits:
@@ -136,16 +136,25 @@ def touched(edits: Iterable[Edit]) -> set[object]:
             found.add((edit.scope, "value_info", edit.name))
         elif isinstance(edit, SortNodes):
             found.add((edit.scope, "order"))
-        elif isinstance(edit, ReplaceUses):
-            found.add(edit.value)
-            found.update(use.node for use in edit.value.uses)
-        elif isinstance(edit, RemoveInitializer):
+        elif isinstance(edit, (ReplaceUses, RemoveInitializer)):
             found.add(edit.value)
         else:
             found.add(edit.node)
             if isinstance(edit, RemoveNode):
                 found.update(value for value in edit.node.outputs if value is not None)
+            found.update(value for value in (renamed(edit),) if value is not None)
     return found
+
+
+def rewired(edits: Iterable[Edit]) -> set[object]:
+    """The consumers of replaced values. Fixes that replace different inputs of one node do not meet in it."""
+    values = [edit.value if isinstance(edit, ReplaceUses) else renamed(edit) for edit in edits]
+    return {use.node for value in values if value is not None for use in value.uses}
+
+
+def renamed(edit: Edit) -> Value | None:
+    """The value that gets another name, which its consumers then read."""
+    return edit.node.outputs[edit.index] if isinstance(edit, SetOutput) else None
 
 
 @dataclass

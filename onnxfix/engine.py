@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from onnx import GraphProto
 
 from onnxfix.commit import Transaction
-from onnxfix.edits import touched
-from onnxfix.errors import EditError
+from onnxfix.edits import rewired, touched
+from onnxfix.errors import EditError, ShadowedError
 from onnxfix.graph.overlay import Model, Node, UnknownAttribute, Value
 from onnxfix.rule import Fix, Match, Rule, Safety, Severity
 
@@ -111,8 +111,9 @@ def _run(rule: Rule, problems: list[str] | None, *arguments: object) -> Iterator
         if any(problem.startswith(start) for problem in problems):
             return  # one line a rule; the same fault on ten thousand nodes says no more
         where = f" at {arguments[0].place}" if isinstance(arguments[0], Node) else ""
-        text = f"{start}{where}: {type(error).__name__}: {error}"
-        problems.append(" ".join(text.split()))
+        fault = " ".join(f"{type(error).__name__}: {error}".split())
+        if not any(problem.endswith(fault) for problem in problems):  # what several rules ask fails alike
+            problems.append(f"{start}{where}: {fault}")
         return
     for match in matches:
         yield Found(rule, match)
@@ -166,20 +167,29 @@ def _round(
     refused: list[str] = []
     written: set[object] = set()
     read: set[object] = set()
+    moved: set[object] = set()
     transaction = Transaction(model)
     for item in wanted:
         match, remedy = item.match, item.match.fix
         assert remedy is not None
-        writes, reads = touched(remedy.edits), _reads(match)
-        if not written.isdisjoint(writes) or not written.isdisjoint(reads) or not read.isdisjoint(writes):
+        writes, reads, moves = touched(remedy.edits), _reads(match), rewired(remedy.edits)
+        meets = not (
+            written.isdisjoint(writes | reads | moves)
+            and read.isdisjoint(writes | moves)
+            and moved.isdisjoint(writes | reads)
+        )
+        if meets:
             continue
         try:
             transaction.apply(remedy.edits, item.rule.code)
+        except ShadowedError:
+            continue  # the finding stays, without its fix
         except EditError as error:
             refused.append(f"{item.rule.code} at {match.place}: {error}")
             continue
         written |= writes
         read |= reads
+        moved |= moves
         done.append(_applied(item, remedy, number))
     transaction.close()
     names |= transaction.names

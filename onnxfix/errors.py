@@ -20,3 +20,7 @@ class UsageError(OnnxfixError):
 
 class EditError(OnnxfixError):
     """An edit would break the graph (a name clash, a use of a removed value): it is refused as a whole."""
+
+
+class ShadowedError(EditError):
+    """A reader stands where the model gives the wanted name to another value: no fault of whoever asked for it."""

@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onnx import ModelProto
@@ -167,7 +167,8 @@ def prove(
     """Fix ``loaded`` by ``rules`` and verify the result.
 
     With UNSAFE fixes the exact and numeric ones are proven first; what the UNSAFE ones then change is reported in
-    the notes and does not count as failure, since changing behaviour is what they were asked to do.
+    the notes and does not count as failure, since changing behaviour is what they were asked to do. The verdict
+    then says of each rung that it passed without them. They are withdrawn where the result is no valid model.
 
     Raises:
         OnnxfixError: the candidate cannot be written.
@@ -179,15 +180,17 @@ def prove(
         gone = {FixKey(item.code, item.place, item.fix) for item in withdrawn}
         wider, wider_run = prover.fix(safety, lambda key: key not in gone)
         if any(item.safety == Safety.UNSAFE for item in wider_run.applied):
-            proto, run = wider, wider_run
             second = prover.judge(wider, wider_run)
-            if second.passed:
-                verdict = second
+            invalid = [r for r in second.rungs if r.name == "contract" and r.status == "failed"]
+            if invalid:
+                withdrawn += _unsafe_withdrawn(wider_run, _reason(second))
+                if run.applied:
+                    wire.write(wire.serialize(proto), prover.temporary)  # it held the invalid model
             else:
-                codes = sorted({item.key.code for item in run.applied if item.safety == Safety.UNSAFE})
-                notes.append(
-                    f"UNSAFE fixes ({', '.join(codes)}) changed the model as asked: {_reason(second)}"
-                )
+                proto, run = wider, wider_run
+                verdict = second if second.passed or options.require else _without_unsafe(verdict, second)
+                if not second.passed:
+                    notes.append(_unproven(run, second))
     changed = bool(run.applied)  # and the file judged last is the one that was settled on
     return Result(
         proto if changed else loaded.proto,
@@ -219,7 +222,7 @@ def climb(
         return found + (contract.untouched_changes(before, after, touched) if touched is not None else [])
 
     rungs = None if options.verify else ("contract",)
-    return climb_rungs(
+    verdict = climb_rungs(
         original,
         fixed,
         exact=exact,
@@ -230,11 +233,49 @@ def climb(
         require=options.require,
         rungs=rungs,
     )
+    changed = [] if interface else contract.interface_changes(before, after)
+    return _interface_said(verdict, changed) if changed else verdict
+
+
+def _interface_said(verdict: Verdict, changed: list[str]) -> Verdict:
+    """A contract that passed although the interface changed, as UNSAFE fixes may do, must not claim the contrary."""
+    reason = f"onnx.checker passes; UNSAFE fixes changed the interface: {'; '.join(changed)}"
+    rungs = (
+        replace(rung, reason=reason) if rung.name == "contract" and rung.status == "passed" else rung
+        for rung in verdict.rungs
+    )
+    return replace(verdict, rungs=tuple(rungs))
 
 
 def _refuted(verdict: Verdict) -> bool:
     """Whether a rung showed a difference; a required rung that could not run is no fault of a fix."""
     return any(rung.status == "failed" for rung in verdict.rungs)
+
+
+def _unsafe_withdrawn(run: FixRun, reason: str) -> list[Withdrawn]:
+    keys = dict.fromkeys(item.key for item in run.applied if item.safety == Safety.UNSAFE)
+    return [Withdrawn(key.code, key.place, key.title, reason) for key in keys]
+
+
+def _without_unsafe(proven: Verdict, second: Verdict) -> Verdict:
+    """The verdict on a model with UNSAFE fixes that is not proven equal: what was proven, and of what.
+
+    The contract is judged on the model that is written; the rungs that compare values hold for the model without
+    the UNSAFE fixes, and say so.
+    """
+    rungs = [rung for rung in second.rungs if rung.name == "contract"]
+    for rung in proven.rungs:
+        if rung.name != "contract":
+            rungs.append(replace(rung, reason=f"without the UNSAFE fixes: {rung.reason}"))
+    return Verdict(tuple(rungs), proven.required)
+
+
+def _unproven(run: FixRun, second: Verdict) -> str:
+    codes = sorted({item.key.code for item in run.applied if item.safety == Safety.UNSAFE})
+    reasons = _reason(second) or "; ".join(
+        f"{rung.name}: {rung.reason}" for rung in second.rungs if rung.status == "skipped"
+    )
+    return f"with the UNSAFE fixes ({', '.join(codes)}) the model is not proven equal: {reasons or 'not verified'}"
 
 
 def _reason(verdict: Verdict) -> str:

@@ -68,6 +68,19 @@ def run_all(proto: ModelProto, feeds: Mapping[str, np.ndarray[Any, Any]]) -> dic
     return dict(zip(names, results, strict=True))
 
 
+def runtime_errors() -> tuple[type[Exception], ...]:
+    """What ONNX Runtime raises for a model that it does not take, or an execution that fails."""
+    from onnxruntime.capi import onnxruntime_pybind11_state as state
+
+    return (
+        state.Fail,
+        state.InvalidArgument,
+        state.InvalidGraph,
+        state.NotImplemented,
+        state.RuntimeException,
+    )
+
+
 def judge(
     proto: ModelProto, feeds: Mapping[str, Any], results: Mapping[str, Any], shapes: Shapes | None = None
 ) -> Verdict:
@@ -228,6 +241,38 @@ def symbolised(proto: ModelProto, inputs: Sequence[Any], constants: bool) -> Mod
     return copy
 
 
+def parse(text: str, opset: int = 17, extra: str = "", ir: int = 8) -> ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: {ir}, opset_import: ["" : {opset}{extra}]>\n{text}')
+
+
+def known(proto: ModelProto) -> tuple[Shapes, dict[str, Value]]:
+    """The shapes of a model, and the values of its main graph by name."""
+    model = Model(proto)
+    return Shapes(model), model.main.values
+
+
+def text_of(proto: ModelProto, name: str) -> str:
+    """The dimensions of a value, as printed."""
+    shapes, values = known(proto)
+    shape = shapes.shape(values[name])
+    return "unknown" if shape is None else "[" + ", ".join(map(str, shape)) + "]"
+
+
+def judged(proto: ModelProto, *assignments: dict[str, int]) -> Verdict:
+    """The comparison with ONNX Runtime, for each assignment of the symbols."""
+    shapes = Shapes(Model(proto))
+    total = Verdict()
+    for seed, sizes in enumerate(assignments):
+        feeds = random_feeds(proto, sizes, seed)
+        total += judge(proto, feeds, run_all(proto, feeds), shapes)
+    return total
+
+
+def dims_of(proto: ModelProto) -> tuple[Dim, ...] | None:
+    shapes, values = known(proto)
+    return shapes.shape(values["y"])
+
+
 MODES = ("static", "symbolic", "constants")
 
 
@@ -239,7 +284,7 @@ def judge_case(proto: ModelProto, inputs: Sequence[Any], outputs: Sequence[Any],
         proto = symbolised(proto, inputs, constants=mode == "constants")
     try:
         found = run_all(proto, {k: v for k, v in feeds.items() if v is not None})
-    except Exception:
+    except (*runtime_errors(), RuntimeError, ValueError):
         found = {}  # not every operator and type exists in ONNX Runtime: the given outputs are judged alone
     return judge(proto, feeds, {**found, **given})
 

@@ -123,7 +123,16 @@ def external(location: str, size: int | None = 16) -> Callable[[Path], Path]:
     return make
 
 
+def ill_typed(folder: Path) -> Path:
+    path = write(folder / "m.onnx", FIXABLE)
+    proto = onnx.load(path)
+    proto.graph.node[0].attribute[0].CopyFrom(helper.make_attribute("to", [1, 2]))
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
 BAD: dict[str, Callable[[Path], Path]] = {
+    "ill-typed attribute": ill_typed,
     "missing": missing,
     "empty": empty,
     "truncated": truncated,
@@ -175,6 +184,47 @@ def test_unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert err == f"onnxfix: {path}: cannot be read: Permission denied\n"
 
 
+def test_name_that_is_no_text(tmp_path: Path) -> None:
+    """protobuf hands out bytes for a string that is not UTF-8, and most of onnx cannot take them."""
+    path = write(tmp_path / "m.onnx", FIXABLE)
+    path.write_bytes(path.read_bytes().replace(b"Identity", b"Ident\xffty"))
+    code, out, err = run("check", path)
+    assert (code, out) == (2, "")
+    assert "UTF-8" in err
+
+
+def test_name_too_long_for_the_output(tmp_path: Path) -> None:
+    path = write(tmp_path / ("m" * 248 + ".onnx"), FIXABLE)
+    code, out, err = run("apply", path)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert "too long" in err
+    assert run("apply", path, "--in-place", "--no-verify")[0] == 2  # its .bak would be too long
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+    assert run("apply", path, "-o", tmp_path / ("o" * 250 + ".onnx"))[0] == 0
+
+
+def test_error_names_the_model(tmp_path: Path) -> None:
+    path = dangling(tmp_path)
+    assert run("check", path)[2].startswith(f"onnxfix: {path}: ")
+
+
+def test_internal_error_is_one_line_and_exit_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A traceback would exit with 1, which means that findings remain."""
+    good, bad = write(tmp_path / "good.onnx", FIXABLE), write(tmp_path / "bad.onnx", FIXABLE)
+
+    def broken(path: Path, **_: object) -> None:
+        if path == bad:
+            raise KeyError("x\ny")
+        raise OSError(5, "Input/output error", str(path))
+
+    monkeypatch.setattr("onnxfix.api.check", broken)
+    code, _, err = run("check", bad, good)
+    assert code == 2
+    first, second = err.splitlines()
+    assert first.startswith(f"onnxfix: {bad}: internal error of onnxfix, please report it: KeyError")
+    assert second == f"onnxfix: {good}: Input/output error"
+
+
 def test_one_bad_model_does_not_stop_the_others(tmp_path: Path) -> None:
     good, bad = write(tmp_path / "good.onnx", FIXABLE), dangling(tmp_path)
     code, out, err = run("apply", bad, good)
@@ -189,7 +239,10 @@ BOMB = """g () => (float[M] y) <int64[1] n = {274877906944}> {
 HANG = 'g (float[2, 2] x, float[2, 2] z) => (float[M] y) { y = Einsum<equation = "......ii,...jj->...ij">(x, z) }'
 
 
-@pytest.mark.parametrize("text", [BOMB, HANG], ids=["2^38 elements", "malformed Einsum"])
+RANK = "g (float[4] x, int64[1099511627776] s) => (float[A] y) { y = Reshape(x, s) }"
+
+
+@pytest.mark.parametrize("text", [BOMB, HANG, RANK], ids=["2^38 elements", "malformed Einsum", "2^40 axes"])
 @pytest.mark.parametrize("command", ["check", "apply"])
 def test_bounded_time_and_memory(tmp_path: Path, text: str, command: str) -> None:
     path = write(tmp_path / "m.onnx", text)
@@ -239,6 +292,27 @@ def test_disk_full(tmp_path: Path) -> None:
     assert "cannot be written" in result.stderr
     assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]
     assert (tmp_path / "m.onnx").read_bytes() == before
+
+
+def test_interrupt_in_a_destructor_is_not_lost() -> None:
+    """Python drops exceptions raised in a destructor; the signal comes again."""
+    code = (
+        "import os, signal, time\n"
+        "from onnxfix import cli\n"
+        "class Dies:\n"
+        "    def __del__(self):\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        time.sleep(0.01)\n"
+        "cli._listen()\n"
+        "victim = Dies()\n"
+        "try:\n"
+        "    del victim\n"
+        "    time.sleep(10)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert (done.stdout, done.stderr) == ("interrupted\n", "")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -263,6 +263,113 @@ def test_inputs_from_a_file(tmp_path: Path) -> None:
     assert len(err.splitlines()) == 1
 
 
+def shell(command: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """A shell line in ``folder``; ``$onnxfix`` is the command line in a process of its own."""
+    program = f"{sys.executable} -m onnxfix"
+    env = {**os.environ, "onnxfix": program, **environment}
+    return subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, env=env, timeout=60)
+
+
+@pytest.mark.parametrize(
+    "arguments", ["check a.onnx", "check a.onnx --format json", "rules", "explain CST001"]
+)
+@pytest.mark.parametrize("where", [">/dev/full", ">&-", "| true"])
+def test_output_that_goes_nowhere(tmp_path: Path, arguments: str, where: str) -> None:
+    """A full disk is an error; a reader that went away, or was never there, is none."""
+    write(tmp_path / "a.onnx", FIXABLE)
+    result = shell(f"$onnxfix {arguments} {where}; exit ${{PIPESTATUS[0]}}", tmp_path)
+    assert result.returncode == (2 if "full" in where else 0)
+    assert len(result.stderr.splitlines()) == ("full" in where), result.stderr
+
+
+def test_reader_that_goes_away_does_not_stop_the_work(tmp_path: Path) -> None:
+    write(tmp_path / "a.onnx", FIXABLE)
+    write(tmp_path / "b.onnx", FIXABLE)
+    result = shell("$onnxfix apply -v a.onnx b.onnx --no-verify | true; exit ${PIPESTATUS[0]}", tmp_path)
+    assert (result.returncode, result.stderr) == (0, b"")
+    assert (tmp_path / "b.fixed.onnx").is_file()
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
+def test_any_encoding(tmp_path: Path, encoding: str) -> None:
+    write(tmp_path / "modèle 模.onnx", FIXABLE)
+    for arguments in ("apply --no-verify *.onnx", "explain RSH002", "rules --format json"):
+        result = shell(f"$onnxfix {arguments}", tmp_path, PYTHONIOENCODING=encoding)
+        assert (result.returncode, result.stderr) == (0, b"")
+        result.stdout.decode(encoding)
+
+
+EVIL = "\x1b[2J\x1b]0;t\x07\n  ort-cpu     passed\r\x9b31m\u202e[bold]x[/bold]"
+
+
+def test_names_do_not_reach_the_terminal_as_commands(tmp_path: Path) -> None:
+    """Escape sequences in names are shown, not obeyed; a line break does not forge a line of the report."""
+    proto = parser.parse_model(HEADER + FIXABLE)
+    for node in proto.graph.node:
+        node.name = EVIL
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    proto.graph.node[1].input[0] = "gone"
+    (tmp_path / "bad.onnx").write_bytes(proto.SerializeToString())
+    for arguments in (["check", "-v"], ["apply", "-v", "--no-verify"]):
+        _, out, err = run(*arguments, tmp_path / "m.onnx", tmp_path / "bad.onnx")
+        assert "[bold]x[/bold]" in out
+        assert not set(out + err) & set("\x1b\x07\r\x9b\u202e")
+        assert not [line for line in out.splitlines() if line.startswith("  ort-cpu")]
+    findings = json.loads(run("check", tmp_path / "m.onnx", "--format", "json")[1])["reports"][0]["findings"]
+    assert any(EVIL in finding["place"] for finding in findings)
+
+
+def test_very_long_names_are_cut(tmp_path: Path) -> None:
+    proto = parser.parse_model(HEADER + FIXABLE)
+    for node in proto.graph.node:
+        node.name = "n" * 100_000
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    assert len(run("check", "-v", tmp_path / "m.onnx")[1]) < 20_000
+
+
+def test_quiet_verify_says_the_outcome(tmp_path: Path) -> None:
+    a, b = write(tmp_path / "a.onnx", CLEAN), write(tmp_path / "b.onnx", CLEAN.replace("Neg", "Abs"))
+    assert run("verify", a, "-q")[1] == f"{a}  verified\n"
+    assert run("verify", a, b, "-q")[1] == f"{a} against {b}  failed\n"
+    code, out, _ = run("verify", a, "-q", "--require", "ort-cuda")
+    assert (code, out) == (3, f"{a}  not verified: ort-cuda was required and could not be run\n")
+
+
+def test_nothing_replaces_a_model_of_the_run(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.onnx", FIXABLE)
+    other = write(tmp_path / "m.fixed.onnx", CLEAN)
+    before = path.read_bytes(), other.read_bytes()
+    for arguments in (
+        ["check", path, "--report", path],
+        ["apply", path, "--report", tmp_path / "m.fixed.onnx"],
+        ["verify", path, other, "--report", other],
+        ["apply", path, other],
+    ):
+        code, out, err = run(*arguments)
+        assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert (path.read_bytes(), other.read_bytes()) == before
+
+
+def test_output_does_not_replace_external_data(tmp_path: Path) -> None:
+    path = external_model(tmp_path / "a")
+    weights = tmp_path / "a/weights/w.bin"
+    before = weights.read_bytes()
+    code, _, err = run("apply", path, "-o", weights)
+    assert code == 2
+    assert "external data" in err
+    assert weights.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "option", [["--target", "x"], ["--select", "x"], ["--input-shapes", "q:1"]], ids=" ".join
+)
+def test_json_of_a_failing_run_is_json(tmp_path: Path, option: list[str]) -> None:
+    path = write(tmp_path / "m.onnx", FIXABLE)
+    code, out, err = run("apply", path, *option, "--format", "json")
+    assert code == 2
+    assert json.loads(out)["errors"][0]["message"] in err
+
+
 def external_model(folder: Path) -> Path:
     proto = parser.parse_model(
         HEADER + "g (float[256] x) => (float[256] y) <float[256] w> { a = Cast<to=1>(x) y = Mul(a, w) }"

@@ -124,8 +124,49 @@ def test_unsafe_change_is_made_and_said(model: Path, monkeypatch: pytest.MonkeyP
     assert {item.code for item in report.applied} == {"AAA001", "BBB003"}
     assert "Sqrt" not in [node.op_type for node in onnx.load(out).graph.node]
     assert any("BBB003" in note and "ort-cpu" in note for note in report.notes)
+    assert report.verdict is not None
+    for rung in report.verdict.rungs[1:]:  # what passed is not what was written, and each rung says so
+        assert rung.reason.startswith("without the UNSAFE fixes: ")
     report, out = apply(model)
     assert {item.code for item in report.applied} == {"AAA001"}
+
+
+def test_unsafe_change_alone_is_not_called_unchanged(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, [unsafe_sqrt])
+    report, out = apply(model, unsafe_fixes=True)
+    assert out.read_bytes() != model.read_bytes()
+    assert report.verdict is not None
+    assert [rung.name for rung in report.verdict.rungs] == ["contract"]
+    assert "byte for byte" not in report.verdict.rungs[0].reason
+    assert any("not proven equal" in note for note in report.notes)
+
+
+def test_required_rung_is_asked_of_what_would_be_written(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(monkeypatch, [identity, unsafe_sqrt])
+    report, out = apply(model, unsafe_fixes=True, require=["ort-cpu"])
+    assert report.exit_code() == 3
+    assert not out.exists()
+
+
+@rule("BBB005", ops=["Sqrt"], safety=Safety.UNSAFE)
+def unsafe_invalid(node: Node, model: Model) -> Iterator[Match]:
+    """Makes a model that the checker refuses."""
+    yield swap(node, "NoSuchOperator", Safety.UNSAFE)
+
+
+@pytest.mark.parametrize("others", [[], [identity]], ids=["alone", "beside an exact fix"])
+def test_unsafe_fix_that_makes_no_valid_model_is_withdrawn(
+    model: Path, monkeypatch: pytest.MonkeyPatch, others: list[Rule]
+) -> None:
+    use(monkeypatch, [*others, unsafe_invalid])
+    report, out = apply(model, unsafe_fixes=True)
+    assert [item.code for item in report.withdrawn] == ["BBB005"]
+    assert report.exit_code(None) == 1
+    ops = [node.op_type for node in onnx.load(out).graph.node]
+    assert "NoSuchOperator" not in ops
+    assert ops.count("Identity") == (0 if others else 3)
 
 
 def test_wrong_exact_fix_is_withdrawn_under_unsafe_fixes_too(

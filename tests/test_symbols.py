@@ -111,20 +111,26 @@ def quotient(a: Pair, b: Pair) -> Pair:
     )
 
 
-def expressions() -> st.SearchStrategy[Pair]:
-    base = st.one_of(st.sampled_from(LEAVES), st.integers(-4, 9).map(number))
-    nonzero = st.integers(-4, 8).filter(bool)
-
-    def grow(inner: st.SearchStrategy[Pair]) -> st.SearchStrategy[Pair]:
-        return st.one_of(
-            st.builds(lambda join, a, b: join(a, b), st.sampled_from(BINARY), inner, inner),
-            st.builds(scaled, inner, st.integers(-3, 4), st.integers(-5, 5)),
-            st.builds(divided, inner, nonzero),
-            st.builds(remainder, inner, st.integers(1, 6)),
-            st.builds(quotient, inner, inner),
-        )
-
-    return st.recursive(base, grow, max_leaves=8)
+@st.composite
+def expressions(draw: st.DrawFn) -> Pair:
+    """A chain of operations in which each takes the last result and perhaps an earlier one: grows, and shares terms."""
+    pool = [*LEAVES, *(number(draw(st.integers(-4, 9))) for _ in range(2))]
+    result = pool[draw(st.integers(0, len(pool) - 1))]
+    for _ in range(draw(st.integers(1, 9))):
+        other = pool[draw(st.integers(0, len(pool) - 1))]
+        kind = draw(st.integers(0, len(BINARY) + 3))
+        if kind < len(BINARY):
+            result = BINARY[kind](result, other) if draw(st.booleans()) else BINARY[kind](other, result)
+        elif kind == len(BINARY):
+            result = scaled(result, draw(st.integers(-3, 4)), draw(st.integers(-5, 5)))
+        elif kind == len(BINARY) + 1:
+            result = divided(result, draw(st.sampled_from([-3, -2, -1, 1, 2, 3, 4, 6, 8])))
+        elif kind == len(BINARY) + 2:
+            result = remainder(result, draw(st.integers(1, 6)))
+        else:
+            result = quotient(result, other)
+        pool.append(result)
+    return result
 
 
 ENVS: list[Env] = [
@@ -317,7 +323,7 @@ def test_printed_forms_do_not_depend_on_the_process() -> None:
     code = (
         "from onnxfix.graph.symbols import *; import sys;"
         "names = sys.argv[1:]; d = {n: symbol(n) for n in names};"
-        "print(dim_max(d['N'], d['M']), broadcast(d['M'], d['N'], d['K']), floordiv(d['K'] * 2 + d['N'], 3), d['M'] - 2)"
+        "print(dim_max(d['N'], d['M']), broadcast(d['M'], d['N'], d['K']), floordiv(d['K'] + d['N'], 3), d['M'] - 2)"
     )
     orders = (["N", "M", "K"], ["K", "M", "N"], ["M", "K", "N"])
     texts = {

@@ -34,7 +34,7 @@ def test_exact_rewrite_passes_although_onnxruntime_rounds_elsewhere(tmp_path: Pa
     assert found["reference"].exact
     assert found["ort-cpu"].status == "passed"
     assert not found["ort-cpu"].exact, "it must not say that it asked for identical bits"
-    assert "within tolerance" in found["ort-cpu"].reason
+    assert "within half precision's tolerance" in found["ort-cpu"].reason
     assert any("half precision" in note for note in found["ort-cpu"].notes)
 
 

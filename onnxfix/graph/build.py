@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
-from onnx.defs import onnx_opset_version
+from onnx.defs import SchemaError, get_schema, onnx_opset_version
 
 from onnxfix.errors import ModelError
 from onnxfix.graph.overlay import Node, Scope, Use, Value
@@ -72,12 +73,45 @@ def _fill(scope: Scope) -> list[Scope]:
     else:
         _fill_graph(scope, proto)
     subgraphs: list[Scope] = []
+    version = scope.opset()
     for node_proto in proto.node:
+        if node_proto.domain in ("", "ai.onnx"):
+            _check_attributes(node_proto, version, scope)
+        for text in (node_proto.op_type, node_proto.domain, node_proto.name):
+            _check_text(text, scope)
         node = Node(node_proto, scope)
         scope.nodes.append(node)
         add_outputs(node)
         subgraphs.extend(add_subgraphs(node))
     return subgraphs
+
+
+@cache
+def _attribute_types(op_type: str, version: int) -> dict[str, int]:
+    """ONNX's attribute types of an operator, AttributeProto.AttributeType by name; empty where it defines none."""
+    try:
+        schema = get_schema(op_type, version, "")
+    except SchemaError:
+        return {}
+    return {name: int(attribute.type.value) for name, attribute in schema.attributes.items()}  # type: ignore[attr-defined]
+
+
+def _check_attributes(node: NodeProto, version: int, scope: Scope) -> None:
+    """Refuse an attribute stored as another type than ONNX says: a list for ``Cast.to`` means nothing to anybody."""
+    if not node.attribute or version == 0:
+        return
+    types = _attribute_types(node.op_type, version)
+    for attribute in node.attribute:
+        wanted, stored = types.get(attribute.name), attribute.type
+        # Before IR version 2 the type was not stored.
+        if wanted is not None and stored not in (wanted, AttributeProto.UNDEFINED):
+            kind = AttributeProto.AttributeType.Name(wanted).lower()
+            got = AttributeProto.AttributeType.Name(stored).lower()
+            where = node.name or next(iter(node.output), "") or node.op_type
+            raise ModelError(
+                f"attribute {attribute.name!r} of node {where!r}{_within(scope)} is stored as {got}; "
+                f"{node.op_type} has {kind}"
+            )
 
 
 def _fill_graph(scope: Scope, proto: GraphProto) -> None:
@@ -106,12 +140,19 @@ def define(scope: Scope, name: str, what: str) -> Value:
     """
     if not name:
         raise ModelError(f"{what}{_within(scope)} has no name")
+    _check_text(name, scope)
     if name in scope.values:
         raise ModelError(
             f"the name {name!r} is defined twice{_within(scope)}; names must be unique (SSA form)"
         )
     value = scope.values[name] = Value(name, scope)
     return value
+
+
+def _check_text(text: object, scope: Scope) -> None:
+    """protobuf hands out bytes where a string is no UTF-8: nothing that reads the model later could take them."""
+    if isinstance(text, bytes):
+        raise ModelError(f"the name {text!r}{_within(scope)} is not UTF-8; the file is damaged")
 
 
 def add_outputs(node: Node) -> None:

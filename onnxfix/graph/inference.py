@@ -95,6 +95,7 @@ def skeleton(proto: ModelProto) -> ModelProto:
     """A copy without weights, value_info and declared outputs, and without the nodes that inference cannot stand."""
     copy = ModelProto(ir_version=proto.ir_version)
     copy.opset_import.extend(proto.opset_import)
+    copy.opset_import.add(domain=SKIPPED_DOMAIN, version=1)
     for function in getattr(proto, "functions", ()):
         _copy_function(function, copy.functions.add())
     _copy_graph(proto.graph, copy.graph, main=True)
@@ -107,6 +108,7 @@ def _copy_function(source: FunctionProto, target: FunctionProto) -> None:
             setattr(target, name, getattr(source, name))
     for name in ("input", "output", "attribute", "attribute_proto", "opset_import"):
         getattr(target, name).extend(getattr(source, name, ()))
+    target.opset_import.add(domain=SKIPPED_DOMAIN, version=1)
     _copy_nodes(source.node, target)
 
 

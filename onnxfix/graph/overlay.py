@@ -89,6 +89,11 @@ class Value:
         return list(self._uses.values())
 
     @property
+    def use_count(self) -> int:
+        """How many uses there are, without a list of them: a value may have tens of thousands."""
+        return len(self._uses)
+
+    @property
     def pinned(self) -> bool:
         """Whether something other than a node names the value: a branch that returns it, training, quantisation."""
         return self.pins > 0

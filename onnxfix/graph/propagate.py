@@ -22,10 +22,11 @@ from onnxfix.graph.shape_ops.sources import initializer
 from onnxfix.graph.symbols import Dim, constant, data_symbol, symbol
 
 MAX_CALL_DEPTH = 32
+MAX_NESTING = 64
 STRICT = False
 """Whether a transfer function that stumbles over a malformed call raises, as the tests want it."""
 MALFORMED = (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError)
-BUDGET_PER_NODE, BUDGET_BASE = 20, 100_000
+BUDGET_PER_NODE, BUDGET_BASE = 20, 50_000
 
 
 class Exhausted(Exception):
@@ -36,12 +37,13 @@ class Exhausted(Exception):
 class Frame:
     """One walk: of the main graph, or of a function's body for one call.
 
-    ``bindings`` are a function's attributes for this call; None means that any call may be meant.
+    ``bindings`` are a function's attributes for this call; None means that any call may be meant. ``calls`` are the
+    functions that are being walked, outermost first.
     """
 
     prefix: str
     bindings: Mapping[str, AttributeProto | None] | None = None
-    depth: int = 0
+    calls: tuple[Scope, ...] = ()
     info: dict[Value, Info] = field(default_factory=dict)
 
 
@@ -53,6 +55,7 @@ class Pass:
         self.symbols: dict[str, tuple[str, int]] = {}
         self.minted: list[set[str]] = [set()]
         self._owners: dict[str, tuple[object, ...]] = {}
+        self._prefixes: dict[str, tuple[str, Scope, str]] = {}
         self._functions = {
             (_domain(scope.proto.domain), scope.proto.name, getattr(scope.proto, "overload", "")): scope
             for scope in model.functions
@@ -60,6 +63,7 @@ class Pass:
         }
         self._orders: dict[Scope, list[Node]] = {}
         self._left = BUDGET_BASE + BUDGET_PER_NODE * sum(len(scope.nodes) for scope in model.scopes)
+        self._nesting = 0
         self._fallback: Mapping[Value, tuple[int | None, tuple[int | None, ...] | None]] | None = None
 
     def run(self) -> dict[Value, Info]:
@@ -71,17 +75,11 @@ class Pass:
             for value in self.model.main.inputs:
                 frame.info[value] = self._input(value)
             for scope in (self.model.main, *self.model.functions):
-                self._walk_root(frame, scope)
+                self.walk(frame, scope)
         finally:
             if collecting:
                 gc.enable()
         return frame.info
-
-    def _walk_root(self, frame: Frame, scope: Scope) -> None:
-        try:
-            self.walk(frame, scope)
-        except Exhausted:
-            return  # what was not reached stays unknown
 
     def mint(self, frame: Frame, scope: Scope, name: str) -> str:
         """A symbol's name, for this value of this scope and call only."""
@@ -169,9 +167,10 @@ class Pass:
         order = self._orders.get(scope)
         if order is None:
             order = self._orders[scope] = scope.topological()
+        unfolds = bool(frame.calls) or scope.kind == "subgraph"
         for node in order:
-            self._left -= 1
-            if self._left < 0:
+            self._left -= unfolds
+            if unfolds and self._left < 0:
                 raise Exhausted
             self.node(frame, node)
 
@@ -220,16 +219,26 @@ class Pass:
         if node.domain == "" and not node.is_onnx:
             raise Unknown
         if node.subgraphs:
-            return control.transfer(self, frame, node, call)
+            return self._nested(frame, node, call)
         known = TABLE.get((node.domain, node.op_type))
         if known is None:
             raise Unknown
         return known(call)
 
+    def _nested(self, frame: Frame, node: Node, call: Call) -> Sequence[Info]:
+        """Outputs of a node that runs subgraphs; deeper ones than Python's own stack allows stay unknown."""
+        if self._nesting >= MAX_NESTING:
+            raise Unknown
+        self._nesting += 1
+        try:
+            return control.transfer(self, frame, node, call)
+        finally:
+            self._nesting -= 1
+
     def _called(self, frame: Frame, node: Node, call: Call, function: Scope) -> Sequence[Info]:
         """Outputs of a call to a local function: its body, walked with the call's inputs and attributes."""
-        if frame.depth >= MAX_CALL_DEPTH:
-            raise Unknown
+        if len(frame.calls) >= MAX_CALL_DEPTH or function in frame.calls:
+            raise Unknown  # ONNX has no recursion
         bindings: dict[str, AttributeProto | None] = {
             a.name: a for a in getattr(function.proto, "attribute_proto", ())
         }
@@ -238,13 +247,19 @@ class Pass:
                 bindings[attribute.name] = self.attribute(frame, node, attribute.name)
             except Unknown:
                 raise Unknown from None
-        inner = Frame(
-            f"{frame.prefix}{call.outputs[0] if call.outputs else node.op_type}: ", bindings, frame.depth + 1
-        )
+        inner = Frame(self._prefix(frame, node, call), bindings, (*frame.calls, function))
         for k, value in enumerate(function.inputs):
             inner.info[value] = call.inputs[k] if k < len(call.inputs) else ABSENT
         self.walk(inner, function)
         return [self.lookup(inner, value) for value in function.outputs]
+
+    def _prefix(self, frame: Frame, node: Node, call: Call) -> str:
+        """What the symbols of a call start with: two branches may name their calls' outputs alike."""
+        name = call.outputs[0] if call.outputs else node.op_type
+        label, owner = f"{frame.prefix}{name}: ", (frame.prefix, node.scope, name)
+        while self._prefixes.setdefault(label, owner) != owner:
+            label += "'"
+        return label
 
     def attribute(self, frame: Frame, node: Node, name: str) -> AttributeProto | None:
         """A node's attribute in this walk, references to the function's own attributes resolved.

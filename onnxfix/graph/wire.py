@@ -88,6 +88,8 @@ def read(path: Path) -> bytes:
         raise ModelError(f"{path}: no such file") from None
     except OSError as error:
         raise ModelError(f"{path}: cannot be read: {error.strerror or error}") from None
+    except ValueError as error:  # a null byte in the path
+        raise ModelError(f"{str(path)!r}: cannot be read: {error}") from None
     if not data:
         raise ModelError(f"{path}: is empty")
     return data
@@ -163,7 +165,10 @@ def serialize(proto: ModelProto) -> bytes:
 def temporary_beside(destination: Path) -> Iterator[Path]:
     """A temporary file in ``destination``'s folder, deleted at the end unless it was renamed away."""
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{destination.name}.", suffix=".tmp", dir=destination.parent)
+        # A beginning of the name, for people: the whole one and a suffix may be longer than a name can be.
+        handle, name = tempfile.mkstemp(
+            prefix=f".{destination.name[:40]}.", suffix=".tmp", dir=destination.parent
+        )
     except OSError as error:
         raise OnnxfixError(f"{destination}: cannot be written: {error.strerror or error}") from None
     os.close(handle)
@@ -219,9 +224,15 @@ def replace(temporary: Path, destination: Path, *, backup: bool = False) -> None
 
 
 def _copy_mode(temporary: Path, destination: Path) -> None:
-    """mkstemp makes private files; give the result the mode that a plain ``open`` would have given it."""
+    """mkstemp makes private files; give the result the mode that a plain ``open`` would have given it.
+
+    The owner is kept where the system lets us: root in a container must not take a user's files away.
+    """
     if destination.exists():
-        os.chmod(temporary, destination.stat().st_mode & 0o777)
+        old = destination.stat()
+        with contextlib.suppress(OSError, AttributeError):
+            os.chown(temporary, old.st_uid, old.st_gid)
+        os.chmod(temporary, old.st_mode & 0o777)
         return
     mask = os.umask(0)
     os.umask(mask)

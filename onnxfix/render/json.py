@@ -14,10 +14,12 @@ def render_json(
     """One document for the whole call: ``{"reports": [...], "errors": [{"path", "message"}], "warnings": [...]}``.
 
     Keys of a report are the fields of ``Report``; warnings are about the installation, such as a broken rule pack.
+    Errors of the call as a whole have an empty path. All in ASCII: names may be no valid Unicode, and the reader's
+    encoding is unknown.
     """
     document = {
         "reports": [report.to_json() for report in reports],
         "errors": [{"path": path, "message": message} for path, message in errors],
         "warnings": list(warnings),
     }
-    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False)
+    return json.dumps(document, indent=2, allow_nan=False)

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable
 from types import TracebackType
 
+from onnxfix.render.stream import printable
+
 DELAY = 1.0
 """Seconds of work before the bar shows."""
 
@@ -17,7 +19,7 @@ class Steps:
     def __init__(self, total: int) -> None:
         self.total = total
         self.done = 0
-        self._live = sys.stderr.isatty()
+        self._live = sys.stderr is not None and sys.stderr.isatty()
         self._progress: object | None = None
         self._timer: threading.Timer | None = None
         self._text = ""
@@ -34,6 +36,7 @@ class Steps:
 
     def of(self, name: str) -> Callable[[str], None]:
         """A callback for the steps of one model."""
+        name = printable(name)
         self.done += 1
         number = self.done
         self._arm()
@@ -49,10 +52,10 @@ class Steps:
 
     def pause(self) -> None:
         """Take the bar away, for instance to print."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
             if self._progress is not None:
                 self._progress.stop()  # type: ignore[attr-defined]
                 self._progress = None
@@ -68,6 +71,8 @@ class Steps:
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
         with self._lock:
+            if self._timer is not threading.current_thread():
+                return  # taken away in the moment in which it would have shown
             self._timer = None
             columns = [SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()]
             if self.total > 1:

@@ -40,7 +40,6 @@ def rules_json(rules: Sequence[Rule]) -> str:
             for rule in rules
         ],
         indent=2,
-        ensure_ascii=False,
     )
 
 

@@ -1,16 +1,21 @@
 """Reports as text: findings by rule, then what was fixed, kept and withdrawn, then the rungs, then what was written.
 
-Names of nodes may look like rich's markup, so everything goes through ``Text``, which never interprets it.
+Names of nodes may look like rich's markup, so everything goes through ``Text``, which never interprets it; and they
+may hold escape sequences and line breaks, so the whole report is made printable first.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import fields, is_dataclass, replace
 from itertools import groupby
+from typing import IO, Any, cast
 
 from rich.console import Console
 from rich.text import Text
 
+from onnxfix.render.stream import output, printable
 from onnxfix.report import AppliedFix, Finding, Report
 from onnxfix.verification.verdict import RungResult
 
@@ -20,16 +25,17 @@ SHOWN = 5
 _STYLE = {"error": "bold red", "warning": "yellow", "info": "cyan", "passed": "green", "failed": "bold red"}
 
 
-def console(*, stderr: bool = False) -> Console:
+def console() -> Console:
     """A console that neither wraps nor colours when its output is not a terminal; ``NO_COLOR`` is respected."""
-    return Console(stderr=stderr, highlight=False, soft_wrap=True, emoji=False)
+    return Console(file=cast(IO[str], output()), highlight=False, soft_wrap=True, emoji=False)
 
 
 def render_report(report: Report, *, quiet: bool = False, verbose: bool = False) -> Iterator[Text]:
     """The lines of one report. ``quiet`` keeps the summary only; ``verbose`` lists every finding and metric."""
+    report = _printable(report)
     if report.command == "verify":
         title = report.path if not report.output else f"{report.path} against {report.output}"
-        yield Text(title, style="bold")
+        yield Text.assemble((title, "bold"), "  ", _outcome(report))
     else:
         yield Text.assemble((report.path, "bold"), f"  {_headline(report)}")
     if not quiet:
@@ -47,8 +53,45 @@ def render_report(report: Report, *, quiet: bool = False, verbose: bool = False)
     yield from _ending(report)
 
 
+def _printable(value: Any) -> Any:
+    """The same record with every string in it made safe to print."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, tuple):
+        return tuple(_printable(item) for item in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        strings = {f.name: _printable(getattr(value, f.name)) for f in fields(value) if f.init}
+        return replace(value, **strings)
+    return value
+
+
+def _outcome(report: Report) -> tuple[str, str]:
+    """A verdict in a word or two, with its style."""
+    if report.verdict is not None and report.verdict.passed:
+        return "verified", "green"
+    reason = _unverified(report)
+    return ("failed" if reason == DIFFERS else f"not verified: {reason}"), "bold red"
+
+
+DIFFERS = "the result did not verify"
+
+
+def _unverified(report: Report) -> str:
+    """Why a verdict is not "passed": a rung showed a difference, or one that was required did not run, or none did."""
+    rungs = report.verdict.rungs if report.verdict is not None else ()
+    if any(rung.status == "failed" for rung in rungs):
+        return DIFFERS
+    passed = {rung.name for rung in rungs if rung.status == "passed"}
+    missing = [name for name in (report.verdict.required if report.verdict else ()) if name not in passed]
+    if missing:
+        return f"{', '.join(missing)} was required and could not be run"
+    return "no rung could run the model"
+
+
 def _headline(report: Report) -> str:
-    words = [f"{len(report.findings)} finding{_s(report.findings)}"]
+    counts = Counter(item.severity for item in report.findings)
+    kinds = ", ".join(f"{counts[name]} {name}" for name in ("error", "warning", "info") if counts[name])
+    words = [f"{len(report.findings)} finding{_s(report.findings)}{f' ({kinds})' if kinds else ''}"]
     if report.command == "apply":
         words = [
             f"{len(report.applied)} fixed",
@@ -110,8 +153,11 @@ def _rungs(report: Report, verbose: bool) -> Iterator[Text]:
 
 
 def _details(rung: RungResult) -> Iterator[str]:
+    said: set[str] = set()
     for feed in rung.feeds:
-        yield f"{feed.label}: {feed.status}{f': {feed.reason}' if feed.reason else ''}"
+        reason = "as above" if feed.reason in said else feed.reason
+        said.add(feed.reason)
+        yield f"{feed.label}: {feed.status}{f': {reason}' if feed.reason else ''}"
     if rung.excluded:
         yield f"not compared, the original differs from itself: {', '.join(rung.excluded)}"
     yield from rung.notes
@@ -125,11 +171,12 @@ def _ending(report: Report) -> Iterator[Text]:
         what = "written" if report.changed else "written unchanged, byte for byte"
         yield Text.assemble("  ", (what, "bold"), f": {report.output}")
     elif report.verdict is not None and not report.verdict.passed:
-        if report.verdict.failed:
-            yield Text("  nothing was written: the result did not verify", style="bold red")
-        else:
-            yield Text("  nothing was written: no rung could run the model", style="bold red")
-            yield Text("  (--no-verify writes it with its interface checked and nothing else)")
+        yield Text(f"  nothing was written: {_unverified(report)}", style="bold red")
+        if not report.verdict.failed:
+            yield Text(
+                "  (give inputs that it takes by --inputs or --input-shapes, or write it with --no-verify: its "
+                "interface is checked, and nothing else)"
+            )
 
 
 def render_summary(reports: Sequence[Report], errors: Sequence[tuple[str, str]]) -> Iterator[Text]:

@@ -272,12 +272,18 @@ class _Climber:
     def _conclude(self) -> RungResult:
         seen = self.seen
         counted, refused = seen.counted(), [one for one in seen.feeds if one.status == "not counted"]
-        if counted:
+        news = [one for one in refused if not _is_empty(one)]
+        elements = sum(metric.elements for one in counted for metric in one.metrics)
+        if counted and not elements and news:
+            # The original took empty tensors only: shapes agree, and not one value was compared.
+            self._decide("skipped", f"only empty tensors ran, so no value was compared: {news[0].reason}")
+        elif counted:
             self._add_notes(refused)
             how = "identical" if all(one.status == "identical" for one in counted) else "within tolerance"
             shapes = len(seen.sizes())
             over = f" over {shapes} shapes" if shapes > 1 else ""
-            self._decide("passed", f"{how} on {len(counted)} feed{'s' * (len(counted) > 1)}{over}")
+            refusals = f"; the original refused {len(news)} more" if news else ""
+            self._decide("passed", f"{how} on {len(counted)} feed{'s' * (len(counted) > 1)}{over}{refusals}")
         else:
             why = [one.reason for one in refused] or seen.notes or ["there was no time for a single run"]
             self._decide("skipped", why[0])
@@ -286,8 +292,7 @@ class _Climber:
 
     def _add_notes(self, refused: list[FeedResult]) -> None:
         seen = self.seen
-        # That a model takes no empty tensors is no news.
-        news = [one for one in refused if one.feed is None or 0 not in one.feed.assignment.values()]
+        news = [one for one in refused if not _is_empty(one)]
         if news:
             seen.notes.append(f"{len(news)} of {len(seen.feeds)} feeds do not count: {news[0].reason}")
         if time.monotonic() > self.deadline:
@@ -295,6 +300,11 @@ class _Climber:
         if seen.excluded:
             names = ", ".join(sorted(seen.excluded))
             seen.notes.append(f"not compared, since the original differs from itself: {names}")
+
+
+def _is_empty(result: FeedResult) -> bool:
+    """Whether the feed had a dimension of size 0; that a model takes no empty tensors is no news."""
+    return result.feed is not None and 0 in result.feed.assignment.values()
 
 
 def _ran(outcome: Outcome) -> Ran:

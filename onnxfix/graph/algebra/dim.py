@@ -14,6 +14,8 @@ DIM_MAX = 2**31 - 1
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 MAX_TERMS, MAX_DEGREE, MAX_DEPTH = 48, 10, 64
 TEXT_LIMIT = 400
+HUGE = 2**512
+"""No valid execution has integers as large as this: bounds stop here, lest they double in length at every product."""
 
 
 class Atom:
@@ -98,7 +100,7 @@ class Dim:
             total[mono] = total.get(mono, 0) + factor
         terms = _sorted_terms(total)
         if len(terms) > MAX_TERMS:
-            args = tuple(sorted((self, other), key=id))
+            args = tuple(sorted((self, other), key=_order))
             return opaque("add", args, self.lo + other.lo, self.hi + other.hi)
         return from_terms(terms)
 
@@ -119,7 +121,7 @@ class Dim:
             if len(terms) <= MAX_TERMS:
                 return from_terms(terms)
         corners = [a * b for a in (self.lo, self.hi) for b in (other.lo, other.hi)]
-        return opaque("mul", tuple(sorted((self, other), key=id)), min(corners), max(corners))
+        return opaque("mul", tuple(sorted((self, other), key=_order)), min(corners), max(corners))
 
     def __sub__(self, other: Dim | int) -> Dim:
         return self + as_dim(other) * -1
@@ -163,9 +165,10 @@ def from_sum(total: Mapping[Mono, int]) -> Dim:
 
 def opaque(op: str, args: tuple[Dim, ...], lo: int, hi: int) -> Dim:
     """An interned term that arithmetic does not look into; too deep a one loses its structure (no recursion)."""
+    name = ""
     if max(a.depth for a in args) >= MAX_DEPTH:
-        op = "deep"
-    atom = _intern(op, "", args, lo, hi, all(a.is_count for a in args))
+        op, name = "deep", op  # the name keeps a quotient of the same two apart from their maximum
+    atom = _intern(op, name, args, max(lo, -HUGE), min(hi, HUGE), all(a.is_count for a in args))
     return from_terms((((atom,), 1),))
 
 
@@ -205,11 +208,16 @@ def atom_key(atom: Atom) -> tuple[bytes, int]:
     return (atom.digest, id(atom))
 
 
+def _order(dim: Dim) -> list[tuple[list[bytes], int]]:
+    """Sort key of dimensions: the same in every process."""
+    return [([atom.digest for atom in mono], factor) for mono, factor in dim.terms]
+
+
 def _digest(op: str, name: str, args: tuple[Dim, ...]) -> bytes:
     """A key to sort by that is the same in every process, so that printed forms are stable."""
     if op == "symbol":
         return name.encode("utf-8", "surrogateescape")
-    state = hashlib.blake2b(op.encode(), digest_size=8)
+    state = hashlib.blake2b(f"{op} {name}".encode(), digest_size=8)
     for arg in args:
         for mono, factor in arg.terms:
             for atom in mono:
@@ -267,7 +275,7 @@ def _interval(terms: Terms) -> tuple[int, int]:
             low, high = min(corners), max(corners)
         lo += low
         hi += high
-    return lo, hi
+    return max(lo, -HUGE), min(hi, HUGE)
 
 
 def _relaxed_lower(terms: Terms, through_relu: bool) -> int:

@@ -174,7 +174,9 @@ def _never_one(dim: Dim) -> bool:
 
 def _broadcast_term(args: list[Dim]) -> Dim:
     # Without the closer bounds, min(N, 64) might seem negative, and with it every dimension it meets.
-    return opaque("broadcast", tuple(args), min(_bounded(a)[0] for a in args), max(_bounded(a)[1] for a in args))
+    return opaque(
+        "broadcast", tuple(args), min(_bounded(a)[0] for a in args), max(_bounded(a)[1] for a in args)
+    )
 
 
 def _bounded(dim: Dim) -> tuple[int, int]:

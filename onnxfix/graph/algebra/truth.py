@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 
 from onnxfix.graph.algebra.dim import Dim, as_dim
 
@@ -93,6 +94,12 @@ def equal(a: Dim | int, b: Dim | int) -> Answer:
         return YES
     if a.lo > b.hi or a.hi < b.lo:
         return NO
+    return _equal(a, b)
+
+
+@lru_cache(maxsize=1 << 14)
+def _equal(a: Dim, b: Dim) -> Answer:
+    """The costly part; models ask about the same few pairs again and again."""
     difference = a - b
     if difference.lo > 0 or difference.hi < 0 or _off_grid(difference):
         return NO

@@ -16,6 +16,9 @@ from onnx import TensorProto
 
 from onnxfix.graph.symbols import Dim, as_dim, broadcast, constant, data_symbol, symbol
 
+MAX_RANK = 128
+"""Axes: more than any backend takes (ONNX Runtime has no bound of its own; numpy stops at 64)."""
+
 VALUE_LIMIT = 64
 """Elements: larger tensors are not followed by value."""
 
@@ -123,9 +126,13 @@ class Call:
         return values if found is not None and len(values) == len(found) else None
 
     def length(self, index: int) -> int | None:
-        """Static number of elements of a vector input, or None."""
+        """Static number of elements of a vector input that has one for each axis of something, or None.
+
+        Beyond ``MAX_RANK`` it is None: a declared length is free to be 2**40, and no tensor has so many axes.
+        """
         shape = self.info(index).shape
-        return shape[0].value if shape is not None and len(shape) == 1 else None
+        length = shape[0].value if shape is not None and len(shape) == 1 else None
+        return length if length is not None and length <= MAX_RANK else None
 
     def fresh(self, output: int, axis: int) -> Dim:
         """The symbol for a dimension of an output of which nothing is known."""
@@ -203,8 +210,8 @@ def elements(items: Sequence[Any], shape: Sequence[int] | None = None) -> Elemen
 def small(shape: Shape | None) -> tuple[int, ...] | None:
     """The static shape of a tensor small enough to be followed by value, or None."""
     sizes = static_shape(shape)
-    if sizes is None:
-        return None
+    if sizes is None or min(sizes, default=0) < 0:
+        return None  # a negative size is the checker's finding
     count = 1
     for size in sizes:
         count *= size

@@ -132,8 +132,10 @@ def stacked(run: Pass, call: Call, k: int, info: Info, trips: Dim, at: int) -> I
     """A per-iteration output stacked along a new axis ``at``."""
     if info.shape is None or info.kind != "tensor":
         return Info(info.elem if info.kind == "tensor" else None)
-    # After no iteration at all, backends make up the other dimensions.
-    sure = positive(trips).yes
+    if not positive(trips).yes:
+        return Info(
+            info.elem
+        )  # after no iteration at all, backends make up the other dimensions, and their number
     local = run.minted[-1]
     rank = len(info.shape) + 1
     at = axis_of(at, rank)
@@ -141,7 +143,7 @@ def stacked(run: Pass, call: Call, k: int, info: Info, trips: Dim, at: int) -> I
     dims: list[Dim] = []
     for i in range(rank):
         dim = trips if i == at else next(inner)
-        dims.append(dim if i == at or (sure and local.isdisjoint(dim.symbols)) else call.fresh(k, i))
+        dims.append(dim if i == at or local.isdisjoint(dim.symbols) else call.fresh(k, i))
     return Info(info.elem, tuple(dims))
 
 

@@ -46,7 +46,10 @@ def window(call: Call, kernel: Sequence[Dim]) -> Window:
 
 
 def slid(size: Dim, axis: int, win: Window, ceil_mode: bool = False) -> Dim | None:
-    """Number of positions of the window along an axis; None where backends differ, or the rounding is not known."""
+    """Number of positions of the window along an axis; None where backends differ, or the rounding is not known.
+
+    An execution in which the window does not fit is taken for invalid, though backends make up a size for some.
+    """
     stride = win.strides[axis]
     if win.auto_pad in ("SAME_UPPER", "SAME_LOWER"):
         return ceildiv(size, stride)
@@ -54,6 +57,8 @@ def slid(size: Dim, axis: int, win: Window, ceil_mode: bool = False) -> Dim | No
     head, tail = (0, 0) if win.auto_pad == "VALID" else (win.pads[axis], win.pads[axis + count])
     span = win.span(axis)
     room = size + (head + tail) - span
+    if room.hi < 0:
+        return None
     if not ceil_mode:
         return floordiv(room, stride) + 1
     rounded = ceildiv(room, stride) + 1
@@ -121,15 +126,17 @@ def _conv_transpose(call: Call) -> Info:
     if wanted:
         spatial = [constant(d) for d in wanted[-len(kernel) :]]
     else:
-        spatial = [_grown(d, i, win, extra[i]) for i, d in enumerate(shape[2:])]
+        found = [_grown(d, i, win, extra[i]) for i, d in enumerate(shape[2:])]
+        spatial = [call.fresh(0, i + 2) if d is None else d for i, d in enumerate(found)]
     return Info(data.elem, (shape[0], channels, *spatial))
 
 
-def _grown(size: Dim, axis: int, win: Window, extra: int) -> Dim:
-    """Extent of a transposed convolution along an axis (ONNX, ConvTranspose)."""
+def _grown(size: Dim, axis: int, win: Window, extra: int) -> Dim | None:
+    """Extent of a transposed convolution along an axis (ONNX, ConvTranspose); None where backends differ."""
     stride = win.strides[axis]
     if win.auto_pad in ("SAME_UPPER", "SAME_LOWER"):
-        return size * stride
+        # ONNX says size * stride; ONNX Runtime does not reach that where the window is shorter than the stride.
+        return size * stride if win.span(axis).lo + extra >= stride else None
     padding = 0 if win.auto_pad == "VALID" else win.pads[axis] + win.pads[axis + len(win.kernel)]
     return (size - 1) * stride + extra + win.span(axis) - padding
 
@@ -173,7 +180,8 @@ def _max_unpool(call: Call) -> Info:
     win = window(call, kernel)
     if len(kernel) != len(data.shape) - 2:
         raise Unknown
-    spatial = [_grown(d, i, win, 0) for i, d in enumerate(data.shape[2:])]
+    found = [_grown(d, i, win, 0) for i, d in enumerate(data.shape[2:])]
+    spatial = [call.fresh(0, i + 2) if d is None else d for i, d in enumerate(found)]
     return Info(data.elem, (*data.shape[:2], *spatial))
 
 

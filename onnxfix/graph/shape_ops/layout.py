@@ -105,8 +105,10 @@ def _squeeze(call: Call) -> Info:
         return Info(data.elem, call.fresh_shape(0, len(data.shape) - count))
     if data.shape is None:
         return Info(data.elem)
+    ones = [equal(dim, 1) for dim in data.shape]
+    if axes == [] and not all(answer.no for answer in ones):
+        return Info(data.elem)  # ONNX Runtime removes every 1, the reference none
     if axes is None:
-        ones = [equal(dim, 1) for dim in data.shape]
         if any(answer.unknown for answer in ones):
             return Info(data.elem)
         gone = {i for i, answer in enumerate(ones) if answer.yes}

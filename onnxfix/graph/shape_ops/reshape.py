@@ -59,9 +59,28 @@ def _reshape_target(call: Call, source: Shape | None, target: list[Dim], allowze
     if len(open_axes) == 1 and count is not None and len(known) == len(target) - 1:
         others = product(known)
         # With a -1, a valid execution has no 0 among the other dimensions; else that has to be proven.
-        if inferred or positive(others).yes:
+        if positive(others).yes or (inferred and not allowzero):
             dims[open_axes[0]] = divide(count, others)
+        elif inferred and source is not None:
+            dims[open_axes[0]] = _left_over(source, known)
     return tuple(call.fresh(0, i) if d is None else d for i, d in enumerate(dims))
+
+
+def _left_over(source: Shape, wanted: list[Dim]) -> Dim | None:
+    """What -1 stands for under ``allowzero`` beside a possible 0: ONNX forbids it, ONNX Runtime leaves all zeros out.
+
+    So only dimensions that are both there and wanted cancel, and nothing that is left may be 0.
+    """
+    there, others = list(source), []
+    for dim in wanted:
+        match = next((i for i, other in enumerate(there) if other is dim), None)
+        if match is None:
+            others.append(dim)
+        else:
+            del there[match]
+    if not all(positive(dim).yes for dim in (*there, *others)):
+        return None
+    return divide(product(there), product(others))
 
 
 def _copied(source: Shape | None, axis: int, item: Dim, count: Dim | None) -> Dim | None:

@@ -188,7 +188,9 @@ def cast_item(item: Item, source: int, target: int) -> Item:
         if item.value is None:
             return None
         with np.errstate(all="ignore"):
-            return float(FLOATS[target](item.value))
+            # By way of the integer type: a Python integer would be rounded to double first, and so twice.
+            exact = np.array(item.value, dtype=np.uint64 if item.value >= 2**63 else np.int64)
+            return float(exact.astype(FLOATS[target]))
     if target == BOOL:
         return constant(int(item != 0))
     if target in FLOATS:

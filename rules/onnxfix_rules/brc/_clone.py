@@ -35,7 +35,7 @@ def may_be_cloned(value: Value, tensor: TensorProto) -> bool:
     if tensors.is_external(tensor):
         return True
     size = tensors.nbytes(tensor)
-    return size <= CONSTANT_LIMIT or (size <= EMBEDDED_LIMIT and len(value.uses) == 1 and value.replaceable)
+    return size <= CONSTANT_LIMIT or (size <= EMBEDDED_LIMIT and value.use_count == 1 and value.replaceable)
 
 
 def with_rank(value: Value, tensor: TensorProto, rank: int) -> tuple[str, list[Edit]]:

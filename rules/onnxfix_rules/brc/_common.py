@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 from onnxfix.graph.overlay import Model, Node, Value
 from onnxfix.graph.shapes import Shapes
@@ -48,7 +49,7 @@ class Broadcast:
     node: Node
     operands: tuple[Operand, ...]
 
-    @property
+    @cached_property
     def rank(self) -> int:
         """Number of dimensions that the operands broadcast to."""
         return max(len(operand.shape) for operand in self.operands)

@@ -146,7 +146,9 @@ def crossings(broadcast: Broadcast, symbols: Symbols) -> Iterator[tuple[Operand,
     ``straight`` has the batch at axis 0 of the result. ``shifted`` has it at its own axis 0, which, aligned from
     the right, is ``axis`` of the result, where ``straight`` has something else.
     """
-    for straight, shifted in product(broadcast.operands, repeat=2):
+    # A Sum may have thousands of operands, and they hardly differ in shape.
+    distinct = {operand.shape: operand for operand in reversed(broadcast.operands)}
+    for straight, shifted in product(reversed(distinct.values()), repeat=2):
         missing = broadcast.rank - len(shifted.shape)
         if straight is shifted or not shifted.shape or len(straight.shape) != broadcast.rank:
             continue
@@ -159,15 +161,21 @@ def crossings(broadcast: Broadcast, symbols: Symbols) -> Iterator[tuple[Operand,
 
 def collapsed(broadcast: Broadcast, symbols: Symbols) -> Iterator[tuple[Operand, Operand, str]]:
     """Triples ``(straight, flat, symbol)``: a Reshape made one sample, ``flat``, of batched data."""
-    for straight, flat in product(broadcast.operands, repeat=2):
+    flats = [o for o in broadcast.operands if o.value is not None and _is_reshape(o.value.producer)]
+    distinct = {operand.shape: operand for operand in reversed(broadcast.operands)} if flats else {}
+    for straight, flat in product(reversed(distinct.values()), flats):
         if straight is flat or not len(straight.shape) == len(flat.shape) == broadcast.rank > 0:
             continue
         name = symbols.batch_symbol(straight.shape[0])
         node = flat.value.producer if flat.value is not None else None
-        if name is None or not is_static_one(flat.shape[0]) or node is None or not node.is_onnx:
+        if name is None or not is_static_one(flat.shape[0]) or node is None:
             continue
-        if node.op_type == "Reshape" and _has_batch(node, symbols, name):
+        if _has_batch(node, symbols, name):
             yield straight, flat, name
+
+
+def _is_reshape(node: Node | None) -> bool:
+    return node is not None and node.is_onnx and node.op_type == "Reshape"
 
 
 def _has_batch(node: Node, symbols: Symbols, name: str) -> bool:

@@ -276,7 +276,7 @@ def rank_mismatched_constant(node: Node, model: Model) -> Iterator[Match]:
     if not edits:
         yield Match(f"{message}; too large to be stored a second time", node=node)
         return
-    title = f"Store {' and '.join(dict.fromkeys(padded))} with leading dimensions of 1"
+    title = f"store {' and '.join(dict.fromkeys(padded))} with leading dimensions of 1"
     remedy = Fix(title, edits, safety_of_alignment(broadcast, model))
     yield Match(message, node=node, fix=remedy, reads=tuple(reads))
 

@@ -140,7 +140,7 @@ def removable(node: Node, source: Value) -> bool:
 
 def severity_of(pair: Pair) -> Severity:
     """How TensorRT takes the step in the middle, where a rewrite makes it go."""
-    if len(pair.between.uses) > 1 or not pair.between.replaceable:
+    if pair.between.use_count > 1 or not pair.between.replaceable:
         return Severity.INFO  # the first Cast has to stay anyway
     if pair.b in REFUSED or pair.b == TensorProto.UINT8:
         return Severity.ERROR

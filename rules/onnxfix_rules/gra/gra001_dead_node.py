@@ -126,7 +126,7 @@ def dead_node(model: Model) -> Iterator[Match]:
             gone.update(id(inner) for inner in scope.walk())
             continue  # it goes with its owner
         for node in scope.nodes:
-            if id(node) in live or any(v is not None and _needed(v, len(v.uses)) for v in node.outputs):
+            if id(node) in live or any(v is not None and _needed(v, v.use_count) for v in node.outputs):
                 continue
             more = len(_fall(node, left)) - 1
             chain = f", for which {more} more nodes compute" if more else ""
@@ -175,10 +175,10 @@ def _fall(node: Node, left: dict[int, int]) -> list[Node]:
     while stack:
         fallen.append(current := stack.pop())
         for value in _reads(current):
-            left[id(value)] = left.get(id(value), len(value.uses)) - 1
+            left[id(value)] = left.get(id(value), value.use_count) - 1
             producer = value.producer
             if producer is not None and not any(
-                v is not None and _needed(v, left.get(id(v), len(v.uses))) for v in producer.outputs
+                v is not None and _needed(v, left.get(id(v), v.use_count)) for v in producer.outputs
             ):
                 stack.append(producer)
     return fallen

@@ -198,6 +198,13 @@ def _positive_zeros(node: Node, given: Sequence[Array]) -> bool:
     return math.prod(max(array.size, 1) for array in given) <= WORK_LIMIT
 
 
+def _says_axes(node: Node, given: Sequence[Array]) -> bool:
+    """An empty list of axes means all dimensions of 1 to ONNX Runtime, none to the reference."""
+    if node.opset >= 13:
+        return len(given) < 2 or given[1].size > 0
+    return node.attribute("axes") is None or bool(node.attr("axes"))
+
+
 def _one_square_root(node: Node, given: Sequence[Array]) -> bool:
     """Vector units may approximate; a lone number goes through the processor's exact instruction."""
     return given[0].size == 1 and bool((given[0] >= 0).all())
@@ -212,6 +219,7 @@ _GUARDS: dict[str, Callable[[Node, Sequence[Array]], bool]] = {
     "Range": _small_range,
     "Slice": _forward_slice,
     "Sqrt": _one_square_root,
+    "Squeeze": _says_axes,
     "Tile": _small_product,
     "Where": _positive_zeros,
 }

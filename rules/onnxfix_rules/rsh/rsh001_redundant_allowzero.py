@@ -153,5 +153,5 @@ def redundant_allowzero(node: Node, model: Model) -> Iterator[Match]:
     yield Match(
         f"allowzero=1 has no effect: the shape {c.text(dims)} holds no 0",
         node=node,
-        fix=Fix("Write allowzero=0" if model.target.requires_allowzero else "Drop allowzero", draft.edits),
+        fix=Fix("write allowzero=0" if model.target.requires_allowzero else "drop allowzero", draft.edits),
     )

@@ -89,7 +89,7 @@ def zero_and_minus_one_with_allowzero(node: Node, model: Model) -> Iterator[Matc
     if c.copy_fits(dims, c.shape_of(node.input(0), model)):
         draft = Draft(node)
         c.let_zero_copy(draft, node, model)
-        remedy = Fix("Let the 0 copy the data's dimension (allowzero=0)", draft.edits, Safety.UNSAFE)
+        remedy = Fix("let the 0 copy the data's dimension (allowzero=0)", draft.edits, Safety.UNSAFE)
     yield Match(
         f"allowzero=1 with both 0 and -1 in the shape {c.text(dims)} is invalid: TensorRT and ONNX Runtime reject it",
         node=node,

@@ -94,7 +94,7 @@ def nonempty_reshape_to_empty(node: Node, model: Model) -> Iterator[Match]:
     if c.copy_fits(dims, data):
         draft = Draft(node)
         c.let_zero_copy(draft, node, model)
-        remedy = Fix("Let the 0 copy the data's dimension (allowzero=0)", draft.edits, Safety.UNSAFE)
+        remedy = Fix("let the 0 copy the data's dimension (allowzero=0)", draft.edits, Safety.UNSAFE)
     yield Match(
         _message(dims, data, certain=empty.no),
         node=node,

@@ -167,7 +167,7 @@ def computed_shape_may_hold_zero(node: Node, model: Model) -> Iterator[Match]:
     if node.opset >= 14 and not c.zeros(dims):
         draft = Draft(node)
         draft.set_attr(node, "allowzero", 1)
-        remedy = Fix("Let a 0 mean length 0 (allowzero=1)", draft.edits, Safety.UNSAFE)
+        remedy = Fix("let a 0 mean length 0 (allowzero=1)", draft.edits, Safety.UNSAFE)
     where = "; ".join(f"position {', '.join(places)}: {cause}" for cause, places in causes.items())
     yield Match(
         f"the shape may hold a 0, which then copies the data's dimension ({where}); TensorRT warns and plans for both",

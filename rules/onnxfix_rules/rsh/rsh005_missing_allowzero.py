@@ -66,5 +66,5 @@ def reshape_without_allowzero(node: Node, model: Model) -> Iterator[Match]:
     yield Match(
         f"{model.target.title} throws where a Reshape of opset {node.opset} does not write allowzero",
         node=node,
-        fix=Fix("Write allowzero=0", draft.edits),
+        fix=Fix("write allowzero=0", draft.edits),
     )

@@ -69,5 +69,5 @@ def allowzero_before_opset_14(node: Node, model: Model) -> Iterator[Match]:
         f"Reshape has no attribute allowzero before opset 14 (this is {node.opset}): the checker and ONNX Runtime "
         f"refuse the model; {effect}",
         node=node,
-        fix=Fix("Drop allowzero", draft.edits, Safety.EXACT if idle else Safety.UNSAFE),
+        fix=Fix("drop allowzero", draft.edits, Safety.EXACT if idle else Safety.UNSAFE),
     )

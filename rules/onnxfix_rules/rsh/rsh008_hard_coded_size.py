@@ -210,7 +210,7 @@ def _freed(node: Node, model: Model, case: _Case) -> Fix | None:
         return None
     draft = Draft(node)
     draft.set_input(node, 1, draft.constant(np.array(target, dtype=np.int64), "shape"))
-    return Fix(f"Let the {old} at position {position} be -1", draft.edits, Safety.UNSAFE)
+    return Fix(f"let the {old} at position {position} be -1", draft.edits, Safety.UNSAFE)
 
 
 def _stands_for(case: _Case, position: int) -> bool:
@@ -258,5 +258,5 @@ def _folded(node: Node, model: Model, case: _Case) -> Iterator[Match]:
         f"size the -1 becomes {whole}, and the samples run into one another, if that {lead} is the batch it was "
         "traced with",
         node=node,
-        fix=Fix(f"Let the leading {lead} copy the data's first dimension (0)", draft.edits, Safety.UNSAFE),
+        fix=Fix(f"let the leading {lead} copy the data's first dimension (0)", draft.edits, Safety.UNSAFE),
     )

@@ -1,0 +1,343 @@
+"""TensorRT's real parser and builder, for ``tensorrt`` and ``tensorrt_rtx`` alike. No engine is executed here.
+
+``build`` runs foreign code that crashes, hangs and eats memory on real models: ``attempt`` calls it in a sandbox and
+turns such an end into a result. The plain TensorRT API is used and not Polygraphy's loaders, because those raise one
+exception for all the parser's errors (without codes, node indices and local functions), print the texts of warnings
+and builder errors instead of returning them, and say "Invalid Engine" where the builder said why. Executing engines
+is Polygraphy's part: ``trt_run``.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from onnxfix.backends import trt_profiles
+from onnxfix.backends.trt_package import DEFAULT_CAPABILITY, load, member, missing
+from onnxfix.backends.trt_places import Layers, Places
+from onnxfix.backends.trt_types import Issue, Place, Profile, Stage, TrtBuild
+from onnxfix.sandbox import Worker, note
+
+__all__ = ["attempt", "build", "missing"]
+
+_PARSING = re.compile(r"(?:Parsing node|Static check for parsing node): (.*) \[(\w+)\]\Z", re.S)
+#: The parser prefixes what it logs with its own source line.
+_ORIGIN = re.compile(r"\A(\w+\.cpp:\d+): ")
+#: "Resource temporarily unavailable" is what starting a thread ends with where its stack does not fit any more.
+_MEMORY = re.compile(
+    r"bad_alloc|out of memory|failed to allocate|cannot allocate|OutOfMemory|Resource temporarily unavail",
+    re.I,
+)
+
+
+@dataclass
+class _Heard:
+    """A message as it came: severity, text, and what the parser was at (label, operator)."""
+
+    severity: str
+    text: str
+    at: tuple[str, str]
+
+
+@dataclass
+class _Ear:
+    """What TensorRT's logger has heard since the last ``listen``."""
+
+    messages: list[_Heard] = field(default_factory=list)
+    at: tuple[str, str] = ("", "")
+    lines: int = 0
+
+    def listen(self) -> None:
+        self.messages, self.at = [], ("", "")
+
+    def hear(self, severity: str, text: str) -> None:
+        self.lines += 1
+        if severity == "VERBOSE":
+            match = _PARSING.match(text)
+            if match is not None:
+                self.at = match[1], match[2]
+        elif severity in ("WARNING", "ERROR", "INTERNAL_ERROR"):
+            self.messages.append(_Heard(severity, text, self.at))
+
+
+#: TensorRT keeps the first logger that a process hands it and ignores all later ones: one for each package.
+_LOGGERS: dict[str, tuple[Any, _Ear]] = {}
+
+
+def _logger(trt: Any) -> tuple[Any, _Ear]:
+    if trt.__name__ not in _LOGGERS:
+        ear = _Ear()
+
+        class Log(trt.ILogger):  # type: ignore[misc]  # the base class is only known at run time
+            def __init__(self) -> None:
+                trt.ILogger.__init__(self)
+
+            def log(self, severity: Any, msg: str) -> None:
+                ear.hear(severity.name, msg)
+
+        _LOGGERS[trt.__name__] = Log(), ear
+    return _LOGGERS[trt.__name__]
+
+
+def attempt(
+    worker: Worker,
+    path: Path | str,
+    *,
+    package: str,
+    compute_capability: str = DEFAULT_CAPABILITY,
+    profiles: Sequence[Profile] | None = None,
+    timeout: float = 300.0,
+    tf32: bool = False,
+    save_engine: str = "",
+    timing_cache: str = "",
+) -> TrtBuild:
+    """``build`` in a sandbox, whose crash, hang or lack of memory is a result too.
+
+    ``timeout`` is in seconds, for parsing and for building each; ``worker`` bounds the memory.
+    """
+    outcome = worker.call(
+        f"{__name__}:build",
+        timeout=timeout,
+        path=str(path),
+        package=package,
+        compute_capability=compute_capability,
+        profiles=tuple(profiles) if profiles is not None else None,
+        tf32=tf32,
+        save_engine=save_engine,
+        timing_cache=timing_cache,
+    )
+    if outcome.ok:
+        done: TrtBuild = outcome.value
+        return done
+    stage: Stage = "build" if outcome.note == "build" else "parse"
+    doing = "the builder" if stage == "build" else "the parser"
+    told = f"{doing} {outcome.message}" if outcome.status != "error" else outcome.message
+    return TrtBuild(
+        status="error" if outcome.status == "ok" else outcome.status,
+        stage=stage,
+        errors=(Issue(stage, "error", told),),
+        package=package,
+        compute_capability=compute_capability,
+    )
+
+
+def build(
+    path: str,
+    *,
+    package: str,
+    compute_capability: str = DEFAULT_CAPABILITY,
+    profiles: Sequence[Profile] | None = None,
+    tf32: bool = False,
+    save_engine: str = "",
+    timing_cache: str = "",
+) -> TrtBuild:
+    """Parse the model file (external data lies beside it) and build an engine. Call it in a sandbox.
+
+    Args:
+        path: the ONNX file.
+        package: ``tensorrt`` or ``tensorrt-rtx``, as chosen by ``trt_package.choose``.
+        compute_capability: what tensorrt-rtx builds for, "8.9"; ``tensorrt`` builds for its own GPU.
+        profiles: optimisation profiles. Inputs that one leaves out, and all of them when None, get sizes derived
+            from the model's symbols; where those do not fit the model, larger ones are tried.
+        tf32: allow TF32 in float32 convolutions and products.
+        save_engine: a file to write the engine to.
+        timing_cache: a file to read timings from, if it exists, and to write them to.
+
+    Raises:
+        ImportError: the package does not load.
+        UsageError: the compute capability is none that the package builds for.
+        RuntimeError: TensorRT refuses to start here, or another logger was there first.
+    """
+    return _Run(load(package), path, package, compute_capability, tf32).run(
+        profiles, Path(save_engine) if save_engine else None, Path(timing_cache) if timing_cache else None
+    )
+
+
+class _Run:
+    """One parse and build."""
+
+    def __init__(self, trt: Any, path: str, package: str, capability: str, tf32: bool) -> None:
+        self.trt, self.path, self.tf32 = trt, path, tf32
+        self.aim = member(trt, capability) if package == "tensorrt-rtx" else None
+        self.places = Places(path)
+        self.layers: Layers | None = None
+        self.log, self.ear = _logger(trt)
+        self.ear.listen()
+        self.builder = trt.Builder(self.log)
+        # Strongly typed: the graph's own types are the precision. From TensorRT 11 on there is nothing else.
+        flag = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
+        self.network = self.builder.create_network(flag)
+        if self.network is None:
+            raise RuntimeError(self._first_error() or "TensorRT made no network")
+        self.base = TrtBuild(
+            "refused", "parse", package=package, version=str(trt.__version__), compute_capability=capability
+        )
+
+    def run(
+        self, profiles: Sequence[Profile] | None, save_engine: Path | None, timing_cache: Path | None
+    ) -> TrtBuild:
+        note("parse")
+        began, lines = time.perf_counter(), self.ear.lines
+        parser = self.trt.OnnxParser(self.network, self.log)
+        parsed = parser.parse_from_file(self.path)
+        if self.ear.lines == lines:
+            raise RuntimeError("TensorRT reports to another logger of this process: use a fresh sandbox")
+        self.layers = Layers(self.network)
+        done = replace(
+            self.base,
+            parse_seconds=time.perf_counter() - began,
+            layers=tuple(sorted(self.layers.kinds.items())),
+            warnings=self._issues("parse", "warning"),
+        )
+        if not parsed:
+            errors = self._parser_errors(parser) or self._issues("parse", "error")
+            return replace(done, errors=errors or (Issue("parse", "error", "TensorRT gave no reason"),))
+        self.ear.at = ("", "")
+        note("build")
+        began = time.perf_counter()
+        done = self._build(done, profiles, save_engine, timing_cache)
+        return replace(done, build_seconds=time.perf_counter() - began)
+
+    def _build(
+        self,
+        done: TrtBuild,
+        profiles: Sequence[Profile] | None,
+        save_engine: Path | None,
+        timing_cache: Path | None,
+    ) -> TrtBuild:
+        """Try profiles until one is accepted or refused for another reason; report the first otherwise."""
+        first: TrtBuild | None = None
+        tried = 0
+        for chosen in self._plans(profiles):
+            self.ear.listen()
+            tried += 1
+            found = self._once(replace(done, profiles=chosen), save_engine, timing_cache)
+            first = first or found
+            if found.accepted:
+                return replace(found, attempts=tried)
+            if not any(p.derived for p in chosen) or not trt_profiles.unfit([e.text for e in found.errors]):
+                break
+        assert first is not None
+        return replace(first, attempts=tried)
+
+    def _plans(self, profiles: Sequence[Profile] | None) -> Iterable[tuple[Profile, ...]]:
+        inputs = trt_profiles.inputs_of(self.network)
+        graph = None
+        if any(one.is_shape_tensor for one in inputs) and self.places.proto is not None:
+            graph = self.places.proto.graph
+        series = [list(trt_profiles.candidates(inputs, given, graph)) for given in profiles or (None,)]
+        return list(zip(*series, strict=False)) if series[0] else [()]
+
+    def _once(self, done: TrtBuild, save_engine: Path | None, timing_cache: Path | None) -> TrtBuild:
+        config = self.builder.create_builder_config()
+        if self.aim is not None:
+            config.num_compute_capabilities = 1
+            config.set_compute_capability(self.aim, 0)
+        if not self.tf32:
+            config.clear_flag(self.trt.BuilderFlag.TF32)
+        cache = self._timing_cache(config, timing_cache)
+        for profile in done.profiles:
+            problem = self._add(config, profile)
+            if problem:
+                errors = self._issues("profile", "error") or (Issue("profile", "error", problem),)
+                return replace(done, stage="profile", errors=errors)
+        # The serialised engine: deserialising it would need a GPU.
+        engine = self.builder.build_serialized_network(self.network, config)
+        warnings = done.warnings + self._issues("build", "warning")
+        if engine is None:
+            errors = self._issues("build", "error")
+            heard = (*errors, *warnings)  # what led to it is logged as a warning at times
+            memory = any(_MEMORY.search(one.text) for one in heard)
+            return replace(
+                done,
+                status="memory" if memory else "refused",
+                stage="build",
+                warnings=warnings,
+                errors=errors or (Issue("build", "error", "TensorRT built no engine and gave no reason"),),
+            )
+        if save_engine is not None:
+            save_engine.write_bytes(engine)
+        if cache is not None and timing_cache is not None:
+            timing_cache.write_bytes(cache.serialize())
+        return replace(done, status="accepted", stage="", warnings=warnings, engine_bytes=int(engine.nbytes))
+
+    def _timing_cache(self, config: Any, path: Path | None) -> Any:
+        if path is None:
+            return None
+        cache = config.create_timing_cache(path.read_bytes() if path.is_file() else b"")
+        config.set_timing_cache(cache, False)
+        return cache
+
+    def _add(self, config: Any, profile: Profile) -> str:
+        """Add a profile; returns what is wrong with it."""
+        made = self.builder.create_optimization_profile()
+        try:
+            for name, triple in profile.shapes.items():
+                made.set_shape(name, *triple)
+            for name, triple in profile.values.items():
+                made.set_shape_input(name, *triple)
+            if config.add_optimization_profile(made) >= 0:
+                return ""
+        except (TypeError, ValueError, RuntimeError) as error:
+            return " ".join(str(error).split())
+        return f"TensorRT takes no such profile: {dict(profile.shapes)} {dict(profile.values)}"
+
+    # -- messages
+
+    def _first_error(self) -> str:
+        return next((one.text for one in self.ear.messages if one.severity != "WARNING"), "")
+
+    def _parser_errors(self, parser: Any) -> tuple[Issue, ...]:
+        """All of the parser's errors. It stops at the first node that it refuses, so that is mostly one."""
+        found = []
+        for number in range(parser.num_errors):
+            error = parser.get_error(number)
+            operator, index = str(error.node_operator() or ""), int(error.node())
+            label, at = self.ear.at
+            if at != operator:  # not the node that was being parsed: a check of the whole model
+                label = str(error.node_name() or "")
+            text, file = str(error.desc() or ""), str(error.file() or "")
+            place = self.places.of_error(index, label, operator)
+            if error.func() == "importInput":  # the parser gives the input's name for its own file's
+                place = Place(output=file, text=file)
+            found.append(
+                Issue(
+                    "parse",
+                    "error",
+                    text,
+                    place if place.text else replace(self.places.of_tensor(text), operator=operator),
+                    code=error.code().name,
+                    source=f"{file}:{error.line()} {error.func()}",
+                    stack=tuple(error.local_function_stack() or ()),
+                )
+            )
+        return tuple(found)
+
+    def _issues(self, stage: Stage, severity: str) -> tuple[Issue, ...]:
+        """What the logger heard, each text once."""
+        found: dict[tuple[str, Place], Issue] = {}
+        for one in self.ear.messages:
+            if (one.severity == "WARNING") != (severity == "warning"):
+                continue
+            origin = _ORIGIN.match(one.text)
+            text = one.text[origin.end() :] if origin is not None else one.text
+            layer = self.layers.named_in(text) if stage != "parse" and self.layers is not None else ""
+            label, operator = one.at
+            if layer and self.layers is not None:
+                label, operator = self.layers.label(layer), ""
+            place = self.places.of_label(label, operator) if label else self.places.of_tensor(text)
+            issue = Issue(
+                stage,
+                "warning" if severity == "warning" else "error",
+                text,
+                place,
+                source=origin[1] if origin is not None else "",
+                layer=layer,
+            )
+            before = found.get((text, place))
+            found[text, place] = replace(issue, count=before.count + 1) if before is not None else issue
+        return tuple(found.values())

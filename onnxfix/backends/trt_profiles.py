@@ -1,0 +1,203 @@
+"""Optimisation profiles: from what the user gave, else made from the model's symbols.
+
+Equal symbols get equal sizes in all inputs. Unequal ones get equal sizes too at first: exporters name one dimension
+differently in each input (PyTorch's ``s12`` and ``s86``), and TensorRT refuses a profile whose usual sizes do not fit
+each other. The usual size is 3 and not 1 or 2, because those are the sizes that models are traced with: a batch that
+the exporter froze must not pass for a dynamic one by chance.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+
+from onnxfix.backends.trt_types import Profile, Triple
+
+Sizes = tuple[int, int, int]
+BASE: Sizes = (1, 3, 8)
+#: For heights and widths: TensorRT builds an image network for 3x3 pixels too, of which its convolutions leave nothing.
+SPATIAL: Sizes = (32, 64, 128)
+#: For models that want more of every dimension but the leading ones: windows, strides, images. The usual sizes are
+#: even and large; the leading dimensions stay at BASE.
+GROWN: tuple[Sizes, ...] = ((4, 4, 8), (16, 16, 32), (64, 64, 128), (224, 224, 256))
+_LARGE = 2**31 - 1
+#: What TensorRT says when sizes of a profile do not fit the model; other refusals no other profile mends.
+_UNFIT = re.compile(r"profile|kOPT|kMIN|shape constraints|incompatible dim|would change volume", re.I)
+
+
+@dataclass(frozen=True)
+class NetInput:
+    """An input of the imported network. ``dims`` are sizes and, for dynamic dimensions, symbols."""
+
+    name: str
+    dims: tuple[int | str, ...]
+    is_shape_tensor: bool
+
+    @property
+    def dynamic(self) -> bool:
+        return any(isinstance(dim, str) for dim in self.dims)
+
+
+def inputs_of(network: Any) -> list[NetInput]:
+    """The inputs of a TensorRT network; a dynamic dimension without a name is ``input.axis``."""
+    found = []
+    for number in range(network.num_inputs):
+        tensor = network.get_input(number)
+        dims = tuple(
+            size if size >= 0 else tensor.get_dimension_name(axis) or f"{tensor.name}.{axis}"
+            for axis, size in enumerate(tensor.shape)
+        )
+        found.append(NetInput(tensor.name, dims, bool(tensor.is_shape_tensor)))
+    return found
+
+
+def candidates(
+    inputs: Sequence[NetInput], given: Profile | None, graph: onnx.GraphProto | None
+) -> Iterator[Profile]:
+    """Profiles to try, in order; none for a static model. ``given`` fixes a part or all of it.
+
+    ``graph`` tells what shape tensors are used for. A later profile is worth trying only if ``unfit`` says so.
+    """
+    needed = [one for one in inputs if one.dynamic or one.is_shape_tensor]
+    if not needed:
+        return
+    given = given or Profile()
+    bound = _bound(inputs, given)
+    symbols = [dim for one in inputs for dim in one.dims if isinstance(dim, str)]
+    leading = {one.dims[0] for one in inputs if one.dims}
+    spatial = _spatial(inputs)
+    tried: list[Profile] = []
+    for image, grown in ((SPATIAL, BASE), *((size, size) for size in (BASE, *GROWN))):
+        sizes = {
+            name: bound.get(name, BASE if name in leading else image if name in spatial else grown)
+            for name in symbols
+        }
+        profile = _profile(needed, given, sizes, graph)
+        if profile not in tried:
+            tried.append(profile)
+            yield profile
+
+
+def _spatial(inputs: Sequence[NetInput]) -> set[int | str]:
+    """Symbols that look like heights and widths: two or more dynamic dimensions behind batch and channels."""
+    found: set[int | str] = set()
+    for one in inputs:
+        behind = [dim for dim in one.dims[2:] if isinstance(dim, str)]
+        if len(one.dims) >= 4 and len(behind) >= 2:
+            found.update(behind)
+    return found
+
+
+def unfit(texts: Sequence[str]) -> bool:
+    """Whether TensorRT's errors say that sizes of the profile do not fit."""
+    return any(_UNFIT.search(text) for text in texts)
+
+
+def _bound(inputs: Sequence[NetInput], given: Profile) -> dict[str, Sizes]:
+    """Sizes of symbols that the given shapes fix."""
+    found: dict[str, Sizes] = {}
+    for one in inputs:
+        triple = given.shapes.get(one.name)
+        if triple is not None and all(len(shape) == len(one.dims) for shape in triple):
+            for axis, dim in enumerate(one.dims):
+                if isinstance(dim, str):
+                    found.setdefault(dim, (triple[0][axis], triple[1][axis], triple[2][axis]))
+    return found
+
+
+def _profile(
+    needed: Sequence[NetInput], given: Profile, sizes: Mapping[str, Sizes], graph: onnx.GraphProto | None
+) -> Profile:
+    shapes: dict[str, Triple] = {}
+    values: dict[str, Triple] = {}
+    for one in needed:
+        if one.is_shape_tensor:
+            values[one.name] = given.values.get(one.name) or _values(one, sizes, graph)
+        if one.dynamic:
+            shapes[one.name] = given.shapes.get(one.name) or _shape(one.dims, sizes)
+    chosen = {*given.shapes, *given.values}
+    return Profile(shapes, values, derived=any(one.name not in chosen for one in needed))
+
+
+def _shape(dims: Sequence[int | str], sizes: Mapping[str, Sizes]) -> Triple:
+    rows = [(dim,) * 3 if isinstance(dim, int) else _size(dim, sizes) for dim in dims]
+    least, usual, most = zip(*rows, strict=True) if rows else ((), (), ())
+    return tuple(least), tuple(usual), tuple(most)
+
+
+def _size(dim: str, sizes: Mapping[str, Sizes]) -> Sizes:
+    """The sizes of a dimension: a symbol, or arithmetic on symbols such as ``past + 1``."""
+    found = [evaluate(dim, {name: triple[column] for name, triple in sizes.items()}) for column in range(3)]
+    return found[0], found[1], found[2]
+
+
+def evaluate(dim: str, sizes: Mapping[str, int]) -> int:
+    """The size of the dimension ``dim``; its own, where it is no arithmetic on other names of ``sizes``."""
+    others = {name: size for name, size in sizes.items() if name != dim}
+    try:
+        value = _evaluate(ast.parse(dim, mode="eval").body, others)
+    except (SyntaxError, KeyError, ZeroDivisionError, ValueError, RecursionError):
+        return sizes[dim]
+    return max(0, value)
+
+
+def _evaluate(node: ast.expr, sizes: Mapping[str, int]) -> int:
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return node.value
+    if isinstance(node, ast.Name):
+        return sizes[node.id]
+    if isinstance(node, ast.BinOp):
+        left, right = _evaluate(node.left, sizes), _evaluate(node.right, sizes)
+        if isinstance(node.op, ast.Add):
+            return left + right
+        if isinstance(node.op, ast.Sub):
+            return left - right
+        if isinstance(node.op, ast.Mult):
+            return left * right
+        if isinstance(node.op, (ast.FloorDiv, ast.Div)):
+            return left // right
+    raise KeyError(ast.dump(node))
+
+
+# ------------------------------------------------------------------------------- values of shape tensors
+
+#: (operator, operand) -> (min, opt, max) of each element. What is missing here is a size.
+_BY_USE: dict[tuple[str, int], Sizes] = {
+    ("Slice", 1): (0, 0, 0), ("Slice", 2): (1, _LARGE, _LARGE), ("Slice", 4): (1, 1, 1), ("Tile", 1): (1, 1, 2),
+    ("Pad", 1): (0, 0, 1), ("TopK", 1): (1, 1, 1), ("Range", 0): (0, 0, 0), ("Range", 2): (1, 1, 1),
+    ("CumSum", 1): (0, 0, 0), ("Trilu", 1): (0, 0, 0), ("Expand", 1): (1, 1, 1), ("Reshape", 1): (-1, -1, -1),
+    ("Upsample", 1): (1, 1, 1), ("Gather", 1): (0, 0, 0), ("Loop", 1): (1, 1, 1), ("If", 0): (0, 1, 1),
+}  # fmt: skip
+_AXES = {("Slice", 3), ("Squeeze", 1), ("Unsqueeze", 1), ("Pad", 3)}
+
+
+def _values(one: NetInput, sizes: Mapping[str, Sizes], graph: onnx.GraphProto | None) -> Triple:
+    count = 1
+    for dim in one.dims:
+        count *= dim if isinstance(dim, int) else sizes[dim][1]
+    use = _use(one.name, graph)
+    if use in _AXES or use[0].startswith("Reduce"):
+        row = tuple(range(count))
+        return row, row, row
+    if use == ("Reshape", 1):  # one row of everything fits whatever the data's volume is
+        row = (-1, *[1] * (count - 1))[:count]
+        return row, row, row
+    least, usual, most = _BY_USE.get(use, BASE)
+    return (least,) * count, (usual,) * count, (most,) * count
+
+
+def _use(name: str, graph: onnx.GraphProto | None) -> tuple[str, int]:
+    """The first operand that the input ends in, looking through what only passes values on."""
+    names = {name}
+    for node in graph.node if graph is not None else ():
+        for position, operand in enumerate(node.input):
+            if operand in names:
+                if node.op_type not in ("Cast", "Identity", "Unsqueeze", "Squeeze", "Concat") or position:
+                    return node.op_type, position
+                names.update(node.output)
+    return "", 0

@@ -1,0 +1,149 @@
+"""What a TensorRT build is asked for and what it says: frozen records that cross the sandbox's pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Stage = Literal["", "parse", "profile", "build"]
+Status = Literal["accepted", "refused", "crash", "timeout", "memory", "error"]
+Severity = Literal["error", "warning"]
+#: The least, the usual and the greatest of something, each as long as a shape or a flattened value.
+Triple = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in the ONNX model something is.
+
+    ``index`` is the node's position in the main graph as stored (-1: no node); for a node in a subgraph or local
+    function, that of the main graph's node around it. ``node``, ``operator`` and ``output`` (the first output) are of
+    the node itself, as is ``text``, which is written as ``Node.place``. ``around`` is the place of the main graph's
+    node, "" where that is the node itself.
+    """
+
+    index: int = -1
+    node: str = ""
+    operator: str = ""
+    output: str = ""
+    text: str = ""
+    around: str = ""
+
+
+@dataclass(frozen=True)
+class Issue:
+    """One error or warning in TensorRT's own words.
+
+    ``code`` is the parser's ErrorCode by name, ``source`` the file, line and function in TensorRT that objected,
+    ``stack`` the local functions around the node, outermost first, ``layer`` the network layer that the builder named.
+    ``count`` says how often the same text came.
+    """
+
+    stage: Stage
+    severity: Severity
+    text: str
+    place: Place = Place()
+    code: str = ""
+    source: str = ""
+    stack: tuple[str, ...] = ()
+    layer: str = ""
+    count: int = 1
+
+    def __str__(self) -> str:
+        """``place: operator: text``, on one line."""
+        words = " ".join(self.text.split())
+        if words in ("", "false"):  # the parser's way to say that it knows no such operator
+            words = f"{words} ({self.code} at {self.source})".strip()
+        where = self.place.text or (f"layer {self.layer}" if self.layer else "")
+        return ": ".join(part for part in (where, self.place.operator, words) if part)
+
+
+@dataclass(frozen=True)
+class Profile:
+    """An optimisation profile: input name -> (min, opt, max).
+
+    ``shapes`` holds shapes of inputs with dynamic dimensions, ``values`` flattened values of shape tensors (inputs
+    whose values TensorRT must know when it builds). ``derived`` says that no user chose it.
+    """
+
+    shapes: Mapping[str, Triple] = field(default_factory=dict)
+    values: Mapping[str, Triple] = field(default_factory=dict)
+    derived: bool = False
+
+    def __bool__(self) -> bool:
+        return bool(self.shapes or self.values)
+
+    @staticmethod
+    def of_feeds(feeds: Sequence[Mapping[str, Any]]) -> Profile:
+        """A profile that covers test inputs: element by element the least, the last feed's, and the greatest.
+
+        ``feeds`` map input names to arrays; other kinds of values are left out. Values are taken of integer and
+        boolean tensors of up to 64 elements only: no shape tensor is larger. ``build`` ignores what it has no use for.
+
+        Raises:
+            ValueError: there is no feed, or one input has two ranks.
+        """
+        import numpy as np
+
+        if not feeds:
+            raise ValueError("a profile needs at least one feed")
+        shapes: dict[str, Triple] = {}
+        values: dict[str, Triple] = {}
+        for name, last in feeds[-1].items():
+            arrays = [feed[name] for feed in feeds if name in feed]
+            if not all(isinstance(one, (np.ndarray, np.generic)) for one in arrays):
+                continue
+            if len({one.ndim for one in arrays}) > 1:
+                raise ValueError(f"input {name} has different ranks in different feeds")
+            shapes[name] = spread([one.shape for one in arrays], last.shape)
+            flat = [np.asarray(one).reshape(-1) for one in arrays]
+            if last.dtype.kind in "iub" and last.size <= 64 and len({one.size for one in flat}) == 1:
+                numbers = [tuple(int(v) for v in one) for one in flat]
+                values[name] = spread(numbers, numbers[-1])
+        return Profile(shapes, values)
+
+
+def spread(rows: Sequence[Sequence[int]], usual: Sequence[int]) -> Triple:
+    """The least and the greatest of each column, with ``usual`` between them."""
+    columns = list(zip(*rows, strict=True))
+    return tuple(map(min, columns)), tuple(usual), tuple(map(max, columns))
+
+
+@dataclass(frozen=True)
+class TrtBuild:
+    """What TensorRT's parser and builder made of one model. No engine was executed for any of it.
+
+    ``stage`` is where it was refused or died ("" when accepted). ``layers`` counts the imported network's layers by
+    kind, as far as the parser came. ``profiles`` are the optimisation profiles that were used, the first that was
+    tried where none was accepted; ``attempts`` counts the profiles tried. ``engine_bytes`` is 0 without an engine.
+    """
+
+    status: Status
+    stage: Stage = ""
+    errors: tuple[Issue, ...] = ()
+    warnings: tuple[Issue, ...] = ()
+    layers: tuple[tuple[str, int], ...] = ()
+    profiles: tuple[Profile, ...] = ()
+    attempts: int = 0
+    package: str = ""
+    version: str = ""
+    compute_capability: str = ""
+    parse_seconds: float = 0.0
+    build_seconds: float = 0.0
+    engine_bytes: int = 0
+
+    @property
+    def accepted(self) -> bool:
+        """Whether an engine was built."""
+        return self.status == "accepted"
+
+    @property
+    def layer_count(self) -> int:
+        """How many layers the parser imported."""
+        return sum(count for _, count in self.layers)
+
+    @property
+    def reason(self) -> str:
+        """The first error on one line, "" when accepted."""
+        return str(self.errors[0]) if self.errors else ""

@@ -1,0 +1,99 @@
+"""Standard output and standard error that survive what is written to them and who reads them.
+
+Names in a model are foreign text: they may hold escape sequences that move a terminal's cursor, or line breaks that
+forge a line of the report. A reader may go away (``| head``), and an encoding may lack a character.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from typing import TextIO
+
+from onnxfix.errors import OnnxfixError
+
+LONGEST = 1000
+"""Characters of one name or message that text output shows; JSON holds all of them."""
+
+_CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+_PLAIN = {"→": "->", "…": "..."}
+
+
+def printable(text: str) -> str:
+    """``text`` as a terminal can only show it: control and direction characters escaped, very long text cut."""
+    if len(text) > LONGEST:
+        half = LONGEST // 2
+        text = f"{text[:half]}… ({len(text) - 2 * half} characters) …{text[-half:]}"
+    return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+class Stream:
+    """A text stream that drops what nobody reads, and writes what its encoding lacks as escapes.
+
+    Raises:
+        OnnxfixError: on writing, where the disk behind the stream is full or fails.
+    """
+
+    def __init__(self, stream: TextIO | None, name: str) -> None:
+        self._stream = stream
+        self._name = name
+
+    @property
+    def encoding(self) -> str:
+        return getattr(self._stream, "encoding", None) or "utf-8"
+
+    def isatty(self) -> bool:
+        return self._stream is not None and self._stream.isatty()
+
+    def fileno(self) -> int:
+        if self._stream is None:
+            raise OSError(f"{self._name} is closed")
+        return self._stream.fileno()
+
+    def write(self, text: str) -> int:
+        if self._stream is not None:
+            try:
+                self._stream.write(self._encodable(text))
+                self._stream.flush()
+            except BrokenPipeError:
+                self._drop()
+            except OSError as error:
+                self._drop()
+                raise OnnxfixError(f"{self._name}: cannot be written: {error.strerror or error}") from None
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing to do: ``write`` flushes, so that an error shows where it can be handled."""
+
+    def _encodable(self, text: str) -> str:
+        try:
+            text.encode(self.encoding, getattr(self._stream, "errors", None) or "strict")
+            return text
+        except UnicodeEncodeError:
+            for sign, plain in _PLAIN.items():
+                text = text.replace(sign, plain)
+            return text.encode(self.encoding, "backslashreplace").decode(self.encoding)
+
+    def _drop(self) -> None:
+        """Let the rest go nowhere; the interpreter's own flush at exit would otherwise fail once more."""
+        try:
+            number = self.fileno()
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, number)
+            os.close(nowhere)
+        except (OSError, ValueError):
+            self._stream = None
+
+
+def output() -> Stream:
+    """Standard output, as it is now."""
+    return Stream(sys.stdout, "standard output")
+
+
+def complain(message: str) -> None:
+    """One line for a person, on standard error."""
+    try:
+        Stream(sys.stderr, "standard error").write(f"onnxfix: {printable(message)}\n")
+    except OnnxfixError:
+        return  # there is nowhere left to say it; the exit code still tells

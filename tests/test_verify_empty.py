@@ -1,0 +1,37 @@
+"""Where the original takes nothing but empty tensors, shapes agree and no value was compared: not proven."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from onnx import parser
+
+from onnxfix.verification.ladder import verify
+
+HEADER = '<ir_version: 10, opset_import: ["" : 18]>\n'
+REFUSES = "g (float[A, B] x) => (float[C, 768] y) <int64[2] s = {-1, 768}> { a = Neg(x) y = Reshape(a, s) }"
+EMPTY = "g (float[0, 4] x) => (float[0, 4] y) { y = Neg(x) }"
+
+
+def statuses(folder: Path, text: str, **more: object) -> dict[str, tuple[str, str]]:
+    path = folder / "m.onnx"
+    path.write_bytes(parser.parse_model(HEADER + text).SerializeToString())
+    verdict = verify(path, path, exact=True, **more)  # type: ignore[arg-type]
+    return {rung.name: (rung.status, rung.reason) for rung in verdict.rungs}
+
+
+def test_only_empty_tensors_ran(tmp_path: Path) -> None:
+    for name in ("reference", "ort-cpu"):
+        status, reason = statuses(tmp_path, REFUSES)[name]
+        assert status == "skipped"
+        assert "no value was compared" in reason
+
+
+def test_shapes_that_fit_prove_it(tmp_path: Path) -> None:
+    found = statuses(tmp_path, REFUSES, input_shapes=["x:2x384"])
+    assert found["ort-cpu"][0] == found["reference"][0] == "passed"
+
+
+def test_model_that_is_empty_by_declaration_passes(tmp_path: Path) -> None:
+    found = statuses(tmp_path, EMPTY)
+    assert found["ort-cpu"][0] == found["reference"][0] == "passed"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -439,6 +440,8 @@ def _listen() -> None:
     """
     signal.signal(signal.SIGTERM, _interrupt)
     before = sys.unraisablehook
+    if getattr(before, "__name__", "") == "again":
+        return  # a second command in one process
 
     def again(lost: Any) -> None:
         if isinstance(lost.exc_value, KeyboardInterrupt) and hasattr(signal, "setitimer"):

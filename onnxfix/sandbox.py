@@ -7,6 +7,7 @@ function of this process by ``os.fork``, which costs a millisecond because nothi
 The child talks by length-prefixed pickles over copies of its stdin and stdout, made before foreign code can
 print: file descriptor 1 then points at stderr, whose last bytes are kept for the message.
 """
+# Long because: the reusable child and the forked one share how they wait, kill and tell what a child died of.
 
 from __future__ import annotations
 
@@ -144,6 +145,27 @@ class _Child:
         return self.process.returncode
 
 
+_SLICE = 0.2
+"""Seconds that a wait blocks at a time. A signal may reach another thread than the main one; Python's handler then
+runs when the main thread next wakes, and an interrupt must not wait for the end of a model's run."""
+
+
+def _next(replies: queue.SimpleQueue[bytearray | None], timeout: float) -> bytearray | None:
+    """The next frame.
+
+    Raises:
+        queue.Empty: there was none within ``timeout`` seconds.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        left = deadline - time.monotonic()
+        try:
+            return replies.get(timeout=max(0.0, min(left, _SLICE)))
+        except queue.Empty:
+            if left <= _SLICE:
+                raise
+
+
 class Worker:
     """A reusable child process. Not for use by two threads at once.
 
@@ -208,7 +230,7 @@ class Worker:
         last = ""
         while True:
             try:
-                frame = child.replies.get(timeout=timeout)
+                frame = _next(child.replies, timeout)
             except queue.Empty:
                 self.close()
                 return Outcome("timeout", message=f"took more than {timeout:g} s and was stopped", note=last)
@@ -329,7 +351,7 @@ def _collect(result: int, words: int, timeout: float) -> tuple[bytes, _child.Tai
         selector.register(result, selectors.EVENT_READ)
         selector.register(words, selectors.EVENT_READ)
         while (left := deadline - time.monotonic()) > 0:
-            for key, _ in selector.select(left):
+            for key, _ in selector.select(min(left, _SLICE)):
                 data = os.read(key.fd, 1 << 20)
                 if key.fd == words:
                     tail.add(data)

@@ -12,7 +12,9 @@ from typing import Any
 
 import onnx
 
+from onnxfix.backends import reference
 from onnxfix.errors import ModelError, UsageError
+from onnxfix.graph import wire
 from onnxfix.sandbox import Worker, one_line, shared
 from onnxfix.verification import plan
 from onnxfix.verification.climb import REMOTE, Request, climb
@@ -136,21 +138,10 @@ def _forgiving(request: Request, results: Sequence[RungResult]) -> Request:
 
 def _half_type(model: onnx.ModelProto) -> str:
     """The coarser of the half-precision types that nodes, inputs or weights of the model name; "" for none."""
-    types: set[int] = set()
-    graphs = [model.graph]
-    nodes = [*model.graph.node, *(node for function in model.functions for node in function.node)]
-    while nodes:
-        node = nodes.pop()
-        for attribute in node.attribute:
-            if attribute.name in ("to", "dtype", "output_dtype"):
-                types.add(attribute.i)
-            types.add(attribute.t.data_type)
-            for graph in (attribute.g, *attribute.graphs):
-                graphs.append(graph)
-                nodes.extend(graph.node)
-    for graph in graphs:
-        types.update(tensor.data_type for tensor in graph.initializer)
-        types.update(info.type.tensor_type.elem_type for info in graph.input)
+    types = {tensor.data_type for tensor in wire.all_tensors(model)}
+    types.update(info.type.tensor_type.elem_type for info in model.graph.input)
+    for node in reference.nodes(model):
+        types.update(a.i for a in node.attribute if a.name in ("to", "dtype", "output_dtype"))
     if onnx.TensorProto.BFLOAT16 in types:
         return "bfloat16"
     return "float16" if onnx.TensorProto.FLOAT16 in types else ""

@@ -32,6 +32,7 @@ from onnxfix.registry import registry
 from onnxfix.sandbox import Worker
 from onnxfix.targets import target_named
 from onnxfix.verification.ladder import Limits, Verdict, verify
+from onnxfix.verification.verdict import CPU_RUNGS
 
 
 @dataclass(frozen=True)
@@ -130,9 +131,10 @@ def _hold(
     before, after = home / "onnxfix-before.onnx", home / "onnxfix-after.onnx"
     before.write_bytes(case.data)
     after.write_bytes(fixed)
-    verdicts = [verify(before, after, exact=True, worker=worker, limits=LIMITS)]
+    how: dict[str, Any] = {"exact": True, "worker": worker, "limits": LIMITS, "rungs": CPU_RUNGS}
+    verdicts = [verify(before, after, **how)]
     if case.feeds:
-        verdicts += [verify(before, after, exact=True, worker=worker, limits=LIMITS, inputs=list(case.feeds))]
+        verdicts += [verify(before, after, inputs=list(case.feeds), **how)]
     _judge(outcome, verdicts)
 
 

@@ -12,19 +12,21 @@ from onnxfix._version import __version__
 
 if TYPE_CHECKING:
     from onnxfix.api import apply, check, verify
+    from onnxfix.backends.trt_types import TrtOptions
     from onnxfix.errors import ModelError, OnnxfixError, UsageError
     from onnxfix.report import Report
     from onnxfix.rule import Example, Fix, Match, Rule, Safety, Severity
 
 __all__ = [
-    "Example", "Fix", "Match", "ModelError", "OnnxfixError", "Report", "Rule", "Safety", "Severity", "UsageError",
-    "__version__", "apply", "check", "verify",
+    "Example", "Fix", "Match", "ModelError", "OnnxfixError", "Report", "Rule", "Safety", "Severity", "TrtOptions",
+    "UsageError", "__version__", "apply", "check", "verify",
 ]  # fmt: skip
 
 _HOME = {
     **dict.fromkeys(("apply", "check", "verify"), "onnxfix.api"),
     **dict.fromkeys(("ModelError", "OnnxfixError", "UsageError"), "onnxfix.errors"),
     "Report": "onnxfix.report",
+    "TrtOptions": "onnxfix.backends.trt_types",
     **dict.fromkeys(("Example", "Fix", "Match", "Rule", "Safety", "Severity"), "onnxfix.rule"),
 }
 

@@ -8,11 +8,12 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from onnx import ModelProto
 
 from onnxfix import engine
+from onnxfix.backends.trt_types import TrtOptions
 from onnxfix.errors import UsageError
 from onnxfix.graph import wire
 from onnxfix.graph.overlay import Model
@@ -20,6 +21,9 @@ from onnxfix.registry import registry
 from onnxfix.report import Report, applied_of, finding_of
 from onnxfix.rule import Safety
 from onnxfix.targets import Target, target_named
+
+if TYPE_CHECKING:
+    from onnxfix.verification.ladder import Verdict
 
 Source: TypeAlias = "str | os.PathLike[str] | ModelProto | bytes"
 Progress = Callable[[str], None]
@@ -31,6 +35,7 @@ def check(
     select: Sequence[str] | None = None,
     ignore: Sequence[str] | None = None,
     target: str | None = None,
+    trt: TrtOptions | bool = False,
     progress: Progress | None = None,
 ) -> Report:
     """List the hazards in a model. Reads only.
@@ -40,6 +45,7 @@ def check(
         select: rule codes, beginnings of codes, names, or ``ALL``; the default rules without it.
         ignore: the same, to leave out.
         target: ``trt8.4``, ``trt8.6``, ``trt10``, ``trt11`` (default) or ``rtx``.
+        trt: also ask TensorRT's real parser and builder (True, or how), and list what they say.
         progress: called with a few words before each step.
 
     Raises:
@@ -83,6 +89,8 @@ def apply(
     inputs: str | os.PathLike[str] | None = None,
     input_shapes: Sequence[str] = (),
     seed: int = 0,
+    rungs: Sequence[str] | None = None,
+    trt: TrtOptions | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Fix a model, prove that the result still is the same model, and write it.
@@ -101,6 +109,8 @@ def apply(
         inputs: an .npz, a folder of .npy files, or Polygraphy's JSON, instead of generated inputs.
         input_shapes: ``x:[1,3]``, ``x:1,3`` or ``x:1x3``.
         seed: of the generated inputs.
+        rungs: the rungs to climb; all that this machine can, without it.
+        trt: how to ask TensorRT.
         select, ignore, target, progress: as for ``check``.
 
     Raises:
@@ -108,7 +118,7 @@ def apply(
         UsageError: the arguments contradict each other or name what does not exist.
         OnnxfixError: the output cannot be written. Nothing half-written is left behind.
     """
-    from onnxfix.prove import Options, install, prove
+    from onnxfix.prove import Options, install, on_disk, prove
 
     start = time.perf_counter()
     rules, aim = registry().choose(select, ignore), target_named(target)
@@ -116,7 +126,10 @@ def apply(
     loaded = wire.load(source)
     destination = _destination(loaded, output, in_place)
     safety = Safety.UNSAFE if unsafe_fixes else Safety.NUMERIC if numeric_fixes else Safety.EXACT
-    options = Options(verify, tuple(require), inputs, tuple(input_shapes), seed)
+    asked = replace(trt or TrtOptions(), target=aim.name)
+    options = Options(
+        verify, _required(require, asked), inputs, tuple(input_shapes), seed, _rungs(rungs), asked
+    )
     names = {rule.code: rule.name for rule in rules}
     with ExitStack() as stack:
         result = prove(loaded, destination, rules, aim, safety, options, stack, progress)
@@ -137,6 +150,10 @@ def apply(
             notes=result.notes,
             model=result.proto,
         )
+        if asked.save_engine and result.verdict.passed:
+            _say(progress, "building the engine")
+            path = result.temporary or on_disk(loaded, stack)
+            report = replace(report, engine=_engine(path, asked, result.verdict))
         if destination is not None and result.verdict.passed:
             _say(progress, "writing")
             report = replace(report, output=install(loaded, result, destination, in_place=in_place))
@@ -152,14 +169,19 @@ def verify(
     inputs: str | os.PathLike[str] | None = None,
     input_shapes: Sequence[str] = (),
     seed: int = 0,
+    rungs: Sequence[str] | None = None,
+    trt: TrtOptions | None = None,
+    batch_sweep: int = 0,
     progress: Progress | None = None,
 ) -> Report:
     """Compare two models on the verification ladder; with one model, show what runs on it and that it repeats.
 
     Args:
         exact: ask for bit-identical outputs instead of agreement within tolerance.
+        batch_sweep: from 2 on, also compare TensorRT's builds for batch 1 alone and for a profile from 1 to this size.
         original, fixed: path, bytes, or ``ModelProto``.
-        require, inputs, input_shapes, seed, progress: as for ``apply``.
+        require, inputs, input_shapes, seed, rungs, trt, progress: as for ``apply``. A rung that both models fail has
+            failed here: there is no fix to judge.
 
     Raises:
         ModelError, UsageError: as for ``apply``.
@@ -170,22 +192,54 @@ def verify(
     _say(progress, "reading")
     first = wire.load(original)
     second = first if fixed is None else wire.load(fixed)
-    options = Options(True, tuple(require), inputs, tuple(input_shapes), seed)
+    asked = replace(trt or TrtOptions(), batch_sweep=batch_sweep)
+    options = Options(
+        True,
+        _required(require, asked),
+        inputs,
+        tuple(input_shapes),
+        seed,
+        _rungs(rungs),
+        asked,
+    )
+    engine_file = ""
     with ExitStack() as stack:
         a = on_disk(first, stack)
         b = a if fixed is None else on_disk(second, stack)
         _say(progress, "verifying")
-        verdict = climb(a, b, first.proto, second.proto, options, exact=exact, touched=None)
+        verdict = climb(a, b, first.proto, second.proto, options, exact=exact, touched=None, inherit=False)
+        if asked.save_engine and verdict.passed:
+            _say(progress, "building the engine")
+            engine_file = _engine(b, asked, verdict)
     return Report(
         path=_name(first),
         command="verify",
         target="",
         output="" if fixed is None else _name(second),
+        engine=engine_file,
         verdict=verdict,
         nodes_before=_count(first, first.proto),
         nodes_after=_count(second, second.proto),
         seconds=time.perf_counter() - start,
     )
+
+
+def _rungs(names: Sequence[str] | None) -> tuple[str, ...] | None:
+    return None if names is None else tuple(names)
+
+
+def _required(require: Sequence[str], asked: TrtOptions) -> tuple[str, ...]:
+    """The rungs that must pass: no engine is written of a model that TensorRT does not build."""
+    more = ("trt-build",) if (asked.save_engine or asked.batch_sweep) and "trt-build" not in require else ()
+    return (*require, *more)
+
+
+def _engine(path: Path, asked: TrtOptions, verdict: Verdict) -> str:
+    from onnxfix.verification.trt_engine import save_engine
+
+    rung = verdict.rung("trt-build")
+    assert rung is not None  # it is required wherever an engine is asked for
+    return save_engine(path, asked, rung.builds[-1])
 
 
 def _say(progress: Progress | None, words: str) -> None:

@@ -23,6 +23,7 @@ from onnxfix.render.stream import complain
 from onnxfix.render.stream import output as standard_output
 
 if TYPE_CHECKING:
+    from onnxfix.backends.trt_types import TrtOptions
     from onnxfix.report import Report
 
 app = typer.Typer(
@@ -40,6 +41,14 @@ class Format(str, enum.Enum):
 
     text = "text"
     json = "json"
+
+
+class Package(str, enum.Enum):
+    """NVIDIA's two packages."""
+
+    auto = "auto"
+    tensorrt = "tensorrt"
+    rtx = "tensorrt-rtx"
 
 
 class FailOn(str, enum.Enum):
@@ -72,7 +81,11 @@ ReportFile = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="The outcome of each model only.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Every finding and every measurement.")]
 Require = Annotated[
-    list[str] | None, typer.Option("--require", help="Rungs that must pass (contract, reference, ort-cpu).")
+    list[str] | None, typer.Option("--require", help="Rungs that must pass, such as ort-cpu.")
+]
+Rungs = Annotated[
+    list[str] | None,
+    typer.Option("--rungs", help="Rungs to climb; all that this machine can, without it."),
 ]
 Inputs = Annotated[
     Path | None,
@@ -85,6 +98,37 @@ InputShapes = Annotated[
 ]
 ShapesAlias = Annotated[list[str] | None, typer.Option("--input-shape", "--shapes", hidden=True)]
 Seed = Annotated[int, typer.Option("--seed", help="Of the generated inputs.")]
+TrtPackage = Annotated[
+    Package,
+    typer.Option("--trt-package", help="Which TensorRT to ask; auto prefers one that serves the GPU."),
+]
+Capability = Annotated[
+    str | None,
+    typer.Option(
+        "--compute-capability",
+        help="What TensorRT builds for, such as 8.9; this machine's GPU without it, else 8.9.",
+        show_default=False,
+    ),
+]
+_PROFILE = "of TensorRT's optimisation profile: x:1x3. Derived from the model's symbols without it."
+MinShapes = Annotated[list[str] | None, typer.Option("--trt-min-shapes", help=f"Least shapes {_PROFILE}")]
+OptShapes = Annotated[list[str] | None, typer.Option("--trt-opt-shapes", help=f"Usual shapes {_PROFILE}")]
+MaxShapes = Annotated[list[str] | None, typer.Option("--trt-max-shapes", help=f"Greatest shapes {_PROFILE}")]
+MinAlias = Annotated[list[str] | None, typer.Option("--minShapes", hidden=True)]
+OptAlias = Annotated[list[str] | None, typer.Option("--optShapes", hidden=True)]
+MaxAlias = Annotated[list[str] | None, typer.Option("--maxShapes", hidden=True)]
+Tf32 = Annotated[bool, typer.Option("--tf32", help="Let TensorRT use TF32 for float32.")]
+SaveEngine = Annotated[
+    Path | None,
+    typer.Option(
+        "--save-engine", help="Write the engine of the (fixed) model to this file.", show_default=False
+    ),
+]
+TimingCache = Annotated[
+    Path | None,
+    typer.Option("--timing-cache", help="TensorRT's timing cache, read and written.", show_default=False),
+]
+TimingAlias = Annotated[Path | None, typer.Option("--timingCacheFile", hidden=True)]
 
 
 def _version(value: bool) -> None:
@@ -108,6 +152,19 @@ def check(
     select: Select = None,
     ignore: Ignore = None,
     target: TargetName = None,
+    trt: Annotated[
+        bool, typer.Option("--trt", help="Also ask TensorRT's parser and builder, and list what they say.")
+    ] = False,
+    trt_package: TrtPackage = Package.auto,
+    compute_capability: Capability = None,
+    min_shapes: MinShapes = None,
+    opt_shapes: OptShapes = None,
+    max_shapes: MaxShapes = None,
+    min_alias: MinAlias = None,
+    opt_alias: OptAlias = None,
+    max_alias: MaxAlias = None,
+    timing_cache: TimingCache = None,
+    timing_alias: TimingAlias = None,
     fail_on: Fail = FailOn.warning,
     format: FormatOption = Format.text,
     report: ReportFile = None,
@@ -119,11 +176,24 @@ def check(
     def one(path: Path, progress: Callable[[str], None]) -> Report:
         from onnxfix.api import check
 
-        return check(path, select=_split(select), ignore=_split(ignore), target=target, progress=progress)
+        return check(
+            path,
+            select=_split(select),
+            ignore=_split(ignore),
+            target=target,
+            trt=asked if trt else False,
+            progress=progress,
+        )
 
     with _guard(format):
         _known(select, ignore, target)
         _separate(report, models)
+        shapes = (
+            _profile(min_shapes, min_alias),
+            _profile(opt_shapes, opt_alias),
+            _profile(max_shapes, max_alias),
+        )
+        asked = _trt(trt_package, compute_capability, shapes, timing_cache=timing_cache or timing_alias)
         _run(models, one, fail_on, format, report, quiet, verbose)
 
 
@@ -156,6 +226,19 @@ def apply(
     input_shapes: InputShapes = None,
     shapes_alias: ShapesAlias = None,
     seed: Seed = 0,
+    rungs: Rungs = None,
+    trt_package: TrtPackage = Package.auto,
+    compute_capability: Capability = None,
+    min_shapes: MinShapes = None,
+    opt_shapes: OptShapes = None,
+    max_shapes: MaxShapes = None,
+    min_alias: MinAlias = None,
+    opt_alias: OptAlias = None,
+    max_alias: MaxAlias = None,
+    tf32: Tf32 = False,
+    save_engine: SaveEngine = None,
+    timing_cache: TimingCache = None,
+    timing_alias: TimingAlias = None,
     fail_on: Fail = FailOn.warning,
     format: FormatOption = Format.text,
     report: ReportFile = None,
@@ -181,15 +264,28 @@ def apply(
             inputs=inputs,
             input_shapes=[*(input_shapes or ()), *(shapes_alias or ())],
             seed=seed,
+            rungs=_split(rungs),
+            trt=asked,
             progress=progress,
         )
 
     with _guard(format):
         _known(select, ignore, target)
-        if no_verify and (model_check or require):
-            raise UsageError("--no-verify contradicts --require and --model-check")
+        if no_verify and (model_check or require or rungs or save_engine):
+            raise UsageError("--no-verify contradicts --require, --rungs, --save-engine and --model-check")
+        if save_engine is not None and len(models) > 1:
+            raise UsageError("--save-engine takes one model")
         targets = _outputs(models, output, output_dir, in_place)
+        shapes = (
+            _profile(min_shapes, min_alias),
+            _profile(opt_shapes, opt_alias),
+            _profile(max_shapes, max_alias),
+        )
+        cache = timing_cache or timing_alias
+        asked = _trt(trt_package, compute_capability, shapes, tf32, save_engine, cache)
         _separate(report, [*models, *targets.values()])
+        _separate(save_engine, [*models, *targets.values()], "--save-engine")
+        _separate(cache, [*models, *targets.values()], "--timing-cache")
         _run(models, one, fail_on, format, report, quiet, verbose)
 
 
@@ -206,6 +302,27 @@ def verify(
     input_shapes: InputShapes = None,
     shapes_alias: ShapesAlias = None,
     seed: Seed = 0,
+    rungs: Rungs = None,
+    trt_package: TrtPackage = Package.auto,
+    compute_capability: Capability = None,
+    min_shapes: MinShapes = None,
+    opt_shapes: OptShapes = None,
+    max_shapes: MaxShapes = None,
+    min_alias: MinAlias = None,
+    opt_alias: OptAlias = None,
+    max_alias: MaxAlias = None,
+    tf32: Tf32 = False,
+    save_engine: SaveEngine = None,
+    timing_cache: TimingCache = None,
+    timing_alias: TimingAlias = None,
+    batch_sweep: Annotated[
+        bool,
+        typer.Option(
+            "--batch-sweep",
+            help="Also compare TensorRT's builds for batch 1 alone and for a profile of batch sizes.",
+        ),
+    ] = False,
+    max_batch: Annotated[int, typer.Option("--max-batch", help="Greatest batch of that profile.", min=2)] = 2,
     format: FormatOption = Format.text,
     report: ReportFile = None,
     quiet: Quiet = False,
@@ -224,11 +341,24 @@ def verify(
             inputs=inputs,
             input_shapes=[*(input_shapes or ()), *(shapes_alias or ())],
             seed=seed,
+            rungs=_split(rungs),
+            trt=asked,
+            batch_sweep=max_batch if batch_sweep else 0,
             progress=progress,
         )
 
     with _guard(format):
-        _separate(report, [original, *([fixed] if fixed else [])])
+        models = [original, *([fixed] if fixed else [])]
+        shapes = (
+            _profile(min_shapes, min_alias),
+            _profile(opt_shapes, opt_alias),
+            _profile(max_shapes, max_alias),
+        )
+        cache = timing_cache or timing_alias
+        asked = _trt(trt_package, compute_capability, shapes, tf32, save_engine, cache)
+        _separate(report, models)
+        _separate(save_engine, models, "--save-engine")
+        _separate(cache, models, "--timing-cache")
         _run([original], one, FailOn.never, format, report, quiet, verbose)
 
 
@@ -361,14 +491,42 @@ def _known(select: list[str] | None, ignore: list[str] | None, target: str | Non
     target_named(target)
 
 
-def _separate(report: Path | None, others: Sequence[Path]) -> None:
-    """Refuse a report file that would replace a model, or that cannot be written anyway."""
-    if report is None:
+def _profile(shapes: list[str] | None, alias: list[str] | None) -> tuple[str, ...]:
+    return (*(shapes or ()), *(alias or ()))
+
+
+def _trt(
+    package: Package,
+    capability: str | None,
+    shapes: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]],
+    tf32: bool = False,
+    save_engine: Path | None = None,
+    timing_cache: Path | None = None,
+) -> TrtOptions:
+    """What the options ask of TensorRT."""
+    from onnxfix.backends.trt_types import TrtOptions
+
+    least, usual, most = shapes
+    return TrtOptions(
+        package=package.value,
+        compute_capability=capability,
+        min_shapes=least,
+        opt_shapes=usual,
+        max_shapes=most,
+        tf32=tf32,
+        save_engine=str(save_engine) if save_engine is not None else "",
+        timing_cache=str(timing_cache) if timing_cache is not None else "",
+    )
+
+
+def _separate(file: Path | None, others: Sequence[Path], option: str = "--report") -> None:
+    """Refuse a file to write that would replace a model, or that cannot be written anyway."""
+    if file is None:
         return
-    if any(_same(report, other) for other in others):
-        raise UsageError(f"--report {report}: is a model of this run; name another file")
-    if report.is_dir() or not report.parent.is_dir():
-        raise UsageError(f"--report {report}: is a directory, or in a directory that does not exist")
+    if any(_same(file, other) for other in others):
+        raise UsageError(f"{option} {file}: is a model of this run; name another file")
+    if file.is_dir() or not file.parent.is_dir():
+        raise UsageError(f"{option} {file}: is a directory, or in a directory that does not exist")
 
 
 def _same(first: Path, second: Path) -> bool:

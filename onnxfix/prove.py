@@ -6,12 +6,13 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from onnx import ModelProto
 
 from onnxfix import contract, engine
+from onnxfix.backends.trt_types import TrtOptions
 from onnxfix.engine import FixKey, FixRun
 from onnxfix.errors import OnnxfixError
 from onnxfix.graph import wire
@@ -19,8 +20,9 @@ from onnxfix.graph.overlay import Model
 from onnxfix.report import Withdrawn
 from onnxfix.rule import Rule, Safety
 from onnxfix.targets import Target
-from onnxfix.verification.ladder import RungResult, Verdict
+from onnxfix.verification.ladder import DEFAULT_RUNGS, RungResult, Verdict
 from onnxfix.verification.ladder import verify as climb_rungs
+from onnxfix.verification.verdict import STATIC
 
 MAX_WITHDRAWN = 25
 """After so many withdrawn fixes the run gives up: something is wrong that bisecting will not find."""
@@ -35,6 +37,8 @@ class Options:
     inputs: str | os.PathLike[str] | None = None
     input_shapes: tuple[str, ...] = ()
     seed: int = 0
+    rungs: tuple[str, ...] | None = None
+    trt: TrtOptions = field(default_factory=TrtOptions)
 
 
 @dataclass(frozen=True)
@@ -99,8 +103,8 @@ class _Prover:
         self.say("fixing")
         return proto, engine.fix(model, self.rules, safety=safety, allow=allow)
 
-    def judge(self, proto: ModelProto, run: FixRun) -> Verdict:
-        """Write the candidate and climb the ladder with it."""
+    def judge(self, proto: ModelProto, run: FixRun, rungs: Sequence[str] | None = None) -> Verdict:
+        """Write the candidate and climb the ladder with it, or some rungs of it."""
         wire.write(wire.serialize(proto), self.temporary)
         exact = all(item.safety == Safety.EXACT for item in run.applied)
         self.say("verifying")
@@ -113,6 +117,7 @@ class _Prover:
             exact=exact,
             touched=run.touched,
             interface=all(item.safety != Safety.UNSAFE for item in run.applied),
+            rungs=rungs,
         )
 
     def settle(self, safety: Safety) -> tuple[ModelProto, FixRun, Verdict, list[Withdrawn]]:
@@ -125,33 +130,39 @@ class _Prover:
             verdict = self.judge(proto, run)
             if not _refuted(verdict) or len(withdrawn) >= MAX_WITHDRAWN:
                 return proto, run, verdict, list(withdrawn.values())
-            culprit = self._culprit(safety, run, set(withdrawn))
+            culprit = self._culprit(safety, run, set(withdrawn), _telling(verdict))
             withdrawn[culprit] = Withdrawn(culprit.code, culprit.place, culprit.title, _reason(verdict))
 
-    def _culprit(self, safety: Safety, run: FixRun, withdrawn: set[FixKey]) -> FixKey:
-        """The fix with which the shortest failing beginning of the run ends."""
+    def _culprit(self, safety: Safety, run: FixRun, withdrawn: set[FixKey], rungs: Sequence[str]) -> FixKey:
+        """The fix with which the shortest beginning of the run ends that fails on one of ``rungs``."""
         keys = list(dict.fromkeys(item.key for item in run.applied))
         good, bad = 0, len(keys)
         while bad - good > 1:
             middle = (good + bad) // 2
             allowed = set(keys[:middle]) - withdrawn
             proto, part = self.fix(safety, allowed.__contains__)
-            if part.applied and _refuted(self.judge(proto, part)):
+            if part.applied and _refuted(self.judge(proto, part, rungs)):
                 bad = middle
             else:
                 good = middle
         return keys[bad - 1]
 
     def _unchanged(self) -> Verdict:
-        """Nothing was fixed: the same bytes compute the same. Rungs that the caller requires are still run."""
-        if self.options.require and self.options.verify:
-            self.say("verifying")
-            return climb(
-                self.original, self.original, self.loaded.proto, self.loaded.proto, self.options, exact=True
-            )
-        return Verdict(
-            (RungResult("contract", "passed", "nothing was changed: the output is the input, byte for byte"),)
-        )
+        """Nothing was fixed: the same bytes compute the same. What TensorRT says of them is still news."""
+        same = RungResult("contract", "passed", "nothing was changed: the output is the input, byte for byte")
+        if not self.options.verify:
+            return Verdict((same,))
+        options = self.options
+        asked = set(options.rungs if options.rungs is not None else DEFAULT_RUNGS).intersection(STATIC)
+        rungs = tuple(asked.difference(("contract",)))
+        if not options.require and not rungs:
+            return Verdict((same,))
+        self.say("verifying")
+        proto = self.loaded.proto
+        verdict = climb(self.original, self.original, proto, proto, options, exact=True, rungs=rungs)
+        if verdict.rung("contract") is None:
+            verdict = replace(verdict, rungs=(same, *verdict.rungs))
+        return verdict
 
 
 def prove(
@@ -181,7 +192,7 @@ def prove(
         wider, wider_run = prover.fix(safety, lambda key: key not in gone)
         if any(item.safety == Safety.UNSAFE for item in wider_run.applied):
             second = prover.judge(wider, wider_run)
-            invalid = [r for r in second.rungs if r.name == "contract" and r.status == "failed"]
+            invalid = [r for r in second.rungs if r.name in STATIC and r.refutes]
             if invalid:
                 withdrawn += _unsafe_withdrawn(wider_run, _reason(second))
                 if run.applied:
@@ -214,14 +225,20 @@ def climb(
     exact: bool,
     touched: frozenset[str] | None = None,
     interface: bool = True,
+    rungs: Sequence[str] | None = None,
+    inherit: bool = True,
 ) -> Verdict:
-    """The ladder on two files. ``touched`` (where known) is what the fixes may have changed."""
+    """The ladder on two files. ``touched`` (where known) is what the fixes may have changed.
+
+    ``rungs`` are fewer rungs than the options name; ``inherit`` as in ``ladder.verify``.
+    """
 
     def violations(first: ModelProto, second: ModelProto) -> list[str]:
         found = contract.interface_changes(before, after) if interface else []
         return found + (contract.untouched_changes(before, after, touched) if touched is not None else [])
 
-    rungs = None if options.verify else ("contract",)
+    if not options.verify:
+        rungs = ("contract",)
     verdict = climb_rungs(
         original,
         fixed,
@@ -231,7 +248,9 @@ def climb(
         input_shapes=options.input_shapes,
         seed=options.seed,
         require=options.require,
-        rungs=rungs,
+        rungs=rungs if rungs is not None else options.rungs,
+        trt=options.trt,
+        inherit=inherit,
     )
     changed = [] if interface else contract.interface_changes(before, after)
     return _interface_said(verdict, changed) if changed else verdict
@@ -249,7 +268,13 @@ def _interface_said(verdict: Verdict, changed: list[str]) -> Verdict:
 
 def _refuted(verdict: Verdict) -> bool:
     """Whether a rung showed a difference; a required rung that could not run is no fault of a fix."""
-    return any(rung.status == "failed" for rung in verdict.rungs)
+    return any(rung.refutes for rung in verdict.rungs)
+
+
+def _telling(verdict: Verdict) -> tuple[str, ...]:
+    """The rungs to repeat in search of the culprit; ort-cpu judges half precision by what ``reference`` said."""
+    names = [rung.name for rung in verdict.rungs if rung.refutes]
+    return ("reference", *names) if "ort-cpu" in names and "reference" not in names else tuple(names)
 
 
 def _unsafe_withdrawn(run: FixRun, reason: str) -> list[Withdrawn]:
@@ -260,13 +285,17 @@ def _unsafe_withdrawn(run: FixRun, reason: str) -> list[Withdrawn]:
 def _without_unsafe(proven: Verdict, second: Verdict) -> Verdict:
     """The verdict on a model with UNSAFE fixes that is not proven equal: what was proven, and of what.
 
-    The contract is judged on the model that is written; the rungs that compare values hold for the model without
-    the UNSAFE fixes, and say so.
+    The contract and TensorRT's builder judge the model that is written; the rungs that compare values hold for the
+    model without the UNSAFE fixes, and say so.
     """
-    rungs = [rung for rung in second.rungs if rung.name == "contract"]
-    for rung in proven.rungs:
-        if rung.name != "contract":
-            rungs.append(replace(rung, reason=f"without the UNSAFE fixes: {rung.reason}"))
+    rungs = []
+    for rung in second.rungs:
+        before = rung if rung.name in STATIC else proven.rung(rung.name)
+        if before is None:
+            continue  # without the UNSAFE fixes nothing had changed, so that nothing was compared
+        if before is not rung and before.status != "skipped":
+            before = replace(before, reason=f"without the UNSAFE fixes: {before.reason}")
+        rungs.append(before)
     return Verdict(tuple(rungs), proven.required)
 
 
@@ -279,7 +308,7 @@ def _unproven(run: FixRun, second: Verdict) -> str:
 
 
 def _reason(verdict: Verdict) -> str:
-    return "; ".join(f"{rung.name}: {rung.reason}" for rung in verdict.rungs if rung.status == "failed")
+    return "; ".join(f"{rung.name}: {rung.reason}" for rung in verdict.rungs if rung.refutes)
 
 
 def on_disk(loaded: wire.Loaded, stack: ExitStack) -> Path:

@@ -72,6 +72,7 @@ class Report:
     withdrawn: tuple[Withdrawn, ...] = ()
     verdict: Verdict | None = None
     output: str = ""
+    engine: str = ""
     changed: bool = False
     nodes_before: int = 0
     nodes_after: int = 0

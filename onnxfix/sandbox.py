@@ -251,15 +251,16 @@ class Worker:
 _SHARED = threading.local()
 
 
-def shared() -> Worker:
+def shared(purpose: str = "") -> Worker:
     """The worker that this thread keeps for everybody, so that not each caller pays for starting one.
 
-    Its child lives until the thread or the process ends. Do not close it.
+    One for each ``purpose``: libraries that do not bear each other in one process have a child each. It lives until
+    the thread or the process ends. Do not close it.
     """
     if getattr(_SHARED, "owner", 0) != os.getpid():  # a fork must not talk through its parent's pipes
-        _SHARED.worker, _SHARED.owner = Worker(), os.getpid()
-    worker: Worker = _SHARED.worker
-    return worker
+        _SHARED.workers, _SHARED.owner = {}, os.getpid()
+    workers: dict[str, Worker] = _SHARED.workers
+    return workers.setdefault(purpose, Worker())
 
 
 def run(target: str, *, timeout: float, memory_mb: int | None = None, **kwargs: Any) -> Outcome:

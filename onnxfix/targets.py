@@ -49,3 +49,15 @@ def target_named(name: str | None) -> Target:
     if name not in TARGETS:
         raise UsageError(f"unknown target {name!r}; choose one of {', '.join(TARGETS)}")
     return TARGETS[name]
+
+
+def mismatch(target: Target, package: str, version: str) -> str:
+    """What to say where the installed package is not what the target means; "" where it is.
+
+    ``package`` is tensorrt or tensorrt-rtx, ``version`` its version.
+    """
+    rtx = package == "tensorrt-rtx"
+    if rtx == (target.name == "rtx") and (rtx or version.split(".")[0] == str(target.version[0])):
+        return ""
+    name = "TensorRT-RTX" if rtx else "TensorRT"
+    return f"{name} {version} judged the model, not the target {target.title}: what that accepts may differ"

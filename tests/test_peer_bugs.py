@@ -386,7 +386,9 @@ def test_05_more_than_2_gb(tmp_path: Path) -> None:
     if data.stat().st_blocks * 512 > 1 << 24:
         pytest.skip("the file system keeps no sparse files: the test would fill 2.2 GB")
     before = data.stat()
-    ended = onnxfix_command("apply", "model.onnx", "-o", "fixed.onnx", cwd=tmp_path)
+    # TensorRT's builder needs the weights; the engine and the other rungs must not read them.
+    rungs = ["--rungs", "contract,reference,ort-cpu"]
+    ended = onnxfix_command("apply", "model.onnx", "-o", "fixed.onnx", *rungs, cwd=tmp_path)
     assert ended.code in (0, 1), ended.out + ended.err
     assert ended.peak < 1 << 30, "the weights were read"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["fixed.onnx", "model.data", "model.onnx"]

@@ -20,6 +20,7 @@ from onnxfix.sandbox import Worker
 from onnxfix.verification import remote
 from onnxfix.verification.ladder import Limits, RungResult, Verdict, verify
 from onnxfix.verification.signature import signature
+from onnxfix.verification.verdict import CPU_RUNGS
 
 VALUES = ("reference", "ort-cpu")
 Verify = Callable[..., Verdict]
@@ -43,6 +44,7 @@ def run(tmp_path: Path, worker: Worker) -> Verify:
                 paths.append(tmp_path / name / "m.onnx")
                 paths[-1].write_bytes(as_proto(model).SerializeToString())
         more.setdefault("worker", worker)
+        more.setdefault("rungs", CPU_RUNGS)
         return verify(paths[0], paths[-1], exact=exact, **more)
 
     return call
@@ -562,7 +564,7 @@ def test_external_data_in_two_folders(tmp_path: Path, worker: Worker) -> None:
 def test_relative_paths(tmp_path: Path, worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "m.onnx").write_bytes(as_proto(ADD).SerializeToString())
     monkeypatch.chdir(tmp_path)
-    verdict = verify("m.onnx", Path("m.onnx"), exact=True, worker=worker)
+    verdict = verify("m.onnx", Path("m.onnx"), exact=True, worker=worker, rungs=CPU_RUNGS)
     assert statuses(verdict) == {"contract": "passed", "reference": "passed", "ort-cpu": "passed"}
 
 

@@ -14,6 +14,32 @@ Triple = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
 @dataclass(frozen=True)
+class TrtOptions:
+    """What the user asks of TensorRT.
+
+    ``package`` is auto, tensorrt or tensorrt-rtx; ``compute_capability`` what to build for ("8.9", None: this
+    machine's GPU, else 8.9). ``min_shapes``, ``opt_shapes`` and ``max_shapes`` are specs such as ``x:1x3``; inputs
+    that they leave out get sizes derived from the model's symbols. ``target`` is the name of the product line that the
+    model is meant for. ``save_engine`` and ``timing_cache`` are files. ``timeout`` is in seconds, for parsing and for
+    building each, ``memory_mb`` bounds the child (None: three quarters of what is available). ``batch_sweep`` is the
+    greatest batch of the sweep, 0 for none.
+    """
+
+    package: Literal["auto", "tensorrt", "tensorrt-rtx"] = "auto"
+    compute_capability: str | None = None
+    min_shapes: tuple[str, ...] = ()
+    opt_shapes: tuple[str, ...] = ()
+    max_shapes: tuple[str, ...] = ()
+    target: str = ""
+    tf32: bool = False
+    save_engine: str = ""
+    timing_cache: str = ""
+    timeout: float = 300.0
+    memory_mb: int | None = None
+    batch_sweep: int = 0
+
+
+@dataclass(frozen=True)
 class Place:
     """Where in the ONNX model something is.
 

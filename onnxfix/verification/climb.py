@@ -13,6 +13,7 @@ import numpy as np
 
 from onnxfix import backends
 from onnxfix.backends import reference
+from onnxfix.backends.trt_types import TrtOptions
 from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.sandbox import Outcome, Worker
 from onnxfix.verification import plan
@@ -34,7 +35,8 @@ _ENOUGH = 3  # assignments at which a model of dynamic shape should have been co
 class Request:
     """All that a rung needs. ``shapes`` are symbols that the user fixed, ``given`` the user's own feeds;
     ``coarse`` names the half-precision type whose roundings a backend may take or leave; ``step`` and ``total``
-    are seconds."""
+    are seconds. ``trt`` is what was asked of TensorRT; ``inherit`` forgives the fixed model what the original fails
+    as well."""
 
     original: Path
     fixed: Path
@@ -48,6 +50,8 @@ class Request:
     coarse: str = ""
     step: float = 60.0
     total: float = 300.0
+    trt: TrtOptions = field(default_factory=TrtOptions)
+    inherit: bool = False
 
 
 @dataclass

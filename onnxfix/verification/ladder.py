@@ -13,10 +13,11 @@ from typing import Any
 import onnx
 
 from onnxfix.backends import reference
+from onnxfix.backends.trt_types import TrtOptions
 from onnxfix.errors import ModelError, UsageError
 from onnxfix.graph import wire
 from onnxfix.sandbox import Worker, one_line, shared
-from onnxfix.verification import plan
+from onnxfix.verification import plan, trt_build
 from onnxfix.verification.climb import REMOTE, Request, climb
 from onnxfix.verification.files import check_inputs, load_inputs
 from onnxfix.verification.signature import Signature, signature
@@ -28,7 +29,7 @@ __all__ = ["DEFAULT_RUNGS", "RUNGS", "FeedResult", "Limits", "RungResult", "Verd
 Contract = Callable[[onnx.ModelProto, onnx.ModelProto], list[str]]
 
 #: What runs when nothing else is asked for.
-DEFAULT_RUNGS = ("contract", "reference", "ort-cpu")
+DEFAULT_RUNGS = ("contract", "reference", "ort-cpu", "ort-cuda", "trt-build", "trt-gpu")
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ def verify(
     noise: Mapping[str, float] | None = None,
     limits: Limits | None = None,
     worker: Worker | None = None,
+    trt: TrtOptions | None = None,
+    inherit: bool = False,
 ) -> Verdict:
     """Compare a fixed model with its original, both given by path (external data lies beside each).
 
@@ -69,7 +72,9 @@ def verify(
     ``load_inputs`` or the feeds themselves; without it inputs are made from ``seed`` over a sweep of shapes, of
     which ``input_shapes`` fixes a part. ``rungs`` are the rungs to climb (None: DEFAULT_RUNGS and the required
     ones), ``require`` those that must pass. ``worker`` is a sandbox to use and leave
-    running; without it ``sandbox.shared`` is used, or one of its own where ``limits`` bound the memory.
+    running; without it ``sandbox.shared`` is used, or one of its own where ``limits`` bound the memory. ``trt`` is
+    what is asked of TensorRT. With ``inherit``, what the original fails as well is no fault of the fixed model: such
+    a rung says "failed" and does not count against it.
 
     Crashes, hangs and memory bombs of a model are results. Raises UsageError for rungs, shapes and inputs that do
     not fit, and ModelError when a model cannot be read.
@@ -95,6 +100,8 @@ def verify(
             noise=dict(noise or {}),
             shapes=_bound(known, input_shapes),
             given=_given(known, inputs),
+            trt=trt or TrtOptions(),
+            inherit=inherit,
         )
         results: list[RungResult] = []
         for name in RUNGS:
@@ -175,6 +182,8 @@ def _rung(name: str, request: Request, contract: Contract | None, limits: Limits
         return climb(replace(request, step=limits.reference_step, total=limits.reference_total), name)
     if name == "ort-cpu":
         return climb(replace(request, step=limits.step, total=limits.total), name)
+    if name == "trt-build":
+        return trt_build.climb(request)
     return RungResult(name, "skipped", "not available in this version of onnxfix")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from onnxfix.backends.trt_types import TrtBuild
 from onnxfix.verification.compare import Metrics
 from onnxfix.verification.plan import Feed
 
@@ -13,6 +14,10 @@ FeedStatus = Literal["identical", "within", "different", "not counted"]
 
 #: Rungs from the cheapest to the most telling.
 RUNGS = ("contract", "reference", "ort-cpu", "ort-cuda", "trt-build", "trt-network", "trt-gpu")
+#: Those that need neither a GPU nor TensorRT.
+CPU_RUNGS = RUNGS[:3]
+#: Those that compute nothing: what they prove says nothing about values.
+STATIC = ("contract", "trt-build")
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,9 @@ class RungResult:
     """One rung. ``reason`` is one line: what was proven, what differs, or why it was skipped.
 
     ``excluded`` are outputs in which the original differs from itself; ``notes`` what a reader should know
-    besides; ``seconds`` is wall-clock time.
+    besides; ``seconds`` is wall-clock time. ``informative`` are runs that inform and do not decide, such as the same
+    with TF32 on. ``builds`` are what TensorRT made of the original and, unless that is the same file, of the fixed
+    model. ``inherited``: it failed, and the original fails in the same way, so that no fix is to blame.
     """
 
     name: str
@@ -44,6 +51,14 @@ class RungResult:
     seed: int = 0
     exact: bool = False
     seconds: float = 0.0
+    informative: tuple[FeedResult, ...] = ()
+    builds: tuple[TrtBuild, ...] = ()
+    inherited: bool = False
+
+    @property
+    def refutes(self) -> bool:
+        """Whether it shows that the fixed model is worse than the original."""
+        return self.status == "failed" and not self.inherited
 
 
 @dataclass(frozen=True)
@@ -55,18 +70,22 @@ class Verdict:
 
     @property
     def failed(self) -> bool:
-        """A rung failed, or one that is required did not pass."""
+        """A rung refutes the fixed model, or one that is required did not pass."""
         passed = {rung.name for rung in self.rungs if rung.status == "passed"}
-        return any(rung.status == "failed" for rung in self.rungs) or not passed.issuperset(self.required)
+        return any(rung.refutes for rung in self.rungs) or not passed.issuperset(self.required)
 
     @property
     def passed(self) -> bool:
-        """Nothing failed and something was proven: a rung that executes the models passed, or ``contract`` where
-        no other was asked for. Neither ``passed`` nor ``failed``: it could not be checked."""
+        """Nothing failed and something was proven: a rung that executes the models passed, or one that does not
+        where no other was asked for. Neither ``passed`` nor ``failed``: it could not be checked."""
         if self.failed:
             return False
-        executed = [rung for rung in self.rungs if rung.name != "contract"] or self.rungs
+        executed = [rung for rung in self.rungs if rung.name not in STATIC] or self.rungs
         return any(rung.status == "passed" for rung in executed)
+
+    def rung(self, name: str) -> RungResult | None:
+        """The result of one rung; None where it was not climbed."""
+        return next((rung for rung in self.rungs if rung.name == name), None)
 
     @property
     def seconds(self) -> float:

@@ -1,0 +1,30 @@
+"""The engine file that the user asked for, built from the model that was proven."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from onnxfix.backends.trt_types import TrtBuild, TrtOptions
+from onnxfix.errors import OnnxfixError
+from onnxfix.graph import wire
+from onnxfix.verification.trt_build import builder
+
+
+def save_engine(model: Path, options: TrtOptions, known: TrtBuild) -> str:
+    """Build the model file once more, as in ``known``, and write the engine to ``options.save_engine``.
+
+    A build of its own: the rung's builds are of candidates too, of which most are never written. Returns the path.
+
+    Raises:
+        OnnxfixError: TensorRT does not build it this time, or the file cannot be written.
+    """
+    destination = Path(options.save_engine)
+    found = builder(options)
+    if isinstance(found, str):
+        raise OnnxfixError(f"{destination}: no engine was written: {found}")
+    with wire.temporary_beside(destination) as temporary:
+        done = found.build(model, known.profiles or None, save_engine=str(temporary.absolute()))
+        if not done.accepted:
+            raise OnnxfixError(f"{destination}: no engine was written: {done.reason}")
+        wire.replace(temporary, destination)
+    return str(destination)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from onnx import ModelProto
 
-from onnxfix import engine
-from onnxfix.backends.trt_types import TrtOptions
+from onnxfix import confirm, engine
+from onnxfix.backends.trt_types import TrtBuild, TrtOptions
 from onnxfix.errors import UsageError
 from onnxfix.graph import wire
 from onnxfix.graph.overlay import Model
@@ -50,28 +50,58 @@ def check(
 
     Raises:
         ModelError: the model cannot be read or makes no sense as a graph.
-        UsageError: a selector or the target does not exist.
+        UsageError: a selector or the target does not exist, or TensorRT is to be asked and is not there.
     """
     start = time.perf_counter()
     rules, aim = registry().choose(select, ignore), target_named(target)
+    asked = _asked(trt, aim)
     _say(progress, "reading")
     loaded = wire.load(source)
     model = _model(loaded, loaded.proto, aim)
     _say(progress, "checking")
     problems: list[str] = []
-    found = engine.check(model, rules, problems)
+    own = [finding_of(item) for item in engine.check(model, rules, problems)]
+    build, notes = _built(asked, loaded, progress)
+    problems.extend(confirm.trouble(build))
     nodes = sum(1 for _ in model.nodes())
     return Report(
         path=_name(loaded),
         command="check",
         target=aim.name,
-        findings=tuple(finding_of(item) for item in found),
+        headline=confirm.headline([build], asked=True) if build is not None else "",
+        findings=confirm.together(own, build, rules, registry().rules, problems),
+        build=build,
         nodes_before=nodes,
         nodes_after=nodes,
         seconds=time.perf_counter() - start,
         problems=tuple(dict.fromkeys(problems)),
+        notes=notes,
         model=loaded.proto,
     )
+
+
+def _asked(trt: TrtOptions | bool, aim: Target) -> TrtOptions | None:
+    """What ``check`` is to ask of TensorRT, which is made sure to be there before any work is done for nothing."""
+    if not trt:
+        return None
+    asked = replace(TrtOptions() if trt is True else trt, target=aim.name)
+    if asked.save_engine:
+        raise UsageError("check writes no engine: ask apply or verify for one")
+    confirm.insist(asked).close()
+    return asked
+
+
+def _built(
+    asked: TrtOptions | None, loaded: wire.Loaded, progress: Progress | None
+) -> tuple[TrtBuild | None, tuple[str, ...]]:
+    """What TensorRT makes of the model, and notes on who judged it."""
+    from onnxfix.prove import on_disk
+
+    if asked is None:
+        return None, ()
+    _say(progress, "asking TensorRT")
+    with ExitStack() as stack, closing(confirm.insist(asked)) as builder:
+        return confirm.ask(builder, on_disk(loaded, stack), loaded.proto), builder.notes()
 
 
 def apply(
@@ -150,6 +180,7 @@ def apply(
             notes=result.notes,
             model=result.proto,
         )
+        report = confirm.heard(report, rules, registry().rules)
         if asked.save_engine and result.verdict.passed:
             _say(progress, "building the engine")
             path = result.temporary or on_disk(loaded, stack)

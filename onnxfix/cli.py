@@ -390,6 +390,21 @@ def rules(select: Select = None, format: FormatOption = Format.text) -> None:
             print_lines(console(), rules_lines(chosen))
 
 
+@app.command()
+def doctor(format: FormatOption = Format.text) -> None:
+    """Say which rungs of the ladder this machine can run, why not the others, and what mends it."""
+    with _guard(format):
+        from onnxfix.doctor import examine
+        from onnxfix.render.doctor import diagnosis_json, show_diagnosis
+
+        found = examine()
+        if format is Format.json:
+            standard_output().write(diagnosis_json(found) + "\n")
+        else:
+            show_diagnosis(found)
+        raise typer.Exit(found.exit_code())
+
+
 def _run(
     models: list[Path],
     one: Callable[[Path, Callable[[str], None]], Report],

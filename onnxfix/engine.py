@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from onnx import GraphProto
 
@@ -13,6 +14,9 @@ from onnxfix.edits import rewired, touched
 from onnxfix.errors import EditError, ShadowedError
 from onnxfix.graph.overlay import Model, Node, UnknownAttribute, Value
 from onnxfix.rule import Fix, Match, Rule, Safety, Severity
+
+if TYPE_CHECKING:
+    from onnxfix.backends.trt_types import TrtBuild
 
 MAX_ROUNDS = 200
 """A model needs a handful; collapsing halves chains, so even long ones stay far below."""
@@ -76,7 +80,7 @@ Allow = Callable[[FixKey], bool]
 def check(model: Model, rules: Sequence[Rule], problems: list[str] | None = None) -> list[Found]:
     """All matches, ordered by rule code, then by place in the model. The model is not changed.
 
-    A rule that raises is reported in ``problems`` and the others go on.
+    A rule that raises is reported in ``problems`` and the others go on. Rules about builds are left out.
     """
     found: list[Found] = []
     by_op: dict[tuple[str, str], list[Rule]] = {}
@@ -87,7 +91,7 @@ def check(model: Model, rules: Sequence[Rule], problems: list[str] | None = None
                 found.extend(_run(rule, problems, scope, model))
         elif rule.per == "model":
             found.extend(_run(rule, problems, model))
-        else:
+        elif rule.per == "node":
             for key in rule.ops:
                 (everywhere if key == ("", "*") else by_op.setdefault(key, [])).append(rule)
     for node in model.nodes():
@@ -97,6 +101,12 @@ def check(model: Model, rules: Sequence[Rule], problems: list[str] | None = None
                 continue  # a local function that has a standard operator's name
             found.extend(_run(rule, problems, node, model))
     return sorted(found, key=lambda item: item.rule.code)
+
+
+def check_build(build: TrtBuild, rules: Sequence[Rule], problems: list[str] | None = None) -> list[Found]:
+    """All matches of the rules about builds, ordered by rule code, then as TensorRT said them."""
+    about = sorted((rule for rule in rules if rule.per == "build"), key=lambda rule: rule.code)
+    return [found for rule in about for found in _run(rule, problems, build)]
 
 
 def _run(rule: Rule, problems: list[str] | None, *arguments: object) -> Iterator[Found]:

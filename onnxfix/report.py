@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from onnxfix.rule import Severity
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from onnxfix.backends.trt_types import TrtBuild
     from onnxfix.verification.ladder import Verdict
 
 SCHEMA = 1
@@ -19,7 +21,11 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Finding:
-    """A hazard at a place. ``fix`` and ``safety`` are empty where there is no remedy."""
+    """A hazard at a place. ``fix`` and ``safety`` are empty where there is no remedy.
+
+    ``confirmed`` is what TensorRT itself said of the same thing at the same place, "" where it was not asked or said
+    nothing. ``pointer`` of a finding that is TensorRT's says which rule helps.
+    """
 
     code: str
     name: str
@@ -28,11 +34,13 @@ class Finding:
     message: str
     fix: str = ""
     safety: str = ""
+    confirmed: str = ""
+    pointer: str = ""
 
 
 @dataclass(frozen=True)
 class AppliedFix:
-    """A fix that is in the result."""
+    """A fix that is in the result. ``confirmed`` is what TensorRT said of the original at that place, if anything."""
 
     code: str
     name: str
@@ -42,6 +50,7 @@ class AppliedFix:
     fix: str
     safety: str
     round: int
+    confirmed: str = ""
 
 
 @dataclass(frozen=True)
@@ -61,16 +70,19 @@ class Report:
     ``findings`` are those that stand at the end (for ``check``: all); ``applied`` went away by a fix;
     ``withdrawn`` had a fix that failed verification. ``problems`` are faults of onnxfix or of a rule: the run is
     not to be trusted in full. ``notes`` is what a reader should know besides. ``verdict`` is None where nothing
-    was to be verified. ``model`` is the resulting ``ModelProto`` and not part of the JSON.
+    was to be verified. ``headline`` is TensorRT's word on the model, where that is news. ``build`` is what ``check``
+    had it build. ``model`` is the resulting ``ModelProto`` and not part of the JSON.
     """
 
     path: str
     command: str
     target: str
+    headline: str = ""
     findings: tuple[Finding, ...] = ()
     applied: tuple[AppliedFix, ...] = ()
     withdrawn: tuple[Withdrawn, ...] = ()
     verdict: Verdict | None = None
+    build: TrtBuild | None = None
     output: str = ""
     engine: str = ""
     changed: bool = False
@@ -81,6 +93,17 @@ class Report:
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     model: ModelProto | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def builds(self) -> tuple[TrtBuild, ...]:
+        """What TensorRT made of the original and, if that is another model, of the result; empty where not asked."""
+        rung = self.verdict.rung("trt-build") if self.verdict is not None else None
+        return rung.builds if rung is not None else (self.build,) if self.build is not None else ()
+
+    @property
+    def won(self) -> bool:
+        """Whether TensorRT did not build the original and does build the result."""
+        return len(self.builds) > 1 and not self.builds[0].accepted and self.builds[-1].accepted
 
     def to_json(self) -> dict[str, Any]:
         """The report as plain dicts, lists, strings, numbers and None."""
@@ -104,7 +127,7 @@ def plain(value: Any) -> Any:
     """Frozen dataclasses and tuples to dicts and lists, and numpy scalars to Python's."""
     if is_dataclass(value) and not isinstance(value, type):
         return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
         return [plain(item) for item in value]

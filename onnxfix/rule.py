@@ -55,6 +55,10 @@ class Match:
     ``node`` is the place; a finding about a graph input, an initializer or a whole graph names ``value`` or
     ``scope`` instead. ``reads`` lists what else the match relied on (constants, nodes further up), so that no
     other fix of the same round pulls it away. ``severity`` overrides the rule's.
+
+    A rule about builds knows no nodes: ``at`` is the place as text, ``around`` that of the main graph's node around
+    it, and ``about`` the codes of the rules that look for the same thing, the most telling first (empty: none does;
+    None: nobody knows).
     """
 
     message: str
@@ -64,10 +68,15 @@ class Match:
     fix: Fix | None = None
     severity: Severity | None = None
     reads: tuple[Node | Value, ...] = ()
+    at: str = ""
+    around: str = ""
+    about: tuple[str, ...] | None = None
 
     @property
     def place(self) -> str:
         """Graph path and name, as reports show it."""
+        if self.at:
+            return self.at
         if self.node is not None:
             return self.node.place
         if self.value is not None:
@@ -99,6 +108,7 @@ class Example:
 
 
 Generator = Callable[..., Iterator[Match]]
+Per = Literal["node", "scope", "model", "build"]
 
 
 @dataclass(frozen=True)
@@ -108,7 +118,7 @@ class Rule:
     code: str
     name: str
     generate: Generator
-    per: Literal["node", "scope", "model"]
+    per: Per
     ops: tuple[tuple[str, str], ...]
     safety: Safety | None
     severity: Severity
@@ -127,7 +137,7 @@ def rule(
     code: str,
     *,
     ops: Sequence[str] = (),
-    per: Literal["node", "scope", "model"] = "node",
+    per: Per = "node",
     safety: Safety | None = None,
     severity: Severity = Severity.WARNING,
     examples: Sequence[Example] = (),
@@ -140,7 +150,8 @@ def rule(
         ops: operators the rule looks at (``Cast``, ``com.microsoft::Gelu``); for ``per="node"`` only. ``"*"`` is
             every operator of every domain. Names without domain mean ONNX's own operators, never a local
             function that has the name.
-        per: what the generator is called with: ``(node, model)``, ``(scope, model)`` or ``(model)``.
+        per: what the generator is called with: ``(node, model)``, ``(scope, model)``, ``(model)``, or ``(build)``
+            with what TensorRT made of the model, a ``TrtBuild``.
         safety: of its fixes, None where it only detects; a match's own fix may say otherwise.
         severity: of its findings unless a match says otherwise.
         examples: its tests and documentation.

@@ -1,4 +1,4 @@
-"""What surrounds TensorRT: choice of package, profiles, places, and the lines around Polygraphy's runner."""
+"""What surrounds TensorRT: choice of package, profiles, places."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxfix.backends import Unsupported, trt_package, trt_run
+from onnxfix.backends import trt_package
 from onnxfix.backends.tensorrt import build
 from onnxfix.backends.trt_package import Choice, Gpu, Missing, choose
 from onnxfix.backends.trt_places import Layers, Places
@@ -167,45 +167,3 @@ def test_two_nodes_of_one_name_have_no_place(tmp_path: Path) -> None:
     assert places.of_label("n", "Neg").text == "y (n)"
     assert places.of_error(0, "n", "Relu").text == "a (n)"
     assert places.of_error(-1, "", "").text == ""
-
-
-# -------------------------------------------------------------------------------- the lines around the runner
-
-
-class FakeRunner:
-    """Behaves like Polygraphy's: one buffer for all inferences, and the device writes it when the stream is idle."""
-
-    def __init__(self, dtype: Any = np.float32, shape: tuple[int, ...] = (2,)) -> None:
-        self.buffer = np.full(shape, -1, dtype)
-        self.pending = 0.0
-        self.stream = SimpleNamespace(synchronize=self._settle)
-        kind = SimpleNamespace(name="FLOAT", itemsize=4)
-        self.engine = SimpleNamespace(get_tensor_dtype=lambda name: kind)
-        self.context = SimpleNamespace(get_tensor_shape=lambda name: (2,))
-
-    def _settle(self) -> None:
-        self.buffer[:] = self.pending
-
-    def infer(self, feed: dict[str, Any], **_: Any) -> dict[str, Any]:
-        self.pending = float(feed["x"].sum())
-        return {"y": self.buffer}
-
-
-def test_results_are_read_after_the_stream_is_idle_and_kept() -> None:
-    runner = FakeRunner()
-    found = [trt_run.infer(runner, {"x": np.full(2, size, np.float32)}) for size in (1, 2)]
-    assert [one["y"].tolist() for one in found] == [[2, 2], [4, 4]]
-
-
-@pytest.mark.parametrize("runner", [FakeRunner(np.float16), FakeRunner(shape=(1, 2))])
-def test_a_wrong_type_or_shape_is_not_passed_on(runner: FakeRunner) -> None:
-    with pytest.raises(Unsupported, match="output y"):
-        trt_run.infer(runner, {"x": np.zeros(2, np.float32)})
-
-
-def test_a_result_that_is_no_array_is_not_passed_on() -> None:
-    runner = FakeRunner()
-    runner.buffer = cast(Any, SimpleNamespace(__setitem__=None))
-    runner.stream = SimpleNamespace(synchronize=lambda: None)
-    with pytest.raises(Unsupported, match="numpy has no such type"):
-        trt_run.infer(runner, {"x": np.zeros(2, np.float32)})

@@ -19,7 +19,7 @@ from onnxfix import backends
 from onnxfix.backends import ort, reference
 from onnxfix.verification.compare import identical
 
-BOTH = sorted(backends.BACKENDS)
+BOTH = ["ort-cpu", "reference"]
 
 
 def save(folder: Path, model: onnx.ModelProto | str, name: str = "m.onnx") -> str:

@@ -513,10 +513,10 @@ def test_given_shapes(run: Verify) -> None:
 
 def test_required_rungs(run: Verify) -> None:
     assert run(ADD, require=["ort-cpu"]).passed
-    verdict = run(ADD, require=["trt-gpu"])
+    verdict = run(ADD, require=["trt-network"])
     assert (verdict.failed, verdict.passed) == (True, False)
-    assert rung(verdict, "trt-gpu").status == "skipped"
-    assert rung(verdict, "trt-gpu").reason == "not available in this version of onnxfix"
+    assert rung(verdict, "trt-network").status == "skipped"
+    assert rung(verdict, "trt-network").reason == "not available in this version of onnxfix"
     assert run(UNKNOWN_OP, require=["ort-cpu"]).failed
     with pytest.raises(UsageError, match="no rung ort; the rungs are contract, reference, ort-cpu, ort-cuda"):
         run(ADD, require=["ort"])

@@ -1,7 +1,8 @@
 """The oracles that execute a model, one file each; each is imported lazily and each may be absent.
 
 A backend is a module with ``missing() -> str | None`` (why it cannot be used here, in one line) and
-``load(path) -> Session``. ``load`` and ``Session.run`` execute foreign code: call them in the sandbox.
+``load(path) -> Session``. ``load`` and ``Session.run`` execute foreign code: call them in the sandbox. A session may
+say in ``places`` how many nodes each execution provider took.
 """
 
 from __future__ import annotations
@@ -10,11 +11,19 @@ import importlib
 from typing import Any, Protocol, cast
 
 #: Rung of the verification ladder -> module of the backend that executes it.
-BACKENDS = {"reference": "onnxfix.backends.reference", "ort-cpu": "onnxfix.backends.ort"}
+BACKENDS = {
+    "reference": "onnxfix.backends.reference",
+    "ort-cpu": "onnxfix.backends.ort",
+    "ort-cuda": "onnxfix.backends.ort_cuda",
+}
 
 
 class Unsupported(Exception):
     """The backend cannot do this, and that is nobody's mistake: ``str`` says what, in one line."""
+
+
+class Broken(Exception):
+    """The device failed in a way that outlasts the call: what this process computes on it later means nothing."""
 
 
 class Session(Protocol):
@@ -35,6 +44,9 @@ def missing(name: str) -> str | None:
     return cast("str | None", importlib.import_module(BACKENDS[name]).missing())
 
 
-def load(name: str, path: str) -> Session:
-    """Load the model file (external data is found beside it). Raises whatever the backend raises."""
-    return cast(Session, importlib.import_module(BACKENDS[name]).load(path))
+def load(name: str, path: str, **options: Any) -> Session:
+    """Load the model file (external data is found beside it), with the options of that backend's ``load``.
+
+    Raises whatever the backend raises.
+    """
+    return cast(Session, importlib.import_module(BACKENDS[name]).load(path, **options))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib.util
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -43,23 +44,36 @@ def missing() -> str | None:
 
 def load(path: str, threads: int = 1) -> OrtSession:
     """Load a model file. One thread makes sums come out the same each time. Raises ORT's exceptions."""
-    return OrtSession(path, threads)
+    return OrtSession(path, session_options(threads), ["CPUExecutionProvider"])
+
+
+def session_options(threads: int = 1) -> Any:
+    """``onnxruntime.SessionOptions`` for comparing models: no optimisation, and no word on stderr."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    ort.set_default_logger_severity(4)
+    return options
 
 
 class OrtSession:
-    """An ``onnxruntime.InferenceSession`` that takes and returns every element type."""
+    """An ``onnxruntime.InferenceSession`` that takes and returns every element type.
 
-    def __init__(self, path: str, threads: int) -> None:
+    ``providers`` are names, or names with options, as ONNX Runtime takes them. It may leave one out without a word;
+    what it does not do here is to try again on the CPU when a provider raises.
+    """
+
+    def __init__(
+        self, path: str, options: Any, providers: Sequence[str | tuple[str, dict[str, str]]]
+    ) -> None:
         import onnxruntime as ort
 
-        options = ort.SessionOptions()
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.intra_op_num_threads = threads
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 4
-        ort.set_default_logger_severity(4)
         self._ort = ort
-        self._session = ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        self._session = ort.InferenceSession(path, options, providers=list(providers), enable_fallback=0)
         self._inputs = {meta.name: _element(meta.type) for meta in self._session.get_inputs()}
         # Overridable initializers are fed like inputs, but are listed apart.
         more = self._session.get_overridable_initializers()
@@ -159,6 +173,8 @@ def _from_ort(value: Any) -> npt.NDArray[Any] | None:
         return None
     name = _element(value.data_type()) or ""
     enum, bits = _EXOTIC[name]
+    if value.device_name().lower() != "cpu":  # its address means nothing to ctypes
+        raise Unsupported(f"onnxruntime left a {name} tensor on the device {value.device_name()}")
     dtype = onnx.helper.tensor_dtype_to_np_dtype(onnx.TensorProto.DataType.Value(enum))
     shape = tuple(value.shape())
     size = value.tensor_size_in_bytes()

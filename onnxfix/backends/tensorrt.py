@@ -11,76 +11,33 @@ from __future__ import annotations
 
 import re
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from onnxfix.backends import trt_profiles
+from onnxfix.backends import trt_files, trt_profiles
+from onnxfix.backends.trt_log import Heard, logger_of, text_of
 from onnxfix.backends.trt_package import DEFAULT_CAPABILITY, load, member, missing
-from onnxfix.backends.trt_places import Layers, Places
-from onnxfix.backends.trt_types import Issue, Place, Profile, Stage, TrtBuild
+from onnxfix.backends.trt_places import Layers, Places, own_words
+from onnxfix.backends.trt_types import Issue, Place, Profile, Severity, Stage, Status, TrtBuild
+from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.sandbox import Worker, note
 
 __all__ = ["attempt", "build", "missing"]
 
-_PARSING = re.compile(r"(?:Parsing node|Static check for parsing node): (.*) \[(\w+)\]\Z", re.S)
 #: The parser prefixes what it logs with its own source line.
-_ORIGIN = re.compile(r"\A(\w+\.cpp:\d+): ")
-#: "Resource temporarily unavailable" is what starting a thread ends with where its stack does not fit any more.
+_ORIGIN = re.compile(r"\A(\w+\.[ch]pp:\d+): ")
+#: "Resource temporarily unavailable" is what starting a thread ends with where its stack does not fit any more, and
+#: the last two are what loading libraries ends with.
 _MEMORY = re.compile(
-    r"bad_alloc|out of memory|failed to allocate|cannot allocate|OutOfMemory|Resource temporarily unavail",
+    r"bad_alloc|out of memory|failed to allocate|cannot allocate|OutOfMemory|Resource temporarily unavail"
+    r"|memory allocation|failed to map segment",
     re.I,
 )
-
-
-@dataclass
-class _Heard:
-    """A message as it came: severity, text, and what the parser was at (label, operator)."""
-
-    severity: str
-    text: str
-    at: tuple[str, str]
-
-
-@dataclass
-class _Ear:
-    """What TensorRT's logger has heard since the last ``listen``."""
-
-    messages: list[_Heard] = field(default_factory=list)
-    at: tuple[str, str] = ("", "")
-    lines: int = 0
-
-    def listen(self) -> None:
-        self.messages, self.at = [], ("", "")
-
-    def hear(self, severity: str, text: str) -> None:
-        self.lines += 1
-        if severity == "VERBOSE":
-            match = _PARSING.match(text)
-            if match is not None:
-                self.at = match[1], match[2]
-        elif severity in ("WARNING", "ERROR", "INTERNAL_ERROR"):
-            self.messages.append(_Heard(severity, text, self.at))
-
-
-#: TensorRT keeps the first logger that a process hands it and ignores all later ones: one for each package.
-_LOGGERS: dict[str, tuple[Any, _Ear]] = {}
-
-
-def _logger(trt: Any) -> tuple[Any, _Ear]:
-    if trt.__name__ not in _LOGGERS:
-        ear = _Ear()
-
-        class Log(trt.ILogger):  # type: ignore[misc]  # the base class is only known at run time
-            def __init__(self) -> None:
-                trt.ILogger.__init__(self)
-
-            def log(self, severity: Any, msg: str) -> None:
-                ear.hear(severity.name, msg)
-
-        _LOGGERS[trt.__name__] = Log(), ear
-    return _LOGGERS[trt.__name__]
+#: What the child says it is at: what was asked for is looked at, or what was built is written.
+_ASKED, _SAVING = "asked", "saving"
 
 
 def attempt(
@@ -97,7 +54,12 @@ def attempt(
 ) -> TrtBuild:
     """``build`` in a sandbox, whose crash, hang or lack of memory is a result too.
 
-    ``timeout`` is in seconds, for parsing and for building each; ``worker`` bounds the memory.
+    ``timeout`` is in seconds, for parsing and for building each; ``worker`` bounds the memory. Status "error" at no
+    stage: TensorRT could not be asked.
+
+    Raises:
+        UsageError: what was asked for does not fit the model or this TensorRT.
+        OnnxfixError: a file cannot be written.
     """
     outcome = worker.call(
         f"{__name__}:build",
@@ -113,11 +75,17 @@ def attempt(
     if outcome.ok:
         done: TrtBuild = outcome.value
         return done
-    stage: Stage = "build" if outcome.note == "build" else "parse"
-    doing = "the builder" if stage == "build" else "the parser"
-    told = f"{doing} {outcome.message}" if outcome.status != "error" else outcome.message
+    if outcome.status == "error" and outcome.note in (_ASKED, _SAVING):
+        raise (UsageError if outcome.note == _ASKED else OnnxfixError)(outcome.message)
+    stage: Stage = (
+        "parse" if outcome.note == "parse" else "build" if outcome.note in ("build", _SAVING) else ""
+    )
+    doing = {"parse": "the parser", "build": "the builder"}.get(stage, "TensorRT")
+    was = " was" if outcome.message.startswith("killed") else ""
+    told = f"{doing}{was} {outcome.message}" if outcome.status != "error" else outcome.message
+    status: Status = "error" if outcome.status == "ok" else outcome.status
     return TrtBuild(
-        status="error" if outcome.status == "ok" else outcome.status,
+        status="memory" if status in ("error", "crash") and _MEMORY.search(told) else status,
         stage=stage,
         errors=(Issue(stage, "error", told),),
         package=package,
@@ -145,15 +113,20 @@ def build(
             from the model's symbols; where those do not fit the model, larger ones are tried.
         tf32: allow TF32 in float32 convolutions and products.
         save_engine: a file to write the engine to.
-        timing_cache: a file to read timings from, if it exists, and to write them to.
+        timing_cache: a file to read timings from, if it exists, and to write them to; tensorrt-rtx has no use for it.
 
     Raises:
         ImportError: the package does not load.
-        UsageError: the compute capability is none that the package builds for.
+        UsageError: the compute capability is none that the package builds for, or the timing cache or the profiles
+            are of no use to it.
+        OnnxfixError: a file cannot be written.
         RuntimeError: TensorRT refuses to start here, or another logger was there first.
     """
+    # In TensorRT-RTX timing caches are no-ops since 1.2, and using one makes an ahead-of-time build look for a GPU
+    # ("Timing Cache Migration" in its documentation).
+    cache = Path(timing_cache) if timing_cache and package != "tensorrt-rtx" else None
     return _Run(load(package), path, package, compute_capability, tf32).run(
-        profiles, Path(save_engine) if save_engine else None, Path(timing_cache) if timing_cache else None
+        profiles, Path(save_engine) if save_engine else None, cache
     )
 
 
@@ -165,7 +138,7 @@ class _Run:
         self.aim = member(trt, capability) if package == "tensorrt-rtx" else None
         self.places = Places(path)
         self.layers: Layers | None = None
-        self.log, self.ear = _logger(trt)
+        self.log, self.ear = logger_of(trt)
         self.ear.listen()
         self.builder = trt.Builder(self.log)
         # Strongly typed: the graph's own types are the precision. From TensorRT 11 on there is nothing else.
@@ -180,6 +153,10 @@ class _Run:
     def run(
         self, profiles: Sequence[Profile] | None, save_engine: Path | None, timing_cache: Path | None
     ) -> TrtBuild:
+        if timing_cache is not None:
+            note(_ASKED)
+            self._timing_cache(self.builder.create_builder_config(), timing_cache)
+            self.ear.listen()
         note("parse")
         began, lines = time.perf_counter(), self.ear.lines
         parser = self.trt.OnnxParser(self.network, self.log)
@@ -197,22 +174,24 @@ class _Run:
             errors = self._parser_errors(parser) or self._issues("parse", "error")
             return replace(done, errors=errors or (Issue("parse", "error", "TensorRT gave no reason"),))
         self.ear.at = ("", "")
+        note(_ASKED)
+        plans = self._plans(profiles)
         note("build")
         began = time.perf_counter()
-        done = self._build(done, profiles, save_engine, timing_cache)
+        done = self._build(done, plans, save_engine, timing_cache)
         return replace(done, build_seconds=time.perf_counter() - began)
 
     def _build(
         self,
         done: TrtBuild,
-        profiles: Sequence[Profile] | None,
+        plans: Iterable[tuple[Profile, ...]],
         save_engine: Path | None,
         timing_cache: Path | None,
     ) -> TrtBuild:
         """Try profiles until one is accepted or refused for another reason; report the first otherwise."""
         first: TrtBuild | None = None
         tried = 0
-        for chosen in self._plans(profiles):
+        for chosen in plans:
             self.ear.listen()
             tried += 1
             found = self._once(replace(done, profiles=chosen), save_engine, timing_cache)
@@ -239,9 +218,9 @@ class _Run:
             config.set_compute_capability(self.aim, 0)
         if not self.tf32:
             config.clear_flag(self.trt.BuilderFlag.TF32)
-        cache = self._timing_cache(config, timing_cache)
+        cache = self._timing_cache(config, timing_cache) if timing_cache is not None else None
         for profile in done.profiles:
-            problem = self._add(config, profile)
+            problem = trt_profiles.add(self.builder, config, profile)
             if problem:
                 errors = self._issues("profile", "error") or (Issue("profile", "error", problem),)
                 return replace(done, stage="profile", errors=errors)
@@ -259,32 +238,15 @@ class _Run:
                 warnings=warnings,
                 errors=errors or (Issue("build", "error", "TensorRT built no engine and gave no reason"),),
             )
+        note(_SAVING)
         if save_engine is not None:
-            save_engine.write_bytes(engine)
+            trt_files.write(save_engine, engine)
         if cache is not None and timing_cache is not None:
-            timing_cache.write_bytes(cache.serialize())
+            trt_files.write(timing_cache, cache.serialize())
         return replace(done, status="accepted", stage="", warnings=warnings, engine_bytes=int(engine.nbytes))
 
-    def _timing_cache(self, config: Any, path: Path | None) -> Any:
-        if path is None:
-            return None
-        cache = config.create_timing_cache(path.read_bytes() if path.is_file() else b"")
-        config.set_timing_cache(cache, False)
-        return cache
-
-    def _add(self, config: Any, profile: Profile) -> str:
-        """Add a profile; returns what is wrong with it."""
-        made = self.builder.create_optimization_profile()
-        try:
-            for name, triple in profile.shapes.items():
-                made.set_shape(name, *triple)
-            for name, triple in profile.values.items():
-                made.set_shape_input(name, *triple)
-            if config.add_optimization_profile(made) >= 0:
-                return ""
-        except (TypeError, ValueError, RuntimeError) as error:
-            return " ".join(str(error).split())
-        return f"TensorRT takes no such profile: {dict(profile.shapes)} {dict(profile.values)}"
+    def _timing_cache(self, config: Any, path: Path) -> Any:
+        return trt_files.timing_cache(config, path, lambda: [one.text for one in self.ear.messages])
 
     # -- messages
 
@@ -293,51 +255,56 @@ class _Run:
 
     def _parser_errors(self, parser: Any) -> tuple[Issue, ...]:
         """All of the parser's errors. It stops at the first node that it refuses, so that is mostly one."""
-        found = []
+        found: list[Issue] = []
         for number in range(parser.num_errors):
             error = parser.get_error(number)
-            operator, index = str(error.node_operator() or ""), int(error.node())
-            label, at = self.ear.at
-            if at != operator:  # not the node that was being parsed: a check of the whole model
-                label = str(error.node_name() or "")
-            text, file = str(error.desc() or ""), str(error.file() or "")
-            place = self.places.of_error(index, label, operator)
-            if error.func() == "importInput":  # the parser gives the input's name for its own file's
-                place = Place(output=file, text=file)
+            text = text_of(error.desc)
             found.append(
                 Issue(
                     "parse",
                     "error",
-                    text,
-                    place if place.text else replace(self.places.of_tensor(text), operator=operator),
+                    own_words(text) or text,
+                    self._place(error, text),
                     code=error.code().name,
-                    source=f"{file}:{error.line()} {error.func()}",
+                    source=f"{error.file()}:{error.line()} {error.func()}",
                     stack=tuple(error.local_function_stack() or ()),
                 )
             )
-        return tuple(found)
+        counts = Counter(found)  # a check of each of two dilations says the same twice
+        return tuple(replace(one, count=count) for one, count in counts.items())
 
-    def _issues(self, stage: Stage, severity: str) -> tuple[Issue, ...]:
+    def _place(self, error: Any, text: str) -> Place:
+        """Where a parser error is."""
+        function, operator = str(error.func() or ""), str(error.node_operator() or "")
+        if function == "importInput":  # the parser gives the input's name for its own file's
+            return Place(output=str(error.file()), text=str(error.file()))
+        label, at = self.ear.at
+        if not operator and function == f"import{at}":  # it forgot the node that it was at
+            return self.places.of_label(label, at)
+        if at != operator:  # not the node that was being parsed: a check of the whole model
+            label = str(error.node_name() or "")
+        place = self.places.of_error(int(error.node()), label, operator)
+        return place if place.text else replace(self.places.of_tensor(text), operator=operator)
+
+    def _issues(self, stage: Stage, severity: Severity) -> tuple[Issue, ...]:
         """What the logger heard, each text once."""
-        found: dict[tuple[str, Place], Issue] = {}
-        for one in self.ear.messages:
-            if (one.severity == "WARNING") != (severity == "warning"):
-                continue
-            origin = _ORIGIN.match(one.text)
-            text = one.text[origin.end() :] if origin is not None else one.text
-            layer = self.layers.named_in(text) if stage != "parse" and self.layers is not None else ""
-            label, operator = one.at
-            if layer and self.layers is not None:
-                label, operator = self.layers.label(layer), ""
-            place = self.places.of_label(label, operator) if label else self.places.of_tensor(text)
-            issue = Issue(
-                stage,
-                "warning" if severity == "warning" else "error",
-                text,
-                place,
-                source=origin[1] if origin is not None else "",
-                layer=layer,
-            )
-            before = found.get((text, place))
-            found[text, place] = replace(issue, count=before.count + 1) if before is not None else issue
-        return tuple(found.values())
+        heard = [one for one in self.ear.messages if (one.severity == "WARNING") == (severity == "warning")]
+        telling = [one for one in heard if own_words(one.text)] or heard
+        found = Counter(self._issue(one, stage, severity) for one in telling)
+        return tuple(replace(one, count=count) for one, count in found.items())
+
+    def _issue(self, one: Heard, stage: Stage, severity: Severity) -> Issue:
+        origin = _ORIGIN.match(one.text)
+        text = one.text[origin.end() :] if origin is not None else one.text
+        source = origin[1] if origin is not None else ""
+        layer = self.layers.named_in(text) if stage != "parse" and self.layers is not None else ""
+        label, operator = one.at
+        if layer and self.layers is not None:
+            label, operator = self.layers.label(layer), ""
+        place = self.places.of_label(label, operator) if label else self.places.of_tensor(text)
+        bound = self.places.of_bound(text)
+        if bound.text:
+            place, layer = bound, ""
+        elif not place.text:
+            place = self.places.of_operation(text)
+        return Issue(stage, severity, own_words(text) or text, place, source=source, layer=layer)

@@ -21,11 +21,22 @@ from onnxfix.graph.overlay import Model, Node
 
 _STAMP = re.compile(r"\[ONNX Layer: (.*?)(?: \| .*)?\]", re.S)
 _UNNAMED = "node_of_"
-_SUBJECT = re.compile(
-    r"\b[Mm]ake sure (?:input|output) (.+?) has Int64 binding|\bUnused Input: (\S+)"
-    r"|\bTensor (\S+) (?:has datatype|is unused)|\bshape tensor (\S+) to be"
+_BOUND = re.compile(
+    r"\b[Mm]ake sure (?:input|output) (.+?) has Int64 binding|\bUnused Input: (\S+)|\bInput Tensor (\S+) is unused"
 )
+_SUBJECT = re.compile(r"\bTensor (\S+) has datatype|\bshape tensor (\S+) to be")
 _WEIGHTS = re.compile(r"[Ff]ailed to import initializer: (?!In node)(\S+)")
+_OPERATION = re.compile(r"\b(\w+) operation was not supported")
+#: Whatever fails where there is no GPU, TensorRT also says that: a trait of the machine, and no reason.
+_NO_GPU = re.compile(
+    r"\s*\[checkMacros\.cpp::catchCudaError::\d+\] Error Code \d+: Cuda Runtime "
+    r"\(In catchCudaError at \S+ \(cudaError (?:35|100): [^()]*\)\)"
+)
+
+
+def own_words(text: str) -> str:
+    """TensorRT's words without what it adds of a missing GPU; "" where it says nothing else."""
+    return _NO_GPU.sub("", text).strip()
 
 
 class Places:
@@ -110,11 +121,26 @@ class Places:
         text = f"{where} ({node.name})" if node.name and node.name != output else where
         return Place(index, node.name, node.op_type, output, text)
 
+    def of_operation(self, text: str) -> Place:
+        """The node of the operator that a message without a layer names, if the model has just one of them."""
+        match = _OPERATION.search(text)
+        found = [n for n in self._nodes if n.op_type == match[1]] if match is not None else []
+        return self._of(found[0], self._index.get(id(found[0].proto), -1)) if len(found) == 1 else Place()
+
+    def of_bound(self, text: str) -> Place:
+        """The input or output that a message is about, whatever node the parser is at or layers are called."""
+        return self.of_tensor(text) if _BOUND.search(text) else Place()
+
     def of_tensor(self, text: str) -> Place:
         """The tensor that a message without a node names: an input, an output or an initializer."""
-        match = _SUBJECT.search(text) or _WEIGHTS.search(text)
+        match = _BOUND.search(text) or _SUBJECT.search(text) or _WEIGHTS.search(text)
         name = next((group for group in match.groups() if group), "") if match is not None else ""
         return Place(output=name, text=name)
+
+
+#: Where a message names a layer, from the surest to the loosest.
+_LOOSE = r"(?<![\w/.]){}(?![\w/])"
+_NAMED = (r"Layer {}(?![\w/.])", r"(?:\A|\. ){}: ", r"(?:ForeignNode\[|\.\.\.){}(?![\w/])", _LOOSE)
 
 
 class Layers:
@@ -137,14 +163,9 @@ class Layers:
     def named_in(self, text: str) -> str:
         """The layer that the builder's message is about; "" where it names none."""
         mentioned = [name for name in self._labels if name and name in text]
-        for sure in (
-            r"Layer {}(?![\w/.])",
-            r"(?:ForeignNode\[|\.\.\.){}(?![\w/])",
-            r"(?<![\w/.]){}(?![\w/])",
-        ):
+        for sure in _NAMED:
             found = [name for name in mentioned if re.search(sure.format(re.escape(name)), text)]
-            # A short name may be any word of the message unless the word "Layer" stands before it.
-            found = [name for name in found if len(name) > 3 or "Layer" in sure or "Foreign" in sure]
+            found = [name for name in found if len(name) > 3 or sure != _LOOSE]  # a short one may be any word
             if found:
                 return max(found, key=len)
         return ""

@@ -8,7 +8,6 @@ the exporter froze must not pass for a dynamic one by chance.
 
 from __future__ import annotations
 
-import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,9 +15,10 @@ from typing import Any
 
 import onnx
 
-from onnxfix.backends.trt_types import Profile, Triple
+from onnxfix.backends.trt_types import Profile, Sizes, Triple
+from onnxfix.errors import UsageError
+from onnxfix.graph import dimnames
 
-Sizes = tuple[int, int, int]
 BASE: Sizes = (1, 3, 8)
 #: For heights and widths: TensorRT builds an image network for 3x3 pixels too, of which its convolutions leave nothing.
 SPATIAL: Sizes = (32, 64, 128)
@@ -62,11 +62,15 @@ def candidates(
     """Profiles to try, in order; none for a static model. ``given`` fixes a part or all of it.
 
     ``graph`` tells what shape tensors are used for. A later profile is worth trying only if ``unfit`` says so.
+
+    Raises:
+        UsageError: a ``strict`` profile has values for an input whose values TensorRT does not ask for.
     """
+    given = Profile() if given is None else given
+    _no_stray_values(inputs, given)
     needed = [one for one in inputs if one.dynamic or one.is_shape_tensor]
     if not needed:
         return
-    given = given or Profile()
     bound = _bound(inputs, given)
     symbols = [dim for one in inputs for dim in one.dims if isinstance(dim, str)]
     leading = {one.dims[0] for one in inputs if one.dims}
@@ -83,6 +87,18 @@ def candidates(
             yield profile
 
 
+def _no_stray_values(inputs: Sequence[NetInput], given: Profile) -> None:
+    """A profile of a user's must not be taken for half of what it says; other profiles hold values just in case."""
+    for one in inputs if given.strict else ():
+        if one.name in given.values and one.name not in given.shapes and not one.is_shape_tensor:
+            shape = "x".join(map(str, one.dims)) or "scalar"
+            told = "x".join(map(str, given.values[one.name][1]))
+            raise UsageError(
+                f"input {one.name} is no shape tensor to TensorRT: its profile takes the shape {shape}, "
+                f"not values {told}"
+            )
+
+
 def _spatial(inputs: Sequence[NetInput]) -> set[int | str]:
     """Symbols that look like heights and widths: two or more dynamic dimensions behind batch and channels."""
     found: set[int | str] = set()
@@ -93,14 +109,29 @@ def _spatial(inputs: Sequence[NetInput]) -> set[int | str]:
     return found
 
 
+def add(builder: Any, config: Any, profile: Profile) -> str:
+    """Add a profile to TensorRT's configuration; returns what is wrong with it, "" for nothing."""
+    made = builder.create_optimization_profile()
+    try:
+        for name, triple in profile.shapes.items():
+            made.set_shape(name, *triple)
+        for name, triple in profile.values.items():
+            made.set_shape_input(name, *triple)
+        if config.add_optimization_profile(made) >= 0:
+            return ""
+    except (TypeError, ValueError, RuntimeError) as error:
+        return " ".join(str(error).split())
+    return f"TensorRT takes no such profile: {dict(profile.shapes)} {dict(profile.values)}"
+
+
 def unfit(texts: Sequence[str]) -> bool:
     """Whether TensorRT's errors say that sizes of the profile do not fit."""
     return any(_UNFIT.search(text) for text in texts)
 
 
 def _bound(inputs: Sequence[NetInput], given: Profile) -> dict[str, Sizes]:
-    """Sizes of symbols that the given shapes fix."""
-    found: dict[str, Sizes] = {}
+    """Sizes of symbols that are given, and that the given shapes fix."""
+    found = dict(given.symbols)
     for one in inputs:
         triple = given.shapes.get(one.name)
         if triple is not None and all(len(shape) == len(one.dims) for shape in triple):
@@ -121,7 +152,8 @@ def _profile(
         if one.dynamic:
             shapes[one.name] = given.shapes.get(one.name) or _shape(one.dims, sizes)
     chosen = {*given.shapes, *given.values}
-    return Profile(shapes, values, derived=any(one.name not in chosen for one in needed))
+    derived = given.derived or any(one.name not in chosen for one in needed)
+    return Profile(shapes, values, derived=derived)
 
 
 def _shape(dims: Sequence[int | str], sizes: Mapping[str, Sizes]) -> Triple:
@@ -138,30 +170,8 @@ def _size(dim: str, sizes: Mapping[str, Sizes]) -> Sizes:
 
 def evaluate(dim: str, sizes: Mapping[str, int]) -> int:
     """The size of the dimension ``dim``; its own, where it is no arithmetic on other names of ``sizes``."""
-    others = {name: size for name, size in sizes.items() if name != dim}
-    try:
-        value = _evaluate(ast.parse(dim, mode="eval").body, others)
-    except (SyntaxError, KeyError, ZeroDivisionError, ValueError, RecursionError):
-        return sizes[dim]
-    return max(0, value)
-
-
-def _evaluate(node: ast.expr, sizes: Mapping[str, int]) -> int:
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        return node.value
-    if isinstance(node, ast.Name):
-        return sizes[node.id]
-    if isinstance(node, ast.BinOp):
-        left, right = _evaluate(node.left, sizes), _evaluate(node.right, sizes)
-        if isinstance(node.op, ast.Add):
-            return left + right
-        if isinstance(node.op, ast.Sub):
-            return left - right
-        if isinstance(node.op, ast.Mult):
-            return left * right
-        if isinstance(node.op, (ast.FloorDiv, ast.Div)):
-            return left // right
-    raise KeyError(ast.dump(node))
+    found = dimnames.evaluate(dim, {name: size for name, size in sizes.items() if name != dim})
+    return sizes[dim] if found is None else found
 
 
 # ------------------------------------------------------------------------------- values of shape tensors

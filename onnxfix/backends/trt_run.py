@@ -1,61 +1,239 @@
-"""Execute an engine on a GPU, through Polygraphy's ``TrtRunner`` (NVIDIA's own; it serves both packages).
+"""Execute engines on a GPU, through Polygraphy's ``TrtRunner`` (NVIDIA's own; it serves both packages).
 
-Call it in a sandbox. Whoever develops this without a GPU that TensorRT serves has executed no engine with it.
+Call it in a sandbox, and not in the one that builds: TensorRT keeps the first logger of a process, and Polygraphy
+brings its own. Whoever develops this without a GPU that TensorRT serves has executed no engine with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import logging
+import math
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from onnxfix.backends import Unsupported
 from onnxfix.backends.trt_package import select_for_polygraphy
+from onnxfix.errors import OnnxfixError
+from onnxfix.sandbox import one_line
 
 Arrays = dict[str, Any]
 
+#: TensorRT's name of an element type -> numpy's type. What is missing has less than a byte for an element.
+_DTYPES: dict[str, Any] = {
+    "FLOAT": np.float32,
+    "HALF": np.float16,
+    "BF16": ml_dtypes.bfloat16,
+    "FP8": ml_dtypes.float8_e4m3fn,
+    "E8M0": ml_dtypes.float8_e8m0fnu,
+    "INT64": np.int64,
+    "INT32": np.int32,
+    "INT8": np.int8,
+    "UINT8": np.uint8,
+    "BOOL": np.bool_,
+}
+_LONGEST = 600  # characters of TensorRT's reason: it names the function that it failed in, twice
 
-def run(engine: str, feeds: Sequence[Mapping[str, Any]], *, package: str) -> list[Arrays]:
-    """Outputs of the engine file for each feed (input name -> array), as arrays of their own.
+
+class EngineError(OnnxfixError):
+    """An engine that does not load or run; ``str`` is TensorRT's reason, in its own words and on one line."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What a model or an engine gave for one feed.
+
+    ``outputs``: name -> array. ``unread``: name of an output that could not be read -> why. ``error``: why there is
+    nothing at all. ``broken``: the process is of no use any more.
+    """
+
+    outputs: Arrays = field(default_factory=dict)
+    unread: dict[str, str] = field(default_factory=dict)
+    error: str = ""
+    broken: bool = False
+
+
+class _Ear(logging.Handler):
+    """Keeps errors. Polygraphy logs what TensorRT says as errors, and as critical what it raises itself."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno == logging.ERROR:
+            self.texts.append(" ".join(record.getMessage().split()))
+
+    def reason(self) -> str:
+        """What was heard. TensorRT reports one cause from each function on its way out: once is enough."""
+        causes: dict[str, str] = {}
+        for text in self.texts:
+            causes.setdefault(text.rpartition("(")[2], text)
+        return one_line("; ".join(causes.values()), _LONGEST)
+
+
+_EAR = _Ear()
+_RUNNERS: dict[str, Any] = {}
+
+
+def load(name: str, path: str, *, package: str) -> str:
+    """Load the engine file and keep it as ``name``, ready to run; returns why that is impossible, else "".
+
+    ``package`` is the one that built it: a process serves one package only.
+    """
+    try:
+        with _reasons(package):
+            from polygraphy.backend.trt import EngineFromBytes, TrtRunner
+
+            if name in _RUNNERS:
+                _RUNNERS.pop(name).deactivate()
+            runner = TrtRunner(EngineFromBytes(Path(path).read_bytes()))
+            activate(runner)
+            _RUNNERS[name] = runner
+    except EngineError as error:
+        return str(error)
+    return ""
+
+
+def activate(runner: Any) -> None:
+    """Activate a runner, with the CUDA runtime that pip installed where Polygraphy finds none.
+
+    Polygraphy looks in the folder that pip's packages had up to CUDA 12; from 13 on it is ``nvidia/cu13/lib``.
 
     Raises:
-        Unsupported: an output has a type that numpy has not.
-        Exception: Polygraphy's, with TensorRT's reason in its log: there is no GPU, or not one that it serves.
+        EngineError: there is no CUDA runtime.
+        Exception: Polygraphy's.
     """
+    try:
+        runner.activate()
+    except OSError:
+        folders = [path for entry in sys.path for path in Path(entry, "nvidia").glob("cu[0-9]*/lib")]
+        known = os.environ.get("LD_LIBRARY_PATH", "")
+        os.environ["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, [known, *map(str, folders)]))
+        try:
+            runner.activate()
+        except OSError as error:
+            raise EngineError(
+                f"Polygraphy finds no CUDA runtime ({error}): pip install nvidia-cuda-runtime, or "
+                "nvidia-cuda-runtime-cu12 for CUDA 12"
+            ) from error
+
+
+def run(name: str, feed: Mapping[str, Any], *, package: str) -> Ran:
+    """Execute the engine that was loaded as ``name`` on a feed (input name -> array).
+
+    Raises:
+        KeyError: none was.
+    """
+    runner = _RUNNERS[name]
+    try:
+        with _reasons(package):
+            return infer(runner, feed)
+    except Unsupported as error:
+        return Ran(error=str(error))
+    except EngineError as error:
+        return Ran(
+            error=str(error), broken=True
+        )  # CUDA repeats an error of the device for the rest of the process
+
+
+def drop() -> None:
+    """Let go of the engines and of their memory on the GPU."""
+    while _RUNNERS:
+        _RUNNERS.popitem()[1].deactivate()
+
+
+@contextlib.contextmanager
+def _reasons(package: str) -> Iterator[None]:
+    """Turn what Polygraphy raises, which is mostly "see the log", into what the log says.
+
+    Raises:
+        EngineError: with TensorRT's reason, or the exception's text where it gave none.
+    """
+    try:
+        _listen(package)
+        yield
+    except Unsupported:
+        raise
+    except Exception as error:
+        raise EngineError(_EAR.reason() or one_line(error)) from error
+
+
+def _listen(package: str) -> None:
     select_for_polygraphy(package)
-    from polygraphy.backend.trt import EngineFromBytes, TrtRunner
+    from polygraphy.logger import G_LOGGER
 
-    with TrtRunner(EngineFromBytes(Path(engine).read_bytes())) as runner:
-        return [infer(runner, feed) for feed in feeds]
+    G_LOGGER.letter = G_LOGGER.colors = False
+    G_LOGGER.use_python_logging_system = True
+    logger = logging.getLogger("Polygraphy")
+    logger.propagate = False
+    logger.addHandler(_EAR)  # the same one a second time is not added
+    _EAR.texts.clear()
 
 
-def infer(runner: Any, feed: Mapping[str, Any]) -> Arrays:
+def infer(runner: Any, feed: Mapping[str, Any]) -> Ran:
     """One inference. The results are read after the stream has come to rest, and copied.
 
-    Polygraphy returns views of buffers that the next inference overwrites; a copy made before the stream is idle
-    may hold what was there before.
+    Polygraphy returns views of buffers that the next inference overwrites or frees; a copy made before the stream is
+    idle may hold what was there before. They are asked for as bytes, since Polygraphy gives up all outputs where one
+    has a type that numpy does not know itself (bfloat16); for the same reason the check of inputs is ours.
 
     Raises:
-        Unsupported: an output is no numpy array, or its type or shape is not what the engine says.
+        Unsupported: the engine wants an input that the feed does not have, or not in that type.
     """
-    given = {name: np.ascontiguousarray(value).reshape(np.shape(value)) for name, value in feed.items()}
-    found = runner.infer(given, check_inputs=True, copy_outputs_to_host=True)
+    names = [runner.engine.get_tensor_name(number) for number in range(runner.engine.num_io_tensors)]
+    taken = [name for name in names if runner.engine.get_tensor_mode(name).name == "INPUT"]
+    given = {name: _given(runner.engine, name, feed) for name in taken}
+    found = runner.infer(given, check_inputs=False, copy_outputs_to_host=True, return_raw_buffers=True)
     runner.stream.synchronize()
-    return {name: _own(runner, name, value) for name, value in found.items()}
+    outputs: Arrays = {}
+    unread: dict[str, str] = {}
+    for name, value in found.items():
+        try:
+            outputs[name] = _read(runner, name, value)
+        except Unsupported as error:
+            unread[name] = str(error)
+    return Ran(outputs, unread)
 
 
-def _own(runner: Any, name: str, value: Any) -> Any:
-    if not isinstance(value, np.ndarray):
-        raise Unsupported(f"output {name} comes back as {type(value).__name__}: numpy has no such type")
-    kind = runner.engine.get_tensor_dtype(name)
-    size = kind.itemsize * value.size
-    if value.nbytes != size:
+def _dtype(engine: Any, name: str) -> np.dtype[Any]:
+    kind = engine.get_tensor_dtype(name).name
+    if kind not in _DTYPES:
+        raise Unsupported(f"{name} is {kind} in the engine, which has no whole bytes")
+    dtype: np.dtype[Any] = np.dtype(_DTYPES[kind])
+    return dtype
+
+
+def _given(engine: Any, name: str, feed: Mapping[str, Any]) -> Any:
+    """An input as the engine takes it. TensorRT has no float64: its parser makes float32 of that."""
+    if name not in feed:
+        raise Unsupported(f"the engine wants an input {name}, which the model has not")
+    dtype, array = _dtype(engine, name), np.asarray(feed[name])
+    if (array.dtype.name, dtype.name) == ("float64", "float32"):
+        with np.errstate(over="ignore"):
+            array = array.astype(np.float32)
+    if array.dtype != dtype:
+        raise Unsupported(f"input {name} is {dtype.name} in the engine and {array.dtype.name} in the model")
+    return np.ascontiguousarray(array).reshape(array.shape)  # it makes vectors of scalars
+
+
+def _read(runner: Any, name: str, value: Any) -> Any:
+    """An output's bytes and shape as an array of the engine's type."""
+    dtype, shape, raw = _dtype(runner.engine, name), tuple(value.shape), value.array
+    size = dtype.itemsize * math.prod(shape)
+    if not isinstance(raw, np.ndarray) or raw.nbytes != size:
+        what = f"{raw.nbytes} bytes" if isinstance(raw, np.ndarray) else f"a {type(raw).__name__}"
         raise Unsupported(
-            f"output {name} is {kind.name} in the engine ({size} bytes) and {value.dtype} in numpy"
+            f"{name} comes back as {what}, where {dtype.name} of shape {shape} has {size} bytes"
         )
-    shape = tuple(runner.context.get_tensor_shape(name))
-    if -1 not in shape and shape != value.shape:  # -1: the data decide, and only the runner knows
-        raise Unsupported(f"output {name} has shape {shape} in the engine and {value.shape} in numpy")
-    return value.copy()
+    wanted = tuple(runner.context.get_tensor_shape(name))
+    if -1 not in wanted and wanted != shape:  # -1: the data decide, and only the runner knows
+        raise Unsupported(f"{name} has shape {wanted} in the engine and comes back with {shape}")
+    return raw.reshape(-1).copy().view(dtype).reshape(shape)

@@ -9,6 +9,8 @@ from typing import Any, Literal
 Stage = Literal["", "parse", "profile", "build"]
 Status = Literal["accepted", "refused", "crash", "timeout", "memory", "error"]
 Severity = Literal["error", "warning"]
+#: The least, the usual and the greatest size of one dimension.
+Sizes = tuple[int, int, int]
 #: The least, the usual and the greatest of something, each as long as a shape or a flattened value.
 Triple = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
@@ -76,13 +78,22 @@ class Issue:
     layer: str = ""
     count: int = 1
 
-    def __str__(self) -> str:
-        """``place: operator: text``, on one line."""
+    @property
+    def words(self) -> str:
+        """``operator: text``, on one line."""
         words = " ".join(self.text.split())
         if words in ("", "false"):  # the parser's way to say that it knows no such operator
             words = f"{words} ({self.code} at {self.source})".strip()
-        where = self.place.text or (f"layer {self.layer}" if self.layer else "")
-        return ": ".join(part for part in (where, self.place.operator, words) if part)
+        return f"{self.place.operator}: {words}" if self.place.operator else words
+
+    @property
+    def where(self) -> str:
+        """The place, else the layer, else ""."""
+        return self.place.text or (f"layer {self.layer}" if self.layer else "")
+
+    def __str__(self) -> str:
+        """``place: operator: text``, on one line."""
+        return f"{self.where}: {self.words}" if self.where else self.words
 
 
 @dataclass(frozen=True)
@@ -90,15 +101,19 @@ class Profile:
     """An optimisation profile: input name -> (min, opt, max).
 
     ``shapes`` holds shapes of inputs with dynamic dimensions, ``values`` flattened values of shape tensors (inputs
-    whose values TensorRT must know when it builds). ``derived`` says that no user chose it.
+    whose values TensorRT must know when it builds). ``symbols`` bounds the sizes of symbolic dimensions (name ->
+    min, opt, max) in inputs that ``shapes`` leaves out; a profile that was used has none. ``derived`` says that no
+    user chose it; ``strict``, that a user did, and that an input with values only must be a shape tensor.
     """
 
     shapes: Mapping[str, Triple] = field(default_factory=dict)
     values: Mapping[str, Triple] = field(default_factory=dict)
     derived: bool = False
+    symbols: Mapping[str, Sizes] = field(default_factory=dict)
+    strict: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.shapes or self.values)
+        return bool(self.shapes or self.values or self.symbols)
 
     @staticmethod
     def of_feeds(feeds: Sequence[Mapping[str, Any]]) -> Profile:
@@ -140,9 +155,10 @@ def spread(rows: Sequence[Sequence[int]], usual: Sequence[int]) -> Triple:
 class TrtBuild:
     """What TensorRT's parser and builder made of one model. No engine was executed for any of it.
 
-    ``stage`` is where it was refused or died ("" when accepted). ``layers`` counts the imported network's layers by
-    kind, as far as the parser came. ``profiles`` are the optimisation profiles that were used, the first that was
-    tried where none was accepted; ``attempts`` counts the profiles tried. ``engine_bytes`` is 0 without an engine.
+    ``stage`` is where it was refused or died ("" when accepted, or when it did not come to parsing). ``layers``
+    counts the imported network's layers by kind, as far as the parser came. ``profiles`` are the optimisation
+    profiles that were used, the first that was tried where none was accepted; ``attempts`` counts the profiles tried.
+    ``engine_bytes`` is 0 without an engine.
     """
 
     status: Status
@@ -163,6 +179,11 @@ class TrtBuild:
     def accepted(self) -> bool:
         """Whether an engine was built."""
         return self.status == "accepted"
+
+    @property
+    def judged(self) -> bool:
+        """Whether TensorRT came to look at the model; if not, nothing here says anything about it."""
+        return self.status != "error" or self.stage != ""
 
     @property
     def layer_count(self) -> int:

@@ -7,7 +7,7 @@ may hold escape sequences and line breaks, so the whole report is made printable
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from itertools import groupby
 from typing import IO, Any, cast
@@ -15,6 +15,9 @@ from typing import IO, Any, cast
 from rich.console import Console
 from rich.text import Text
 
+from onnxfix.backends.trt_types import Issue
+from onnxfix.confirm import flag
+from onnxfix.render.builds import build_lines
 from onnxfix.render.stream import output, printable
 from onnxfix.report import AppliedFix, Finding, Report
 from onnxfix.verification.verdict import RungResult
@@ -38,6 +41,8 @@ def render_report(report: Report, *, quiet: bool = False, verbose: bool = False)
         yield Text.assemble((title, "bold"), "  ", _outcome(report))
     else:
         yield Text.assemble((report.path, "bold"), f"  {_headline(report)}")
+    if report.won and report.headline:
+        yield Text(f"  before: {report.builds[0].reason}")
     if not quiet:
         yield from _findings(report.findings, verbose)
         yield from _applied(report.applied, verbose)
@@ -45,6 +50,8 @@ def render_report(report: Report, *, quiet: bool = False, verbose: bool = False)
             yield Text.assemble(
                 ("  withdrawn ", "bold red"), f"{item.code} at {item.place}: {item.fix}: {item.reason}"
             )
+        if report.build is not None and verbose:
+            yield from (Text(f"  {line}") for line in build_lines([report.build]))
         yield from _rungs(report, verbose)
     for problem in report.problems:
         yield Text.assemble(("  problem ", "bold red"), f"{problem} (a fault of onnxfix or of the rule)")
@@ -59,6 +66,10 @@ def _printable(value: Any) -> Any:
         return printable(value)
     if isinstance(value, tuple):
         return tuple(_printable(item) for item in value)
+    if isinstance(value, Issue):  # TensorRT's line breaks are no attempt to forge lines
+        value = replace(value, text=" ".join(value.text.split()))
+    if isinstance(value, Mapping):
+        return {_printable(key): _printable(item) for key, item in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
         strings = {f.name: _printable(getattr(value, f.name)) for f in fields(value) if f.init}
         return replace(value, **strings)
@@ -79,7 +90,7 @@ DIFFERS = "the result did not verify"
 def _unverified(report: Report) -> str:
     """Why a verdict is not "passed": a rung showed a difference, or one that was required did not run, or none did."""
     rungs = report.verdict.rungs if report.verdict is not None else ()
-    if any(rung.status == "failed" for rung in rungs):
+    if any(rung.refutes for rung in rungs):
         return DIFFERS
     passed = {rung.name for rung in rungs if rung.status == "passed"}
     missing = [name for name in (report.verdict.required if report.verdict else ()) if name not in passed]
@@ -99,7 +110,8 @@ def _headline(report: Report) -> str:
             *([f"{len(report.withdrawn)} withdrawn"] if report.withdrawn else []),
             f"{report.nodes_before} → {report.nodes_after} nodes",
         ]
-    return f"{', '.join(words)}  (target {report.target}, {report.seconds:.1f} s)"
+    told = f"{report.headline}; " if report.headline else ""
+    return f"{told}{', '.join(words)}  (target {report.target}, {report.seconds:.1f} s)"
 
 
 def _s(items: Sequence[object]) -> str:
@@ -114,16 +126,22 @@ def _findings(findings: Sequence[Finding], verbose: bool) -> Iterator[Text]:
             yield Text.assemble(
                 "    ",
                 (item.severity, _STYLE.get(item.severity, "")),
-                f" {item.place}: {item.message}{_remedy(item)}",
+                f" {item.place}: {item.message}{_confirmed(item, verbose)}{_remedy(item)}",
             )
         yield from _more(len(items), verbose)
 
 
-def _remedy(item: Finding) -> str:
-    if not item.fix:
+def _confirmed(item: Finding | AppliedFix, verbose: bool) -> str:
+    if not item.confirmed:
         return ""
-    flag = {"numeric": ", --numeric-fixes", "unsafe": ", --unsafe-fixes"}.get(item.safety, "")
-    return f" [fix: {item.fix} ({item.safety}{flag})]"
+    words = f": {item.confirmed}" if verbose and item.confirmed not in item.message else ""
+    return f" (confirmed by TensorRT{words})"
+
+
+def _remedy(item: Finding) -> str:
+    if item.pointer:
+        return f" [{item.pointer}]"
+    return f" [fix: {item.fix} ({item.safety}{flag(item.safety)})]" if item.fix else ""
 
 
 def _more(count: int, verbose: bool) -> Iterator[Text]:
@@ -138,7 +156,7 @@ def _applied(applied: Sequence[AppliedFix], verbose: bool) -> Iterator[Text]:
         yield Text.assemble(("  fixed ", "green"), (code, "bold"), f" {name} ({len(items)})")
         for item in items if verbose else items[:SHOWN]:
             level = "" if item.safety == "exact" else f" ({item.safety})"
-            yield Text(f"    {item.place}: {item.fix}{level}")
+            yield Text(f"    {item.place}: {item.fix}{level}{_confirmed(item, verbose)}")
         yield from _more(len(items), verbose)
 
 
@@ -158,6 +176,7 @@ def _details(rung: RungResult) -> Iterator[str]:
         reason = "as above" if feed.reason in said else feed.reason
         said.add(feed.reason)
         yield f"{feed.label}: {feed.status}{f': {reason}' if feed.reason else ''}"
+    yield from build_lines(rung.builds)
     if rung.excluded:
         yield f"not compared, the original differs from itself: {', '.join(rung.excluded)}"
     yield from rung.notes
@@ -185,6 +204,8 @@ def render_summary(reports: Sequence[Report], errors: Sequence[tuple[str, str]])
     left = sum(len(report.findings) for report in reports)
     failed = [r for r in reports if r.verdict is not None and not r.verdict.passed]
     words = [f"{len(reports) + len(errors)} models", f"{fixed} fixed", f"{left} findings left"]
+    won = sum(report.won for report in reports)
+    words += [f"{won} that TensorRT refused and now accepts"] if won else []
     words += [f"{len(failed)} not verified"] if failed else []
     words += [f"{len(errors)} unreadable"] if errors else []
     yield Text(", ".join(words), style="bold")

@@ -14,12 +14,13 @@ import numpy as np
 from onnxfix import backends
 from onnxfix.backends import reference
 from onnxfix.backends.trt_types import TrtOptions
-from onnxfix.errors import OnnxfixError, UsageError
+from onnxfix.errors import UsageError
 from onnxfix.sandbox import Outcome, Worker
-from onnxfix.verification import plan
+from onnxfix.verification import cuda, plan
+from onnxfix.verification.compare import Metrics
 from onnxfix.verification.inputs import Kind, make_inputs
 from onnxfix.verification.plan import Feed
-from onnxfix.verification.remote import Ran
+from onnxfix.verification.remote import Ran, ran_of
 from onnxfix.verification.signature import Assignment, Signature
 from onnxfix.verification.verdict import FeedResult, RungResult
 
@@ -27,6 +28,7 @@ REMOTE = "onnxfix.verification.remote"
 #: Kinds of data to try, one after the other, when the original refuses the one that was planned.
 _MILDER: tuple[Kind, ...] = ("small", "ones", "zeros")
 _DEATHS = 3
+_REFUSED = "the original fails: "
 _SEARCH = 60.0  # seconds to look for inputs that the original takes
 _ENOUGH = 3  # assignments at which a model of dynamic shape should have been compared
 
@@ -62,6 +64,8 @@ class _Progress:
     excluded: set[str] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
     verdict: RungResult | None = None  # set as soon as the rung is decided
+    wobble: list[Metrics] = field(default_factory=list)  # how the original differs from itself
+    placed: tuple[str, ...] = ()  # on the GPU: which nodes ran there
     deaths: int = 0  # of the child, by the original: it is not asked for ever
     generation: int = -1  # of the worker's child that holds the models
 
@@ -75,13 +79,20 @@ class _Progress:
 
 
 def climb(request: Request, name: str) -> RungResult:
-    """Climb the rung ``name``, "reference" or "ort-cpu"."""
+    """Climb the rung ``name``: "reference", "ort-cpu" or "ort-cuda".
+
+    On ort-cuda ``request.exact`` adds the feeds that put a claim of identical bits to the test, and no more: CUDA
+    chooses its kernels by shape, so that what is exact on paper may differ there in the last bits.
+    """
     reason = backends.missing(name)
     if reason is None and name == "reference":
         reason = _too_large(request)
+    if reason is None and name == "ort-cuda":
+        reason = cuda.unavailable(request.worker, request.step)
     if reason is not None:
         return RungResult(name, "skipped", reason)
-    return _Climber(request, name).climb()
+    result = _Climber(request, name).climb()
+    return cuda.informed(request, result) if name == "ort-cuda" else result
 
 
 def _too_large(request: Request) -> str | None:
@@ -98,7 +109,7 @@ def _elements(known: Signature, assignment: Assignment) -> int:
 
 class _Climber:
     def __init__(self, request: Request, name: str) -> None:
-        self.request, self.name = request, name
+        self.request, self.name, self.gpu = request, name, name == "ort-cuda"
         self.seen = _Progress()
         self.deadline = time.monotonic() + request.total
 
@@ -115,26 +126,40 @@ class _Climber:
 
     def _load(self) -> None:
         request = self.request
-        outcome = request.worker.call(
-            f"{REMOTE}:load",
-            timeout=request.step,
+        outcome, ran = self._call(
+            "load",
             backend=self.name,
             original=str(request.original),
             fixed=str(request.fixed),
+            options={"guarded": True} if self.gpu else {},
         )
         self.seen.generation = request.worker.generation
-        ran = _ran(outcome)
         if ran.stage == "original":
             self._decide("skipped", f"the original cannot be loaded: {ran.error}")
         elif ran.stage == "fixed" and outcome.status == "timeout" and self.name == "reference":
             self._decide("skipped", f"the fixed model takes too long to load: {ran.error}")
+        elif ran.stage and ran.unsupported:
+            self._decide("skipped", f"the fixed model cannot be loaded here: {ran.error}")
         elif ran.stage:
             self._decide("failed", f"the original loads, the fixed model does not: {ran.error}")
+        elif self.gpu and cuda.on_cpu_alone(ran.places):
+            self._decide("skipped", cuda.placed(ran.places))
+        elif self.gpu:
+            self.seen.placed = (cuda.placed(ran.places),)
+
+    def _call(self, function: str, **arguments: Any) -> tuple[Outcome, Ran]:
+        """Call the child. One whose device failed is ended: every later call in it would fail, whatever the model."""
+        outcome = self.request.worker.call(f"{REMOTE}:{function}", timeout=self.request.step, **arguments)
+        ran = ran_of(outcome)
+        if ran.broken:
+            self.request.worker.close()
+        return outcome, ran
 
     def _decide(self, status: Any, reason: str) -> None:
         seen = self.seen
+        notes = (*seen.notes, *seen.placed)
         self.seen.verdict = RungResult(
-            self.name, status, reason, tuple(seen.feeds), tuple(sorted(seen.excluded)), tuple(seen.notes)
+            self.name, status, reason, tuple(seen.feeds), tuple(sorted(seen.excluded)), notes
         )
 
     # -- feeds
@@ -221,27 +246,28 @@ class _Climber:
             self._load()  # the last feed cost us the child
             if seen.verdict is not None:
                 return False
-        outcome = request.worker.call(
-            f"{REMOTE}:run",
-            timeout=request.step,
+        outcome, ran = self._call(
+            "run",
             feed=values,
-            again=request.known.drawn is not None or (self.name == "ort-cpu" and not seen.counted()),
+            again=request.known.drawn is not None or (self.name != "reference" and not seen.counted()),
             drawn=request.known.drawn or (),
-            exact=request.exact,
+            exact=request.exact and not self.gpu,
             noise=request.noise,
             coarse=request.coarse,
             skip=tuple(seen.excluded),
+            repeats=not self.gpu,
         )
-        ran = _ran(outcome)
         if ran.stage == "original":
-            seen.deaths += not outcome.ok
-            seen.feeds.append(FeedResult(label, feed, "not counted", f"the original fails: {ran.error}"))
+            seen.deaths += not outcome.ok or ran.broken
+            seen.feeds.append(FeedResult(label, feed, "not counted", f"{_REFUSED}{ran.error}"))
             return False
-        if ran.stage == "fixed" and outcome.status == "timeout" and self.name == "reference":
-            # The evaluator's time says nothing about the model: not proven, and not refuted.
+        late = outcome.status == "timeout" and self.name == "reference"
+        if ran.stage == "fixed" and (late or ran.unsupported):
+            # The evaluator's time and the GPU's size say nothing about the model: not proven, and not refuted.
             seen.feeds.append(FeedResult(label, feed, "not counted", f"the fixed model: {ran.error}"))
             return False
         seen.excluded.update(ran.unstable)
+        seen.wobble.extend(ran.wobble)
         if ran.stage:
             self._fail(label, feed, ran, f"the original runs, the fixed model does not: {ran.error}")
             return True
@@ -249,6 +275,9 @@ class _Climber:
 
     def _judge(self, label: str, feed: Feed | None, ran: Ran) -> bool:
         wrong = [metric for metric in ran.metrics if metric.agreement == "different"]
+        if self.gpu and feed is not None and all(cuda.overflows(metric, feed) for metric in wrong) and wrong:
+            self.seen.feeds.append(FeedResult(label, feed, "not counted", cuda.OVERFLOWS, ran.metrics))
+            return False
         if wrong:
             first = wrong[0]
             reason = (
@@ -286,7 +315,9 @@ class _Climber:
             how = "identical" if all(one.status == "identical" for one in counted) else "within tolerance"
             shapes = len(seen.sizes())
             over = f" over {shapes} shapes" if shapes > 1 else ""
-            refusals = f"; the original refused {len(news)} more" if news else ""
+            original = all(one.reason.startswith(_REFUSED) for one in news)
+            more = f"the original refused {len(news)} more" if original else f"{len(news)} more do not count"
+            refusals = f"; {more}" if news else ""
             self._decide("passed", f"{how} on {len(counted)} feed{'s' * (len(counted) > 1)}{over}{refusals}")
         else:
             why = [one.reason for one in refused] or seen.notes or ["there was no time for a single run"]
@@ -301,6 +332,7 @@ class _Climber:
             seen.notes.append(f"{len(news)} of {len(seen.feeds)} feeds do not count: {news[0].reason}")
         if time.monotonic() > self.deadline:
             seen.notes.append("stopped when the time was up")
+        seen.notes.extend(cuda.wobbles(seen.wobble))
         if seen.excluded:
             names = ", ".join(sorted(seen.excluded))
             seen.notes.append(f"not compared, since the original differs from itself: {names}")
@@ -309,15 +341,6 @@ class _Climber:
 def _is_empty(result: FeedResult) -> bool:
     """Whether the feed had a dimension of size 0; that a model takes no empty tensors is no news."""
     return result.feed is not None and 0 in result.feed.assignment.values()
-
-
-def _ran(outcome: Outcome) -> Ran:
-    """What a call came to; a death is laid at the door of the model that ran."""
-    if outcome.ok:
-        return outcome.value  # type: ignore[no-any-return]
-    if outcome.status == "error":  # what the models do wrong comes back as a Ran
-        raise OnnxfixError(f"verification itself failed, which is a bug of onnxfix: {outcome.message}")
-    return Ran(outcome.note if outcome.note in ("original", "fixed") else "original", outcome.message)
 
 
 def _values(index: tuple[int, ...] | None, values: tuple[str, str] | None) -> str:

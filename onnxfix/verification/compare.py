@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -47,7 +49,8 @@ class Metrics:
 
     ``mismatches`` counts elements that are not bit-identical (every NaN equals every NaN, -0.0 is not 0.0);
     ``max_abs`` and ``max_rel`` are over pairs of finite values; ``first`` is the index of the first element that
-    is out of tolerance, or else not identical, with its two values as text.
+    is out of tolerance, or else not identical, with its two values as text. ``scale`` is the original's largest finite
+    magnitude, 0 where nothing differs.
     """
 
     name: str
@@ -61,6 +64,17 @@ class Metrics:
     max_rel: float = 0.0
     first: tuple[int, ...] | None = None
     values: tuple[str, str] | None = None
+    scale: float = 0.0
+
+    @property
+    def relative(self) -> float:
+        """``max_abs`` as a share of ``scale``: unlike ``max_rel`` it says something where values near 0 differ."""
+        return self.max_abs / self.scale if self.scale else math.inf if self.max_abs else 0.0
+
+
+def largest(metrics: Iterable[Metrics], *, relative: bool = False) -> Metrics | None:
+    """The output with the largest error, absolute or as a share of its scale; None where there is no output."""
+    return max(metrics, key=lambda one: one.relative if relative else one.max_abs, default=None)
 
 
 def tolerance_for(dtype: str, noise: float = 0.0, coarse: str = "") -> Tolerance:
@@ -242,6 +256,7 @@ def _judge(
         size = np.where(finite, np.abs(a), 0.0)
         known["max_abs"] = float(distance.max())
         known["max_rel"] = float(np.max(np.divide(distance, size, out=np.zeros_like(size), where=size > 0)))
+        known["scale"] = float(size.max())
     total = original.size
     if exact:
         reason = f"{known['mismatches']:,} of {total:,} elements are not bit-identical"

@@ -16,7 +16,8 @@ from onnxfix.verification.signature import Assignment, Input, Signature
 _MIXED = (3, 5, 7, 4, 6)
 #: Sizes for dimensions that a model wants larger (an image, a window), tried in this order.
 _GROWN = (4, 8, 16, 32, 64, 128, 224)
-_SHAPE = re.compile(r"\[\s*(?:\d+(?:\s*[,x]\s*\d+)*)?\s*\]|\d+(?:\s*[,x]\s*\d+)*|(?=,|$)", re.ASCII)
+_NUMBERS = r"-?\d+(?:\s*[,x]\s*-?\d+)*"
+_SHAPE = re.compile(rf"\[\s*(?:{_NUMBERS})?\s*\]|{_NUMBERS}|(?=,|$)", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -36,16 +37,19 @@ class Feed:
         return f"{sizes + '; ' if sizes else ''}{self.kind} values; seed {self.seed}{more}"
 
 
-def parse_shapes(specs: Sequence[str] | str, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
+def parse_shapes(
+    specs: Sequence[str] | str, names: Sequence[str], *, signed: bool = False
+) -> dict[str, tuple[int, ...]]:
     """Read shapes of inputs: ``x:[1,3]``, ``x:1,3``, ``x:1x3``, one or several in a text, separated by commas.
 
-    ``names`` are the model's inputs; a name may itself hold a colon. ``x:[]`` and ``x:`` are scalars.
+    ``names`` are the model's inputs; a name may itself hold a colon. ``x:[]`` and ``x:`` are scalars. ``signed``
+    allows negative numbers: the text may hold values.
     Raises UsageError for an unknown input, one given twice, or a text that is no shape.
     """
     found: dict[str, tuple[int, ...]] = {}
     for spec in [specs] if isinstance(specs, str) else specs:
         pairs = _match(spec.strip(), 0, sorted(names, key=len, reverse=True))
-        if pairs is None:
+        if pairs is None or not (signed or all(size >= 0 for _, shape in pairs for size in shape)):
             raise UsageError(
                 f"cannot read the input shape '{spec}': write name:[1,3], name:1,3 or name:1x3;"
                 f" the model's inputs are {', '.join(names) or 'none'}"
@@ -69,7 +73,7 @@ def _match(text: str, start: int, names: Sequence[str]) -> list[tuple[str, tuple
                 continue
             if _SHAPE.fullmatch(text, at, end) is None and end != at:
                 continue
-            shape = tuple(int(number) for number in re.findall(r"\d+", text[at:end]))
+            shape = tuple(int(number) for number in re.findall(r"-?\d+", text[at:end]))
             if end == len(text):
                 return [(name, shape)]
             rest = _match(text, end + 1, names)
@@ -99,7 +103,18 @@ def bind_shapes(known: Signature, shapes: Mapping[str, Sequence[int]]) -> Assign
                 raise UsageError(f"input {name} has size {dim} in dimension {axis}, got shape {list(shape)}")
             if isinstance(dim, str) and known.size(dim, {}) is None and bound.setdefault(dim, size) != size:
                 raise UsageError(f"dimension {dim} of input {name} is {size}, but {bound[dim]} elsewhere")
+    _agree(known, shapes, bound)
     return bound
+
+
+def _agree(known: Signature, shapes: Mapping[str, Sequence[int]], bound: Assignment) -> None:
+    """Sizes of dimensions such as ``past + 1`` must be what the other sizes make them."""
+    for name, shape in shapes.items():
+        for dim, size in zip(known[name].dims or (), shape, strict=False):
+            others = {symbol: other for symbol, other in bound.items() if symbol != dim}
+            due = known.size(dim, others) if isinstance(dim, str) else None
+            if due is not None and due != size:
+                raise UsageError(f"dimension {dim} of input {name} is {size}, and should be {due}")
 
 
 def assignments(known: Signature, fixed: Mapping[str, int]) -> list[Assignment]:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from onnxfix import backends
-from onnxfix.sandbox import note, one_line
-from onnxfix.verification.compare import Metrics, compare, identical
+from onnxfix.errors import OnnxfixError
+from onnxfix.sandbox import Outcome, note, one_line
+from onnxfix.verification.compare import Metrics, compare
 
 
 @dataclass
@@ -26,13 +27,40 @@ _STATE = _State()
 
 @dataclass(frozen=True)
 class Ran:
-    """What came of one feed. ``stage`` and ``error``: who failed and how; else both are empty."""
+    """What came of loading, or of one feed. ``stage`` and ``error``: who failed and how; else both are empty.
+
+    ``unsupported``: nobody's mistake. ``broken``: the process is of no use any more. ``places``: for the original and
+    the fixed model, how many nodes each execution provider took, where the backend says so.
+    """
 
     stage: str = ""
     error: str = ""
     metrics: tuple[Metrics, ...] = ()
     unstable: tuple[str, ...] = ()  # outputs in which the original differs from itself
     seconds: float = 0.0  # of the original's run
+    unsupported: bool = False
+    broken: bool = False
+    places: tuple[Mapping[str, int] | None, ...] = ()
+    wobble: tuple[Metrics, ...] = ()  # where it differs from itself within tolerance
+
+
+def ran_of(outcome: Outcome) -> Ran:
+    """What a call of ``load`` or ``run`` came to; a death is laid at the door of the model that ran.
+
+    Raises:
+        OnnxfixError: verification itself failed.
+    """
+    if outcome.ok:
+        return outcome.value  # type: ignore[no-any-return]
+    if outcome.status == "error":  # what the models do wrong comes back as a Ran
+        raise OnnxfixError(f"verification itself failed, which is a bug of onnxfix: {outcome.message}")
+    return Ran(outcome.note if outcome.note in ("original", "fixed") else "original", outcome.message)
+
+
+def _failed(stage: str, error: Exception, seconds: float = 0.0) -> Ran:
+    unsupported, broken = isinstance(error, backends.Unsupported), isinstance(error, backends.Broken)
+    text = str(error) if unsupported or broken else one_line(error)
+    return Ran(stage, text, seconds=seconds, unsupported=unsupported, broken=broken)
 
 
 def check(path: str) -> str:
@@ -51,20 +79,27 @@ def drop() -> None:
     _STATE.original = _STATE.fixed = None
 
 
-def load(backend: str, original: str, fixed: str) -> Ran:
-    """Load both models, dropping what was loaded before."""
+def load(
+    backend: str,
+    original: str,
+    fixed: str,
+    *,
+    options: Mapping[str, Any] | None = None,
+    fixed_options: Mapping[str, Any] | None = None,
+) -> Ran:
+    """Load both models, dropping what was loaded before. The options are those of the backend's ``load``."""
     drop()
     note("original")
     try:
-        _STATE.original = backends.load(backend, original)
+        _STATE.original = backends.load(backend, original, **(options or {}))
     except Exception as error:
-        return Ran("original", one_line(error))
+        return _failed("original", error)
     note("fixed")
     try:
-        _STATE.fixed = backends.load(backend, fixed)
+        _STATE.fixed = backends.load(backend, fixed, **(fixed_options or {}))
     except Exception as error:
-        return Ran("fixed", one_line(error))
-    return Ran()
+        return _failed("fixed", error)
+    return Ran(places=tuple(getattr(one, "places", None) for one in (_STATE.original, _STATE.fixed)))
 
 
 def run(
@@ -76,43 +111,49 @@ def run(
     noise: Mapping[str, float],
     skip: tuple[str, ...],
     coarse: str = "",
+    repeats: bool = True,
 ) -> Ran:
     """Run both models on ``feed`` and compare outputs, except those in ``skip``.
 
     ``again``: run the original once more to see which outputs differ from themselves. ``drawn`` are outputs that
-    hang on a random operator: a rare draw may come out the same twice, so their values may differ.
+    hang on a random operator: a rare draw may come out the same twice, so their values may differ. ``repeats``: the
+    backend gives the same bits each time, unless something is random; else an output may differ from itself within
+    tolerance, for sums are not always done in the same order.
     """
     original, fixed = _STATE.original, _STATE.fixed
     if original is None or fixed is None:
         return Ran("load", "the models are not loaded")
     note("original")
     began = time.perf_counter()
+    itself: dict[str, tuple[Metrics, ...]] = {}
     try:
         expected = original.run(feed)
         seconds = time.perf_counter() - began
-        unstable = set(skip) | (_unstable(original, feed, expected) if again else set())
+        if again:
+            pairs = zip(original.outputs, expected, original.run(feed), strict=True)
+            itself = {n: compare(n, a, b, exact=repeats, coarse=coarse) for n, a, b in pairs}
     except Exception as error:
-        return Ran("original", one_line(error))
+        return _failed("original", error)
+    unstable = {*skip, *(name for name, parts in itself.items() if any(map(_differs, parts)))}
+    wobble = tuple(part for parts in itself.values() for part in parts if part.agreement == "within")
     note("fixed")
     try:
         found = dict(zip(fixed.outputs, fixed.run(feed), strict=True))
     except Exception as error:
-        return Ran("fixed", one_line(error), seconds=seconds)
+        return _failed("fixed", error, seconds)
     note("compare")
     metrics = _compare(original.outputs, expected, found, unstable, exact, noise, coarse)
     unstable |= {
         name
         for name, metric in ((metric.name.split("[")[0], metric) for metric in metrics)
-        if name in drawn and metric.agreement == "different" and not metric.reason.startswith("has type")
+        if name in drawn and _differs(metric) and not metric.reason.startswith("has type")
     }
     metrics = tuple(metric for metric in metrics if metric.name.split("[")[0] not in unstable)
-    return Ran("", "", metrics, tuple(sorted(unstable)), seconds)
+    return Ran("", "", metrics, tuple(sorted(unstable)), seconds, wobble=wobble)
 
 
-def _unstable(session: backends.Session, feed: dict[str, Any], expected: list[Any]) -> set[str]:
-    second = session.run(feed)
-    pairs = zip(session.outputs, expected, second, strict=True)
-    return {name for name, one, other in pairs if not identical(one, other)}
+def _differs(metric: Metrics) -> bool:
+    return metric.agreement == "different"
 
 
 def _compare(

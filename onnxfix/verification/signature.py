@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import ast
-import operator
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -14,20 +11,11 @@ from typing import Any
 import onnx
 
 from onnxfix.errors import ModelError
+from onnxfix.graph import dimnames
 from onnxfix.verification.flow import Dim, Flow, Role, dims_of
 from onnxfix.verification.operands import HARMLESS
 
 Assignment = dict[str, int]
-
-_PLAIN = re.compile(r"[A-Za-z_][\w.]*\Z")
-_OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.FloorDiv: operator.floordiv,
-    ast.Div: operator.floordiv,
-    ast.Mod: operator.mod,
-}
 
 
 @dataclass(frozen=True)
@@ -102,27 +90,18 @@ class Signature:
     @cached_property
     def _declared(self) -> frozenset[str]:
         dims = (dim for one in self.inputs for dim in one.dims or ())
-        return frozenset(dim for dim in dims if isinstance(dim, str) and _PLAIN.match(dim))
+        return frozenset(dim for dim in dims if isinstance(dim, str) and dimnames.names(dim) is None)
 
     def _free(self, dim: str) -> tuple[str, ...]:
-        tree = None if _PLAIN.match(dim) else _parse(dim)
-        if tree is None:
-            return (dim,)
-        names = tuple(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
+        names = dimnames.names(dim)
         # "batch-size" is a name, "past + 1" and "past - length" are expressions when `past` is a dimension.
-        return names if any(name in self._declared for name in names) else (dim,)
+        return names if names and any(name in self._declared for name in names) else (dim,)
 
     def size(self, dim: Dim, assignment: Mapping[str, int]) -> int | None:
         """The size of a dimension under an assignment; None when the assignment does not tell."""
         if dim is None or isinstance(dim, int):
             return dim
-        if dim in assignment:
-            return assignment[dim]
-        tree = _parse(dim)
-        try:
-            return max(0, _evaluate(tree.body, assignment)) if tree is not None else None
-        except (KeyError, ZeroDivisionError):
-            return None
+        return assignment[dim] if dim in assignment else dimnames.evaluate(dim, assignment)
 
 
 def signature(model: onnx.ModelProto | Path | str) -> Signature:
@@ -148,28 +127,6 @@ def _input(value: onnx.ValueInfoProto, default: onnx.TensorProto | None) -> Inpu
     elem = tensor.tensor_type.elem_type if tensor.HasField("tensor_type") else 0
     short = kind.removesuffix("_type").replace("sparse_tensor", "sparse")
     return Input(value.name, short, elem, named if dims is not None else None, default, inner)
-
-
-def _parse(text: str) -> ast.Expression | None:
-    try:
-        tree = ast.parse(text, mode="eval")
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    allowed = (ast.Expression, ast.BinOp, ast.Name, ast.Constant, ast.operator, ast.expr_context)
-    nodes = list(ast.walk(tree))
-    fine = all(isinstance(node, allowed) for node in nodes) and all(
-        type(node.value) is int for node in nodes if isinstance(node, ast.Constant)
-    )
-    return tree if fine and all(type(n.op) in _OPERATORS for n in nodes if isinstance(n, ast.BinOp)) else None
-
-
-def _evaluate(node: ast.expr, assignment: Mapping[str, int]) -> int:
-    if isinstance(node, ast.Constant):
-        return int(str(node.value))
-    if isinstance(node, ast.BinOp):
-        left, right = _evaluate(node.left, assignment), _evaluate(node.right, assignment)
-        return _OPERATORS[type(node.op)](left, right)
-    return assignment[node.id if isinstance(node, ast.Name) else ""]
 
 
 def _known_strings(model: onnx.ModelProto) -> list[str]:

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from onnxfix import targets
-from onnxfix.backends import tensorrt, trt_package
+from onnxfix.backends import tensorrt, trt_files, trt_package
 from onnxfix.backends.trt_package import Choice, Missing
+from onnxfix.backends.trt_run import Ran
 from onnxfix.backends.trt_types import Profile, TrtBuild, TrtOptions
 from onnxfix.errors import UsageError
-from onnxfix.sandbox import Worker, shared
+from onnxfix.sandbox import Worker, one_line, shared
+from onnxfix.verification.batch_sweep import Build, Run, SweepResult, sweep
 from onnxfix.verification.climb import Request
+from onnxfix.verification.signature import Signature
 from onnxfix.verification.trt_shapes import given_profiles
 from onnxfix.verification.verdict import RungResult
 
 NAME = "trt-build"
 _CHOOSING = 120.0  # seconds; NVIDIA's libraries are large and may come from a cold disk
+_WIDEST = 300  # characters of TensorRT's reason in the rung's one line
+_VERBS = {"refused": ("refuses", "refused"), "crash": ("crashes on", "crashed on")}
+NOT_EXECUTED = "no engine was executed"
 
 
 @dataclass(frozen=True)
@@ -38,7 +46,12 @@ class Builder:
     def build(
         self, path: Path, profiles: Sequence[Profile] | None = None, *, save_engine: str = ""
     ) -> TrtBuild:
-        """Parse and build the model file; whatever happens is a result."""
+        """Parse and build the model file; whatever TensorRT does is a result.
+
+        Raises:
+            UsageError: the profiles or the timing cache are of no use to it.
+            OnnxfixError: a file cannot be written.
+        """
         return tensorrt.attempt(
             self.worker,
             path,
@@ -51,11 +64,29 @@ class Builder:
             timing_cache=os.path.abspath(self.options.timing_cache) if self.options.timing_cache else "",
         )
 
+    def close(self) -> None:
+        """End the sandbox, unless it is the one that everybody shares."""
+        if self.options.memory_mb is not None:
+            self.worker.close()
+
+    @property
+    def who(self) -> str:
+        """The product, and whether it is another one than the target."""
+        aim = targets.target_named(self.options.target or None)
+        return f"{self.product}, which is not the target {aim.title}," if self._mismatch() else self.product
+
+    def _mismatch(self) -> str:
+        aim = targets.target_named(self.options.target) if self.options.target else None
+        return targets.mismatch(aim, self.choice.package, self.choice.version) if aim is not None else ""
+
     def notes(self) -> tuple[str, ...]:
         """What a reader should know about who judged."""
-        aim = targets.target_named(self.options.target) if self.options.target else None
-        said = targets.mismatch(aim, self.choice.package, self.choice.version) if aim is not None else ""
-        return tuple(note for note in (said, self.choice.note) if note)
+        cache = ""
+        if self.options.timing_cache and self.choice.package == "tensorrt-rtx":
+            cache = (
+                f"TensorRT-RTX keeps no timing cache: {self.options.timing_cache} is neither read nor written"
+            )
+        return tuple(note for note in (self._mismatch(), self.choice.note, cache) if note)
 
 
 def product(package: str, version: str) -> str:
@@ -101,19 +132,73 @@ def choose(package: trt_package.Package, compute_capability: str | None) -> Choi
         return str(error)
 
 
+def check(options: TrtOptions, known: Signature) -> None:
+    """Find the user's mistakes about TensorRT before any work is done.
+
+    Raises:
+        UsageError: a file cannot be written, or the shapes do not fit the model.
+    """
+    trt_files.check_files(options)
+    given_profiles(options, known)
+
+
 def climb(request: Request) -> RungResult:
-    """Build both models, the fixed one with the profiles that the original was built with."""
+    """Build both models, the fixed one with the profiles that the original was built with.
+
+    Raises:
+        UsageError: what was asked of TensorRT does not exist, or does not fit the model.
+        OnnxfixError: a file cannot be written.
+    """
     found = builder(request.trt)
     if isinstance(found, str):
         return RungResult(NAME, "skipped", found)
-    given = given_profiles(request.trt, request.known)
-    if request.fixed == request.original:
-        builds: tuple[TrtBuild, ...] = (found.build(request.original, given),)
-    else:
-        before = _original(found, request.original, given)
-        profiles = before.profiles if before.accepted and before.profiles else given
-        builds = (before, found.build(request.fixed, profiles))
-    return judge(builds, found, inherit=request.inherit)
+    with closing(found), ExitStack() as stack:
+        check(request.trt, request.known)
+        given = given_profiles(request.trt, request.known)
+        if request.fixed == request.original:
+            builds: tuple[TrtBuild, ...] = (found.build(request.original, given),)
+        else:
+            before = _original(found, request.original, given)
+            profiles = before.profiles if before.accepted and before.profiles else given
+            builds = (before, found.build(request.fixed, profiles))
+        result = judge(builds, found, inherit=request.inherit)
+        if not request.trt.batch_sweep or result.status == "skipped":
+            return result
+        greatest, run = request.trt.batch_sweep, _executor(found, request, stack)
+        swept = sweep(request, given, _plain(found), greatest=greatest, run=run)
+    return _with_sweep(result, swept)
+
+
+def _plain(found: Builder) -> Build:
+    def build(path: Path, profiles: Sequence[Profile], save_engine: str) -> TrtBuild:
+        return found.build(path, profiles, save_engine=save_engine)
+
+    return build
+
+
+def _executor(found: Builder, request: Request, stack: ExitStack) -> Run | str:
+    """What executes the engines of a sweep, until the stack unwinds, or that nothing does and why."""
+    from onnxfix.verification import trt_probe  # which knows this module
+
+    reason = trt_probe.refusal(found)
+    if reason is not None:
+        return f"{NOT_EXECUTED} ({reason})"
+    side = stack.enter_context(trt_probe.engines(found.choice, request.trt, request.step))
+
+    def run(engine: Path, feed: Mapping[str, Any]) -> Ran:
+        error = side.load(str(engine), str(engine))
+        return Ran(error=error) if error else side.run(str(engine), feed)
+
+    return run
+
+
+def _with_sweep(result: RungResult, swept: SweepResult) -> RungResult:
+    """A sweep that fails is a rung that fails; what it found stands in the notes."""
+    result = replace(result, notes=(*result.notes, *swept.lines()))
+    if swept.status == "failed" and result.status == "passed":
+        return replace(result, status="failed", reason=f"batch sweep: {swept.reason}")
+    told = "" if swept.status == "failed" else f": {swept.reason}"
+    return replace(result, reason=f"{result.reason}; batch sweep {swept.status}{told}")
 
 
 #: What became of the last original: a run that withdraws fixes asks about it again and again.
@@ -131,22 +216,46 @@ def _original(found: Builder, path: Path, given: Sequence[Profile] | None) -> Tr
 def judge(builds: Sequence[TrtBuild], found: Builder, *, inherit: bool) -> RungResult:
     """The rung's result for the builds of the original and of the fixed model (or of the one model)."""
     before, after = builds[0], builds[-1]
-    notes = found.notes()
-    if after.accepted:
-        reason = f"{found.product} accepts it, built for compute capability {found.choice.capability}"
-        if not before.accepted:
-            reason += f"; the original it did not: {before.reason}"
-        elif len(builds) > 1:
-            reason += f", {before.layer_count} → {after.layer_count} layers"
-        return RungResult(NAME, "passed", reason, notes=notes, builds=tuple(builds))
-    verb = "refuses" if after.status == "refused" else "fails on"
-    if before.accepted:
-        reason = f"{found.product} accepts the original and {verb} the fixed model: {after.reason}"
-    elif len(builds) == 1:
-        reason = f"{found.product} {verb} the model: {after.reason}"
-    elif before.reason == after.reason:
-        reason = f"{found.product} {verb} the fixed model as it does the original: {after.reason}"
-    else:
-        reason = f"{found.product} {verb} the fixed model: {after.reason} (the original: {before.reason})"
     inherited = inherit and not before.accepted
-    return RungResult(NAME, "failed", reason, notes=notes, builds=tuple(builds), inherited=inherited)
+    who, why = found.who, _why(after, found)
+    verb = _VERBS.get(after.status, ("fails on", ""))[0]
+    if after.accepted:
+        return RungResult(
+            NAME, "passed", _acceptance(builds, found), notes=found.notes(), builds=tuple(builds)
+        )
+    if after.status == "error" and not after.stage:  # that says nothing about the model
+        return RungResult(
+            NAME,
+            "skipped",
+            f"{found.product} could not be asked: {why}",
+            notes=found.notes(),
+            builds=tuple(builds),
+        )
+    if before.accepted:
+        reason = f"{who} accepts the original and {verb} the fixed model: {why}"
+    elif len(builds) == 1:
+        reason = f"{who} {verb} the model: {why}"
+    elif before.reason == after.reason:
+        reason = f"{who} {verb} the fixed model as it does the original: {why}"
+    else:
+        reason = f"{who} {verb} the fixed model: {why} (the original: {_why(before, found)})"
+    return RungResult(NAME, "failed", reason, notes=found.notes(), builds=tuple(builds), inherited=inherited)
+
+
+def _acceptance(builds: Sequence[TrtBuild], found: Builder) -> str:
+    before, after = builds[0], builds[-1]
+    ahead = "" if found.choice.gpu is not None else "ahead of time "
+    reason = f"{found.who} accepts it, built {ahead}for compute capability {found.choice.capability}"
+    if not before.accepted:
+        did = _VERBS.get(before.status, ("", "failed on"))[1]
+        return f"{reason}; it {did} the original: {_why(before, found)}"
+    return f"{reason}, {before.layer_count} → {after.layer_count} layers" if len(builds) > 1 else reason
+
+
+def _why(build: TrtBuild, found: Builder) -> str:
+    """The first reason; of a lack of memory TensorRT tells at length where it noticed, if it notices."""
+    reason, limit = one_line(build.reason, _WIDEST), found.options.memory_mb
+    if build.status == "memory" and "out of memory" not in reason[:60]:
+        reason = f"out of memory: {reason}"
+    died = limit is not None and build.status in ("memory", "crash", "timeout")
+    return f"{reason} (memory is limited to {limit} MiB)" if died else reason

@@ -9,6 +9,7 @@ from onnx import TensorProto
 from onnxfix import dtypes
 from onnxfix.graph.overlay import Model, Node, Value
 from onnxfix.rule import Severity
+from onnxfix.targets import DEFAULT, Target
 
 CASTS = ("Cast", "CastLike")
 
@@ -23,9 +24,6 @@ ORDINARY = frozenset(
     }
 )  # fmt: skip
 """Types between any two of which every backend casts directly; float8, int4 and the like it may only by steps."""
-
-REFUSED = frozenset({TensorProto.INT16, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64})
-"""Targets of a Cast that TensorRT's parser refuses ("Unsupported data type for the Cast operator!")."""
 
 
 @dataclass(frozen=True)
@@ -142,8 +140,9 @@ def severity_of(pair: Pair) -> Severity:
     """How TensorRT takes the step in the middle, where a rewrite makes it go."""
     if pair.between.use_count > 1 or not pair.between.replaceable:
         return Severity.INFO  # the first Cast has to stay anyway
-    if pair.b in REFUSED or pair.b == TensorProto.UINT8:
+    target: Target = pair.node.model.target or DEFAULT
+    if not target.between(pair.b):
         return Severity.ERROR
-    if pair.b == TensorProto.DOUBLE and not dtypes.holds_exactly(TensorProto.FLOAT, pair.a):
-        return Severity.WARNING
-    return Severity.INFO
+    read = target.read_as(pair.b)
+    loses = read != pair.b and not dtypes.holds_exactly(read, pair.a)
+    return Severity.WARNING if loses else Severity.INFO

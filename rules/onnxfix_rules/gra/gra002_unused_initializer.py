@@ -12,15 +12,7 @@ from onnxfix import dtypes
 from onnxfix.edits import RemoveInitializer
 from onnxfix.graph.overlay import Model, Scope, Value
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
-
-REFUSED = frozenset(
-    {
-        TensorProto.STRING, TensorProto.INT16, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64,
-        TensorProto.UINT4, TensorProto.COMPLEX64, TensorProto.COMPLEX128, TensorProto.FLOAT8E5M2,
-        TensorProto.FLOAT8E4M3FNUZ, TensorProto.FLOAT8E5M2FNUZ, TensorProto.FLOAT8E8M0,
-    }
-)  # fmt: skip
-"""Element types of initializers that TensorRT-RTX 1.7.1 refuses to import, read or not (measured)."""
+from onnxfix.targets import DEFAULT, Target
 
 _SPARSE = "g (float[4] x) => (float[4] y) { y = Neg(x) }"
 
@@ -116,8 +108,9 @@ def unused_initializer(scope: Scope, model: Model) -> Iterator[Match]:
     TensorRT's parser imports all initializers before it looks at a node.
 
     - **error**: it fails on a type that it does not know, although nothing reads it: `Failed to import initializer`
-      for string, int16, uint16, uint32, uint64, uint4, complex, float8e5m2 and the FNUZ float8 types (measured with
-      TensorRT-RTX 1.7.1).
+      for string, int16, uint16, uint32, uint64, uint4, complex, float8e5m2, float8e8m0 and the FNUZ float8 types
+      (measured with TensorRT-RTX 1.7.1), and, by NVIDIA's lists, for bfloat16 and float8 before TensorRT 9.0 and int4
+      before 10.0.
     - **info**: of any other type it only makes the file larger and parsing slower.
 
     ## Fix
@@ -128,6 +121,7 @@ def unused_initializer(scope: Scope, model: Model) -> Iterator[Match]:
     ## References
     - ONNX, "Graphs": https://onnx.ai/onnx/repo-docs/IR.html
     """
+    target: Target = model.target or DEFAULT
     for value in scope.values.values():
         if value.is_input or not value.replaceable or value.uses:
             continue
@@ -138,7 +132,7 @@ def unused_initializer(scope: Scope, model: Model) -> Iterator[Match]:
                 f"nothing reads this initializer ({kind})",
                 value=value,
                 fix=Fix("remove it", [RemoveInitializer(value)]),
-                severity=Severity.ERROR if tensor.data_type in REFUSED else Severity.INFO,
+                severity=Severity.INFO if target.has_type(tensor.data_type) else Severity.ERROR,
             )
         elif value.sparse:
             yield _sparse_match(value)

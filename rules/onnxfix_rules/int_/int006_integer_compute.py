@@ -11,6 +11,7 @@ from onnxfix.dtypes import name_of
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Model, Node, Value
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.targets import DEFAULT, TARGETS, Target
 
 EXAMPLES = [
     Example(
@@ -19,24 +20,34 @@ EXAMPLES = [
         after="g (int32[N,3] x) => (int32[N,3] y) <int32[1,1] z = {0}> { y = Max(x, z) }",
     ),
     Example(
-        why="Relu of int64 between other nodes",
-        before="g (int64[N] x) => (int64[N] y) { a = Neg(x)  r = Relu(a)  y = Neg(r) }",
-        after="g (int64[N] x) => (int64[N] y) <int64[1] z = {0}> { a = Neg(x)  r = Max(a, z)  y = Neg(r) }",
+        why="Relu between other nodes",
+        before="g (int32[N] x) => (int32[N] y) { a = Neg(x)  r = Relu(a)  y = Neg(r) }",
+        after="g (int32[N] x) => (int32[N] y) <int32[1] z = {0}> { a = Neg(x)  r = Max(a, z)  y = Neg(r) }",
+    ),
+    Example(
+        why="Relu of int64, which TensorRT 8 reads as int32",
+        before="g (int64[N] x) => (int64[N] y) { y = Relu(x) }",
+        after="g (int64[N] x) => (int64[N] y) <int64[1] z = {0}> { y = Max(x, z) }",
+        target="trt8.6",
+    ),
+    Example(
+        why="Relu of int64, for which later ones have a kernel",
+        before="g (int64[N] x) => (int64[N] y) { y = Relu(x) }",
     ),
     Example(
         why="a scalar, and data of unknown rank, meet a scalar",
-        before="g (int64 x, int64[] w) => (int64 y, int64[] v) { y = Relu(x)  v = Relu(w) }",
-        after="""g (int64 x, int64[] w) => (int64 y, int64[] v) <int64 z = {0}, int64 u = {0}> {
+        before="g (int32 x, int32[] w) => (int32 y, int32[] v) { y = Relu(x)  v = Relu(w) }",
+        after="""g (int32 x, int32[] w) => (int32 y, int32[] v) <int32 z = {0}, int32 u = {0}> {
             y = Max(x, z)  v = Max(w, u) }""",
     ),
     Example(
         why="inside a branch",
-        before="""g (int64[N] x, bool b) => (int64[N] y) {
-            y = If(b) <then_branch = p () => (int64[N] u) { u = Relu(x) },
-                       else_branch = q () => (int64[N] w) { w = Neg(x) }> }""",
-        after="""g (int64[N] x, bool b) => (int64[N] y) {
-            y = If(b) <then_branch = p () => (int64[N] u) <int64[1] z = {0}> { u = Max(x, z) },
-                       else_branch = q () => (int64[N] w) { w = Neg(x) }> }""",
+        before="""g (int32[N] x, bool b) => (int32[N] y) {
+            y = If(b) <then_branch = p () => (int32[N] u) { u = Relu(x) },
+                       else_branch = q () => (int32[N] w) { w = Neg(x) }> }""",
+        after="""g (int32[N] x, bool b) => (int32[N] y) {
+            y = If(b) <then_branch = p () => (int32[N] u) <int32[1] z = {0}> { u = Max(x, z) },
+                       else_branch = q () => (int32[N] w) { w = Neg(x) }> }""",
     ),
     Example(
         why="MatMul",
@@ -54,6 +65,31 @@ EXAMPLES = [
         detect=True,
     ),
     Example(why="ReduceL2", before="g (int64[N,3] x) => (int64[1,1] y) { y = ReduceL2(x) }", detect=True),
+    Example(
+        why="PRelu",
+        before="g (int32[N,3] x, int32[3] s) => (int32[N,3] y) { y = PRelu(x, s) }",
+        detect=True,
+    ),
+    Example(
+        why="Resize",
+        before="g (int32[1,1,4,4] x) => (int32[1,1,8,8] y) <float[4] s = {1,1,2,2}> { y = Resize(x, , s) }",
+        detect=True,
+    ),
+    Example(
+        why="TensorScatter",
+        before="g (int32[1,1,4,2] x, int32[1,1,1,2] u) => (int32[1,1,4,2] y) { y = TensorScatter(x, u) }",
+        opset=24,
+        detect=True,
+        target="rtx",
+        runs=False,
+    ),
+    Example(
+        why="TensorRT 10's list has TensorScatter of int32, and nothing was measured with it",
+        before="g (int32[1,1,4,2] x, int32[1,1,1,2] u) => (int32[1,1,4,2] y) { y = TensorScatter(x, u) }",
+        opset=24,
+        target="trt10",
+        runs=False,
+    ),
     Example(
         why="floats",
         before="g (float[N,3] x, float[3,2] w) => (float[N,2] y) { m = MatMul(x, w)  y = Relu(m) }",
@@ -76,21 +112,31 @@ EXAMPLES = [
 ]
 
 
-@rule(
-    "INT006",
-    ops=["MatMul", "Gemm", "Einsum", "Relu", "ReduceL2"],
-    safety=Safety.EXACT,
-    severity=Severity.ERROR,
-    examples=EXAMPLES,
+_NOT_DATA = ("BlackmanWindow", "DequantizeLinear", "HammingWindow", "HannWindow", "QuantizeLinear")
+"""Operators whose types mean something else: an attribute, quantisation."""
+
+OPERATORS = sorted(
+    {
+        name
+        for target in TARGETS.values()
+        for name, support in target.operators.items()
+        if support.refused & {"INT32", "INT64"} and name not in _NOT_DATA
+    }
 )
+"""Operators that some target refuses on integers."""
+
+
+@rule("INT006", ops=OPERATORS, safety=Safety.EXACT, severity=Severity.ERROR, examples=EXAMPLES)
 def integer_operator_without_kernel(node: Node, model: Model) -> Iterator[Match]:
     """An int32 or int64 operator for which TensorRT has no kernel.
 
     ## Why it matters
-    The parser stops: `Found unsupported input type of INT64` for MatMul, Gemm, Einsum and Relu, `operator SQRT with
-    ... INT64` for ReduceL2, measured with TensorRT-RTX 1.7.1 for INT32 and INT64 alike. Add, Sub, Mul, Div, Mod, Pow,
-    Clip, Abs, Neg, Sign, CumSum, Where, TopK, Max, Range, Gather, Pad and the sum, mean, product and maximum
-    reductions of integers do have kernels.
+    The parser stops: `Found unsupported input type of INT64` for MatMul, Gemm, Einsum, PRelu and ReduceLogSumExp,
+    `operator SQRT with the given input data type INT64` for ReduceL2 (LOG for ReduceLogSum), `first input has type
+    Int64` for Resize and Upsample, measured with TensorRT-RTX 1.7.1 for int32 and int64 alike. Relu of int32 is refused
+    and of int64 accepted there; TensorRT 8 reads int64 as int32. Add, Sub, Mul, Div, Mod, Pow, Clip, Abs, Neg, Sign,
+    CumSum, Where, TopK, Max, Range, Gather, Pad and the sum, mean, product, maximum and minimum reductions of integers
+    do have kernels.
 
     ## Fix
     Relu becomes `Max(x, 0)`, with a zero of the data's type and rank: exact, integers have neither NaN nor -0.0. It is
@@ -100,16 +146,23 @@ def integer_operator_without_kernel(node: Node, model: Model) -> Iterator[Match]
     the model does not say. Cast their inputs where you know that.
 
     ## References
-    - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
+    - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md, which names types for Relu, ReduceL2,
+      ReduceLogSum and ReduceLogSumExp that the parser refuses
     - https://onnx.ai/onnx/operators/onnx__Relu.html
     """
     data = node.input(0)
     elem = None if data is None else model.shapes.elem_type(data)
+    target: Target = model.target or DEFAULT
     if data is None or elem not in (TensorProto.INT32, TensorProto.INT64):
+        return
+    if target.accepts(node.op_type, elem) is not False:
         return
     fix = _as_max(node, data, elem, model) if node.op_type == "Relu" else None
     yield Match(
-        f"TensorRT has no {name_of(elem)} kernel for {node.op_type}", node=node, fix=fix, reads=(data,)
+        f"{target.title} has no {name_of(elem)} kernel for {node.op_type}",
+        node=node,
+        fix=fix,
+        reads=(data,),
     )
 
 

@@ -113,9 +113,6 @@ EXAMPLES = [
     ),
 ]
 
-REJECTING = ("trt8.4", "trt8.6", "trt10")
-"""Targets whose parser refuses a dynamic Squeeze without axes."""
-
 
 @rule("RSH009", ops=["Squeeze"], safety=Safety.EXACT, examples=EXAMPLES)
 def squeeze_without_axes(node: Node, model: Model) -> Iterator[Match]:
@@ -199,4 +196,4 @@ def _empty(node: Node, given: Value | None, shape: Sequence[Dim] | None) -> Iter
 
 
 def _severity(model: Model) -> Severity:
-    return Severity.ERROR if model.target.name in REJECTING else Severity.WARNING
+    return Severity.WARNING if model.target.dynamic_squeeze else Severity.ERROR

@@ -1,0 +1,247 @@
+"""ONNX Runtime on the GPU, with every optimisation off and, unless asked for, without TF32.
+
+ONNX Runtime goes on without its CUDA provider when a library is missing, and puts single nodes on the CPU: both are
+looked for here, since otherwise the CPU would be compared with the CPU under the name of the GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import importlib.util
+import io
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onnxfix._child import NO_MEMORY
+from onnxfix.backends import Broken, Unsupported, ort, trt_package
+from onnxfix.backends.ort import OrtSession, session_options
+from onnxfix.sandbox import one_line
+
+PROVIDER = "CUDAExecutionProvider"
+TF32_VARIABLE = "NVIDIA_TF32_OVERRIDE"
+_WINDOWS = sys.platform == "win32"
+_NO_GPU = "the driver shows no GPU"
+_NOT_INSTALLED = "onnxruntime-gpu is not installed:"
+#: Both packages write the same files: who removes one has broken the other.
+_REINSTALL = 'pip uninstall -y onnxruntime onnxruntime-gpu; pip install "onnxfix[gpu]"'
+#: What outlasts the call that met it: a lost device, an illegal address, a failed assertion (cudaError_t), and what
+#: cuBLAS and cuDNN call these.
+_DEVICE_FAILURE = re.compile(r"\bCUDA failure (?:46|7\d\d|999)\b|EXECUTION_FAILED|INTERNAL_ERROR")
+#: After what a CUDA call returned, ONNX Runtime names the host and a source file.
+_DETAILS = re.compile(r"\s*;\s*GPU=.*", re.S)
+_NO_GPU_MEMORY = re.compile(r"BFCArena|ALLOC_FAILED")
+_PARTS = ("cublas", "cuda_nvrtc", "curand", "cufft", "cuda_runtime")
+
+
+def missing() -> str | None:
+    """Why CUDA cannot be used here, as far as that shows without loading it; ``unavailable`` says the rest."""
+    if not _has_driver():
+        return f"{_NO_GPU}, for there is no NVIDIA driver here"
+    package = importlib.util.find_spec("onnxruntime")
+    if package is None:
+        return f'{_NOT_INSTALLED} pip install "onnxfix[gpu]"'
+    if not any(_holds_provider(Path(place)) for place in package.submodule_search_locations or ()):
+        return f'{_NOT_INSTALLED} pip uninstall -y onnxruntime; pip install "onnxfix[gpu]"'
+    return None
+
+
+def _has_driver() -> bool:
+    # Not initialised: that takes a while, and a broken driver hangs there.
+    try:
+        ctypes.CDLL("nvcuda.dll" if _WINDOWS else "libcuda.so.1")
+    except OSError:
+        return False
+    return True
+
+
+def _holds_provider(package: Path) -> bool:
+    """The files decide: unpacked over each other, both distributions claim the folder. Without the library there may
+    still be a build that needs none."""
+    if any((package / "capi").glob("*onnxruntime_providers_cuda*")):
+        return True
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return bool(metadata.version("onnxruntime-gpu"))
+    return False
+
+
+@functools.cache
+def unavailable() -> str | None:
+    """Why the CUDA provider cannot be used by this process; None when it has just computed something.
+
+    Loads CUDA and forbids TF32 to the process (see ``load``): call it in the sandbox.
+    """
+    _forbid_tf32()
+    said = _preload()
+    import onnxruntime
+
+    if PROVIDER not in onnxruntime.get_available_providers():
+        return f"this onnxruntime ({onnxruntime.__version__}) has no CUDA provider: {_REINSTALL}"
+    try:
+        session = onnxruntime.InferenceSession(
+            _one_node(), session_options(), providers=_providers(tf32=False), enable_fallback=0
+        )
+        fell_back = PROVIDER not in session.get_providers()
+        if not fell_back:
+            session.run(None, {"x": np.ones(1, np.float32)})
+    except Exception as error:  # whatever CUDA and its libraries come up with
+        return f"the CUDA provider does not work: {one_line(_DETAILS.sub('', str(error)))}"
+    return _why_fallen(onnxruntime, said) if fell_back else None
+
+
+def _one_node() -> bytes:
+    from onnx import TensorProto, helper
+
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "probe", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    return model.SerializeToString()
+
+
+def _why_fallen(onnxruntime: Any, said: str) -> str:
+    """ONNX Runtime logs that it goes on without CUDA, and why; as an exception there is nothing."""
+    if not trt_package.gpus():
+        return _NO_GPU
+    name = "onnxruntime_providers_cuda.dll" if _WINDOWS else "libonnxruntime_providers_cuda.so"
+    cause = said or "for a reason that it does not give"
+    try:
+        ctypes.CDLL(str(Path(onnxruntime.__file__).parent / "capi" / name))
+    except OSError as error:
+        cause = one_line(str(error), 200)
+    needs = (
+        f" (it is built for CUDA {onnxruntime.cuda_version})"
+        if getattr(onnxruntime, "cuda_version", "")
+        else ""
+    )
+    return f'onnxruntime falls back to the CPU{needs}: {cause}: pip install "onnxruntime-gpu[cuda,cudnn]"'
+
+
+@functools.cache
+def _preload() -> str:
+    """Load the libraries of CUDA and cuDNN that pip installed. Returns what went wrong, on one line."""
+    import onnxruntime
+
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        for folder in _library_folders(
+            Path(onnxruntime.__file__).parent.parent, str(getattr(onnxruntime, "cuda_version", ""))
+        ):
+            onnxruntime.preload_dlls(directory=str(folder))
+        said.truncate(said.seek(0))  # what one folder lacks, the next or the system may have
+        onnxruntime.preload_dlls()
+    return one_line(said.getvalue(), 200)
+
+
+def _library_folders(home: Path, cuda_version: str) -> list[Path]:
+    """Where pip put NVIDIA's libraries, when that is not beside onnxruntime, where ``preload_dlls`` looks."""
+    if _WINDOWS or (home / "nvidia").is_dir():
+        return []
+    major = cuda_version.split(".")[0]
+    for entry in sys.path:
+        root = Path(entry) / "nvidia"
+        # From CUDA 13 on there is one folder for all parts but cuDNN.
+        wanted = [root / f"cu{major}" / "lib", *(root / part / "lib" for part in (*_PARTS, "cudnn"))]
+        found = [folder for folder in wanted if folder.is_dir()]
+        if found:
+            return found
+    return []
+
+
+def _forbid_tf32() -> None:
+    # `use_tf32` alone does not do it: where cuDNN has no other kernel for a Conv, the provider takes one with TF32.
+    os.environ[TF32_VARIABLE] = "0"
+
+
+def _providers(tf32: bool) -> list[str | tuple[str, dict[str, str]]]:
+    options = {
+        "use_tf32": str(int(tf32)),
+        # The default may time algorithms and take the fastest, which is another one in the next session.
+        "cudnn_conv_algo_search": "HEURISTIC",
+        # Two sessions live side by side: neither may round its share of the memory up to a power of two.
+        "arena_extend_strategy": "kSameAsRequested",
+    }
+    return [(PROVIDER, options), "CPUExecutionProvider"]
+
+
+def load(path: str, tf32: bool = False, strict: bool = True, guarded: bool = False) -> CudaSession:
+    """Load a model file on the first GPU. Raises ORT's exceptions, Unsupported and Broken.
+
+    Without ``tf32``, ``strict`` also forbids it to the whole process, for good: NVIDIA's libraries read their
+    environment once. A process that is to load another model with TF32 must not be strict. With ``guarded``, ``run``
+    raises what the CPU provider raises for the same feed: CUDA's kernels compute something of an index out of range.
+    """
+    if strict and not tf32:
+        _forbid_tf32()
+    _preload()
+    with _translated():
+        return CudaSession(path, tf32, guarded)
+
+
+class CudaSession(OrtSession):
+    """An ``onnxruntime.InferenceSession`` of which CUDA has a part. ``places``: provider -> nodes, None if unknown."""
+
+    def __init__(self, path: str, tf32: bool, guarded: bool = False) -> None:
+        self._guard = _on_cpu(path) if guarded else None
+        self._admitted: dict[str, Any] | None = None
+        options = session_options()
+        options.use_deterministic_compute = True
+        options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
+        super().__init__(path, options, _providers(tf32))
+        if PROVIDER not in self._session.get_providers():
+            raise Unsupported("onnxruntime fell back to the CPU for this model, without a word")
+        self.places = _places(self._session)
+
+    def run(self, feed: dict[str, Any]) -> list[Any]:
+        """As ``OrtSession.run``; also raises Broken."""
+        if self._guard is not None and feed is not self._admitted:
+            self._guard.run(feed)
+            self._admitted = feed
+        with _translated():
+            return super().run(feed)
+
+
+def _on_cpu(path: str) -> OrtSession | None:
+    """The model on the CPU, with all its cores; None where the CPU provider has no kernel for a node of it."""
+    try:
+        return ort.load(path, threads=0)
+    except Exception as error:
+        if "NOT_IMPLEMENTED" in str(error):
+            return None
+        raise
+
+
+def _places(session: Any) -> dict[str, int] | None:
+    """Nodes by provider, those of subgraphs included; None where this version of ONNX Runtime does not say."""
+    if not hasattr(session, "get_provider_graph_assignment_info"):
+        return None
+    counts: Counter[str] = Counter()
+    for part in session.get_provider_graph_assignment_info():
+        counts[part.ep_name] += len(part.get_nodes())
+    return dict(counts)
+
+
+@contextlib.contextmanager
+def _translated() -> Iterator[None]:
+    """Tell apart what a model does wrong, what the GPU is too small for, and what ruins the process."""
+    try:
+        yield
+    except (Unsupported, Broken):
+        raise
+    except Exception as error:
+        text = _DETAILS.sub("", str(error))
+        if NO_MEMORY.search(text) or _NO_GPU_MEMORY.search(text):
+            raise Unsupported(f"not enough memory on the GPU: {one_line(text, 200)}") from error
+        if _DEVICE_FAILURE.search(text):
+            raise Broken(one_line(text, 200)) from error
+        if text != str(error):
+            raise RuntimeError(text) from error
+        raise

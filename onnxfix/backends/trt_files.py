@@ -1,0 +1,76 @@
+"""The files around a build: engines that are saved, and timing caches that are read and saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from onnxfix.backends.trt_types import TrtOptions
+from onnxfix.errors import OnnxfixError, UsageError
+from onnxfix.graph import wire
+
+
+def check_files(options: TrtOptions) -> None:
+    """Refuse files that cannot be written, before any work is done for them.
+
+    Raises:
+        UsageError: one is a directory, or its directory does not exist or takes no files.
+    """
+    for option, name in (("--save-engine", options.save_engine), ("--timing-cache", options.timing_cache)):
+        if name:
+            _check(option, Path(name))
+
+
+def _check(option: str, path: Path) -> None:
+    try:
+        if path.is_dir():
+            raise UsageError(f"{option} {path}: is a directory; name a file")
+        if not path.parent.is_dir():
+            raise UsageError(f"{option} {path}: there is no directory {path.parent}")
+        if path.exists():
+            with path.open("rb"):
+                pass
+    except OSError as error:
+        raise UsageError(f"{option} {path}: cannot be read: {error.strerror or error}") from None
+    try:
+        with wire.temporary_beside(path):
+            pass
+    except OnnxfixError as error:
+        raise UsageError(f"{option} {error}") from None
+
+
+def write(path: Path, data: Any) -> None:
+    """Write a buffer whole or not at all: beside its place first, then renamed.
+
+    Raises:
+        OnnxfixError: the disk is full, or the directory takes no files any more.
+    """
+    with wire.temporary_beside(path) as temporary:
+        wire.write(data, temporary)
+        wire.replace(temporary, path)
+
+
+def timing_cache(config: Any, path: Path, heard: Callable[[], Sequence[str]]) -> Any:
+    """The timing cache in the file, an empty one where there is no file yet, handed to the builder's ``config``.
+
+    ``heard`` gives what TensorRT's logger has heard so far. Of a file that it cannot read TensorRT only says so,
+    and goes on with an empty cache that would then replace the file.
+
+    Raises:
+        UsageError: the file cannot be read, or holds no cache that TensorRT takes here.
+    """
+    try:
+        data = path.read_bytes() if path.exists() else b""
+    except OSError as error:
+        raise UsageError(f"--timing-cache {path}: cannot be read: {error.strerror or error}") from None
+    before = len(heard())
+    cache = config.create_timing_cache(data)
+    taken = cache is not None and config.set_timing_cache(cache, False)
+    said = heard()[before:] if data else ()
+    if not taken or said:
+        words = " ".join(said[-1].split()) if said else "made for another GPU or version"
+        raise UsageError(
+            f"--timing-cache {path}: TensorRT takes no such cache here ({words}); delete it or name another file"
+        )
+    return cache

@@ -1,0 +1,335 @@
+"""What there is on this machine: read from files and package metadata, or asked in a child that may die."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from onnxfix._version import __version__
+from onnxfix.backends.trt_package import Choice, Gpu, Missing
+from onnxfix.doctor.probes import WINDOWS
+from onnxfix.doctor.records import Driver, Library, Machine
+from onnxfix.sandbox import Outcome, Worker, default_memory_mb, one_line
+
+TIMEOUT = 60.0
+"""Seconds for one question. Loading the largest of these packages from a cold disk takes a few."""
+
+#: The distributions that matter here, and the module that each installs. ONNX Runtime's all install the same.
+MODULES = {
+    "onnx": "onnx",
+    "numpy": "numpy",
+    "ml_dtypes": "ml_dtypes",
+    "protobuf": "",  # looking for google.protobuf would execute google
+    "onnxruntime": "onnxruntime",
+    **{
+        f"onnxruntime-{kind}": "onnxruntime"
+        for kind in ("gpu", "directml", "openvino", "qnn", "rocm", "migraphx", "training")
+    },
+    **dict.fromkeys(("ort-nightly", "ort-nightly-gpu"), "onnxruntime"),
+    "polygraphy": "polygraphy",
+    **{f"tensorrt{kind}": "tensorrt" for kind in ("", "-cu12", "-cu13")},
+    **{f"tensorrt-rtx{kind}": "tensorrt_rtx" for kind in ("", "-cu12", "-cu13")},
+    **dict.fromkeys(("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12"), ""),
+    **dict.fromkeys(("nvidia-cudnn-cu12", "nvidia-cudnn-cu13"), ""),
+}
+CUDA_PROVIDER = "CUDAExecutionProvider"
+UNREADABLE = "unknown"
+"""The version of a distribution whose metadata cannot be read."""
+#: What a metadata file that is damaged, empty or gone raises, depending on Python's version.
+_METADATA_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError)
+
+#: Question -> what answers it in the child.
+PROBES = {
+    "contract": "onnxfix.doctor.probes:imports",
+    "reference": "onnxfix.doctor.probes:imports",
+    "driver": "onnxfix.doctor.probes:driver",
+    "nvml": "onnxfix.doctor.probes:nvml",
+    "gpus": "onnxfix.backends.trt_package:gpus",
+    "cuda-runtime": "onnxfix.doctor.probes:cuda_runtime",
+    "cudnn": "onnxfix.doctor.probes:cudnn",
+    "ort-cpu": "onnxfix.doctor.probes:providers",
+    "ort-cuda": "onnxfix.backends.ort_cuda:unavailable",
+    "trt-build": "onnxfix.backends.trt_package:choose",
+    "tensorrt": "onnxfix.backends.trt_package:choose",
+}
+#: Question -> (a library's files in NVIDIA's packages, its names for the loader).
+_LIBRARIES = {
+    "cuda-runtime": ("*/bin/**/cudart64_*.dll", ("cudart64_13.dll", "cudart64_12.dll", "cudart64_110.dll"))
+    if WINDOWS
+    else ("*/lib/libcudart.so.*", ("libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0")),
+    "cudnn": ("cudnn/bin/**/cudnn64_*.dll", ("cudnn64_9.dll", "cudnn64_8.dll"))
+    if WINDOWS
+    else ("cudnn/lib/libcudnn.so.*", ("libcudnn.so.9", "libcudnn.so.8")),
+}
+
+
+@dataclass(frozen=True)
+class TooOld:
+    """An installed distribution that is older than another (or onnxfix) declares to need."""
+
+    name: str
+    version: str
+    lowest: str
+    owner: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All that was found. ``faults`` holds, for each question that had no answer, why: one line. ``unstarted``: why
+    nothing could be asked at all.
+
+    ``versions``: installed distribution -> version. ``gone``: those whose module is not there. ``ort_package`` and
+    ``ort_cuda`` are what the files of ``onnxruntime`` say of themselves: their distribution, and the CUDA that they
+    were built for. ``cuda_works``: ONNX Runtime computed something on the GPU; ``cuda_refusal`` is why it could not,
+    both False and empty where there was nothing to be tried. ``trt`` is the TensorRT that onnxfix would take,
+    ``passed_over`` why it would not take ``tensorrt`` although that is installed. ``hidden`` is the value of
+    CUDA_VISIBLE_DEVICES, None when it is not set.
+    """
+
+    machine: Machine
+    versions: Mapping[str, str] = field(default_factory=dict)
+    gone: tuple[str, ...] = ()
+    too_old: tuple[TooOld, ...] = ()
+    ort_package: str = ""
+    ort_cuda: str = ""
+    providers: tuple[str, ...] = ()
+    cuda_works: bool = False
+    cuda_refusal: str = ""
+    trt: Choice | Missing = field(default_factory=lambda: Missing("it was not asked for"))
+    passed_over: str = ""
+    nvml_status: int = 0
+    nvml_fault: str = ""
+    unstarted: str = ""
+    hidden: str | None = None
+    faults: Mapping[str, str] = field(default_factory=dict)
+
+
+class _Asker:
+    """Asks in the child and remembers what had no answer."""
+
+    def __init__(self, worker: Worker, timeout: float) -> None:
+        self._worker, self._timeout = worker, timeout
+        self.faults: dict[str, str] = {}
+        self.unstarted = ""
+
+    def __call__(self, question: str, default: Any, /, **arguments: Any) -> Any:
+        outcome = self._outcome(PROBES[question], arguments)
+        if outcome.ok:
+            return outcome.value
+        where = f"{outcome.note} does not load: " if outcome.note else ""
+        self.faults.setdefault(question, where + outcome.message)
+        return default
+
+    def _outcome(self, target: str, arguments: dict[str, Any]) -> Outcome:
+        try:
+            return self._worker.call(target, timeout=self._timeout, **arguments)
+        except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+            self.unstarted = f"no child process can be started: {one_line(error, 200)}"
+            return Outcome("error", message=self.unstarted)
+        finally:
+            self._worker.close()
+
+
+def gather(worker: Worker, timeout: float) -> Facts:
+    """Everything the doctor wants to know of this machine."""
+    ask = _Asker(worker, timeout)
+    ask("contract", None, modules=("onnx", "onnxfix.verification.ladder"))
+    ask("reference", None, modules=("onnx.reference",))
+    driver = ask("driver", Driver())
+    gpus = tuple(ask("gpus", [])) if driver.installed else ()
+    kernel_driver, nvml_status, nvml_fault = ask("nvml", ("", 0, ""))
+    versions = installed()
+    ort_package, ort_cuda = ort_build()
+    providers = tuple(ask("ort-cpu", [])) if _there("onnxruntime") else ()
+    tried = bool(gpus) and (bool(ort_cuda) or CUDA_PROVIDER in providers)
+    refusal = ask("ort-cuda", None) if tried else None
+    trt, passed_over = _tensorrt(ask)
+    return Facts(
+        machine=_machine(gpus, driver, _kernel_driver() or kernel_driver, tuple(_libraries(ask))),
+        versions=versions,
+        gone=tuple(name for name in versions if not _there(MODULES[name])),
+        too_old=tuple(too_old(versions)),
+        ort_package=ort_package,
+        ort_cuda=ort_cuda,
+        providers=providers,
+        cuda_works=tried and refusal is None and "ort-cuda" not in ask.faults,
+        cuda_refusal=refusal or "",
+        trt=trt,
+        passed_over=passed_over,
+        nvml_status=nvml_status,
+        nvml_fault=nvml_fault,
+        unstarted=ask.unstarted,
+        hidden=os.environ.get("CUDA_VISIBLE_DEVICES"),
+        faults=ask.faults,
+    )
+
+
+def _tensorrt(ask: _Asker) -> tuple[Choice | Missing, str]:
+    """The TensorRT that onnxfix takes, and why it passes over ``tensorrt`` where that is installed as well."""
+    trt: Choice | Missing | None = ask("trt-build", None)
+    if trt is None:
+        return Missing(f"TensorRT does not answer: {ask.faults['trt-build']}"), ""
+    if isinstance(trt, Missing) or trt.package == "tensorrt" or not _there("tensorrt"):
+        return trt, ""
+    other = ask("tensorrt", None, package="tensorrt")
+    return trt, other.reason if isinstance(other, Missing) else ask.faults.get("tensorrt", "")
+
+
+# ------------------------------------------------------------------------------------------------ machine
+
+
+def _machine(
+    gpus: tuple[Gpu, ...], driver: Driver, kernel_driver: str, libraries: tuple[Library, ...]
+) -> Machine:
+    usable = getattr(os, "sched_getaffinity", None)
+    return Machine(
+        system=_system(),
+        python=f"{platform.python_version()} ({platform.python_implementation()})",
+        executable=sys.executable or "",
+        cpus=len(usable(0)) if usable is not None else os.cpu_count() or 1,
+        memory_mb=_memory_mb(),
+        sandbox_mb=default_memory_mb(),
+        gpus=gpus,
+        driver=driver,
+        kernel_driver=kernel_driver,
+        libraries=libraries,
+    )
+
+
+def _system() -> str:
+    name = f"{platform.system()} {platform.release()} {platform.machine()}"
+    with contextlib.suppress(OSError, ValueError):
+        release = platform.freedesktop_os_release()
+        return f"{release.get('PRETTY_NAME', release['NAME'])}, {name}"
+    return name
+
+
+def _memory_mb() -> int | None:
+    """The machine's memory, or the container's where that is less, in MiB."""
+    found = []
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        found.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    for name in ("memory.max", "memory/memory.limit_in_bytes"):
+        with contextlib.suppress(OSError, ValueError):  # "max" is no number: no limit
+            found.append(int(Path("/sys/fs/cgroup", name).read_text()))
+    return min(found) >> 20 if found else None
+
+
+def _kernel_driver() -> str:
+    """The version of the driver that runs in the kernel; empty where it does not say so."""
+    with contextlib.suppress(OSError):
+        return driver_version(Path("/proc/driver/nvidia/version").read_text(errors="replace"))
+    return ""
+
+
+def driver_version(text: str) -> str:
+    """``580.95.05`` from the text of /proc/driver/nvidia/version, which also names a compiler's version."""
+    found = re.search(r"^NVRM version:.*?\s(\d+\.\d+(?:\.\d+)?)\s", text, re.M)
+    return found[1] if found else ""
+
+
+def _libraries(ask: _Asker) -> Iterator[Library]:
+    """CUDA libraries in NVIDIA's Python packages, which ONNX Runtime looks at first, then the loader's."""
+    for question, (pattern, names) in _LIBRARIES.items():
+        wheels = [(str(path), True) for root in _places("nvidia") for path in sorted(root.glob(pattern))]
+        for path, wheel in [*wheels, *((name, False) for name in names)]:
+            found = ask(question, None, path=path, wheel=wheel)
+            if found is not None:
+                yield found
+
+
+# ----------------------------------------------------------------------------------------------- packages
+
+
+def _spec(module: str) -> Any:
+    with contextlib.suppress(ImportError, ValueError, AttributeError):
+        return importlib.util.find_spec(module)
+    return None
+
+
+def _there(module: str) -> bool:
+    """Whether the module can be found. What an uninstallation left behind is a folder without an ``__init__``."""
+    found = _spec(module) if module else None
+    return not module or (found is not None and found.origin is not None)
+
+
+def _places(package: str) -> list[Path]:
+    found = _spec(package)
+    return [Path(place) for place in found.submodule_search_locations or ()] if found is not None else []
+
+
+def installed() -> dict[str, str]:
+    """Version of each distribution of ``MODULES`` that is installed."""
+    found = {name: _version(name) for name in MODULES}
+    return {name: version for name, version in found.items() if version is not None}
+
+
+def _version(name: str) -> str | None:
+    try:
+        found: Any = metadata.metadata(name)
+        return found.get("Version", "") or UNREADABLE
+    except metadata.PackageNotFoundError:
+        return None
+    except _METADATA_ERRORS:
+        return UNREADABLE
+
+
+def ort_build() -> tuple[str, str]:
+    """The distribution that the files in ``onnxruntime`` are of, and its CUDA version; read without importing it."""
+    for place in _places("onnxruntime"):
+        with contextlib.suppress(OSError):
+            text = (place / "capi" / "build_and_package_info.py").read_text(errors="replace")
+            says = dict(re.findall(r"^(\w+)\s*=\s*['\"]([^'\"]*)['\"]", text, re.M))
+            return says.get("package_name", ""), says.get("cuda_version", "")
+    return "", ""
+
+
+def too_old(versions: Mapping[str, str]) -> Iterator[TooOld]:
+    """Distributions below the lower bound that onnxfix, onnx or ONNX Runtime declares in its metadata."""
+    seen = set()
+    for owner in ("onnxfix", *(name for name in versions if MODULES[name] in ("onnx", "onnxruntime"))):
+        for name, lowest in _bounds(owner):
+            have = versions.get(name, UNREADABLE)
+            if (name, lowest) not in seen and have != UNREADABLE and release(have) < release(lowest):
+                seen.add((name, lowest))
+                yield TooOld(name, have, lowest, f"onnxfix {__version__}" if owner == "onnxfix" else owner)
+
+
+def _bounds(owner: str) -> Iterator[tuple[str, str]]:
+    """(distribution as ``MODULES`` spells it, lowest version) of what a distribution declares to need."""
+    try:
+        declared = metadata.requires(owner) or []
+    except (metadata.PackageNotFoundError, *_METADATA_ERRORS):
+        return  # a source tree, or metadata that cannot be read
+    spelled = {_normal(name): name for name in MODULES}
+    for text in declared:
+        requirement, _, marker = text.partition(";")
+        head = re.match(r"\s*([\w.-]+)\s*(?:\[[^]]*])?(.*)", requirement)
+        lowest = re.search(r"(?:>=|~=)\s*([\d.]+)", head[2]) if head else None
+        # An extra counts as soon as its package is there; other conditions are for other machines.
+        extra_only = re.fullmatch(r"\s*(?:extra\s*==\s*['\"][^'\"]*['\"]\s*)?", marker)
+        if head and lowest and extra_only and _normal(head[1]) in spelled:
+            yield spelled[_normal(head[1])], lowest[1]
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def release(version: str) -> tuple[int, ...]:
+    """The numbers at the beginning of a version, without zeros at their end: "1.20.0rc1" is (1, 20)."""
+    found = re.match(r"\s*v?(\d+(?:\.\d+)*)", version)
+    numbers = [int(part) for part in found[1].split(".")] if found else []
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)

@@ -1,0 +1,250 @@
+"""Which TensorRT the model is meant for, and what that accepts. Rules, severities and messages depend on it.
+
+Operators and types come from NVIDIA's lists (``documented``) and from the real parser and builder of TensorRT-RTX
+(``measured``). A list is not the parser: where both speak of a type and disagree, or only a list says no, the answer
+is "not known". ``Target.source`` says where a target's facts are from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from onnxfix import dtypes
+from onnxfix.errors import UsageError
+from onnxfix.targets import documented, measured
+from onnxfix.targets.documented import Types, names, table
+
+_NONE: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Support:
+    """How a target takes an operator that its parser imports.
+
+    ``types`` are the element types (ONNX's names: FLOAT, BFLOAT16, FLOAT8E4M3FN ...) known to be accepted for its data,
+    ``refused`` those known to be refused; of others nothing is known. The data is the first input, but for Where (the
+    second), OneHot (its values) and operators without one (their output). ``notes`` are restrictions, in words.
+    """
+
+    types: frozenset[str]
+    refused: frozenset[str] = _NONE
+    notes: str = ""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A product line of TensorRT.
+
+    ``oldest`` and ``newest`` bound its releases, as far as they are written: (10,) is every 10.x.
+    ``types`` may tensors have at all, ``inner`` also where they lie between two nodes that are no Q or DQ, and
+    ``reads_as`` names types that are taken for another one: float64 for float32, and int64 for int32 before 9.0
+    (TensorRT 9.0's changelog: "The ONNX parser no longer automatically casts INT64 to INT32").
+    ``requires_allowzero`` tells whether its parser throws on a Reshape of opset 14 without the attribute
+    (TensorRT 8.0 to 8.4.1; the default was added in 8.4.2), ``dynamic_squeeze`` whether it takes a Squeeze without
+    axes on dynamic dimensions (10.x: "Cannot infer squeeze dimensions from a dynamic shape.").
+    ``types_measured`` tells whether what is known of operators' types was measured, with it or with its like.
+    ``missing`` are standard operators that it does not import, each with the reason, "" for there being no importer.
+    """
+
+    name: str
+    title: str
+    oldest: tuple[int, ...]
+    newest: tuple[int, ...]
+    source: str
+    types: frozenset[str]
+    inner: frozenset[str]
+    reads_as: Mapping[str, str] = field(compare=False, repr=False)
+    operators: Mapping[str, Support] = field(compare=False, repr=False)
+    missing: Mapping[str, str] = field(compare=False, repr=False)
+    package: str = "tensorrt"
+    requires_allowzero: bool = False
+    dynamic_squeeze: bool = False
+    strongly_typed_only: bool = False
+    types_measured: bool = False
+    max_rank: int = 8
+
+    @property
+    def int64(self) -> bool:
+        """Whether it computes int64 natively; before 9.0, int64 weights were clamped to int32."""
+        return "INT64" not in self.reads_as
+
+    def operator(self, op_type: str) -> Support | None:
+        """What is known of a standard operator; None where it is not imported, or nobody says that it is."""
+        return self.operators.get(op_type)
+
+    def imports(self, op_type: str) -> bool | None:
+        """Whether the parser imports a standard operator; None: not known."""
+        if op_type in self.missing:
+            return False
+        return True if op_type in self.operators else None
+
+    def accepts(self, op_type: str, elem_type: int) -> bool | None:
+        """Whether it takes a standard operator on data of this type (TensorProto number); None: not known."""
+        support = self.operator(op_type)
+        kind = _name(elem_type)
+        if support is None or not kind:
+            return False if op_type in self.missing else None
+        if not self.has_type(elem_type):
+            return False
+        for name in (kind, self.reads_as.get(kind)):
+            if name in support.types:
+                return True
+            if name in support.refused:
+                return False
+        return None
+
+    def has_type(self, elem_type: int) -> bool:
+        """Whether tensors may have this element type at all, or are read as if they had another."""
+        kind = _name(elem_type)
+        return kind in self.types or kind in self.reads_as
+
+    def between(self, elem_type: int) -> bool:
+        """Whether a tensor between two nodes may have this type, outside of quantisation."""
+        kind = _name(elem_type)
+        return kind in self.inner or kind in self.reads_as
+
+    def read_as(self, elem_type: int) -> int:
+        """The type (TensorProto number) that tensors of this one are read as; mostly itself."""
+        return _NUMBERS.get(self.reads_as.get(_name(elem_type), ""), elem_type)
+
+
+def _name(elem_type: int) -> str:
+    """ONNX's name of a type, "" for a number that is none."""
+    name = dtypes.name_of(elem_type).upper()
+    return "" if " " in name else name
+
+
+_NUMBERS = {_name(number): number for number in range(1, 64) if _name(number)}
+
+
+# A tensor that comes as int8, float8 or int4 counts as a quantised one, whatever the node is called, and uint8 may only
+# come in or go out. That such a model of one node builds says nothing about the node among others.
+_QUANTISED = names("INT8 INT4 FLOAT8E4M3FN FLOAT4E2M1")
+_MEANT = table({"UINT8": "Cast CastLike", "INT8 FLOAT8E4M3FN": "DequantizeLinear"})
+
+
+def _took(op_type: str) -> frozenset[str]:
+    """Types that were measured to be accepted, and to mean what they say."""
+    types = measured.ACCEPTED.get(op_type, _NONE)
+    return types - _QUANTISED - {"UINT8"} | types & _MEANT.get(op_type, _NONE)
+
+
+def _rtx() -> dict[str, Support]:
+    """TensorRT-RTX: as measured. What the builder refused in one model it may take in another, so that is not known,
+    but for operators that it has no kernel for."""
+    found = {}
+    for name in sorted(
+        (measured.ACCEPTED.keys() | measured.REFUSED.keys() | measured.OLD) - measured.NO_PLUGIN
+    ):
+        found[name] = Support(_took(name), measured.REFUSED.get(name, _NONE), measured.NOTES.get(name, ""))
+    for name in measured.NO_KERNEL:
+        found[name] = Support(_NONE, measured.UNBUILT[name], "the builder has no kernel for it")
+    return found
+
+
+def _listed(
+    lists: Types, notes: Mapping[str, str], *, same_parser: bool = False, refused: Types | None = None
+) -> dict[str, Support]:
+    """A target of which there is a list: what it says, unless TensorRT-RTX was measured to do otherwise.
+
+    ``same_parser`` says that its parser is of the generation that was measured: what that refused or took, it does
+    too. ``refused`` are types that a list names and the parser's source refuses.
+    """
+    found = {}
+    for name, listed in lists.items():
+        here = name not in measured.NO_PLUGIN | measured.NO_KERNEL  # else it says something about RTX alone
+        parser = measured.REFUSED.get(name, _NONE) if here else _NONE
+        builder = measured.UNBUILT.get(name, _NONE) if here else _NONE
+        never = parser if same_parser else parser - listed
+        never |= (refused or {}).get(name, _NONE)
+        taken = listed | _took(name) if same_parser else listed
+        found[name] = Support(taken - parser - builder - never, never, notes.get(name, ""))
+    return found
+
+
+#: unaryHelper and activationHelper of onnx-tensorrt's importerUtils.cpp (10.15); the list names these types.
+_REFUSED_BY_SOURCE = table({"INT32 INT64": "ReduceL2 ReduceLogSum ReduceLogSumExp", "INT32": "Relu"})
+
+
+def _missing(unknown: frozenset[str], also: Mapping[str, str] | None = None) -> dict[str, str]:
+    return {**dict.fromkeys(sorted(unknown), ""), **(also or {})}
+
+
+_DOUBLE = {"DOUBLE": "FLOAT"}
+_BEFORE_9 = {**_DOUBLE, "INT64": "INT32"}
+_TYPES_8_4 = names("FLOAT FLOAT16 INT32 BOOL INT8")
+_INNER = names("FLOAT FLOAT16 BFLOAT16 INT32 INT64 BOOL INT8")
+_TYPES = _INNER | _QUANTISED | {"UINT8"}
+_LIST = "onnx-tensorrt's docs/operators.md"
+# What TensorRT-RTX's parser of a later opset does not know, one that lists less does not know either.
+_LATER = measured.UNKNOWN - names("DFT DeformConv")
+
+TARGETS = {
+    target.name: target
+    for target in (
+        Target(
+            "trt8.4", "TensorRT 8.0 to 8.4.1", (8, 0), (8, 4, 1), f"{_LIST} of 8.4 (009d6541)",
+            _TYPES_8_4, _TYPES_8_4, _BEFORE_9,
+            _listed(documented.TRT_8_4, documented.NOTES_8_4),
+            _missing(documented.NOT_IN_8_4 | _LATER),
+            requires_allowzero=True,
+        ),
+        Target(
+            "trt8.6", "TensorRT 8.6", (8, 6), (8, 6), f"{_LIST} of 8.5 (6d0ab7be), and the changelog of 8.6",
+            _TYPES_8_4 | {"UINT8"}, _TYPES_8_4, _BEFORE_9,
+            _listed(documented.TRT_8_6, documented.NOTES_8_6),
+            _missing(documented.NOT_IN_8_6 | _LATER),
+        ),
+        Target(
+            "trt10", "TensorRT 10.x", (10,), (10,), f"{_LIST} of 10.15 (fa5aa9f6)",
+            _TYPES, _INNER, _DOUBLE,
+            _listed(documented.TRT_10, documented.NOTES_10, refused=_REFUSED_BY_SOURCE),
+            _missing(documented.NOT_IN_10 | _LATER),
+        ),
+        Target(
+            "trt11", "TensorRT 11.x", (11,), (11,),
+            f"{_LIST} of 11.2 as quoted by others, and TensorRT-RTX {measured.VERSION}, measured",
+            _TYPES, _INNER, _DOUBLE,
+            _listed(documented.TRT_11, documented.NOTES_11, same_parser=True),
+            _missing(documented.NOT_IN_11 | _LATER),
+            dynamic_squeeze=True, strongly_typed_only=True, types_measured=True,
+        ),
+        Target(
+            "rtx", "TensorRT-RTX 1.x", (1,), (1,), f"measured with {measured.VERSION}",
+            _TYPES, _INNER, _DOUBLE,
+            _rtx(),
+            _missing(measured.UNKNOWN, dict.fromkeys(measured.NO_PLUGIN, "its plugin is not in the package")),
+            package="tensorrt-rtx",
+            dynamic_squeeze=True, strongly_typed_only=True, types_measured=True,
+        ),
+    )
+}  # fmt: skip
+DEFAULT = TARGETS["trt11"]
+
+
+def target_named(name: str | None) -> Target:
+    """The target of that name; the newest without one.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if name is None:
+        return DEFAULT
+    if name not in TARGETS:
+        raise UsageError(f"unknown target {name!r}; choose one of {', '.join(TARGETS)}")
+    return TARGETS[name]
+
+
+def mismatch(target: Target, package: str, version: str) -> str:
+    """What to say where the installed package is not what the target means; "" where it is.
+
+    ``package`` is tensorrt or tensorrt-rtx, ``version`` its version, such as 10.14.1.48 or 1.7.1.116.
+    """
+    parts = tuple(int(part) for part in version.split(".")[:3] if part.isdigit())
+    low, high = parts[: len(target.oldest)], parts[: len(target.newest)]
+    if package == target.package and low >= target.oldest and high <= target.newest:
+        return ""
+    name = "TensorRT-RTX" if package == "tensorrt-rtx" else "TensorRT"
+    shown = ".".join(str(part) for part in parts) or version
+    return f"{name} {shown} judged the model, not the target {target.title}: what it accepts may differ"

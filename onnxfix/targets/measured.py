@@ -1,0 +1,129 @@
+"""What TensorRT-RTX 1.7.1 takes: measured with its real parser and builder, for compute capability 8.9. Data.
+
+``python benchmarks/trt_types.py`` measures again and compares; ``--print`` writes the three tables of types. They
+hold one answer for each operator and each type that ONNX allows for its data: a model of one node was built, or was
+refused by the parser (REFUSED) or the builder (UNBUILT). No engine was executed. The restrictions were measured one by
+one, with the parser's own words in the rules' pages.
+"""
+
+from __future__ import annotations
+
+from onnxfix.targets.documented import NOTES_11, Types, names, notes, table
+
+VERSION = "1.7.1"
+
+_FLOATS = "FLOAT FLOAT16 BFLOAT16 DOUBLE"
+_NUMBERS = f"{_FLOATS} INT32 INT64"
+_ANY = f"{_NUMBERS} BOOL"
+_RNG = "RandomNormal RandomUniform"
+_WINDOWS = "BlackmanWindow HammingWindow HannWindow"
+_ONLY_HALF = "GRU GlobalLpPool HardSwish LpNormalization LpPool Mish RandomNormalLike RandomUniformLike"
+
+ACCEPTED: Types = table(
+    {
+        f"{_ANY} INT8 UINT8 FLOAT8E4M3FN": "Flatten Identity Shape Size",
+        f"{_ANY} INT8 FLOAT8E4M3FN": "Reshape Transpose",
+        f"{_ANY} INT8 UINT8": "Cast CastLike Equal",
+        f"{_ANY} INT8": "Concat Expand EyeLike Gather GatherElements GatherND If Loop Pad Scan ScatterElements "
+        "ScatterND Slice Split Squeeze Tile Trilu Unsqueeze Where",
+        _ANY: "Constant ConstantOfShape",
+        f"{_NUMBERS} INT8": "Abs Add ArgMax ArgMin DepthToSpace Div Greater GreaterOrEqual Less LessOrEqual Max Min "
+        "Mul Neg ReduceMax ReduceMin Sign SpaceToDepth Sub TopK",
+        _NUMBERS: "Clip CumSum Mod Pow ReduceL1 ReduceMean ReduceProd ReduceSum ReduceSumSquare",
+        "FLOAT FLOAT16 DOUBLE INT32 INT64 BOOL INT8": "OneHot ReverseSequence Scatter",
+        "FLOAT FLOAT16 DOUBLE INT32 INT64 INT8": "Shrink",
+        f"{_FLOATS} INT64 INT8": "Relu",
+        f"{_FLOATS} FLOAT8E4M3FN": "Dropout",
+        f"{_FLOATS} INT8": "MaxPool Resize",
+        _FLOATS: "Acos Acosh Asin Asinh Atan Atanh AveragePool BatchNormalization Ceil Conv Cos Cosh Elu Erf Exp Floor "
+        "Gelu Gemm GlobalAveragePool GlobalMaxPool GridSample GroupNormalization HardSigmoid Hardmax "
+        "InstanceNormalization IsInf IsNaN LRN LSTM LayerNormalization LeakyRelu Log LogSoftmax MatMul Mean PRelu "
+        "RMSNormalization RNN Reciprocal ReduceL2 ReduceLogSum ReduceLogSumExp Round STFT Selu Sigmoid Sin Sinh "
+        "Softmax Softplus Softsign Sqrt Sum Swish Tan Tanh TensorScatter ThresholdedRelu",
+        "FLOAT FLOAT16 BFLOAT16": "QuantizeLinear RotaryEmbedding",
+        "FLOAT FLOAT16 DOUBLE INT8": "Upsample",
+        "FLOAT FLOAT16 DOUBLE": f"ConvTranspose Einsum {_ONLY_HALF}",
+        "FLOAT DOUBLE INT32 INT64": "Range",
+        "FLOAT DOUBLE": "MeanVarianceNormalization",
+        "FLOAT FLOAT16": _RNG,
+        "FLOAT16 BFLOAT16": "Attention",
+        "INT8 FLOAT8E4M3FN": "DequantizeLinear",
+        "BOOL": "And Not Or Xor",
+        "FLOAT": f"Celu {_WINDOWS}",
+    }
+)
+REFUSED: Types = table(
+    {
+        f"{_ANY} INT8 UINT8": "NonZero",
+        "FLOAT16 BFLOAT16 DOUBLE INT32 INT64 INT8 UINT8": _WINDOWS,
+        "INT32 INT64 BOOL INT8 UINT8 FLOAT8E4M3FN": "TensorScatter",
+        _FLOATS: "RoiAlign",
+        "FLOAT FLOAT16 BFLOAT16": "CausalConvWithState LinearAttention",
+        "INT32 INT64 BOOL UINT8": "Resize Upsample",
+        "INT32 INT64 UINT8": "Einsum",
+        "INT32 INT64": "Gemm MatMul PRelu ReduceL2 ReduceLogSum ReduceLogSumExp",
+        "INT32 UINT8": "DequantizeLinear",
+        "INT32": "QuantizeLinear Relu",
+        "BOOL UINT8": "DepthToSpace ReduceMax ReduceMin SpaceToDepth",
+        "INT8 UINT8": "Clip Mod",
+        "FLOAT16 BFLOAT16": "MeanVarianceNormalization Range",
+        "BFLOAT16 DOUBLE": _RNG,
+        "BFLOAT16": _ONLY_HALF,
+        "UINT8": "Abs Add ArgMax ArgMin Concat Constant ConstantOfShape Div Expand EyeLike Gather GatherElements "
+        "GatherND Greater GreaterOrEqual If Less LessOrEqual Max MaxPool Min Mul OneHot Pad Reshape ReverseSequence "
+        "Scan Scatter ScatterElements ScatterND Shrink Sign Slice Split Squeeze Sub Tile TopK Transpose Trilu "
+        "Unsqueeze Where",
+    }
+)
+UNBUILT: Types = table(
+    {
+        "FLOAT DOUBLE": "Attention",
+        "FLOAT": "NonMaxSuppression",
+        "BFLOAT16": "ConvTranspose",
+        "INT8": "Constant ConstantOfShape Einsum",
+        "UINT8 FLOAT8E4M3FN": "Loop",
+        "FLOAT8E4M3FN": "Cast CastLike If IsInf IsNaN Pad Scan Squeeze Unsqueeze",
+    }
+)
+
+#: ``supports_operator`` says no.
+UNKNOWN = names(
+    "AffineGrid Bernoulli BitCast BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor CenterCropPad Col2Im Compress "
+    "ConcatFromSequence ConvInteger CumProd DFT DeformConv Det DynamicQuantizeLinear ImageDecoder MatMulInteger "
+    "MaxRoiPool MaxUnpool MelWeightMatrix Multinomial NegativeLogLikelihoodLoss Optional OptionalGetElement "
+    "OptionalHasElement QLinearConv QLinearMatMul RegexFullMatch SequenceAt SequenceConstruct SequenceEmpty "
+    "SequenceErase SequenceInsert SequenceLength SequenceMap SoftmaxCrossEntropyLoss SplitToSequence StringConcat "
+    "StringNormalizer StringSplit SwiGLU TfIdfVectorizer Unique"
+)
+#: ``supports_operator`` says yes to these, which ONNX has given up.
+OLD = names("ImageScaler ParametricSoftplus ScaledTanh")
+#: ``supports_operator`` says yes, and the parser then refuses every node: the plugin is not in the package.
+NO_PLUGIN = names("CausalConvWithState LinearAttention NonZero RoiAlign")
+#: It parses, and the builder has nothing to run it with.
+NO_KERNEL = names("NonMaxSuppression")
+
+_REDUCTIONS = (
+    "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum "
+    "ReduceSumSquare"
+)
+NOTES = {
+    **NOTES_11,
+    **notes(
+        {
+            "ArgMax ArgMin Softmax": "rank 2 at least",
+            "Attention": f"{NOTES_11['Attention']}; float does not build for compute capability 8.9",
+            "Cast CastLike": "to uint8 only where the result is a network output",
+            "Conv": "at most three spatial dimensions",
+            "ConvTranspose": "no dilations together with strides; output_shape and auto_pad may be misread",
+            "DequantizeLinear QuantizeLinear": "the zero point must be 0, the scale positive",
+            "GRU RNN": f"{NOTES_11['GRU']}; layout 1 is ignored",
+            "LSTM": f"{NOTES_11['GRU']}; input_forget must be 0; layout 1 is ignored",
+            _REDUCTIONS: "axes must be a build-time constant; rank 1 at least",
+            "ScatterElements ScatterND": "no reduction",
+            "Slice": "without axes, starts and ends must name every dimension",
+            "SpaceToDepth": "mode CRD is ignored",
+            "TopK": "K at most 3840",
+            "Trilu": "without the attribute upper it is read as 0",
+        }
+    ),
+}

@@ -1,0 +1,175 @@
+"""What the rung ort-cuda has beyond the others: whether CUDA computes at all, where nodes ran, what TF32 costs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from onnxfix.backends import ort_cuda
+from onnxfix.sandbox import Worker
+from onnxfix.verification import remote
+from onnxfix.verification.compare import Metrics, largest
+from onnxfix.verification.inputs import make_inputs
+from onnxfix.verification.plan import Feed
+from onnxfix.verification.verdict import FeedResult, FeedStatus, RungResult
+
+if TYPE_CHECKING:
+    from onnxfix.verification.climb import Request
+
+#: For the original and the fixed model: execution provider -> nodes, or None where that is not known.
+Places = Sequence[Mapping[str, int] | None]
+TF32 = "TF32 on: "
+_FEEDS = 3  # with TF32 on: enough for an order of magnitude
+OVERFLOWS = (
+    "NaN or Inf are at other places, but a sum at the limits of its type overflows or not as it is ordered, which "
+    "CUDA's kernels choose"
+)
+
+
+def unavailable(worker: Worker, timeout: float) -> str | None:
+    """Why CUDA computes nothing on this machine, tried in the sandbox; None when it does. Seconds of patience."""
+    outcome = worker.call(f"{ort_cuda.__name__}:unavailable", timeout=timeout)
+    if not outcome.ok:
+        return f"the CUDA provider cannot be tried: {outcome.message}"
+    return None if outcome.value is None else str(outcome.value)
+
+
+def on_cpu_alone(places: Places) -> bool:
+    """Whether it is known that no node of either model runs on CUDA."""
+    return all(one is not None and not one.get(ort_cuda.PROVIDER) for one in places)
+
+
+def placed(places: Places) -> str:
+    """In words, how many nodes of the original and of the fixed model do not run on CUDA."""
+    known = [one for one in places if one is not None]
+    if len(known) < len(places) or not known:
+        return "this onnxruntime does not say which nodes ran on CUDA"
+    if on_cpu_alone(known):
+        return "onnxruntime has no CUDA kernel for any node here: this would prove no more than ort-cpu"
+    counts = [f"{on_cpu(one)} of {sum(one.values())}" for one in known]
+    if not any(map(on_cpu, known)):
+        return "every node ran on CUDA"
+    return (
+        f"of the original's nodes {counts[0]} ran on the CPU, of the fixed model's {counts[-1]}: they have no CUDA "
+        "kernel, or compute shapes"
+    )
+
+
+def on_cpu(places: Mapping[str, int]) -> int:
+    """How many nodes run elsewhere than on CUDA."""
+    return sum(places.values()) - places.get(ort_cuda.PROVIDER, 0)
+
+
+def overflows(metric: Metrics, feed: Feed) -> bool:
+    """Whether a difference may come of nothing but the order of a sum at the limits of a floating-point type."""
+    return feed.kind == "extreme" and metric.reason.startswith("NaN or Inf at other places")
+
+
+def wobbles(metrics: Sequence[Metrics]) -> list[str]:
+    """In words, how far the original is from itself in a second run; nothing where it is the same."""
+    worst = largest(metrics, relative=True)
+    return [] if worst is None else [f"from run to run the original itself differs by up to {_error(worst)}"]
+
+
+def informed(request: Request, result: RungResult) -> RungResult:
+    """A result with what a reader should know besides: the largest error, and what TF32 would cost."""
+    if result.status != "passed":
+        return result
+    notes = list(result.notes)
+    worst = _worst(result.feeds)
+    if worst is not None:
+        notes.append(f"the largest error is {_error(worst)}")
+    feeds = _telling(request, result)
+    if os.environ.get(ort_cuda.TF32_VARIABLE) == "0":
+        return replace(result, notes=(*notes, f"TF32 was not tried: {ort_cuda.TF32_VARIABLE}=0 forbids it"))
+    if not feeds:
+        return replace(result, notes=(*notes, "TF32 was not tried: no feed is fit for it"))
+    informative, failure = _with_tf32(request, feeds, result.excluded)
+    worst = _worst(informative)
+    told = f"the largest error is {_error(worst)}" if worst is not None else "not one bit changes"
+    notes.append(
+        f"with TF32 on, onnxruntime's default, {told}" if informative else f"TF32 was not measured: {failure}"
+    )
+    return replace(result, notes=tuple(notes), informative=informative)
+
+
+def _worst(feeds: Sequence[FeedResult]) -> Metrics | None:
+    found = largest(
+        (one for feed in feeds if feed.status != "not counted" for one in feed.metrics), relative=True
+    )
+    return found if found is not None and found.max_abs else None
+
+
+def _error(worst: Metrics) -> str:
+    return f"{worst.max_abs:.2g} (relative {worst.relative:.2g}) in output {worst.name}"
+
+
+def _telling(request: Request, result: RungResult) -> list[tuple[str, Feed | None, dict[str, Any]]]:
+    """The feeds that say most about rounding: plausible values, and many of them."""
+    counted = []
+    for place, one in enumerate(result.feeds):
+        elements = sum(part.elements for part in one.metrics)
+        if (
+            one.status in ("identical", "within")
+            and elements
+            and (one.feed is None or one.feed.kind != "extreme")
+        ):
+            counted.append((one.feed is not None and one.feed.kind != "normal", -elements, place))
+    chosen = [(result.feeds[place], place) for *_, place in sorted(counted)[:_FEEDS]]
+    return [(one.label, one.feed, _values(request, one.feed, place)) for one, place in chosen]
+
+
+def _values(request: Request, feed: Feed | None, place: int) -> dict[str, Any]:
+    if feed is None:  # the user's feeds are tried in their order, and nothing else is
+        return (request.given or [])[place]
+    return make_inputs(request.known, feed.assignment, feed.seed, kind=feed.kind, override=feed.override)
+
+
+def _with_tf32(
+    request: Request, feeds: list[tuple[str, Feed | None, dict[str, Any]]], skip: tuple[str, ...]
+) -> tuple[tuple[FeedResult, ...], str]:
+    """The original without TF32 against the fixed model with it; and why there is nothing to tell, else "".
+
+    In a process of its own: the one that verified has forbidden TF32 to NVIDIA's libraries for good.
+    """
+    request.worker.call(f"{remote.__name__}:drop", timeout=request.step)  # room on the GPU
+    results: list[FeedResult] = []
+    with Worker() as worker:
+        ran = remote.ran_of(
+            worker.call(
+                f"{remote.__name__}:load",
+                timeout=request.step,
+                backend="ort-cuda",
+                original=str(request.original),
+                fixed=str(request.fixed),
+                options={"strict": False},
+                fixed_options={"tf32": True},
+            )
+        )
+        for label, feed, values in feeds if not ran.stage else ():
+            ran = remote.ran_of(
+                worker.call(
+                    f"{remote.__name__}:run",
+                    timeout=request.step,
+                    feed=values,
+                    again=False,
+                    drawn=request.known.drawn or (),
+                    exact=False,
+                    noise=request.noise,
+                    coarse=request.coarse,
+                    skip=skip,
+                )
+            )
+            if ran.stage:
+                break
+            results.append(FeedResult(TF32 + label, feed, _status(ran.metrics), "", ran.metrics))
+    return tuple(results), ran.error
+
+
+def _status(metrics: Sequence[Metrics]) -> FeedStatus:
+    if not metrics:
+        return "not counted"
+    found = {metric.agreement for metric in metrics}
+    return "different" if "different" in found else "within" if "within" in found else "identical"

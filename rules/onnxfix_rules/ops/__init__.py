@@ -1,0 +1,1 @@
+"""OPS: operators and types that the target does not take."""

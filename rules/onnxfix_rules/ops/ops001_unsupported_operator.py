@@ -1,0 +1,158 @@
+"""OPS001: operators that the target does not import."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnxfix.graph.overlay import Model
+from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix_rules.ops import _common as ops
+
+_BRANCHES = """<then_branch = p () => (float[2] u) { u = Det(x) },
+    else_branch = q () => (float[2] v) { v = GlobalMaxPool(x) }>"""
+
+EXAMPLES = [
+    Example(
+        why="no TensorRT imports it",
+        before="g (float[2,3,3] x) => (float[2] y) { d = Det(x)  y = Neg(d) }",
+        detect=True,
+    ),
+    Example(
+        why="a dead node too",
+        before="g (float[2,3] x) => (float[2,3] y) { y = Relu(x)  u, i, v, c = Unique(x) }",
+        detect=True,
+    ),
+    Example(
+        why="inside a loop",
+        before="""g (float[2,3,3] x, int64 n) => (float[2,3,3] y) {
+            y = Loop(n, , x)<body = b (int64 i, bool c, float[2,3,3] v) => (bool d, float[2,3,3] w)
+                { d = Identity(c)  e = Det(v)  w = Neg(v) }> }""",
+        detect=True,
+    ),
+    Example(
+        why="in a branch that is taken at run time",
+        before=f"g (float[2,3,3] x, bool c) => (float[2] y) {{ y = If(c){_BRANCHES} }}",
+        detect=True,
+    ),
+    Example(
+        why="in the branch that a constant takes",
+        before=f"g (float[2,3,3] x) => (float[2] y) <bool c = {{1}}> {{ y = If(c){_BRANCHES} }}",
+        detect=True,
+    ),
+    Example(
+        why="in a function that is called",
+        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2,3,3] x) => (float[2] y) { y = my.F(x) }
+            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { b = Det(a) }""",
+        detect=True,
+    ),
+    Example(
+        why="ONNX's domain by its other name",
+        before="""<ir_version: 9, opset_import: ["ai.onnx" : 18]>
+            g (float[2,3,3] x) => (float[2] y) { y = ai.onnx.Det(x) }""",
+        detect=True,
+    ),
+    Example(
+        why="TensorRT 8.4 has no LayerNormalization",
+        before="g (float[2,3] x, float[3] s) => (float[2,3] y) { y = LayerNormalization(x, s) }",
+        detect=True,
+        target="trt8.4",
+    ),
+    Example(
+        why="TensorRT 8.6 has",
+        before="g (float[2,3] x, float[3] s) => (float[2,3] y) { y = LayerNormalization(x, s) }",
+        target="trt8.6",
+    ),
+    Example(
+        why="the plugin for it is not in TensorRT-RTX",
+        before="g (float[2,3] x) => (int64[2,K] y) { y = NonZero(x) }",
+        detect=True,
+        target="rtx",
+    ),
+    Example(
+        why="TensorRT has the plugin",
+        before="g (float[2,3] x) => (int64[2,K] y) { y = NonZero(x) }",
+        target="trt11",
+    ),
+    Example(
+        why="in the branch that a constant does not take",
+        before=f"g (float[2,3,3] x) => (float[2] y) <bool c = {{0}}> {{ y = If(c){_BRANCHES} }}",
+    ),
+    Example(
+        why="in the branch that a Constant does not take",
+        before=f"""g (float[2,3,3] x) => (float[2] y) {{
+            c = Constant<value = bool {{0}}>()  y = If(c){_BRANCHES} }}""",
+    ),
+    Example(
+        why="in a branch for whose condition there is a default",
+        before=f"g (float[2,3,3] x, bool c) => (float[2] y) <bool c = {{0}}> {{ y = If(c){_BRANCHES} }}",
+    ),
+    Example(
+        why="in a function that nobody calls",
+        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2,3,3] x) => (float[2,3,3] y) { y = Neg(x) }
+            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { b = Det(a) }""",
+    ),
+    Example(
+        why="another domain's operator, for which there may be a plugin",
+        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2,3,3] x) => (float[2] y) { y = my.Det(x) }""",
+        runs=False,
+    ),
+    Example(
+        why="the call of a local function of that name",
+        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2,3,3] x) => (float[2,3,3] y) { y = my.Det(x) }
+            <domain: "my", opset_import: ["" : 18]> Det (a) => (b) { b = Neg(a) }""",
+    ),
+    Example(
+        why="TensorRT takes a local function of that name, whatever its domain",
+        before="""<ir_version: 9, opset_import: ["" : 19, "my" : 1]>
+            g (float[1,1,3,3] x, float[1,1,2,2] w, float[1,8,2,2] o) => (float[1,1,2,2] y, float[1,1,3,3] z) {
+            y = DeformConv(x, w, o)  z = my.DeformConv(x, w, o) }
+            <domain: "my", opset_import: ["" : 19]> DeformConv (a, b, c) => (d) { d = Neg(a) }""",
+        target="rtx",
+    ),
+    Example(
+        why="operators that every target imports",
+        before="g (float[2,3] x) => (float[2,3] y) { a = Relu(x)  y = Sigmoid(a) }",
+    ),
+]
+
+
+@rule("OPS001", per="model", severity=Severity.ERROR, examples=EXAMPLES)
+def unsupported_operator(model: Model) -> Iterator[Match]:
+    """A standard operator that the target's parser does not import.
+
+    ## Why it matters
+    The parser stops at the first such node, read or not: `UNSUPPORTED_NODE`, or `Plugin not found, are the plugin name,
+    version, and namespace correct?` for operators that are newer than it, measured with TensorRT-RTX 1.7.1. Some are
+    imported as plugins that are not in every package: TensorRT-RTX brings none for NonZero, RoiAlign, LinearAttention
+    and CausalConvWithState (`NonZero plugin creator version 1 was not found in plugin registry`).
+
+    What a target imports is data with a source, which the message names: NVIDIA's list of operators for TensorRT, the
+    parser's own answer for TensorRT-RTX. A list that is silent about an operator says nothing, and neither does this
+    rule. Operators of other domains may be plugins of yours; so may a standard one that the parser has no importer for
+    and does not refuse outright. The parser does not look at functions that nobody calls, or at the branch that an If
+    with a constant condition does not take.
+
+    ## Fix
+    None here. A dead node goes by GRA001. Where ONNX defines the operator by other operators, write those; where the
+    result is a constant, fold it; else it takes a plugin, or another model.
+
+    ## References
+    - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
+    - https://docs.nvidia.com/deeplearning/tensorrt/latest/reference/onnx-opset-guide.html
+    - NVIDIA/TensorRT-RTX issue 32: NonZero
+    """
+    target = ops.target_of(model)
+    taken = {scope.proto.name for scope in model.functions}
+    for node in ops.imported(model):
+        reason = target.missing.get(node.op_type)
+        if reason is None or not node.is_onnx or node.op_type in taken:
+            continue
+        yield Match(
+            f"{target.title} does not import {node.op_type}"
+            + (f": {reason}" if reason else "")
+            + f" (source: {target.source})",
+            node=node,
+        )

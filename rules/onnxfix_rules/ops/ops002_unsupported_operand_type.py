@@ -1,0 +1,133 @@
+"""OPS002: operands of a type that the target's parser refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnx import TensorProto
+
+from onnxfix.dtypes import name_of
+from onnxfix.graph.overlay import Model
+from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix_rules.ops import _common as ops
+
+_LP = "g (TYPE[1,4,8,8] x) => (TYPE[1,4,7,7] y) { y = LpPool<kernel_shape=[2,2]>(x) }"
+
+EXAMPLES = [
+    Example(
+        why="the maximum of booleans",
+        before="g (bool[2,3] x) => (bool[2,1] y) <int64[1] a = {1}> { y = ReduceMax(x, a) }",
+        opset=20,
+        detect=True,
+    ),
+    Example(
+        why="uint8 moved before it is cast",
+        before="g (uint8[2,3] x) => (float[3,2] y) { t = Transpose(x)  y = Cast<to=1>(t) }",
+        detect=True,
+    ),
+    Example(
+        why="selected booleans are fine, selected uint8 are not",
+        before="""g (bool[2] c, bool[2] p, bool[2] q, uint8[2] s, uint8[2] t) => (bool[2] y, uint8[2] z) {
+            y = Where(c, p, q)  z = Where(c, s, t) }""",
+        detect=True,
+    ),
+    Example(
+        why="pooling of bfloat16",
+        before=_LP.replace("TYPE", "bfloat16"),
+        opset=22,
+        detect=True,
+        runs=False,
+    ),
+    Example(
+        why="inside a branch",
+        before="""g (bool[2,3] x, bool c) => (bool[1,1] y) {
+            y = If(c)<then_branch = p () => (bool[1,1] u) { u = ReduceMin(x) },
+                      else_branch = q () => (bool[1,1] v) { v = Constant<value = bool[1,1] {1}>() }> }""",
+        opset=20,
+        detect=True,
+    ),
+    Example(why="pooling of half", before=_LP.replace("TYPE", "float16"), opset=22),
+    Example(
+        why="the maximum of integers",
+        before="g (int64[2,3] x) => (int64[2,1] y) <int64[1] a = {1}> { y = ReduceMax(x, a) }",
+        opset=20,
+    ),
+    Example(
+        why="integers without a kernel are INT006's",
+        before="g (int32[2,3] x, int32[3,2] w) => (int32[2,2] y) { y = MatMul(x, w) }",
+    ),
+    Example(
+        why="uint8 that is cast at once",
+        before="g (uint8[2,3] x) => (float[3,2] y) { t = Cast<to=1>(x)  y = Transpose(t) }",
+    ),
+    Example(
+        why="a constant, which the parser may convert",
+        before="g (int64[2] i) => (float[2] y) <uint8[3] c = {1, 2, 3}> { g = Gather(c, i)  y = Cast<to=1>(g) }",
+    ),
+    Example(
+        why="nothing was measured with TensorRT 10",
+        before="g (bool[2,3] x) => (bool[2,1] y) <int64[1] a = {1}> { y = ReduceMax(x, a) }",
+        opset=20,
+        target="trt10",
+    ),
+    Example(
+        why="in a function that nobody calls",
+        before="""<ir_version: 9, opset_import: ["" : 20, "my" : 1]> g (bool[2,3] x) => (bool[2,3] y) { y = Not(x) }
+            <domain: "my", opset_import: ["" : 20]> F (a) => (b) { c = Cast<to=9>(a)  b = ReduceMax(c) }""",
+    ),
+]
+
+TYPES = (
+    TensorProto.BOOL,
+    TensorProto.UINT8,
+    TensorProto.FLOAT,
+    TensorProto.DOUBLE,
+    TensorProto.FLOAT16,
+    TensorProto.BFLOAT16,
+)
+"""Types that one operator takes and another does not. Integers are INT006's, int8 and narrower types quantised ones."""
+
+_DATA = {"Where": 1, "OneHot": 2}
+_ELSEWHERE = frozenset({"Cast", "CastLike", "DequantizeLinear", "QuantizeLinear", "If", "Loop", "Scan"})
+"""Casts are the matter of CST, quantisation that of QDQ; bodies hold the nodes that count."""
+
+
+@rule("OPS002", per="model", severity=Severity.ERROR, examples=EXAMPLES)
+def unsupported_operand_type(model: Model) -> Iterator[Match]:
+    """A standard operator on data of a type that the target's parser refuses there.
+
+    ## Why it matters
+    TensorRT has the type and the operator, but not both together. The parser stops: `Found unsupported input type of
+    BOOL` (ReduceMax, ReduceMin, DepthToSpace, SpaceToDepth, Resize), `Found unsupported input type of UINT8` (nearly
+    everything but a Cast: uint8 may only come in and go out), `Only FLOAT, HALF or INT8` for bfloat16 (HardSwish, Mish,
+    LpPool, GlobalLpPool, LpNormalization, GRU), measured with TensorRT-RTX 1.7.1, for each operator and type by a
+    model of one node. In half precision MeanVarianceNormalization does not parse at all.
+
+    Only for targets whose types were measured: TensorRT-RTX, and TensorRT 11 with its parser of the same time. Silent
+    about constants, which the parser may convert, and about what the builder refused: it may take another model.
+
+    ## Fix
+    None here. Cast the data to a type that the operator takes, and the result back: bool to int32, uint8 to int32
+    where nothing wraps, bfloat16 to float. Moves of uint8 (Transpose, Reshape, Slice) give the same after the Cast.
+
+    ## References
+    - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
+    """
+    target = ops.target_of(model)
+    if not target.types_measured:
+        return
+    for node in ops.imported(model):
+        support = target.operator(node.op_type)
+        if support is None or not support.refused or node.op_type in _ELSEWHERE or not node.is_onnx:
+            continue
+        data = node.input(_DATA.get(node.op_type, 0))
+        elem = (
+            None
+            if data is None or data.initializer is not None or data.is_constant
+            else model.shapes.elem_type(data)
+        )
+        if elem in TYPES and target.accepts(node.op_type, elem) is False:
+            yield Match(
+                f"{target.title} takes no {name_of(elem)} in {node.op_type} (source: {target.source})",
+                node=node,
+            )

@@ -1,0 +1,1 @@
+"""TRT: what TensorRT's own parser and builder said."""

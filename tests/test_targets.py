@@ -1,0 +1,333 @@
+"""What each target accepts, against itself, against the real TensorRT-RTX, and as rules read it."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from importlib.metadata import version
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from onnx import TensorProto
+
+from onnxfix import dtypes
+from onnxfix.backends.tensorrt import attempt
+from onnxfix.errors import UsageError
+from onnxfix.registry import registry
+from onnxfix.rule import Example
+from onnxfix.sandbox import Worker
+from onnxfix.targets import DEFAULT, TARGETS, Support, documented, measured, mismatch, target_named
+from onnxfix.testing import findings
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
+
+import trt_types
+from corpus import node_cases
+
+REAL = pytest.mark.skipif(
+    importlib.util.find_spec("tensorrt_rtx") is None,
+    reason="tensorrt-rtx is not installed: pip install 'onnxfix[tensorrt-rtx]'",
+)
+NAMES = {name: number for number in range(1, 64) if " " not in (name := dtypes.name_of(number).upper())}
+EVERY = pytest.mark.parametrize("target", TARGETS.values(), ids=lambda target: target.name)
+#: After opset 24, so that the oldest onnx that is supported lacks them.
+NEWEST = {"BitCast", "CausalConvWithState", "CumProd", "LinearAttention", "SwiGLU"}
+RULES = {rule.code: rule for rule in registry().rules}
+
+
+def said(code: str, text: str, target: str | None = None, opset: int = 18) -> list[str]:
+    """What a rule finds in a graph, as severities."""
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : {opset}]>\n{text}')
+    return [found.severity.name for found in findings(RULES[code], model, target)]
+
+
+# ------------------------------------------------------------------------------------------------ the data
+
+
+@EVERY
+def test_the_data_is_consistent(target: Any) -> None:
+    standard = set(trt_types.standard_operators()) | measured.OLD | NEWEST
+    assert target.operators.keys() | target.missing.keys() <= standard
+    assert not target.operators.keys() & target.missing.keys()
+    assert len(target.operators) > 100
+    assert target.source
+    assert target.inner <= target.types <= NAMES.keys()
+    for name, support in target.operators.items():
+        assert not support.types & support.refused, name
+        assert support.types | support.refused <= target.types | target.reads_as.keys() | {
+            "UINT8",
+            "BFLOAT16",
+        }, name
+        assert support.types <= target.types | target.reads_as.keys(), name
+
+
+def test_what_is_noted_is_known() -> None:
+    for notes, lists in (
+        (documented.NOTES_8_4, documented.TRT_8_4),
+        (documented.NOTES_8_6, documented.TRT_8_6),
+        (documented.NOTES_10, documented.TRT_10),
+        (documented.NOTES_11, documented.TRT_11),
+        (measured.NOTES, documented.TRT_11),
+    ):
+        assert notes.keys() - lists.keys() <= TARGETS["trt8.4"].missing.keys()  # notes are inherited
+        assert all(notes.values())
+    assert "3840" in TARGETS["trt10"].operators["TopK"].notes
+    assert "one output" in TARGETS["rtx"].operators["MaxPool"].notes
+    assert DEFAULT.max_rank == 8
+
+
+def test_a_newer_tensorrt_lacks_no_operator_that_an_older_one_has() -> None:
+    line = [TARGETS[name] for name in ("trt8.4", "trt8.6", "trt10", "trt11")]
+    for older, newer in pairwise(line):
+        assert newer.missing.keys() <= older.missing.keys()
+        assert not older.operators.keys() & newer.missing.keys()
+
+
+def test_the_lists_and_the_parser_agree_on_operators() -> None:
+    """The list of 11.2 was read second-hand: but for what TensorRT-RTX leaves out, its parser says the same."""
+    left_out = {"DFT", "DeformConv", *measured.NO_PLUGIN}
+    imported = (
+        measured.ACCEPTED.keys() | measured.REFUSED.keys() | measured.UNBUILT.keys()
+    ) - measured.NO_PLUGIN
+    assert documented.TRT_11.keys() - left_out - measured.OLD == imported
+    assert not documented.NOT_IN_11 & imported
+    assert documented.NOT_IN_11 <= measured.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("operator", "imports"),
+    [
+        ("Relu", [True] * 5),
+        ("Unique", [False] * 5),
+        ("LayerNormalization", [False, True, True, True, True]),
+        ("Attention", [False, False, True, True, True]),
+        ("DFT", [False, False, False, True, False]),
+        ("NonZero", [False, True, True, True, False]),
+        ("NonMaxSuppression", [True] * 5),
+        ("OneHot", [None, True, True, True, True]),
+        ("Swish", [False, False, None, True, True]),
+        ("LinearAttention", [None, None, None, None, False]),
+        ("Frobnicate", [None] * 5),
+    ],
+)
+def test_imports(operator: str, imports: list[bool | None]) -> None:
+    assert [target.imports(operator) for target in TARGETS.values()] == imports
+    supports = [isinstance(target.operator(operator), Support) for target in TARGETS.values()]
+    assert supports == [answer is True for answer in imports]
+
+
+@pytest.mark.parametrize(
+    ("operator", "kind", "accepts"),
+    [
+        ("Add", "FLOAT", [True] * 5),
+        ("Add", "INT64", [True] * 5),
+        ("Add", "DOUBLE", [True] * 5),
+        ("Add", "UINT8", [False] * 5),
+        ("Add", "UINT16", [False] * 5),
+        ("Add", "INT8", [None] * 5),
+        ("Add", "BFLOAT16", [False, False, True, True, True]),
+        ("MatMul", "INT32", [False] * 5),
+        ("MatMul", "INT64", [False] * 5),
+        ("Relu", "INT32", [False] * 5),
+        ("Relu", "INT64", [False, False, True, True, True]),
+        ("ReduceL2", "INT64", [False] * 5),
+        ("Mish", "BFLOAT16", [None, None, False, False, False]),
+        ("Equal", "BOOL", [None, None, None, True, True]),
+        ("Attention", "FLOAT", [False, False, None, None, None]),
+        ("Attention", "FLOAT16", [False, False, True, True, True]),
+        ("NonMaxSuppression", "FLOAT", [True, True, True, True, False]),
+        ("NonZero", "FLOAT", [False, True, True, True, False]),
+        ("DequantizeLinear", "INT8", [True] * 5),
+        ("Frobnicate", "FLOAT", [None] * 5),
+    ],
+)
+def test_accepts(operator: str, kind: str, accepts: list[bool | None]) -> None:
+    assert [target.accepts(operator, NAMES[kind]) for target in TARGETS.values()] == accepts
+
+
+def test_a_number_that_is_no_type_is_not_known() -> None:
+    assert DEFAULT.accepts("Add", TensorProto.UNDEFINED) is None
+    assert not DEFAULT.has_type(TensorProto.UNDEFINED)
+
+
+def test_types_of_tensors() -> None:
+    has = {name for name, number in NAMES.items() if DEFAULT.has_type(number)}
+    between = {name for name, number in NAMES.items() if DEFAULT.between(number)}
+    assert has - between == {"UINT8", "FLOAT8E4M3FN", "INT4", "FLOAT4E2M1"}
+    assert between == {"FLOAT", "FLOAT16", "BFLOAT16", "DOUBLE", "BOOL", "INT8", "INT32", "INT64"}
+    assert [t.has_type(TensorProto.BFLOAT16) for t in TARGETS.values()] == [False, False, True, True, True]
+    assert DEFAULT.read_as(TensorProto.DOUBLE) == TensorProto.FLOAT
+    assert DEFAULT.read_as(TensorProto.INT64) == TensorProto.INT64
+    assert TARGETS["trt8.6"].read_as(TensorProto.INT64) == TensorProto.INT32
+    assert [t.int64 for t in TARGETS.values()] == [False, False, True, True, True]
+
+
+def test_target_named() -> None:
+    assert target_named(None) is DEFAULT
+    assert target_named("rtx").package == "tensorrt-rtx"
+    with pytest.raises(UsageError, match="choose one of trt8"):
+        target_named("trt9")
+
+
+@pytest.mark.parametrize(
+    ("package", "version", "meant"),
+    [
+        ("tensorrt", "8.0.3.4", "trt8.4"),
+        ("tensorrt", "8.4.1.5", "trt8.4"),
+        ("tensorrt", "8.4.2.4", ""),
+        ("tensorrt", "8.5.3.1", ""),
+        ("tensorrt", "8.6.1.post1", "trt8.6"),
+        ("tensorrt", "9.2.0", ""),
+        ("tensorrt", "10.14.1.48", "trt10"),
+        ("tensorrt", "11.4.0.106", "trt11"),
+        ("tensorrt-rtx", "1.7.1.116", "rtx"),
+        ("tensorrt-rtx", "2.0.0.1", ""),
+        ("tensorrt-rtx", "11.0.0.1", ""),
+        ("tensorrt", "1.7.1", ""),
+    ],
+)
+def test_mismatch(package: str, version: str, meant: str) -> None:
+    silent = [name for name, target in TARGETS.items() if not mismatch(target, package, version)]
+    assert silent == ([meant] if meant else [])
+
+
+def test_a_mismatch_is_one_line() -> None:
+    said = mismatch(TARGETS["trt8.6"], "tensorrt-rtx", "1.7.1.116")
+    assert said == (
+        "TensorRT-RTX 1.7.1 judged the model, not the target TensorRT 8.6: what it accepts may differ"
+    )
+    assert mismatch(DEFAULT, "tensorrt", "unknown").startswith("TensorRT unknown judged")
+
+
+# ------------------------------------------------------------------------------------------ the real module
+
+
+@REAL
+def test_tensorrt_says_what_the_data_say() -> None:
+    installed = version("tensorrt-rtx")
+    if mismatch(TARGETS["rtx"], "tensorrt-rtx", installed) or not installed.startswith(measured.VERSION):
+        pytest.skip(f"measured with {measured.VERSION}, not with {installed}: see benchmarks/trt_types.py")
+    imports = trt_types.supported("tensorrt-rtx", trt_types.standard_operators())
+    assert len(imports) > 100
+    answers = trt_types.measure("tensorrt-rtx", jobs=2, timeout=120.0)
+    assert sum(len(kinds) for found in answers.values() for kinds in found.values()) > 800
+    assert list(trt_types.differences(answers, imports)) == []
+    if onnx.defs.onnx_opset_version() >= trt_types.LATEST:  # an older onnx allows fewer types
+        for stage, held in (("ACCEPTED", measured.ACCEPTED), ("REFUSED", measured.REFUSED)):
+            assert answers[stage] == {name: set(types) for name, types in held.items()}
+
+
+def test_the_comparison_can_fail() -> None:
+    tables = {"ACCEPTED": measured.ACCEPTED, "REFUSED": measured.REFUSED, "UNBUILT": measured.UNBUILT}
+    same = {stage: {name: set(types) for name, types in held.items()} for stage, held in tables.items()}
+    imports = [name for name in trt_types.standard_operators() if name not in measured.UNKNOWN]
+    assert list(trt_types.differences(same, imports)) == []
+    same["ACCEPTED"]["Relu"].add("INT32")
+    same["REFUSED"]["Gemm"].add("BOOL")
+    imports.remove("Relu")
+    assert list(trt_types.differences(same, [*imports, "Unique"])) == [
+        "Relu: supports_operator says False, measured.py True",
+        "Unique: supports_operator says True, measured.py False",
+        "Relu INT32: ACCEPTED, measured.py REFUSED",
+        "Gemm BOOL: REFUSED, measured.py nothing",
+    ]
+
+
+@REAL
+def test_every_flagged_node_model_is_refused(tmp_path: Path) -> None:
+    """OPS001, OPS002 and INT006 for TensorRT-RTX, over ONNX's own node models."""
+    path = tmp_path / "model.onnx"
+    wrong, counts = [], dict.fromkeys(("OPS001", "OPS002", "INT006"), 0)
+    with Worker() as worker:
+        for case in node_cases():
+            model = onnx.load_from_string(case.data)
+            codes = [code for code in counts if findings(RULES[code], model, "rtx")]
+            if codes:
+                counts.update({code: counts[code] + 1 for code in codes})
+                path.write_bytes(case.data)
+                if attempt(worker, path, package="tensorrt-rtx").status == "accepted":
+                    wrong.append((case.name, codes))
+    assert wrong == []
+    assert counts["OPS001"] > 250
+    assert counts["OPS002"] > 20
+
+
+def _examples() -> Iterator[Any]:
+    for code in ("OPS001", "OPS002", "INT006"):
+        for example in RULES[code].examples:
+            if example.target in (None, "rtx"):
+                yield pytest.param(code, example, id=f"{code}-{example.why[:50]}")
+
+
+#: Silent, and refused for another reason: a plugin of another domain, an operator that INT006 speaks of, and so on.
+_OTHERWISE = (
+    "another domain's",
+    "the call of a local function",
+    "INT006's",
+    "and uint8",
+    "int8 is not",
+    "a local function called Relu",
+)
+
+
+@REAL
+@pytest.mark.parametrize(("code", "example"), list(_examples()))
+def test_an_example_is_what_tensorrt_says(code: str, example: Example, tmp_path: Path) -> None:
+    text = example.before
+    assert isinstance(text, str)
+    head = "" if text.startswith("<") else f'<ir_version: 9, opset_import: ["" : {example.opset}]>\n'
+    model = onnx.parser.parse_model(head + text)
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    with Worker() as worker:
+        built = attempt(worker, path, package="tensorrt-rtx")
+    flagged = bool(findings(RULES[code], model, "rtx"))
+    if flagged or not any(words in example.why for words in _OTHERWISE):
+        assert built.accepted != flagged, built.reason
+
+
+# -------------------------------------------------------------------------------------- rules read the data
+
+
+def test_an_unused_initializer_of_a_type_that_the_target_has_not() -> None:
+    text = "g (float[2] x) => (float[2] y) <bfloat16[1] c = {1}> { y = Neg(x) }"
+    assert said("GRA002", text, "trt8.6") == ["ERROR"]
+    assert said("GRA002", text) == ["INFO"]
+
+
+@pytest.mark.parametrize(("target", "severity"), [("trt8.6", "ERROR"), (None, "INFO")])
+def test_casts_through_a_type_that_the_target_has_not(target: str | None, severity: str) -> None:
+    text = "g (int8[N] x) => (int8[N] y) { a = Cast<to=16>(x)  y = Cast<to=3>(a) }"
+    assert said("CST003", text, target) == [severity]
+    assert said(
+        "CST003", "g (float16[N] x) => (float16[N] y) { a = Cast<to=1>(x)  y = Cast<to=10>(a) }", target
+    ) == ["INFO"]
+
+
+@pytest.mark.parametrize(
+    ("target", "severity"), [("trt10", "ERROR"), ("trt11", "WARNING"), ("rtx", "WARNING")]
+)
+def test_a_squeeze_without_axes(target: str, severity: str) -> None:
+    text = "g (float[N,1,3] x) => (float[] y) { y = Squeeze(x) }"
+    assert said("RSH009", text, target) == [severity]
+
+
+@pytest.mark.parametrize(
+    ("target", "count"), [("trt8.4", 1), ("trt8.6", 1), ("trt10", 0), ("trt11", 0), ("rtx", 0)]
+)
+def test_relu_of_int64(target: str, count: int) -> None:
+    assert len(said("INT006", "g (int64[N] x) => (int64[N] y) { y = Relu(x) }", target)) == count
+
+
+@EVERY
+def test_the_message_names_the_target_and_its_source(target: Any) -> None:
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 18]>\ng (float[2,3,3] x) => (float[2] y) { y = Det(x) }'
+    )
+    [found] = findings(RULES["OPS001"], model, target.name)
+    assert found.match.message == f"{target.title} does not import Det (source: {target.source})"
+    assert found.severity.name == "ERROR"

@@ -1,0 +1,214 @@
+"""Rung trt-build: what it says, and that it outlives whatever it asks. No TensorRT is needed."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import onnx
+import pytest
+from typer.testing import CliRunner
+
+from onnxfix import sandbox
+from onnxfix.backends import trt_package
+from onnxfix.backends.tensorrt import attempt
+from onnxfix.backends.trt_package import Choice, Gpu
+from onnxfix.backends.trt_types import Issue, Place, TrtBuild, TrtOptions
+from onnxfix.cli import app
+from onnxfix.sandbox import Outcome, Worker
+from onnxfix.verification import trt_build
+from onnxfix.verification.ladder import verify
+from onnxfix.verification.trt_build import Builder, judge
+
+HEADER = '<ir_version: 10, opset_import: ["" : 20]>\n'
+RELU = "g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }"
+
+
+def write(path: Path, text: str) -> Path:
+    onnx.save(onnx.parser.parse_model(HEADER + text), path)
+    return path
+
+
+def build(status: Any = "accepted", stage: Any = "", text: str = "", layers: int = 7) -> TrtBuild:
+    errors = (Issue("build", "error", text, Place(text="y", operator="Relu")),) if text else ()
+    return TrtBuild(status, stage, errors, layers=(("ACTIVATION", layers),))
+
+
+RTX = Choice("tensorrt-rtx", "1.7.1.116", "8.9")
+
+
+def builder(choice: Choice = RTX, **options: Any) -> Builder:
+    return Builder(choice, TrtOptions(**options), cast(Worker, None))
+
+
+def said(*builds: TrtBuild, **options: Any) -> str:
+    result = judge(builds, builder(**options), inherit=False)
+    assert "\n" not in result.reason
+    return result.reason
+
+
+def test_who_judged_and_for_what_is_said() -> None:
+    assert said(build()) == "TensorRT-RTX 1.7.1 accepts it, built ahead of time for compute capability 8.9"
+    here = builder(Choice("tensorrt", "10.14.1.48", "8.9", Gpu("L4", "8.9")))
+    assert judge((build(),), here, inherit=False).reason == (
+        "TensorRT 10.14.1 accepts it, built for compute capability 8.9"
+    )
+    assert said(build(), build(layers=5)).endswith(", 7 → 5 layers")
+    assert said(build("refused", "parse", "no"), build()).endswith("; it refused the original: y: Relu: no")
+
+
+def test_another_product_than_the_target_is_named_in_the_line() -> None:
+    reason = said(build(), target="trt11")
+    assert reason.startswith("TensorRT-RTX 1.7.1, which is not the target TensorRT 11.x, accepts it, built")
+    refused = said(build("refused", "parse", "no"), target="trt11")
+    assert refused.startswith(
+        "TensorRT-RTX 1.7.1, which is not the target TensorRT 11.x, refuses the model: "
+    )
+    assert said(build(), target="rtx").startswith("TensorRT-RTX 1.7.1 accepts it")
+    assert "judged the model, not the target TensorRT 11.x" in builder(target="trt11").notes()[0]
+
+
+@pytest.mark.parametrize(
+    ("builds", "words"),
+    [
+        ([build("refused", "parse", "no")], "refuses the model: y: Relu: no"),
+        ([build("timeout", "build", "slow")], "fails on the model: y: Relu: slow"),
+        (
+            [build(), build("refused", "parse", "no")],
+            "accepts the original and refuses the fixed model: y: Relu: no",
+        ),
+        (
+            [build("crash", "build", "no"), build("crash", "build", "no")],
+            "crashes on the fixed model as it does the",
+        ),
+        (
+            [build("refused", "parse", "a"), build("memory", "build", "bad_alloc")],
+            "fails on the fixed model: out of memory: y: Relu: bad_alloc (the original: y: Relu: a)",
+        ),
+    ],
+)
+def test_a_failure_has_its_words(builds: list[TrtBuild], words: str) -> None:
+    result = judge(builds, builder(), inherit=False)
+    assert result.status == "failed"
+    assert result.reason.startswith(f"TensorRT-RTX 1.7.1 {words}")
+
+
+def test_who_dies_within_a_memory_limit_is_told_of_it() -> None:
+    for status in ("memory", "crash", "timeout"):
+        assert said(build(status, "build", "no"), memory_mb=128).endswith(" (memory is limited to 128 MiB)")
+        assert "MiB" not in said(build(status, "build", "no"))
+    assert "MiB" not in said(build("refused", "build", "no"), memory_mb=128)
+
+
+def test_only_what_the_original_fails_too_is_inherited() -> None:
+    good, bad = build(), build("refused", "parse", "no")
+    for builds, inherit, blamed in (
+        ((good, bad), True, True),
+        ((bad, bad), True, False),
+        ((bad, bad), False, True),
+    ):
+        assert judge(builds, builder(), inherit=inherit).refutes == blamed
+
+
+def test_a_long_reason_is_cut() -> None:
+    assert len(said(build("refused", "build", "word " * 500))) < 400
+
+
+def test_tensorrt_that_does_not_start_says_nothing_about_the_model() -> None:
+    broken = TrtBuild("error", "", (Issue("", "error", "ImportError: libcudart"),))
+    result = judge((build(), broken), builder(), inherit=False)
+    assert (result.status, result.refutes) == ("skipped", False)
+    assert result.reason == "TensorRT-RTX 1.7.1 could not be asked: ImportError: libcudart"
+    late = replace(broken, stage="build")
+    assert judge((build(), late), builder(), inherit=False).status == "failed"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "stage", "words"),
+    [
+        (
+            Outcome("crash", None, "killed by SIGSEGV", "build"),
+            "crash",
+            "build",
+            "the builder was killed by SIGSEGV",
+        ),
+        (Outcome("timeout", None, "took long", "saving"), "timeout", "build", "the builder took long"),
+        (
+            Outcome("crash", None, "exited: Memory allocation failed", ""),
+            "memory",
+            "",
+            "TensorRT exited: Memory",
+        ),
+        (
+            Outcome("error", None, "ImportError: failed to map segment", ""),
+            "memory",
+            "",
+            "failed to map segment",
+        ),
+        (Outcome("error", None, "ImportError: no", ""), "error", "", "ImportError: no"),
+        (Outcome("error", None, "ValueError: odd", "parse"), "error", "parse", "ValueError: odd"),
+    ],
+)
+def test_an_end_of_the_child_has_its_place(outcome: Outcome, status: str, stage: str, words: str) -> None:
+    dying = SimpleNamespace(call=lambda *_, **__: outcome)
+    found = attempt(cast(Worker, dying), "model.onnx", package="tensorrt-rtx")
+    assert (found.status, found.stage) == (status, stage)
+    assert words in found.reason
+
+
+def test_without_a_package_a_required_rung_ends_with_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if "tensorrt" in name else real(name, *rest)
+    )
+    path = write(tmp_path / "m.onnx", RELU)
+    command = 'pip install "onnxfix[tensorrt-rtx]"'
+    rung = verify(path, path, exact=True, rungs=["trt-build"]).rungs[0]
+    assert rung.status == "skipped"
+    assert rung.reason.endswith(command)
+    for arguments in (["verify", path], ["apply", path]):
+        found = CliRunner().invoke(app, [*map(str, arguments), "--require", "trt-build"])
+        assert found.exit_code == 3, found.output
+        assert command in " ".join(found.stdout.split())
+    assert not (tmp_path / "m.fixed.onnx").exists()
+
+
+def test_a_package_that_is_asked_for_and_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *_: None)
+    assert trt_build.builder(TrtOptions(package="tensorrt")) == trt_package.missing("tensorrt")
+
+
+# -------------------------------------------------------------------------------------------------- its sandbox
+
+
+class Dying:
+    """Stands in for NVIDIA's module, in the sandbox: it kills the process that builds."""
+
+    @staticmethod
+    def build(**_: Any) -> None:
+        sandbox.note("build")
+        os.abort()
+
+
+def test_a_module_that_kills_its_process_is_a_failed_rung(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No TensorRT is needed for this one: whatever is there, onnxfix outlives it."""
+
+    class Elsewhere(Worker):
+        def call(self, target: str, *, timeout: float, **options: Any) -> Outcome:
+            mine = f"{__name__}:Dying.build" if target.endswith("tensorrt:build") else target
+            return super().call(mine, timeout=timeout, **options)
+
+    path = write(tmp_path / "m.onnx", RELU)
+    with Elsewhere() as worker:
+        monkeypatch.setattr(trt_build, "builder", lambda options: Builder(RTX, options, worker))
+        rung = verify(path, path, exact=True, rungs=["trt-build"]).rungs[0]
+    assert (rung.status, rung.builds[0].status) == ("failed", "crash")
+    assert rung.reason == "TensorRT-RTX 1.7.1 crashes on the model: the builder was killed by SIGABRT"

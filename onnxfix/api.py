@@ -256,7 +256,8 @@ def verify(
 
 
 def _rungs(names: Sequence[str] | None) -> tuple[str, ...] | None:
-    return None if names is None else tuple(names)
+    """The rungs that were asked for; the contract is no matter of choice."""
+    return None if names is None else tuple(dict.fromkeys(("contract", *names)))
 
 
 def _required(require: Sequence[str], asked: TrtOptions) -> tuple[str, ...]:

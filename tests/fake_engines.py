@@ -184,14 +184,17 @@ def engine_class(trt: Any) -> Any:
     return Engine
 
 
-def through_the_real_runner(feeds: list[dict[str, Any]], tensors: dict[str, Any], rule: str) -> list[Ran]:
-    """``trt_run.infer`` on Polygraphy's own ``TrtRunner``, whose engine and CUDA are fakes. For the sandbox."""
+def through_the_real_runner(
+    path: str, feeds: list[dict[str, Any]], tensors: dict[str, Any], rule: str
+) -> tuple[str, list[Ran], list[str]]:
+    """``trt_run`` on Polygraphy's own ``TrtRunner``, whose engine and CUDA are fakes: what loading said, the runs, and
+    the engines that are held in the end. For the sandbox."""
     from onnxfix.backends import trt_run
     from onnxfix.backends.trt_package import select_for_polygraphy
 
     select_for_polygraphy("tensorrt-rtx")
+    import polygraphy.backend.trt
     import tensorrt_rtx as trt
-    from polygraphy.backend.trt import TrtRunner
     from polygraphy.cuda import cuda
 
     host = cuda.G_CUDA = HostCuda()
@@ -200,17 +203,21 @@ def through_the_real_runner(feeds: list[dict[str, Any]], tensors: dict[str, Any]
     engine.tensors = tensors
     engine.types = {name: np.dtype(dtype) for name, dtype in trt_run._DTYPES.items()}
     engine.context = Context(engine, host, RULES[rule])
-    with TrtRunner(lambda: engine) as runner:
-        return [trt_run.infer(runner, feed) for feed in feeds]
+    polygraphy.backend.trt.EngineFromBytes = lambda raw: lambda: engine
+    said = trt_run.load("one", path, package="tensorrt-rtx")
+    ran = [trt_run.run("one", feed, package="tensorrt-rtx") for feed in feeds]
+    trt_run.drop()
+    return said, ran, list(trt_run._RUNNERS)
 
 
-def find_cuda_runtime(site: str) -> str:
-    """What Polygraphy loads for the CUDA runtime when ``trt_run`` activates a runner and pip's packages are in ``site``,
+def find_cuda_runtime(path: str, site: str) -> str:
+    """What Polygraphy loads for the CUDA runtime when ``trt_run`` loads an engine and pip's packages are in ``site``,
     or why it finds none. What else might be installed is out of its sight."""
     from onnxfix.backends import trt_run
     from onnxfix.backends.trt_package import select_for_polygraphy
 
     select_for_polygraphy("tensorrt-rtx")
+    import polygraphy.backend.trt
     from polygraphy.cuda import cuda
 
     real = cuda.util.find_in_dirs
@@ -219,19 +226,16 @@ def find_cuda_runtime(site: str) -> str:
     )
     loaded: list[str] = []
 
-    def load(path: str) -> Any:
-        if not os.path.exists(path):
-            raise OSError(f"{path}: cannot open shared object file")
-        loaded.append(path)
+    def load(file: str) -> Any:
+        if not os.path.exists(file):
+            raise OSError(f"{file}: cannot open shared object file")
+        loaded.append(file)
         return SimpleNamespace()
 
     cuda.ctypes = SimpleNamespace(CDLL=load)
+    polygraphy.backend.trt.TrtRunner = lambda engine: SimpleNamespace(activate=cuda.wrapper)
     sys.path.append(site)
-    try:
-        trt_run.activate(SimpleNamespace(activate=cuda.wrapper))
-    except trt_run.EngineError as error:
-        return str(error)
-    return os.path.relpath(loaded[-1], site)
+    return trt_run.load("one", path, package="tensorrt-rtx") or os.path.relpath(loaded[-1], site)
 
 
 def sizes_of_types() -> dict[str, float | None]:

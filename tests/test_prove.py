@@ -302,3 +302,10 @@ def test_rule_that_lies_about_value_info_is_caught_by_no_rung_but_changes_nothin
     report, out = apply(model)
     assert not report.withdrawn
     assert [info.name for info in onnx.load(out).graph.value_info] == ["b"]
+
+
+def test_the_contract_is_no_matter_of_choice(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, [identity])
+    report, _ = apply(model, rungs=["ort-cpu"])
+    assert report.verdict is not None
+    assert [rung.name for rung in report.verdict.rungs] == ["contract", "ort-cpu"]

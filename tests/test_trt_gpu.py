@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -174,7 +177,9 @@ def test_inputs_are_given_as_the_engine_takes_them() -> None:
 
 @REAL
 @pytest.mark.parametrize(("kind", "dtype"), [("FLOAT", np.float32), ("BF16", ml_dtypes.bfloat16)])
-def test_polygraphys_own_runner_gives_what_was_computed(worker: Worker, kind: str, dtype: Any) -> None:
+def test_polygraphys_own_runner_gives_what_was_computed(
+    worker: Worker, tmp_path: Path, kind: str, dtype: Any
+) -> None:
     """Polygraphy's TrtRunner is real; its engine, and the CUDA under it, are the host's memory."""
     feeds = [{"x": np.arange(2 * rows).reshape(rows, 2).astype(dtype)} for rows in (1, 3, 2)]
     tensors = {
@@ -183,11 +188,13 @@ def test_polygraphys_own_runner_gives_what_was_computed(worker: Worker, kind: st
         "n": ("OUTPUT", "INT64", (2,)),
         "s": ("OUTPUT", "FLOAT", ()),
     }
-    outcome = worker.call(
-        "fake_engines:through_the_real_runner", timeout=60.0, feeds=feeds, tensors=tensors, rule="twice"
-    )
+    (tmp_path / "engine").touch()
+    told = {"path": str(tmp_path / "engine"), "feeds": feeds, "tensors": tensors, "rule": "twice"}
+    outcome = worker.call("fake_engines:through_the_real_runner", timeout=60.0, **told)
     assert outcome.ok, outcome.message
-    for feed, ran in zip(feeds, outcome.value, strict=True):
+    said, runs, held = outcome.value
+    assert (said, held) == ("", [])
+    for feed, ran in zip(feeds, runs, strict=True):
         assert ran.unread == {}
         assert ran.outputs["y"].dtype == dtype
         assert ran.outputs["y"].tolist() == (feed["x"] * 2).tolist()
@@ -206,7 +213,10 @@ def test_polygraphy_is_shown_the_cuda_runtime_that_pip_installed(
     if place:
         (tmp_path / place).parent.mkdir(parents=True)
         (tmp_path / place).touch()
-    outcome = worker.call("fake_engines:find_cuda_runtime", timeout=60.0, site=str(tmp_path))
+    (tmp_path / "engine").touch()
+    outcome = worker.call(
+        "fake_engines:find_cuda_runtime", timeout=60.0, path=str(tmp_path / "engine"), site=str(tmp_path)
+    )
     assert outcome.ok, outcome.message
     assert outcome.value == (
         place
@@ -711,6 +721,21 @@ def test_nothing_is_proven_where_both_fail(rung: Rung) -> None:
     assert rung(RELU, RELU_CAST).status == "skipped"
 
 
+def test_a_child_that_died_while_it_was_idle_is_replaced(worker: Worker, tmp_path: Path) -> None:
+    path = save(tmp_path / "m.onnx", RELU)
+    with trt_sides.Side(
+        worker, trt_sides.__name__, {"backend": "ort-cpu"}, loading=60.0, running=60.0
+    ) as side:
+        assert side.load("a", str(path)) == ""
+        assert worker.pid is not None
+        os.kill(worker.pid, signal.SIGKILL)
+        time.sleep(0.3)
+        errors = [side.run("a", feed(1)).error for _ in range(3)]
+    assert errors[-1] == ""
+    assert not any("bug" in error for error in errors)
+    assert errors[0]
+
+
 def test_time_runs_out(rung: Rung, monkeypatch: pytest.MonkeyPatch) -> None:
     result = rung(RELU, RELU_CAST, total=0.0)
     assert (result.status, result.reason) == ("skipped", "there was no time for a single run")
@@ -746,6 +771,7 @@ def test_made_inputs_have_the_sizes_of_the_users_profile(rung: Rung) -> None:
     result = rung(RELU, RELU_CAST, trt=options)
     assert result.status == "passed", result.reason
     assert [one.feed.assignment["N"] for one in result.feeds[::2] if one.feed] == [20, 40, 30]
+    assert {one.feed.kind for one in result.feeds if one.feed} == {"normal", "edge"}
 
 
 def test_a_profile_that_does_not_fit_is_made_smaller(rung: Rung) -> None:

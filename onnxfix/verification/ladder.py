@@ -114,7 +114,7 @@ def verify(
                 if request is not base:
                     told = result.reason.replace("within tolerance", "within half precision's tolerance")
                     result = replace(result, reason=told, notes=(*result.notes, _HALF))
-                # Builders and GPUs choose their kernels by shape: there, agreement within tolerance is all that is judged.
+                # A GPU's kernels are chosen by shape: there, agreement within tolerance is all that is judged.
                 judged_exactly = request.exact and name in CPU_RUNGS
                 results.append(
                     replace(result, seed=seed, exact=judged_exactly, seconds=time.monotonic() - began)
@@ -184,13 +184,17 @@ def _rung(name: str, request: Request, contract: Contract | None, limits: Limits
         return _contract(request, contract, limits)
     if name == "reference":
         return climb(replace(request, step=limits.reference_step, total=limits.reference_total), name)
-    if name in ("ort-cpu", "ort-cuda"):
-        half = _half_type(request.known.model) if name == "ort-cuda" else request.coarse
-        return climb(replace(request, coarse=half, step=limits.step, total=limits.total), name)
+    request = replace(request, step=limits.step, total=limits.total)
+    if name == "ort-cpu":
+        return climb(request, name)
     if name == "trt-build":
         return trt_build.climb(request)
+    # On a GPU nothing is asked for bit by bit, so half precision need not be proven elsewhere first.
+    request = replace(request, coarse=_half_type(request.known.model))
+    if name == "ort-cuda":
+        return climb(request, name)
     if name == "trt-gpu":
-        return trt_gpu.climb(replace(request, step=limits.step, total=limits.total))
+        return trt_gpu.climb(request)
     return RungResult(name, "skipped", "not available in this version of onnxfix")
 
 

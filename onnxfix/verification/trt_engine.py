@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 from onnxfix.backends.trt_types import TrtBuild, TrtOptions
@@ -22,7 +23,7 @@ def save_engine(model: Path, options: TrtOptions, known: TrtBuild) -> str:
     found = builder(options)
     if isinstance(found, str):
         raise OnnxfixError(f"{destination}: no engine was written: {found}")
-    with wire.temporary_beside(destination) as temporary:
+    with closing(found), wire.temporary_beside(destination) as temporary:
         done = found.build(model, known.profiles or None, save_engine=str(temporary.absolute()))
         if not done.accepted:
             raise OnnxfixError(f"{destination}: no engine was written: {done.reason}")

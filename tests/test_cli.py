@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -332,7 +333,29 @@ def test_quiet_verify_says_the_outcome(tmp_path: Path) -> None:
     assert run("verify", a, "-q")[1] == f"{a}  verified\n"
     assert run("verify", a, b, "-q")[1] == f"{a} against {b}  failed\n"
     code, out, _ = run("verify", a, "-q", "--require", "ort-cuda")
-    assert (code, out) == (3, f"{a}  not verified: ort-cuda was required and could not be run\n")
+    assert code == 3
+    assert re.fullmatch(
+        f"{re.escape(str(a))}  not verified: ort-cuda was required and could not be run: .+\n", out
+    )
+
+
+def test_a_required_rung_without_its_package_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = write(tmp_path / "a.onnx", FIXABLE)
+    wanted = ["--require", "trt-build", "--trt-package", "tensorrt"]
+    monkeypatch.setattr(
+        "onnxfix.backends.trt_package.importlib.util.find_spec", lambda name: None
+    )  # as on a machine without either package
+    code, out, _ = run("apply", model, "-q", *wanted)
+    assert code == 3
+    assert out.splitlines()[-1] == (
+        "  nothing was written: trt-build was required and could not be run: tensorrt is not installed: "
+        'pip install "onnxfix[tensorrt]"'
+    )
+    assert not (tmp_path / "a.fixed.onnx").exists()
+    code, out, _ = run("verify", model, "-q", "--require", "trt-build")
+    assert (code, "neither tensorrt nor tensorrt-rtx is installed" in out) == (3, True)
 
 
 def test_nothing_replaces_a_model_of_the_run(tmp_path: Path) -> None:

@@ -92,10 +92,12 @@ def _unverified(report: Report) -> str:
     rungs = report.verdict.rungs if report.verdict is not None else ()
     if any(rung.refutes for rung in rungs):
         return DIFFERS
-    passed = {rung.name for rung in rungs if rung.status == "passed"}
-    missing = [name for name in (report.verdict.required if report.verdict else ()) if name not in passed]
-    if missing:
-        return f"{', '.join(missing)} was required and could not be run"
+    results = {rung.name: rung for rung in rungs}
+    for name in report.verdict.required if report.verdict is not None else ():
+        rung = results.get(name)
+        if rung is None or rung.status != "passed":
+            how = "failed" if rung is not None and rung.status == "failed" else "could not be run"
+            return f"{name} was required and {how}{f': {rung.reason}' if rung is not None else ''}"
     return "no rung could run the model"
 
 

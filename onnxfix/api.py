@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, TypeAlias
 from onnx import ModelProto
 
 from onnxfix import confirm, engine
+from onnxfix.backends import trt_files
 from onnxfix.backends.trt_types import TrtBuild, TrtOptions
 from onnxfix.errors import UsageError
-from onnxfix.graph import wire
+from onnxfix.graph import apart, regular, wire
 from onnxfix.graph.overlay import Model
 from onnxfix.registry import registry
 from onnxfix.report import Report, applied_of, finding_of
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 Source: TypeAlias = "str | os.PathLike[str] | ModelProto | bytes"
 Progress = Callable[[str], None]
+
+MAX_BATCH = 2**31 - 1
+"""The greatest batch of a sweep: TensorRT's dimensions are no larger."""
 
 
 def check(
@@ -57,6 +61,7 @@ def check(
     asked = _asked(trt, aim)
     _say(progress, "reading")
     loaded = wire.load(source)
+    _separate([loaded], asked)
     model = _model(loaded, loaded.proto, aim)
     _say(progress, "checking")
     problems: list[str] = []
@@ -157,6 +162,7 @@ def apply(
     destination = _destination(loaded, output, in_place)
     safety = Safety.UNSAFE if unsafe_fixes else Safety.NUMERIC if numeric_fixes else Safety.EXACT
     asked = replace(trt or TrtOptions(), target=aim.name)
+    _separate([loaded], asked, inputs, None if in_place else destination)
     options = Options(
         verify, _required(require, asked), inputs, tuple(input_shapes), seed, _rungs(rungs), asked
     )
@@ -220,10 +226,13 @@ def verify(
     from onnxfix.prove import Options, climb, on_disk
 
     start = time.perf_counter()
+    if batch_sweep and not 2 <= batch_sweep <= MAX_BATCH:
+        raise UsageError(f"batch_sweep is 0 for none, or a batch from 2 to {MAX_BATCH}, not {batch_sweep}")
     _say(progress, "reading")
     first = wire.load(original)
     second = first if fixed is None else wire.load(fixed)
     asked = replace(trt or TrtOptions(), batch_sweep=batch_sweep)
+    _separate([first, second], asked, inputs)
     options = Options(
         True,
         _required(require, asked),
@@ -293,6 +302,20 @@ def _count(loaded: wire.Loaded, proto: ModelProto) -> int:
     return sum(1 for _ in Model(proto, loaded.base_dir).nodes())
 
 
+def _separate(
+    read: Sequence[wire.Loaded],
+    asked: TrtOptions | None,
+    inputs: str | os.PathLike[str] | None = None,
+    output: Path | None = None,
+) -> None:
+    """Refuse files to write that would replace each other, or anything that the run reads."""
+    folder = output.parent if output is not None else None
+    known = [file for loaded in read for file in apart.files_of(loaded, folder)]
+    written = [apart.File("the output", output)] if output is not None else []
+    written += trt_files.files(asked) if asked is not None else []
+    apart.separate(written, [*known, *apart.inputs_of(inputs)])
+
+
 def _destination(loaded: wire.Loaded, output: str | os.PathLike[str] | None, in_place: bool) -> Path | None:
     """Where the result goes; None for nowhere."""
     if in_place and output is not None:
@@ -315,11 +338,13 @@ def _destination(loaded: wire.Loaded, output: str | os.PathLike[str] | None, in_
     if loaded.path is not None and there:
         if os.path.samefile(destination, loaded.path):
             raise UsageError(f"{destination}: is the input itself; ask for in-place if that is what you want")
-        for location in wire.external_files(loaded.proto):
-            if os.path.samefile(destination, loaded.path.parent / location):
-                raise UsageError(f"{destination}: holds the model's external data; name another output")
     if destination.is_dir():
         raise UsageError(f"{destination}: is a directory; name the output file")
-    if not destination.parent.is_dir():
-        raise UsageError(f"{destination.parent}: no such directory for the output")
-    return destination
+    real = regular.destination(destination)
+    if not real.parent.is_dir():
+        raise UsageError(f"{real.parent}: no such directory for the output")
+    if real is not destination and wire.external_files(loaded.proto):
+        raise UsageError(
+            f"{destination}: is a symbolic link, and the model has external data; name the file itself"
+        )
+    return real

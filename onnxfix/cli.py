@@ -19,7 +19,7 @@ import typer
 
 from onnxfix._version import __version__
 from onnxfix.errors import OnnxfixError, UsageError
-from onnxfix.render.stream import complain
+from onnxfix.render.stream import complain, stream_at
 from onnxfix.render.stream import output as standard_output
 
 if TYPE_CHECKING:
@@ -187,13 +187,17 @@ def check(
 
     with _guard(format):
         _known(select, ignore, target)
-        _separate(report, models)
         shapes = (
             _profile(min_shapes, min_alias),
             _profile(opt_shapes, opt_alias),
             _profile(max_shapes, max_alias),
         )
         asked = _trt(trt_package, compute_capability, shapes, timing_cache=timing_cache or timing_alias)
+        _separate(models, {}, None, report, asked)
+        if trt:
+            _insist(asked)
+        else:
+            _unused(asked, "--trt")
         _run(models, one, fail_on, format, report, quiet, verbose)
 
 
@@ -283,9 +287,7 @@ def apply(
         )
         cache = timing_cache or timing_alias
         asked = _trt(trt_package, compute_capability, shapes, tf32, save_engine, cache)
-        _separate(report, [*models, *targets.values()])
-        _separate(save_engine, [*models, *targets.values()], "--save-engine")
-        _separate(cache, [*models, *targets.values()], "--timing-cache")
+        _separate(models, targets, inputs, report, asked)
         _run(models, one, fail_on, format, report, quiet, verbose)
 
 
@@ -322,7 +324,16 @@ def verify(
             help="Also compare TensorRT's builds for batch 1 alone and for a profile of batch sizes.",
         ),
     ] = False,
-    max_batch: Annotated[int, typer.Option("--max-batch", help="Greatest batch of that profile.", min=2)] = 2,
+    max_batch: Annotated[
+        int | None,
+        typer.Option(
+            "--max-batch",
+            help="Greatest batch of that profile; 2 without it.",
+            min=2,
+            max=2**31 - 1,
+            show_default=False,
+        ),
+    ] = None,
     format: FormatOption = Format.text,
     report: ReportFile = None,
     quiet: Quiet = False,
@@ -343,11 +354,13 @@ def verify(
             seed=seed,
             rungs=_split(rungs),
             trt=asked,
-            batch_sweep=max_batch if batch_sweep else 0,
+            batch_sweep=(max_batch or 2) if batch_sweep else 0,
             progress=progress,
         )
 
     with _guard(format):
+        if max_batch is not None and not batch_sweep:
+            raise UsageError("--max-batch does nothing without --batch-sweep")
         models = [original, *([fixed] if fixed else [])]
         shapes = (
             _profile(min_shapes, min_alias),
@@ -356,9 +369,7 @@ def verify(
         )
         cache = timing_cache or timing_alias
         asked = _trt(trt_package, compute_capability, shapes, tf32, save_engine, cache)
-        _separate(report, models)
-        _separate(save_engine, models, "--save-engine")
-        _separate(cache, models, "--timing-cache")
+        _separate(models, {}, inputs, report, asked)
         _run([original], one, FailOn.never, format, report, quiet, verbose)
 
 
@@ -420,6 +431,7 @@ def _run(
     from onnxfix.render.progress import Steps
     from onnxfix.render.text import console, print_lines, render_report, render_summary
 
+    new = report_file is not None and not report_file.exists()
     out = console()
     done: list[Report] = []
     errors: list[tuple[str, str]] = []
@@ -446,7 +458,7 @@ def _run(
     if format is Format.json:
         standard_output().write(render_json(done, errors, warnings) + "\n")
     if report_file is not None:
-        _write_report(report_file, render_json(done, errors, warnings))
+        _write_report(report_file, render_json(done, errors, warnings), new=new)
     raise typer.Exit(max(codes))
 
 
@@ -534,14 +546,68 @@ def _trt(
     )
 
 
-def _separate(file: Path | None, others: Sequence[Path], option: str = "--report") -> None:
-    """Refuse a file to write that would replace a model, or that cannot be written anyway."""
-    if file is None:
-        return
-    if any(_same(file, other) for other in others):
-        raise UsageError(f"{option} {file}: is a model of this run; name another file")
-    if file.is_dir() or not file.parent.is_dir():
-        raise UsageError(f"{option} {file}: is a directory, or in a directory that does not exist")
+def _unused(asked: TrtOptions, switch: str) -> None:
+    """Refuse options about TensorRT where it is not asked."""
+    given = {
+        "--trt-package": asked.package != "auto",
+        "--compute-capability": asked.compute_capability is not None,
+        "--trt-min-shapes": asked.min_shapes,
+        "--trt-opt-shapes": asked.opt_shapes,
+        "--trt-max-shapes": asked.max_shapes,
+        "--timing-cache": asked.timing_cache,
+    }
+    names = [name for name, value in given.items() if value]
+    if names:
+        raise UsageError(f"{', '.join(names)}: nothing to do without {switch}")
+
+
+def _insist(asked: TrtOptions) -> None:
+    """Refuse to ask a TensorRT that is not there, once and before any work."""
+    from onnxfix.confirm import insist
+
+    insist(asked).close()
+
+
+def _separate(
+    models: Sequence[Path],
+    targets: dict[Path, Path],
+    inputs: Path | None,
+    report: Path | None,
+    asked: TrtOptions,
+) -> None:
+    """Refuse files to write that would replace another file of this run, or that cannot be written anyway.
+
+    What a model keeps in other files shows once it is read: ``api`` looks at that, but for the report, which it does
+    not know. A report that is not there yet replaces nothing.
+    """
+    from onnxfix.backends import trt_files
+    from onnxfix.graph.apart import File, files_named, inputs_of, separate
+
+    trt_files.check_files(asked)
+    written = trt_files.files(asked)
+    known = [File("a model of this run", model) for model in models]
+    if report is not None:
+        _writable(report)
+        written.insert(0, File("--report", report))
+        if report.is_file():
+            known = [one for model in models for one in files_named(model, _folder(targets.get(model)))]
+    outputs = [File("the output", target) for target in targets.values()]
+    read = list(inputs_of(inputs))
+    separate(written, [*known, *outputs, *read])
+    for output in outputs:
+        separate([output], read)
+
+
+def _folder(target: Path | None) -> Path | None:
+    return target.parent if target is not None else None
+
+
+def _writable(report: Path) -> None:
+    """Refuse a report that cannot be written. Pipes and terminals can: they are written to, not replaced."""
+    if report.is_dir() or not report.parent.is_dir():
+        raise UsageError(f"--report {report}: is a directory, or in a directory that does not exist")
+    if report.is_block_device() or report.is_socket():
+        raise UsageError(f"--report {report}: is no regular file; name another one")
 
 
 def _same(first: Path, second: Path) -> bool:
@@ -552,12 +618,24 @@ def _same(first: Path, second: Path) -> bool:
         return first.resolve() == second.resolve()
 
 
-def _write_report(path: Path, text: str) -> None:
-    from onnxfix.graph import wire
+def _write_report(path: Path, text: str, *, new: bool) -> None:
+    """Write the report; ``new`` says that nothing stood there when the run began."""
+    from onnxfix.graph import regular, wire
 
-    with wire.temporary_beside(path) as temporary:
-        wire.write(text.encode() + b"\n", temporary)
-        wire.replace(temporary, path)
+    stream = stream_at(path)
+    if stream is not None:
+        stream.write(text + "\n")
+    elif regular.special(path):
+        regular.pour(text.encode() + b"\n", path)
+    elif new and path.exists():
+        raise OnnxfixError(
+            f"--report {path}: something was written there since the run began; nothing is replaced"
+        )
+    else:
+        path = regular.destination(path)
+        with wire.temporary_beside(path) as temporary:
+            wire.write(text.encode() + b"\n", temporary)
+            wire.replace(temporary, path)
 
 
 def _outputs(

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from onnxfix.verification.trt_build import Builder
 
 Item = TypeVar("Item", Finding, AppliedFix)
+#: The rule whose findings are TensorRT's warnings. What it refuses is listed in any case.
+_WARNING = "TRT003"
 
 
 def insist(options: TrtOptions) -> Builder:
@@ -67,6 +69,9 @@ def together(
 ) -> tuple[Finding, ...]:
     """The rules' own findings and TensorRT's, each told of the other, ordered by code.
 
+    A warning of TensorRT's that a rule's finding at its place already says is listed once: as that finding, which is
+    confirmed in TensorRT's words.
+
     Args:
         own: findings about the model that was built.
         build: what TensorRT made of it; None where it was not asked.
@@ -77,8 +82,9 @@ def together(
     if build is None:
         return tuple(own)
     marked = confirmed(own, build, known)
-    said = findings(build, rules, marked, known, problems)
-    return tuple(sorted((*marked, *said), key=lambda item: item.code))
+    said = _said(build, rules, marked, known, problems)
+    news = [found for match, found in said if not any(_repeats(match, found, item) for item in marked)]
+    return tuple(sorted((*marked, *news), key=lambda item: item.code))
 
 
 def findings(
@@ -89,11 +95,35 @@ def findings(
     problems: list[str] | None = None,
 ) -> list[Finding]:
     """What TensorRT said, by the rules about builds among ``rules``, with pointers to ``own`` and ``known``."""
+    return [found for _, found in _said(build, rules, own, known, problems)]
+
+
+def _said(
+    build: TrtBuild,
+    rules: Sequence[Rule],
+    own: Sequence[Finding],
+    known: Sequence[Rule],
+    problems: list[str] | None,
+) -> list[tuple[Match, Finding]]:
     codes = {rule.code for rule in (*rules, *known)}
     return [
-        replace(finding_of(found), pointer=_pointer(found.match, own, codes))
+        (found.match, replace(finding_of(found), pointer=_pointer(found.match, own, codes)))
         for found in engine.check_build(build, rules, problems)
     ]
+
+
+def _repeats(match: Match, said: Finding, item: Finding) -> bool:
+    """Whether a warning of TensorRT's tells nothing beyond the rule's finding ``item``, which has its words.
+
+    One that is graver than the finding, or whose subject nobody knows, does.
+    """
+    return (
+        said.code == _WARNING
+        and item.code in (match.about or ())
+        and item.place == match.at
+        and item.confirmed == match.message
+        and Severity[item.severity.upper()] >= Severity[said.severity.upper()]
+    )
 
 
 def confirmed(items: Sequence[Item], build: TrtBuild, rules: Sequence[Rule]) -> tuple[Item, ...]:

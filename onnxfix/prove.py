@@ -151,18 +151,18 @@ class _Prover:
         """Nothing was fixed: the same bytes compute the same. What TensorRT says of them is still news."""
         same = RungResult("contract", "passed", "nothing was changed: the output is the input, byte for byte")
         if not self.options.verify:
-            return Verdict((same,))
+            return Verdict((same,), settled=True)
         options = self.options
         asked = set(options.rungs if options.rungs is not None else DEFAULT_RUNGS).intersection(STATIC)
         rungs = tuple(asked.difference(("contract",)))
         if not options.require and not rungs:
-            return Verdict((same,))
+            return Verdict((same,), settled=True)
         self.say("verifying")
         proto = self.loaded.proto
         verdict = climb(self.original, self.original, proto, proto, options, exact=True, rungs=rungs)
         if verdict.rung("contract") is None:
             verdict = replace(verdict, rungs=(same, *verdict.rungs))
-        return verdict
+        return replace(verdict, settled=True)
 
 
 def prove(
@@ -199,7 +199,10 @@ def prove(
                     wire.write(wire.serialize(proto), prover.temporary)  # it held the invalid model
             else:
                 proto, run = wider, wider_run
-                verdict = second if second.passed or options.require else _without_unsafe(verdict, second)
+                values = set(options.require).difference(
+                    STATIC
+                )  # asked of what is written, and of nothing less
+                verdict = second if second.passed or values else _without_unsafe(verdict, second)
                 if not second.passed:
                     notes.append(_unproven(run, second))
     changed = bool(run.applied)  # and the file judged last is the one that was settled on
@@ -296,7 +299,7 @@ def _without_unsafe(proven: Verdict, second: Verdict) -> Verdict:
         if before is not rung and before.status != "skipped":
             before = replace(before, reason=f"without the UNSAFE fixes: {before.reason}")
         rungs.append(before)
-    return Verdict(tuple(rungs), proven.required)
+    return Verdict(tuple(rungs), second.required, proven.settled)
 
 
 def _unproven(run: FixRun, second: Verdict) -> str:

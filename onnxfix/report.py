@@ -103,7 +103,9 @@ class Report:
     @property
     def won(self) -> bool:
         """Whether TensorRT did not build the original and does build the result."""
-        return len(self.builds) > 1 and not self.builds[0].accepted and self.builds[-1].accepted
+        if len(self.builds) < 2 or not self.builds[0].judged:
+            return False
+        return not self.builds[0].accepted and self.builds[-1].accepted
 
     def to_json(self) -> dict[str, Any]:
         """The report as plain dicts, lists, strings, numbers and None."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
@@ -10,13 +11,15 @@ import pytest
 from onnx import parser
 
 import onnxfix
+from onnxfix.backends.trt_types import TrtBuild
 from onnxfix.contract import interface_changes, untouched_changes
 from onnxfix.edits import Draft, SetValueInfo
 from onnxfix.graph.overlay import Model, Node
 from onnxfix.registry import Registry
 from onnxfix.report import Report
 from onnxfix.rule import Fix, Match, Rule, Safety, rule
-from onnxfix.verification.verdict import STATIC
+from onnxfix.verification.climb import Request
+from onnxfix.verification.verdict import STATIC, RungResult
 
 HEADER = '<ir_version: 10, opset_import: ["" : 18, "custom" : 1]>\n'
 MODEL = """g (float[N, 4] x) => (float[N, 4] y) {
@@ -309,3 +312,67 @@ def test_the_contract_is_no_matter_of_choice(model: Path, monkeypatch: pytest.Mo
     report, _ = apply(model, rungs=["ort-cpu"])
     assert report.verdict is not None
     assert [rung.name for rung in report.verdict.rungs] == ["contract", "ort-cpu"]
+
+
+@pytest.mark.parametrize("rungs", [("trt-build",), ("trt-build", "trt-network")])
+def test_a_rung_that_was_asked_for_and_did_not_run_proves_nothing(
+    model: Path, monkeypatch: pytest.MonkeyPatch, rungs: tuple[str, ...]
+) -> None:
+    use(monkeypatch, [identity])
+    report, out = apply(model, rungs=rungs, trt=onnxfix.TrtOptions(package="tensorrt"))
+    assert report.verdict is not None
+    assert (report.verdict.passed, report.verdict.compared, out.exists()) == (False, False, False)
+    assert report.exit_code() == 3
+
+
+def test_an_unchanged_model_needs_no_rung(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, [])
+    report, out = apply(model, rungs=["trt-build"], trt=onnxfix.TrtOptions(package="tensorrt"))
+    assert (report.exit_code(), out.read_bytes()) == (0, model.read_bytes())
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Stands for trt-build: refuses a model that holds ``operator``, and the original if told so."""
+
+    operator: str
+    original: bool = False
+
+    def __call__(self, request: Request) -> RungResult:
+        names = [node.op_type for node in onnx.load(request.fixed).graph.node]
+        if self.operator in names or self.original:
+            return RungResult("trt-build", "failed", "refused", inherited=self.original and request.inherit)
+        return RungResult("trt-build", "passed", "accepted", builds=(TrtBuild("accepted"),) * 2)
+
+
+def test_a_fix_that_tensorrt_refuses_is_withdrawn(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Right for every rung that computes, and refused all the same."""
+
+    @rule("BBB005", ops=["Neg"], safety=Safety.EXACT)
+    def neg(node: Node, model: Model) -> Iterator[Match]:
+        """Exact, and made of an operator that TensorRT is told to refuse."""
+        draft = Draft(node)
+        draft.remove(node)
+        zero = draft.add("Sub", [node.input(0), node.input(0)])
+        draft.add("Sub", [zero, node.input(0)], output=node.first_output)
+        yield Match("Neg", node=node, fix=Fix("make it Sub", draft.edits))
+
+    use(monkeypatch, [identity, neg])
+    monkeypatch.setattr("onnxfix.verification.trt_build.climb", Judged("Sub"))
+    report, out = apply(model)
+    assert [item.code for item in report.withdrawn] == ["BBB005"] * 2
+    assert {item.code for item in report.applied} == {"AAA001"}
+    assert out.exists()
+    monkeypatch.setattr("onnxfix.verification.trt_build.climb", Judged("Sub", original=True))
+    assert not apply(model)[0].withdrawn  # the original is refused as well
+
+
+def test_an_engine_of_a_model_with_unsafe_fixes(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What TensorRT builds is what is written: that a rung about values is not of it does not matter."""
+    use(monkeypatch, [identity, unsafe_sqrt])
+    monkeypatch.setattr("onnxfix.verification.trt_build.climb", Judged("NoSuchOperator"))
+    report, out = apply(model, unsafe_fixes=True, require=["trt-build"])
+    assert report.verdict is not None
+    assert report.verdict.passed
+    assert {item.code for item in report.applied} == {"AAA001", "BBB003"}
+    assert "Sqrt" not in [node.op_type for node in onnx.load(out).graph.node]

@@ -212,3 +212,43 @@ def test_a_module_that_kills_its_process_is_a_failed_rung(
         rung = verify(path, path, exact=True, rungs=["trt-build"]).rungs[0]
     assert (rung.status, rung.builds[0].status) == ("failed", "crash")
     assert rung.reason == "TensorRT-RTX 1.7.1 crashes on the model: the builder was killed by SIGABRT"
+
+
+def test_a_refusal_of_what_a_fix_made_is_not_inherited() -> None:
+    """The original is refused elsewhere: that is no excuse for a node that it does not have."""
+    model = onnx.parser.parse_model(HEADER + RELU)
+    refused = build("refused", "parse", "of old")
+    new = TrtBuild(
+        "refused", "parse", (Issue("parse", "error", "t", Place(output="b_cast", operator="Cast")),)
+    )
+    other = TrtBuild("refused", "parse", (Issue("parse", "error", "t", Place(output="y", operator="Cast")),))
+    masked = TrtBuild("refused", "parse", (Issue("parse", "error", "t", Place(output="y", operator="Relu")),))
+    nowhere = TrtBuild("refused", "build", (Issue("build", "error", "t"),))
+    for after, blamed in ((new, True), (other, True), (masked, False), (nowhere, False)):
+        result = judge((refused, after), builder(), inherit=True, original=model)
+        assert (result.status, result.refutes) == ("failed", blamed)
+
+
+def test_an_original_that_could_not_be_asked_about_has_not_failed() -> None:
+    reason = said(build("error", "", "libfoo is missing"), build())
+    assert "could not be asked about the original" in reason
+    assert "failed on" not in reason
+
+
+def test_a_fixed_model_that_takes_too_long_once_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    ends = [build("timeout", "build", "late"), build()]
+    patience = []
+
+    def attempt(*_: Any, timeout: float, **__: Any) -> TrtBuild:
+        patience.append(timeout)
+        return ends.pop(0)
+
+    monkeypatch.setattr("onnxfix.backends.tensorrt.attempt", attempt)
+    found = builder(timeout=10.0)
+    assert trt_build._fixed(found, Path("m.onnx"), None, build()).accepted
+    assert patience == [10.0, 20.0]
+    ends[:] = [build("timeout", "build", "late"), build()]
+    # Where the original takes too long as well, no fix hangs on it.
+    assert (
+        trt_build._fixed(found, Path("m.onnx"), None, build("timeout", "build", "late")).status == "timeout"
+    )

@@ -236,3 +236,18 @@ def test_nodes_are_found_everywhere() -> None:
         <domain: "my", opset_import: ["": 21]> f (x) => (y) { y = Abs(x) }"""
     )
     assert sorted(node.op_type for node in reference.nodes(model)) == ["Abs", "If", "Neg", "f"]
+
+
+@pytest.mark.parametrize("backend", BOTH)
+def test_a_loop_without_a_condition_runs_as_often_as_it_says(backend: str, tmp_path: Path) -> None:
+    """onnx's own evaluator runs it zero times; in a branch, another evaluator of the same kind is at work."""
+    body = "body = b (int64 i, bool c, float[2] v) => (bool d, float[2] w) { d = Identity(c) w = Add(v, x) }"
+    text = f"""<ir_version: 8, opset_import: ["": 17]> g (float[2] x, int64 n, bool k) => (float[2] y, float[2] z) {{
+        y = Loop(n, , x) <{body}>
+        z = If(k)<then_branch = t () => (float[2] p) {{ p = Loop(n, , x) <{body}> }},
+                  else_branch = e () => (float[2] q) {{ q = Neg(x) }}> }}"""
+    path = tmp_path / "m.onnx"
+    path.write_bytes(parser.parse_model(text).SerializeToString())
+    x, n, k = np.array([1, 2], np.float32), np.array(3, np.int64), np.array(True)
+    for value in backends.load(backend, str(path)).run({"x": x, "n": n, "k": k}):
+        np.testing.assert_array_equal(value, 4 * x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,7 @@ class ReferenceSession:
     def __init__(self, path: str) -> None:
         from onnx.reference import ReferenceEvaluator
 
-        self._evaluator = ReferenceEvaluator(path)
+        self._evaluator = ReferenceEvaluator(path, new_ops=[_loop()])
         self.outputs = list(self._evaluator.output_names)
 
     def run(self, feed: dict[str, Any]) -> list[Any]:
@@ -39,6 +40,25 @@ class ReferenceSession:
 
         with np.errstate(all="ignore"):
             return list(self._evaluator.run(None, feed))
+
+
+@functools.cache
+def _loop() -> type[Any]:
+    """onnx's Loop, with the condition that the specification gives a loop without one: true.
+
+    onnx 1.23 and older take the missing condition itself for the answer, and run such a loop zero times.
+    """
+    import numpy as np
+    from onnx.reference.ops.op_loop import Loop as Own
+
+    class Loop(Own):
+        op_domain = ""
+
+        def _run(self, M: Any, cond: Any, *args: Any, **how: Any) -> Any:
+            given = np.array(True) if cond is None else cond
+            return super()._run(M, given, *args, **how)  # type: ignore[no-untyped-call]
+
+    return Loop
 
 
 def infeasible(model: onnx.ModelProto, input_elements: int) -> str | None:

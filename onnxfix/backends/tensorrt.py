@@ -36,8 +36,10 @@ _MEMORY = re.compile(
     r"|memory allocation|failed to map segment",
     re.I,
 )
-#: What the child says it is at: what was asked for is looked at, or what was built is written.
-_ASKED, _SAVING = "asked", "saving"
+#: What the child says it is at, besides parsing and building: what was asked for is looked at, before the model is
+#: parsed and after, or what was built is written.
+_ASKED, _PLANNING, _SAVING = "asked", "planning", "saving"
+_STAGES: dict[str, Stage] = {"parse": "parse", _PLANNING: "profile", "build": "build", _SAVING: "build"}
 
 
 def attempt(
@@ -75,11 +77,9 @@ def attempt(
     if outcome.ok:
         done: TrtBuild = outcome.value
         return done
-    if outcome.status == "error" and outcome.note in (_ASKED, _SAVING):
-        raise (UsageError if outcome.note == _ASKED else OnnxfixError)(outcome.message)
-    stage: Stage = (
-        "parse" if outcome.note == "parse" else "build" if outcome.note in ("build", _SAVING) else ""
-    )
+    if outcome.status == "error" and outcome.note in (_ASKED, _PLANNING, _SAVING):
+        raise (OnnxfixError if outcome.note == _SAVING else UsageError)(outcome.message)
+    stage = _STAGES.get(outcome.note, "")
     doing = {"parse": "the parser", "build": "the builder"}.get(stage, "TensorRT")
     was = " was" if outcome.message.startswith("killed") else ""
     told = f"{doing}{was} {outcome.message}" if outcome.status != "error" else outcome.message
@@ -174,7 +174,7 @@ class _Run:
             errors = self._parser_errors(parser) or self._issues("parse", "error")
             return replace(done, errors=errors or (Issue("parse", "error", "TensorRT gave no reason"),))
         self.ear.at = ("", "")
-        note(_ASKED)
+        note(_PLANNING)
         plans = self._plans(profiles)
         note("build")
         began = time.perf_counter()

@@ -8,24 +8,31 @@ from typing import Any
 
 from onnxfix.backends.trt_types import TrtOptions
 from onnxfix.errors import OnnxfixError, UsageError
-from onnxfix.graph import wire
+from onnxfix.graph import regular, wire
+from onnxfix.graph.apart import File
 
 
 def check_files(options: TrtOptions) -> None:
     """Refuse files that cannot be written, before any work is done for them.
 
     Raises:
-        UsageError: one is a directory, or its directory does not exist or takes no files.
+        UsageError: one is a directory, a device or a pipe, or its directory does not exist or takes no files.
     """
-    for option, name in (("--save-engine", options.save_engine), ("--timing-cache", options.timing_cache)):
-        if name:
-            _check(option, Path(name))
+    for file in files(options):
+        _check(file.what, file.path)
+
+
+def files(options: TrtOptions) -> list[File]:
+    """The files that a run with these options writes, by option."""
+    named = (("--save-engine", options.save_engine), ("--timing-cache", options.timing_cache))
+    return [File(option, Path(name)) for option, name in named if name]
 
 
 def _check(option: str, path: Path) -> None:
     try:
         if path.is_dir():
             raise UsageError(f"{option} {path}: is a directory; name a file")
+        path = _destination(option, path)
         if not path.parent.is_dir():
             raise UsageError(f"{option} {path}: there is no directory {path.parent}")
         if path.exists():
@@ -40,12 +47,20 @@ def _check(option: str, path: Path) -> None:
         raise UsageError(f"{option} {error}") from None
 
 
+def _destination(option: str, path: Path) -> Path:
+    try:
+        return regular.destination(path)
+    except OnnxfixError as error:
+        raise UsageError(f"{option} {error}") from None
+
+
 def write(path: Path, data: Any) -> None:
-    """Write a buffer whole or not at all: beside its place first, then renamed.
+    """Write a buffer whole or not at all: beside its place first, then renamed. A link stays a link.
 
     Raises:
-        OnnxfixError: the disk is full, or the directory takes no files any more.
+        OnnxfixError: the disk is full, the directory takes no files any more, or the path is no regular file.
     """
+    path = regular.destination(path)
     with wire.temporary_beside(path) as temporary:
         wire.write(data, temporary)
         wire.replace(temporary, path)

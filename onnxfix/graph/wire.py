@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto
 
 from onnxfix.errors import ModelError, OnnxfixError
-from onnxfix.graph import tensors
+from onnxfix.graph import regular, tensors
 
 PROTOBUF_LIMIT = 2**31 - 1
 """Bytes that one protobuf message may take (protobuf's own limit)."""
@@ -163,7 +163,12 @@ def serialize(proto: ModelProto) -> bytes:
 
 @contextlib.contextmanager
 def temporary_beside(destination: Path) -> Iterator[Path]:
-    """A temporary file in ``destination``'s folder, deleted at the end unless it was renamed away."""
+    """A temporary file in ``destination``'s folder, deleted at the end unless it was renamed away.
+
+    Raises:
+        OnnxfixError: the folder takes no files, or the destination is a device, a pipe or a directory.
+    """
+    regular.refuse_special(destination)
     try:
         # A beginning of the name, for people: the whole one and a suffix may be longer than a name can be.
         handle, name = tempfile.mkstemp(
@@ -198,11 +203,12 @@ def replace(temporary: Path, destination: Path, *, backup: bool = False) -> None
     """Move a finished temporary file to its destination in one step; the old file is either whole or replaced.
 
     With ``backup``, ``destination.bak`` holds the old bytes until the new file is safely in place. The new file
-    takes the old one's permissions.
+    takes the old one's permissions. A link stays: what it leads to is replaced.
 
     Raises:
-        OnnxfixError: the destination cannot be replaced.
+        OnnxfixError: the destination cannot be replaced, or is no regular file.
     """
+    destination = regular.destination(destination)
     saved = destination.with_name(destination.name + ".bak") if backup and destination.exists() else None
     try:
         _copy_mode(temporary, destination)
@@ -271,7 +277,7 @@ def copy_external(proto: ModelProto, source: Path, destination: Path) -> list[Pa
         return made
     try:
         for location in external_files(proto):
-            old, new = source / location, destination / location
+            old, new = source / location, regular.destination(destination / location)
             if new.exists():
                 if not _same_bytes(old, new):
                     raise OnnxfixError(

@@ -91,6 +91,17 @@ def output() -> Stream:
     return Stream(sys.stdout, "standard output")
 
 
+def stream_at(path: str | os.PathLike[str]) -> Stream | None:
+    """The standard stream that a path such as ``/dev/stdout`` leads to, wherever it was redirected to."""
+    for number, stream in ((1, output()), (2, Stream(sys.stderr, "standard error"))):
+        try:
+            if os.path.samestat(os.stat(path), os.fstat(number)):
+                return stream
+        except OSError:  # the stream is closed, or nothing is there
+            continue
+    return None
+
+
 def complain(message: str) -> None:
     """One line for a person, on standard error."""
     try:

@@ -79,7 +79,7 @@ def _printable(value: Any) -> Any:
 def _outcome(report: Report) -> tuple[str, str]:
     """A verdict in a word or two, with its style."""
     if report.verdict is not None and report.verdict.passed:
-        return "verified", "green"
+        return ("verified" if report.verdict.compared else "passed, and no values were compared"), "green"
     reason = _unverified(report)
     return ("failed" if reason == DIFFERS else f"not verified: {reason}"), "bold red"
 
@@ -90,14 +90,18 @@ DIFFERS = "the result did not verify"
 def _unverified(report: Report) -> str:
     """Why a verdict is not "passed": a rung showed a difference, or one that was required did not run, or none did."""
     rungs = report.verdict.rungs if report.verdict is not None else ()
-    if any(rung.refutes for rung in rungs):
+    refuted = [rung.name for rung in rungs if rung.refutes]
+    if refuted == ["trt-build"]:
+        return "TensorRT does not build it"
+    if refuted:
         return DIFFERS
     results = {rung.name: rung for rung in rungs}
     for name in report.verdict.required if report.verdict is not None else ():
         rung = results.get(name)
         if rung is None or rung.status != "passed":
-            how = "failed" if rung is not None and rung.status == "failed" else "could not be run"
-            return f"{name} was required and {how}{f': {rung.reason}' if rung is not None else ''}"
+            if rung is not None and rung.status == "failed":
+                return f"{name} was required and failed"
+            return f"{name} was required and could not be run{f': {rung.reason}' if rung is not None else ''}"
     return "no rung could run the model"
 
 

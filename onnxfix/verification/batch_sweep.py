@@ -12,7 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,6 +33,7 @@ from onnxfix.verification.trt_shapes import symbols_of
 Build = Callable[[Path, Sequence[Profile], str], TrtBuild]
 #: Executes an engine file on inputs.
 Run = Callable[[Path, Mapping[str, Any]], Ran]
+DEFAULT_GREATEST = 2
 _WIDEST = 240  # characters of one of TensorRT's texts in a line
 #: TensorRT builds an engine although the least, usual or greatest sizes of its profile do not fit the model.
 _HOLLOW = re.compile(r"Profile k(?:MIN|OPT|MAX) values are not self-consistent")
@@ -80,7 +81,8 @@ def _only(own: TrtBuild, other: TrtBuild) -> list[str]:
 
 @dataclass(frozen=True)
 class SweepResult:
-    """A batch sweep up to batch ``greatest`` over ``symbols``. ``reason`` is one line.
+    """A batch sweep up to batch ``greatest`` over ``symbols``. ``reason`` is one line, ``span``
+    another: what became of the batches of the user's own profile ("" where there is nothing to say).
 
     It fails where the last of ``pairs``, the fixed model or the only one, differs between its two builds.
     """
@@ -90,11 +92,13 @@ class SweepResult:
     symbols: tuple[str, ...] = ()
     greatest: int = 0
     pairs: tuple[Pair, ...] = ()
+    span: str = ""
 
     def lines(self) -> tuple[str, ...]:
         """For people: the result, and what the builds of each model have not in common."""
         return (
             f"batch sweep {self.status}: {self.reason}",
+            *([f"batch sweep: {self.span}"] if self.span else []),
             *(line for one in self.pairs for line in self._of(one)),
         )
 
@@ -147,19 +151,21 @@ def sweep(
     given: Sequence[Profile] | None,
     build: Build,
     *,
-    greatest: int = 2,
+    greatest: int = DEFAULT_GREATEST,
     run: Run | str = "no engine was executed",
 ) -> SweepResult:
     """Build the original and, unless it is the same file, the fixed model both ways. The files are not changed.
 
     ``given`` are profiles that the user asked for: all but the batch is taken from them, else from the model's
-    symbols, and it is the same in both builds. ``run`` executes an engine, or says why none is executed.
+    symbols, and it is the same in both builds. Of the batch they tell the greatest, unless a greater one than the
+    default was asked for here. ``run`` executes an engine, or says why none is executed.
     """
     symbols = batch_symbols(request.known)
     if not symbols:
         return SweepResult("skipped", "the model has no symbolic batch")
     asked = [given[0]] if given else [Profile()]
     others = symbols_of(asked[0], request.known)
+    greatest, span = _range([others[name] for name in symbols if name in others], greatest)
     batch: dict[str, Sizes] = dict.fromkeys(symbols, (1, greatest, greatest))
     profile = Profile(values=asked[0].values, symbols={**others, **batch})
     single = request.fixed == request.original
@@ -169,7 +175,25 @@ def sweep(
     with tempfile.TemporaryDirectory(prefix="onnxfix-") as folder:
         work = _Work(request, Path(folder), symbols, profile, build, run)
         pairs = tuple(work.pair(name, path) for name, path in models.items())
-    return _conclude(symbols, greatest, pairs)
+    return replace(_conclude(symbols, greatest, pairs), span=span)
+
+
+def _range(given: Sequence[Sizes], greatest: int) -> tuple[int, str]:
+    """The greatest batch of the sweep, and what the user's profile has to do with it: ``given`` are its batches."""
+    if not given or all((least, most) == (1, greatest) for least, _, most in given):
+        return greatest, ""
+    most = {sizes[2] for sizes in given}
+    if greatest == DEFAULT_GREATEST and len(most) == 1 and max(most) >= greatest:
+        return max(most), f"its greatest batch, {max(most)}, is that of the optimisation profile given"
+    told = ", ".join(dict.fromkeys(_batches(sizes) for sizes in given))
+    return (
+        greatest,
+        f"it has its own range, batch 1 to {greatest}; the optimisation profile given has batch {told}",
+    )
+
+
+def _batches(sizes: Sizes) -> str:
+    return f"{sizes[0]} to {sizes[2]}" if sizes[0] < sizes[2] else str(sizes[0])
 
 
 def _conclude(symbols: tuple[str, ...], greatest: int, pairs: tuple[Pair, ...]) -> SweepResult:

@@ -10,8 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from onnx import ModelProto
+
 from onnxfix import targets
-from onnxfix.backends import tensorrt, trt_files, trt_package
+from onnxfix.backends import reference, tensorrt, trt_files, trt_package
 from onnxfix.backends.trt_package import Choice, Missing
 from onnxfix.backends.trt_run import Ran
 from onnxfix.backends.trt_types import Profile, TrtBuild, TrtOptions
@@ -20,7 +22,7 @@ from onnxfix.sandbox import Worker, one_line, shared
 from onnxfix.verification.batch_sweep import Build, Run, SweepResult, sweep
 from onnxfix.verification.climb import Request
 from onnxfix.verification.signature import Signature
-from onnxfix.verification.trt_shapes import given_profiles
+from onnxfix.verification.trt_shapes import chosen_profiles, given_profiles
 from onnxfix.verification.verdict import RungResult
 
 NAME = "trt-build"
@@ -44,25 +46,32 @@ class Builder:
         return product(self.choice.package, self.choice.version)
 
     def build(
-        self, path: Path, profiles: Sequence[Profile] | None = None, *, save_engine: str = ""
+        self,
+        path: Path,
+        profiles: Sequence[Profile] | None = None,
+        *,
+        save_engine: str = "",
+        patience: float = 1.0,
     ) -> TrtBuild:
-        """Parse and build the model file; whatever TensorRT does is a result.
+        """Parse and build the model file; whatever TensorRT does is a result. ``patience`` stretches the time limit.
 
         Raises:
             UsageError: the profiles or the timing cache are of no use to it.
             OnnxfixError: a file cannot be written.
         """
-        return tensorrt.attempt(
+        build = tensorrt.attempt(
             self.worker,
             path,
             package=self.choice.package,
             compute_capability=self.choice.capability,
             profiles=profiles,
-            timeout=self.options.timeout,
+            timeout=self.options.timeout * patience,
             tf32=self.options.tf32,
             save_engine=save_engine,
             timing_cache=os.path.abspath(self.options.timing_cache) if self.options.timing_cache else "",
         )
+        # A child that died told no version.
+        return replace(build, version=build.version or self.choice.version)
 
     def close(self) -> None:
         """End the sandbox, unless it is the one that everybody shares."""
@@ -154,14 +163,16 @@ def climb(request: Request) -> RungResult:
         return RungResult(NAME, "skipped", found)
     with closing(found), ExitStack() as stack:
         check(request.trt, request.known)
-        given = given_profiles(request.trt, request.known)
+        given, origin = chosen_profiles(request.trt, request.known, request.shapes, request.given)
         if request.fixed == request.original:
             builds: tuple[TrtBuild, ...] = (found.build(request.original, given),)
         else:
             before = _original(found, request.original, given)
             profiles = before.profiles if before.accepted and before.profiles else given
-            builds = (before, found.build(request.fixed, profiles))
-        result = judge(builds, found, inherit=request.inherit)
+            builds = (before, _fixed(found, request.fixed, profiles, before))
+        result = judge(builds, found, inherit=request.inherit, original=request.known.model)
+        if origin and any(build.profiles for build in builds):  # a model of static shape has none
+            result = replace(result, notes=(*result.notes, origin))
         if not request.trt.batch_sweep or result.status == "skipped":
             return result
         greatest, run = request.trt.batch_sweep, _executor(found, request, stack)
@@ -213,10 +224,24 @@ def _original(found: Builder, path: Path, given: Sequence[Profile] | None) -> Tr
     return _LAST[0][1]
 
 
-def judge(builds: Sequence[TrtBuild], found: Builder, *, inherit: bool) -> RungResult:
-    """The rung's result for the builds of the original and of the fixed model (or of the one model)."""
+def _fixed(found: Builder, path: Path, profiles: Sequence[Profile] | None, before: TrtBuild) -> TrtBuild:
+    """Build the fixed model; what only takes too long or too much is tried once more, for fixes hang on it."""
+    after = found.build(path, profiles)
+    if before.accepted and after.status in ("timeout", "memory", "crash"):
+        after = found.build(path, profiles, patience=2.0)
+    return after
+
+
+def judge(
+    builds: Sequence[TrtBuild], found: Builder, *, inherit: bool, original: ModelProto | None = None
+) -> RungResult:
+    """The rung's result for the builds of the original and of the fixed model (or of the one model).
+
+    With ``inherit``, a refusal is no fault of the fixes where the original is refused too, unless it is about a node
+    that ``original`` does not have.
+    """
     before, after = builds[0], builds[-1]
-    inherited = inherit and not before.accepted
+    inherited = inherit and not before.accepted and not _is_new(after, original)
     who, why = found.who, _why(after, found)
     verb = _VERBS.get(after.status, ("fails on", ""))[0]
     if after.accepted:
@@ -242,10 +267,22 @@ def judge(builds: Sequence[TrtBuild], found: Builder, *, inherit: bool) -> RungR
     return RungResult(NAME, "failed", reason, notes=found.notes(), builds=tuple(builds), inherited=inherited)
 
 
+def _is_new(build: TrtBuild, original: ModelProto | None) -> bool:
+    """Whether the first error is about a node that the original does not have."""
+    if original is None or not build.errors or not build.errors[0].place.operator:
+        return False
+    place = build.errors[0].place
+    return not any(
+        node.op_type == place.operator and place.output in node.output for node in reference.nodes(original)
+    )
+
+
 def _acceptance(builds: Sequence[TrtBuild], found: Builder) -> str:
     before, after = builds[0], builds[-1]
     ahead = "" if found.choice.gpu is not None else "ahead of time "
     reason = f"{found.who} accepts it, built {ahead}for compute capability {found.choice.capability}"
+    if not before.judged:
+        return f"{reason}; it could not be asked about the original: {_why(before, found)}"
     if not before.accepted:
         did = _VERBS.get(before.status, ("", "failed on"))[1]
         return f"{reason}; it {did} the original: {_why(before, found)}"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from onnxfix.backends.trt_types import TrtBuild, TrtOptions
 from onnxfix.errors import OnnxfixError
-from onnxfix.graph import wire
+from onnxfix.graph import regular, wire
 from onnxfix.verification.trt_build import builder
 
 
@@ -19,7 +19,7 @@ def save_engine(model: Path, options: TrtOptions, known: TrtBuild) -> str:
     Raises:
         OnnxfixError: TensorRT does not build it this time, or the file cannot be written.
     """
-    destination = Path(options.save_engine)
+    destination = regular.destination(Path(options.save_engine))
     found = builder(options)
     if isinstance(found, str):
         raise OnnxfixError(f"{destination}: no engine was written: {found}")
@@ -28,4 +28,4 @@ def save_engine(model: Path, options: TrtOptions, known: TrtBuild) -> str:
         if not done.accepted:
             raise OnnxfixError(f"{destination}: no engine was written: {done.reason}")
         wire.replace(temporary, destination)
-    return str(destination)
+    return str(Path(options.save_engine))

@@ -15,7 +15,7 @@ from onnxfix.verification import plan
 from onnxfix.verification.climb import Request
 from onnxfix.verification.inputs import Kind, make_inputs
 from onnxfix.verification.plan import Feed
-from onnxfix.verification.trt_shapes import symbols_of
+from onnxfix.verification.trt_shapes import of_one_rank, symbols_of
 from onnxfix.verification.verdict import FeedResult
 
 _SEARCH = 60.0  # seconds to look for inputs that the original takes
@@ -136,16 +136,17 @@ def shapes(trials: Iterable[Trial]) -> set[tuple[tuple[str, int], ...]]:
     return {tuple(sorted(one.feed.assignment.items())) for one in trials if one.feed is not None}
 
 
-def profiles(trials: Sequence[Trial], given: tuple[Profile, ...] | None) -> list[tuple[Profile, ...] | None]:
-    """Optimisation profiles to try, in order: the user's; else for all trials, for the last alone, and TensorRT's own
-    sizes (None), which may leave trials outside."""
+def profiles(
+    trials: Sequence[Trial], given: tuple[Profile, ...] | None, bound: Profile | None = None
+) -> list[tuple[Profile, ...] | None]:
+    """Optimisation profiles to try, in order: the user's; else for all trials, for the last alone, and derived sizes
+    (None), which may leave trials outside. ``bound`` are sizes that the user fixed: no other is derived for those."""
     if given is not None:
         return [given]
-    last = trials[-1].values
-    ranks = {name: np.ndim(value) for name, value in last.items()}
-    alike = [one.values for one in trials if {n: np.ndim(v) for n, v in one.values.items()} == ranks]
+    alike = of_one_rank([one.values for one in trials])
+    derived = (bound,) if bound is not None else None
     found: list[tuple[Profile, ...] | None] = [(Profile.of_feeds(alike),)]
-    return [*found, (Profile.of_feeds([last]),), None] if len(alike) > 1 else [*found, None]
+    return [*found, (Profile.of_feeds(alike[-1:]),), derived] if len(alike) > 1 else [*found, derived]
 
 
 def outside(profiles: Sequence[Profile], values: Mapping[str, Any]) -> str:

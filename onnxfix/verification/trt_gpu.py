@@ -27,7 +27,7 @@ from onnxfix.verification.climb import Request
 from onnxfix.verification.trt_build import Builder, builder
 from onnxfix.verification.trt_feeds import Finder, Trial, outside, profiles, shapes
 from onnxfix.verification.trt_judge import ENGINES, ORACLES, Terms, differing, judge
-from onnxfix.verification.trt_shapes import given_profiles
+from onnxfix.verification.trt_shapes import bound_profile, given_profiles
 from onnxfix.verification.trt_sides import Side
 from onnxfix.verification.verdict import FeedResult, RungResult, Status
 
@@ -164,7 +164,7 @@ class _Climber:
     def _build(self, trials: Sequence[Trial]) -> RungResult | None:
         """Build both, the fixed model with the profiles that the original was built with; None when there is one."""
         request = self.request
-        tries = profiles(trials, self.given)
+        tries = profiles(trials, self.given, bound_profile(request.known, request.shapes))
         if not self.single:
             before = self._first(request.original, "original", tries)
             if before.accepted:

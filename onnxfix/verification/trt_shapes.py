@@ -1,21 +1,24 @@
-"""Optimisation profiles from the user's ``--trt-min-shapes``, ``--trt-opt-shapes`` and ``--trt-max-shapes``.
+"""Optimisation profiles from what the user gave: ``--trt-min-shapes``, ``--trt-opt-shapes`` and ``--trt-max-shapes``,
+else the inputs or the input shapes that the models are verified with.
 
-The numbers are an input's shape, or its values where TensorRT must know those when it builds (a shape tensor), as in
-trtexec. Which inputs are shape tensors only TensorRT knows, after it has parsed the model: both readings are kept
-where both are possible, and ``trt_profiles`` takes the right one.
+The numbers of the options are an input's shape, or its values where TensorRT must know those when it builds (a shape
+tensor), as in trtexec. Which inputs are shape tensors only TensorRT knows, after it has parsed the model: both
+readings are kept where both are possible, and ``trt_profiles`` takes the right one.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import onnx
 
 from onnxfix.backends.trt_types import Profile, Sizes, Triple, TrtOptions
 from onnxfix.errors import UsageError
 from onnxfix.verification import plan
-from onnxfix.verification.signature import Input, Signature
+from onnxfix.verification.signature import Assignment, Input, Signature
 
 _FLAGS = ("--trt-min-shapes", "--trt-opt-shapes", "--trt-max-shapes")
 _LARGEST = 2**31 - 1
@@ -23,8 +26,62 @@ _LARGEST = 2**31 - 1
 _INTEGERS = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
 
 
+def chosen_profiles(
+    options: TrtOptions, known: Signature, shapes: Assignment, feeds: Sequence[Mapping[str, Any]] | None
+) -> tuple[tuple[Profile, ...] | None, str]:
+    """The profile that a user wants, and in one line where it comes from.
+
+    That is the one of ``options``; else, since nobody wants the two to differ, the one of the user's ``feeds``, or of
+    the ``shapes`` (symbol -> size) that the inputs are made with. None where there is nothing of the kind. The line
+    is "" for the first and the last.
+
+    Raises:
+        UsageError: as for ``given_profiles``.
+    """
+    given = given_profiles(options, known)
+    if given is not None:
+        return given, ""
+    if feeds:
+        alike = of_one_rank(feeds)
+        most = f"the {len(feeds)} inputs" if len(feeds) > 1 else "the inputs"
+        told = most if len(alike) == len(feeds) else f"{len(alike)} of {most}, which have different ranks,"
+        return (Profile.of_feeds(alike),), f"the optimisation profile covers {told} that were given"
+    profile = bound_profile(known, shapes)
+    if profile is None:
+        return None, ""
+    sizes = ", ".join(f"{name}={size}" for name, (size, _, _) in profile.symbols.items())
+    rest = "; other sizes are derived" if set(known.symbols) - set(profile.symbols) else ""
+    return (profile,), f"the optimisation profile has the sizes of the input shapes given: {sizes}{rest}"
+
+
+def of_one_rank(feeds: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The feeds whose inputs have the last one's ranks: no profile covers others as well."""
+    last = {
+        name: value.ndim for name, value in feeds[-1].items() if isinstance(value, (np.ndarray, np.generic))
+    }
+    return [feed for feed in feeds if all(np.ndim(feed[n]) == rank for n, rank in last.items() if n in feed)]
+
+
+def bound_profile(known: Signature, shapes: Assignment) -> Profile | None:
+    """A profile of one size for every symbol of ``shapes``, the rest to be derived; None where no input has one.
+
+    Inputs that these sizes leave nothing open in are given by shape, so that they count as chosen by the user.
+    """
+    named = {dim for one in known.inputs for dim in one.dims or ()} | set(known.symbols)
+    bound = {name: size for name, size in shapes.items() if name in named}
+    if not bound:
+        return None
+    whole: dict[str, Triple] = {}
+    for one in known.inputs:
+        sizes = [known.size(dim, bound) for dim in one.dims or ()]
+        shape = tuple(size for size in sizes if size is not None)
+        if one.default is None and one.kind == "tensor" and shape != one.dims and len(shape) == len(sizes):
+            whole[one.name] = (shape,) * 3
+    return Profile(whole, symbols={name: (size,) * 3 for name, size in bound.items()})
+
+
 def given_profiles(options: TrtOptions, known: Signature) -> tuple[Profile, ...] | None:
-    """The profile that the user asked for; None where it is left to the model's symbols.
+    """The profile that the options ask for; None where it is left to the model's symbols.
 
     An input is given once, for all three, or three times. trtexec takes "only --optShapes or all of --minShapes,
     --optShapes, --maxShapes", and Polygraphy the same inputs in all three: neither guesses the third from two.
@@ -101,7 +158,7 @@ def _may_be_values(one: Input, triple: Triple) -> bool:
 
 def symbols_of(profile: Profile, known: Signature) -> dict[str, Sizes]:
     """The sizes (min, opt, max) that a profile gives to the model's symbols."""
-    found: dict[str, Sizes] = {}
+    found: dict[str, Sizes] = dict(profile.symbols)
     for one in known.inputs:
         triple = profile.shapes.get(one.name)
         if triple is not None and one.dims is not None and len(triple[0]) == len(one.dims):

@@ -63,10 +63,15 @@ class RungResult:
 
 @dataclass(frozen=True)
 class Verdict:
-    """All rungs that were asked for, in order, and the names of those that had to pass."""
+    """All rungs that were asked for, in order, and the names of those that had to pass.
+
+    ``settled``: whether the two compute the same is no question for a rung, since nothing was changed (but what UNSAFE
+    fixes were asked to change).
+    """
 
     rungs: tuple[RungResult, ...]
     required: tuple[str, ...] = ()
+    settled: bool = False
 
     @property
     def failed(self) -> bool:
@@ -76,12 +81,19 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Nothing failed and something was proven: a rung that executes the models passed, or one that does not
-        where no other was asked for. Neither ``passed`` nor ``failed``: it could not be checked."""
+        """Nothing failed and something was proven: a rung that executes the models passed; where none was asked for,
+        one that does not; and ``contract`` where no other was. Neither ``passed`` nor ``failed``: it could not be
+        checked."""
         if self.failed:
             return False
-        executed = [rung for rung in self.rungs if rung.name not in STATIC] or self.rungs
-        return any(rung.status == "passed" for rung in executed)
+        more = [rung for rung in self.rungs if rung.name != "contract"]
+        asked = [rung for rung in more if rung.name not in STATIC] or more or self.rungs
+        return self.settled or any(rung.status == "passed" for rung in asked)
+
+    @property
+    def compared(self) -> bool:
+        """Whether a rung compared values."""
+        return any(rung.status == "passed" and rung.name not in STATIC for rung in self.rungs)
 
     def rung(self, name: str) -> RungResult | None:
         """The result of one rung; None where it was not climbed."""

@@ -51,8 +51,8 @@ def int64_input_or_output(model: Model) -> Iterator[Match]:
 
     ## Why it matters
     TensorRT's bindings have the model's types: a caller that passes int32 to an int64 binding makes TensorRT read
-    half as many numbers, each made of two. The parser says so: `Make sure input x has Int64 binding.`, measured with
-    TensorRT-RTX 1.7.1. Engines of TensorRT 8 have INT32 bindings for the same model, which changed with 9.0
+    half as many numbers, each made of two. TensorRT-RTX 1.7.1 warns of it when it parses the model: `Make sure input
+    x has Int64 binding.` Engines of TensorRT 8 have INT32 bindings for the same model, which changed with 9.0
     (breaking change in the changelog of 9.0 EA): code that is moved from one to the other must change its buffers.
 
     Information for a TensorRT that computes int64, a warning for TensorRT 8.
@@ -84,4 +84,4 @@ def _match(kind: str, value: Value, old: bool) -> Match:
             value=value,
             severity=Severity.WARNING,
         )
-    return Match(f"Make sure {kind} {value.name} has Int64 binding.", value=value)
+    return Match(f"int64 {kind} {value.name} is an int64 binding: 8 bytes a number, not 4", value=value)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
-from onnxfix.backends.trt_types import Issue
+from onnxfix.backends.trt_types import Issue, TrtBuild
 from onnxfix.rule import Match, Severity
 
 #: Reasons for which TensorRT refuses a model, and the rules that know them, the most telling first. Measured with
@@ -41,6 +42,18 @@ def known(text: str) -> tuple[str, ...] | None:
     """The rules that look for what TensorRT refuses with ``text``; None where nobody knows."""
     found = [code for pattern, codes in _REASONS for code in codes if re.search(pattern, text)]
     return (*dict.fromkeys(found), _DEAD) if found else None
+
+
+#: How a build ends that TensorRT does not refuse.
+_ENDS = {"crash": "crash", "timeout": "timeout", "memory": "out of memory"}
+
+
+def refusal(build: TrtBuild, issue: Issue) -> Match:
+    """An error as a match. Who dies refuses nothing: then the message begins with how it ended."""
+    found = match_of(issue, known(issue.text))
+    end = _ENDS.get(build.status, "")
+    told = end in found.message[:60].lower()
+    return found if told else replace(found, message=f"{end}: {found.message}")
 
 
 def match_of(issue: Issue, about: tuple[str, ...] | None = None, severity: Severity | None = None) -> Match:

@@ -15,8 +15,9 @@ def refused_by_parser(build: TrtBuild) -> Iterator[Match]:
 
     ## Why it matters
     There is no engine without it. The parser stops at the first node that it refuses as a rule, so that more may
-    come to light once that one is repaired. A parser that crashes, takes too long or too much memory counts as well:
-    it runs in a child process, and what became of that is the message.
+    come to light once that one is repaired. A TensorRT that crashes, takes too long or too much memory while it
+    parses, or before it comes to that, counts as well: it runs in a child process, and what became of that is the
+    message.
 
     `check --trt` and the rung `trt-build` of `apply` and `verify` ask the TensorRT that is installed: TensorRT-RTX
     needs no GPU for it. What another version or product accepts may differ.
@@ -31,5 +32,5 @@ def refused_by_parser(build: TrtBuild) -> Iterator[Match]:
     - Small models that TensorRT-RTX 1.7.1 refuses, with its words: `fixtures/trt/README.md` in onnxfix's sources
     """
     for issue in build.errors if build.judged else ():
-        if issue.stage == "parse":
-            yield trt.match_of(issue, trt.known(issue.text))
+        if issue.stage in ("", "parse"):
+            yield trt.refusal(build, issue)

@@ -32,5 +32,5 @@ def refused_by_builder(build: TrtBuild) -> Iterator[Match]:
     - Small models that TensorRT-RTX 1.7.1 refuses, with its words: `fixtures/trt/README.md` in onnxfix's sources
     """
     for issue in build.errors if build.judged else ():
-        if issue.stage != "parse":
-            yield trt.match_of(issue, trt.known(issue.text))
+        if issue.stage in ("profile", "build"):
+            yield trt.refusal(build, issue)

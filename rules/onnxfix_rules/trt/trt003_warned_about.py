@@ -58,6 +58,9 @@ def warned_about(build: TrtBuild) -> Iterator[Match]:
     network does not read (it may still have told its shape or its type), nameless nodes that the parser gives one
     name.
 
+    Where a rule's finding says the same of the same place, that one is listed, confirmed in these words, and this
+    one is not.
+
     Left out: remarks on the sizes of an optimisation profile that nobody chose, and on the machine that the engine
     was built on.
 

@@ -112,7 +112,7 @@ def test_what_a_rule_repairs_is_accepted_and_the_headline(case: Any, tmp_path: P
         ("zero_beyond_rank", "see RSH006"),
         ("uint16_cast", "see CST004"),
         ("int32_relu_in_functions", "see INT006"),
-        ("softmax_rank_1", ""),
+        ("softmax_rank_1", "OPS023 fixes it"),
     ],
 )
 def test_a_refusal_points_to_the_rule_that_helps(name: str, pointer: str) -> None:
@@ -205,24 +205,31 @@ WARNED = {
 def test_a_warning_has_place_severity_and_rule(text: str) -> None:
     place, severity, code = WARNED[text]
     report = onnxfix.check(model(text), trt=True)
-    found = [item for item in report.findings if item.code == "TRT003"]
+    assert report.build is not None
+    found = [item for item in confirm.findings(report.build, RULES, report.findings) if item.code == "TRT003"]
     assert {(item.place, item.severity) for item in found} == {(place, severity)}, found
     assert not any(
         re.match(r"(\w+: )?\w+\.[ch]pp:\d", item.message) for item in found
     )  # the parser's own source line
     assert code in found[0].pointer
     assert bool(found[0].pointer) == bool(code)
-    confirmed = {item.code for item in report.findings if item.confirmed}
-    assert confirmed == ({code} if code else set())
+    confirmed = {item.code: item.confirmed for item in report.findings if item.confirmed}
+    assert confirmed == ({code: found[0].message} if code else {})
+    assert ("TRT003" in {item.code for item in report.findings}) == (not code), (
+        "listed once, as the rule's finding"
+    )
 
 
 @REAL
 def test_sizes_that_the_user_chose_are_warned_about_and_derived_ones_not() -> None:
     proto = model("g (float[N,4] x, float[M,4] w) => (float[A,4] y) { y = Add(x, w) }")
     given = TrtOptions(min_shapes=("x:1x4,w:1x4",), opt_shapes=("x:2x4,w:2x4",), max_shapes=("x:4x4,w:8x4",))
-    (found,) = [item for item in onnxfix.check(proto, trt=given).findings if item.code == "TRT003"]
+    report = onnxfix.check(proto, trt=given)
+    assert report.build is not None
+    (found,) = confirm.findings(report.build, TRT)
     assert (found.place, found.severity) == ("y", "warning")
     assert "kMAX values are not self-consistent" in found.message
+    assert [(item.code, item.confirmed) for item in report.findings] == [("BRC004", found.message)]
     assert not [item for item in onnxfix.check(proto, trt=True).findings if item.code == "TRT003"]
 
 
@@ -354,11 +361,23 @@ def test_a_message_without_a_place_is_about_its_layer_or_the_graph() -> None:
 
 
 @pytest.mark.parametrize("status", ["crash", "timeout", "memory", "refused"])
-@pytest.mark.parametrize(("stage", "code"), [("parse", "TRT001"), ("build", "TRT002"), ("profile", "TRT002")])
+@pytest.mark.parametrize(
+    ("stage", "code"), [("", "TRT001"), ("parse", "TRT001"), ("profile", "TRT002"), ("build", "TRT002")]
+)
 def test_every_end_of_a_build_is_a_finding_of_its_stage(status: str, stage: str, code: str) -> None:
     build = refused(issue("the child was stopped", place="", stage=stage), status=status)
-    assert [(item.code, item.severity) for item in confirm.findings(build, TRT)] == [(code, "error")]
+    (found,) = confirm.findings(build, TRT)
+    assert (found.code, found.severity) == (code, "error")
+    end = {"crash": "crash: ", "timeout": "timeout: ", "memory": "out of memory: ", "refused": ""}[status]
+    assert found.message == f"{end}the child was stopped"
     assert list(confirm.trouble(build)) == []
+
+
+def test_how_a_build_ended_is_not_said_twice() -> None:
+    build = refused(issue("Error Code 2: OutOfMemory (Out of memory)", place=""), status="memory")
+    assert [item.message for item in confirm.findings(build, TRT)] == [
+        "Error Code 2: OutOfMemory (Out of memory)"
+    ]
 
 
 def test_a_fault_of_the_installation_is_no_fault_of_the_model() -> None:
@@ -470,6 +489,41 @@ def test_every_rule_that_is_pointed_to_exists() -> None:
 
     told = [codes for _, codes in common._REASONS] + [codes for _, _, codes in warnings._KNOWN]
     assert {code for codes in told for code in codes} | {common._DEAD} <= {one.code for one in RULES}
+
+
+WARNING = "Make sure input x has Int64 binding."
+
+
+@pytest.mark.parametrize(
+    ("own", "warnings", "listed"),
+    [
+        (finding("INT005", "x", "info"), [(WARNING, "x")], ["INT005"]),
+        (finding("INT005", "x", "warning"), [(WARNING, "x")], ["INT005"]),
+        (finding("INT005", "z", "info"), [(WARNING, "x")], ["INT005", "TRT003"]),
+        (finding("GRA005", "x", "warning"), [(WARNING, "x")], ["GRA005", "TRT003"]),
+        # A second text about the same thing is news.
+        (finding("INT005", "x", "info"), [(WARNING, "x"), ("x has Int64 binding", "x")], ["INT005", "TRT003"]),
+        # Nobody knows what it is about.
+        (finding("GRA005", "y", "warning"), [("something new", "y")], ["GRA005", "TRT003"]),
+        # It is graver than the finding.
+        (finding("GRA005", "y", "info"), [("A node named y already exists", "y")], ["GRA005", "TRT003"]),
+    ],
+)  # fmt: skip
+def test_a_warning_that_a_rule_gives_as_well_is_listed_once(
+    own: Finding, warnings: list[tuple[str, str]], listed: list[str]
+) -> None:
+    said = tuple(issue(text, place, severity="warning") for text, place in warnings)
+    result = confirm.together([own], replace(ACCEPTED, warnings=said), RULES, RULES, [])
+    assert [item.code for item in result] == listed
+    if listed == ["INT005"]:
+        assert result == (replace(own, confirmed=f"Relu: {WARNING}"),)
+    without = confirm.together([], replace(ACCEPTED, warnings=said), RULES, RULES, [])
+    assert [item.code for item in without] == ["TRT003"] * len(said), "nobody else says it"
+
+
+def test_what_tensorrt_refuses_is_listed_beside_the_rule_that_knows_it() -> None:
+    result = confirm.together([finding("INT006")], refused(issue(INT32)), RULES, RULES, [])
+    assert [(item.code, bool(item.confirmed)) for item in result] == [("INT006", True), ("TRT001", False)]
 
 
 # ----------------------------------------------------------------------------------------------- pointers

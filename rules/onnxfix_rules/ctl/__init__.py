@@ -1,0 +1,1 @@
+"""CTL: loops and branches."""

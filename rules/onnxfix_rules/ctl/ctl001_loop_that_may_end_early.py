@@ -1,0 +1,257 @@
+"""CTL001: a loop with two ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from onnxfix.edits import Draft, Edit, SetInput
+from onnxfix.graph import tensors
+from onnxfix.graph.overlay import Model, Node, Scope, Value
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+
+_SMALL = 16
+"""Bytes: a condition is one element."""
+
+_START = "g (float[2] x, bool c, int64 n, float l) => (float[2] y, float[K,2] z)"
+_IN = "(int64 i, bool on, float[2] v)"
+_OUT = "(bool more, float[2] w, float[2] s)"
+
+
+def _loop(
+    more: str, call: str = "n, t, x", *, before: str = "", true: str = "<bool t = {1}>", head: str = ""
+) -> str:
+    """A model whose loop has a scan output; ``more`` computes whether it goes on."""
+    return f"""{_START} {true} {{ {before} y, z = Loop({call})<body = b {_IN} => {_OUT} {head} {{
+        {more}  w = Add(v, v)  s = Neg(v) }}> }}"""
+
+
+# Fixed ones do not run here: onnx.reference takes a missing condition for a false one. ONNX Runtime judges them in the
+# tests.
+EXAMPLES = [
+    Example(
+        why="true at first, and passed on",
+        before=_loop("more = Identity(on)"),
+        after=_loop("more = Identity(d)", "n, , x", true="", head="<bool d = {1}>"),
+    ),
+    Example(
+        why="always true in the body",
+        before=_loop("more = Constant<value = bool {1}>()"),
+        after=_loop("more = Constant<value = bool {1}>()", "n, , x", true=""),
+        opset=13,
+    ),
+    Example(
+        why="true, of what is true; something else reads the condition",
+        before="""g (float[2] x, int64 n) => (float[2] y, float[K,2] z) <bool t = {1}> {
+            y, z = Loop(n, t, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
+                e = Identity(on)  more = And(e, t)  w = Where(on, v, x)  s = Neg(v) }> }""",
+        after="""g (float[2] x, int64 n) => (float[2] y, float[K,2] z) <bool t = {1}> {
+            y, z = Loop(n, , x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s)
+                <bool d = {1}> { e = Identity(d)  more = And(e, t)  w = Where(d, v, x)  s = Neg(v) }> }""",
+    ),
+    Example(
+        why="in a local function, with a Constant instead of an initializer",
+        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2] x, int64 n) => (float[2] y, float[K,2] z) { y, z = my.F(x, n) }
+            <domain: "my", opset_import: ["" : 18]> F (a, m) => (p, q) { t = Constant<value = bool {1}>()
+            p, q = Loop(m, t, a)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
+                more = Identity(on)  w = Add(v, v)  s = Neg(v) }> }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2] x, int64 n) => (float[2] y, float[K,2] z) { y, z = my.F(x, n) }
+            <domain: "my", opset_import: ["" : 18]> F (a, m) => (p, q) {
+            p, q = Loop(m, , a)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
+                d = Constant<value = bool {1}>()  more = Identity(d)  w = Add(v, v)  s = Neg(v) }> }""",
+        runs=False,  # onnx's evaluator has its own Loop for functions, and runs it zero times
+    ),
+    Example(
+        why="what counts the iterations is also what the condition is cast from: ONNX's own Range by a Loop",
+        before="""g (float[2] x, int32 n) => (float[2] y, float[K,2] z) { c = Cast<to = 9>(n)  m = Cast<to = 7>(n)
+            y, z = Loop(m, c, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
+                more = Identity(on)  w = Add(v, v)  s = Neg(v) }> }""",
+        after="""g (float[2] x, int32 n) => (float[2] y, float[K,2] z) { m = Cast<to = 7>(n)
+            y, z = Loop(m, , x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s)
+                <bool d = {1}> { more = Identity(d)  w = Add(v, v)  s = Neg(v) }> }""",
+    ),
+    Example(
+        why="casts of two numbers",
+        before="""g (float[2] x, int32 n, int32 k) => (float[2] y, float[K,2] z) {
+            c = Cast<to = 9>(k)  m = Cast<to = 7>(n)
+            y, z = Loop(m, c, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
+                more = Identity(on)  w = Add(v, v)  s = Neg(v) }> }""",
+        detect=True,
+    ),
+    Example(
+        why="it ends when a value is reached",
+        before=_loop("m = ReduceMax<keepdims = 0>(v)  more = Less(m, l)"),
+        detect=True,
+    ),
+    Example(
+        why="it need not begin",
+        before=_loop("more = Identity(t)", "n, c, x"),
+        detect=True,
+    ),
+    Example(
+        why="it never begins",
+        before=_loop("more = Identity(f)", "n, f, x", before="f = Not(t)"),
+        detect=True,
+    ),
+    Example(
+        why="the true that it starts with may be overridden: a warning",
+        before="""g (float[2] x, bool t, int64 n) => (float[2] y, float[K,2] z) <bool t = {1}> {
+            y, z = Loop(n, t, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
+                more = Identity(on)  w = Add(v, v)  s = Neg(v) }> }""",
+        detect=True,
+    ),
+    Example(
+        why="the body hands its input back as it is: there is no node that could make another",
+        before="""g (float[2] x, int64 n) => (float[2] y, float[K,2] z) <bool t = {1}> {
+            y, z = Loop(n, t, x)<body = b (int64 i, bool on, float[2] v) => (bool on, float[2] w, float[2] s) {
+                w = Add(v, v)  s = Neg(v) }> }""",
+        detect=True,
+    ),
+    Example(why="a trip count alone", before=_loop("more = Identity(t)", "n, , x")),
+    Example(
+        why="a condition and no scan output: TensorRT reads it right",
+        before="""g (float[2] x, bool c, int64 n) => (float[2] y) {
+            y = Loop(n, c, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {
+                more = Not(on)  w = Add(v, v) }> }""",
+    ),
+    Example(
+        why="nothing reads the scan output",
+        before="""g (float[2] x, bool c, int64 n) => (float[2] y) {
+            y, z = Loop(n, c, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
+                more = Not(on)  w = Add(v, v)  s = Neg(v) }> }""",
+    ),
+    Example(
+        why="a Scan",
+        before="""g (float[3,2] x, float[2] h) => (float[2] y, float[3,2] z) {
+            y, z = Scan<num_scan_inputs = 1, body = b (float[2] v, float[2] e) => (float[2] w, float[2] s) {
+                w = Add(v, e)  s = Neg(w) }>(h, x) }""",
+    ),
+]
+
+
+@rule("CTL001", ops=["Loop"], safety=Safety.EXACT, severity=Severity.ERROR, examples=EXAMPLES)
+def loop_that_may_end_early(node: Node, model: Model) -> Iterator[Match]:
+    """A Loop with a trip count, a condition and scan outputs: TensorRT returns as many rows as the trip count says.
+
+    ## Why it matters
+    In ONNX a scan output has a row for each iteration that ran. TensorRT makes it as long as the trip count; where the
+    condition ends the loop before, nothing defines the other rows. Measured with TensorRT-RTX 1.7.1: a loop of at most
+    6 iterations has an output of shape [6, 2], whatever the condition says. It builds, with a warning: `both a trip
+    limit and a loop termination condition was set! If the number of iterations of the loop is less than the trip limit
+    during runtime, scan output … may have the wrong shape. For consistent results it's recommended to export loops with
+    only a trip limit`. The loop-carried outputs are right.
+
+    - **error**: the condition may be false before the trip count is reached, or nothing shows that it is not.
+    - **warning**: it is always true, or is unless a caller overrides a default. Exporters write such loops for
+      `for i in range(n)`. The rows are right, and the loop carries a condition that it would not need.
+
+    ## Fix
+    Where the condition is true at first (or false only because there is nothing to iterate) and the body keeps it so,
+    the Loop is given no condition; what read it in the body reads true. Exact. Leaving out the input alone does not do:
+    TensorRT refuses the body (`Node input was not registered`). There is no fix where the loop may really end early:
+    compute a fixed number of iterations, or read as many rows as a counter in the loop says.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__Loop.html
+    """
+    count, condition = node.input(0), node.input(1)
+    if count is None or condition is None or len(node.subgraphs) != 1:
+        return
+    body = node.subgraphs[0]
+    carried = len(node.inputs) - 2
+    if len(body.inputs) != carried + 2 or not body.outputs:
+        return
+    if not any(_is_read(value) for value in node.outputs[carried:]):
+        return
+    begun = _is_any(condition, count)
+    if (begun or _is_true(condition, None, model, defaults=True)) and _is_true(
+        body.outputs[0], body.inputs[1], model, defaults=True
+    ):
+        certain = (begun or _is_true(condition, None, model)) and _is_true(
+            body.outputs[0], body.inputs[1], model
+        )
+        unless = "" if certain else ", unless a default is overridden"
+        yield Match(
+            f"Loop with a trip count and a condition that is always true{unless}: TensorRT warns of wrong scan outputs",
+            node=node,
+            severity=Severity.WARNING,
+            fix=_without_condition(node, body, model) if certain else None,
+            reads=(condition, body.outputs[0]),
+        )
+        return
+    yield Match(
+        "Loop with a trip count and a condition that may end it earlier: TensorRT's scan outputs have a row for each "
+        "iteration of the trip count",
+        node=node,
+    )
+
+
+def _is_read(value: Value | None) -> bool:
+    return value is not None and (value.use_count > 0 or not value.replaceable)
+
+
+def _is_any(condition: Value, count: Value) -> bool:
+    """Whether both are casts of one number, so that the condition is false where there are 0 iterations anyway."""
+    first, second = condition.producer, count.producer
+    return (
+        first is not None
+        and second is not None
+        and first.op_type == second.op_type == "Cast"
+        and first.is_onnx
+        and second.is_onnx
+        and first.input(0) is second.input(0)
+    )
+
+
+def _is_true(value: Value, given: Value | None, model: Model, *, defaults: bool = False) -> bool:
+    """Whether the value is certainly true, if ``given`` is; with ``defaults``, if nobody overrides those of inputs."""
+    pending, seen = [value], {id(value)}
+    while pending:
+        value = pending.pop()
+        if value is given or _is_known_true(value, model, defaults):
+            continue
+        node = value.producer
+        if node is None or not node.is_onnx or node.op_type not in ("Identity", "And"):
+            return False
+        for source in node.inputs:
+            if source is None:
+                return False
+            if id(source) not in seen:
+                seen.add(id(source))
+                pending.append(source)
+    return True
+
+
+def _is_known_true(value: Value, model: Model, defaults: bool) -> bool:
+    array = value.constant()
+    if defaults and value.is_input and value.initializer is not None:
+        array = tensors.to_array(value.initializer, model.base_dir, _SMALL)
+    if array is not None:
+        return array.dtype == np.bool_ and array.size == 1 and bool(array.all())
+    known = model.shapes.value(value)
+    return known is not None and known.static == (1,)
+
+
+def _without_condition(node: Node, body: Scope, model: Model) -> Fix | None:
+    """The condition's input left out, and true in its place inside the body."""
+    inner = body.inputs[1]
+    edits: list[Edit] = [SetInput(node, 1, "")]
+    if len(node.inputs) < 3:
+        return None  # a Loop has at least two inputs, and an empty last one is cut off
+    if not inner.replaceable:
+        return None
+    if inner.use_count:
+        condition = node.input(1)
+        if (
+            condition is None
+            or model.shapes.rank(condition) != 0
+            or model.shapes.rank(body.outputs[0]) not in (0, None)
+        ):
+            return None  # readers of the condition may see another shape
+        draft = Draft(body.nodes[0])
+        draft.replace_uses(inner, draft.constant(np.array(True), "true"))
+        edits += draft.edits
+    return Fix("leave the condition out", edits)

@@ -1,0 +1,98 @@
+"""GRA006: constants of which only the elements that are not zero are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from onnx import NodeProto, SparseTensorProto, helper
+
+from onnxfix.edits import AddNode, Draft
+from onnxfix.graph.overlay import Model, Node
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix_rules.gra import _sparse
+
+_ADD = "g (float[2,3] x) => (float[2,3] y) { y = Add(x, w) }"
+_DENSE = "g (float[2,3] x) => (float[2,3] y) <float[2,3] w = {0, 1, 0, 0, 2, 0}> { y = Add(x, w) }"
+
+EXAMPLES = [
+    Example(
+        why="a Constant, places counted through",
+        before=partial(_sparse.model, _ADD, [2, 3], [1, 4], node=True),
+        after=_DENSE,
+    ),
+    Example(
+        why="a Constant, places by coordinates",
+        before=partial(_sparse.model, _ADD, [2, 3], [[0, 1], [1, 1]], node=True),
+        after=_DENSE,
+    ),
+    Example(
+        why="a Constant that is the graph's output, which no backend runs",
+        before=partial(
+            _sparse.model, "g (float[2] x) => (float[3] w, float[2] y) { y = Neg(x) }", [3], [2], node=True
+        ),
+        detect=True,
+        runs=False,
+    ),
+    Example(
+        why="an invalid one: the same place twice",
+        before=partial(_sparse.model, _ADD, [2, 3], [1, 1], node=True),
+        detect=True,
+        runs=False,
+    ),
+    Example(
+        why="larger than 64 MiB when written out",
+        before=partial(
+            _sparse.model,
+            "g (float[1] x) => (float[1] y) { s = ReduceMax<keepdims = 0>(w)  y = Add(x, s) }",
+            [1 << 25],
+            [7],
+            node=True,
+        ),
+        detect=True,
+        runs=False,
+    ),
+    Example(
+        why="a dense Constant",
+        before="g (float[1] x) => (float[1] y) { w = Constant<value_float = 1.0>()  y = Add(x, w) }",
+    ),
+    Example(
+        why="integers by number and list, which TensorRT takes",
+        before="g (int64[2] x) => (int64[2] y) { w = Constant<value_ints = [1, 2]>()  y = Add(x, w) }",
+    ),
+]
+
+
+@rule("GRA006", ops=["Constant"], safety=Safety.EXACT, severity=Severity.ERROR, examples=EXAMPLES)
+def sparse_constant(node: Node, model: Model) -> Iterator[Match]:
+    """A Constant that stores its elements in sparse form.
+
+    ## Why it matters
+    The parser stops: `This version of TensorRT does not support the sparse_value, value_string and value_strings
+    attributes.`, measured with TensorRT-RTX 1.7.1. It takes `value`, `value_float`, `value_int`, `value_floats` and
+    `value_ints`.
+
+    ## Fix
+    Write the zeros out. Exact. Not where the result takes more than 64 MiB, or where the sparse tensor is invalid
+    (places outside, or the same twice). A sparse constant that is an output of the graph stays: neither ONNX Runtime
+    nor the reference returns it.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__Constant.html
+    """
+    sparse = node.attr("sparse_value")
+    output = node.output()
+    if not isinstance(sparse, SparseTensorProto) or output is None:
+        return
+    tensor = _sparse.dense(sparse, "", model.base_dir)
+    fix = None
+    if tensor is not None and output.replaceable:
+        draft = Draft(node)
+        draft.remove(node)
+        proto = NodeProto()
+        proto.CopyFrom(node.proto)
+        del proto.attribute[:]
+        proto.attribute.append(helper.make_attribute("value", tensor))
+        draft.edits.append(AddNode(node.scope, proto, node))
+        fix = Fix("write the zeros out", draft.edits)
+    yield Match(f"TensorRT takes no sparse constant, such as this of {list(sparse.dims)}", node=node, fix=fix)

@@ -1,0 +1,86 @@
+"""GRA007: initializers of which only the elements that are not zero are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from onnx import TensorProto
+
+from onnxfix.edits import AddInitializer, Draft, ReplaceUses
+from onnxfix.graph.overlay import Model, Scope
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix_rules.gra import _sparse
+
+_ADD = "g (float[2,3] x) => (float[2,3] y) { y = Add(x, w) }"
+_DENSE = "g (float[2,3] x) => (float[2,3] y) <float[2,3] w = {0, 1, 0, 0, 2, 0}> { y = Add(x, w) }"
+
+EXAMPLES = [
+    Example(why="places counted through", before=partial(_sparse.model, _ADD, [2, 3], [1, 4]), after=_DENSE),
+    Example(
+        why="places by coordinates",
+        before=partial(_sparse.model, _ADD, [2, 3], [[0, 1], [1, 1]]),
+        after=_DENSE,
+    ),
+    Example(
+        why="of integers, read twice, once inside a branch",
+        before=partial(
+            _sparse.model,
+            """g (int64[3] x, bool c) => (int64[3] y, int64[3] z) {
+            z = Mul(x, w)
+            y = If(c)<then_branch = p () => (int64[3] u) { u = Add(x, w) },
+                      else_branch = q () => (int64[3] v) { v = Neg(x) }> }""",
+            [3],
+            [2],
+            kind=TensorProto.INT64,
+        ),
+        after="""g (int64[3] x, bool c) => (int64[3] y, int64[3] z) <int64[3] w = {0, 0, 1}> {
+            z = Mul(x, w)
+            y = If(c)<then_branch = p () => (int64[3] u) { u = Add(x, w) },
+                      else_branch = q () => (int64[3] v) { v = Neg(x) }> }""",
+    ),
+    Example(
+        why="it is the graph's output, and stays",
+        before=partial(
+            _sparse.model, "g (float[3] x) => (float[3] w, float[3] y) { y = Add(x, w) }", [3], [2]
+        ),
+        detect=True,
+        runs=False,
+    ),
+    Example(
+        why="nothing reads it, and TensorRT does not look at it",
+        before=partial(_sparse.model, "g (float[3] x) => (float[3] y) { y = Neg(x) }", [3], [2]),
+    ),
+    Example(why="a dense initializer", before=_DENSE),
+]
+
+
+@rule("GRA007", per="scope", safety=Safety.EXACT, severity=Severity.ERROR, examples=EXAMPLES)
+def sparse_initializer(scope: Scope, model: Model) -> Iterator[Match]:
+    """An initializer that is stored in sparse form.
+
+    ## Why it matters
+    TensorRT does not read the list of sparse initializers, and stops at the first node that reads one: `Assertion
+    failed: (ctx->tensors().count(inputName)): Node input was not registered.`, measured with TensorRT-RTX 1.7.1. One
+    that nothing reads does no harm.
+
+    ## Fix
+    An initializer with the zeros written out. Exact. Not where the result takes more than 64 MiB, where the sparse
+    tensor is invalid, or where it is an output of the graph. The sparse one stays in the file, unread.
+
+    ## References
+    - https://onnx.ai/onnx/repo-docs/IR.html
+    """
+    for sparse in getattr(scope.proto, "sparse_initializer", ()):
+        value = scope.values.get(sparse.values.name)
+        if value is None or not value.sparse or not (value.use_count or not value.replaceable):
+            continue
+        anchor = next((use.node for use in value.uses), None)
+        fix = None
+        if anchor is not None and value.replaceable and not value.is_input and model.ir_version >= 4:
+            tensor = _sparse.dense(sparse, Draft(anchor).name("dense"), model.base_dir)
+            if tensor is not None:
+                fix = Fix(
+                    "write the zeros out", [AddInitializer(scope, tensor), ReplaceUses(value, tensor.name)]
+                )
+        yield Match(f"TensorRT reads no sparse initializer, such as {value.name}", value=value, fix=fix)

@@ -1,0 +1,74 @@
+"""GRA008: constants of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnx import TensorProto
+
+from onnxfix.graph.overlay import Model, Scope
+from onnxfix.rule import Example, Match, Severity, rule
+
+EXAMPLES = [
+    Example(
+        why="a Constant with one string, of which only the shape is wanted",
+        before="""g (int64[K] x) => (int64[L] y) {
+            c = Constant<value_string = "abc">()  s = Shape(c)  y = Concat<axis = 0>(s, x) }""",
+        detect=True,
+    ),
+    Example(
+        why="a Constant with strings, in a branch",
+        before="""g (int64[1] x, bool c) => (int64[1] y) {
+            y = If(c)<then_branch = p () => (int64[1] u) { k = Constant<value_strings = ["a", "b"]>()  u = Shape(k) },
+                      else_branch = q () => (int64[1] v) { v = Neg(x) }> }""",
+        detect=True,
+    ),
+    Example(
+        why="an initializer, which GRA002 removes",
+        before='g (float[2] x) => (float[2] y) <string[2] s = {"a", "b"}> { y = Neg(x) }',
+        detect=True,
+    ),
+    Example(
+        why="a Constant with a tensor of strings",
+        before="""g (float[2] x) => (float[2] y) {
+            s = Constant<value = string[1] {"a"}>()  y = Neg(x) }""",
+        detect=True,
+    ),
+    Example(
+        why="an attribute that is a string is no tensor",
+        before='g (float[2,2] x) => (float[2] y) { y = Einsum<equation = "ii->i">(x) }',
+    ),
+    Example(
+        why="numbers",
+        before="g (float[1] x) => (float[1] y) { c = Constant<value_floats = [1.0]>()  y = Add(x, c) }",
+    ),
+]
+
+
+@rule("GRA008", per="scope", severity=Severity.ERROR, examples=EXAMPLES)
+def string_constant(scope: Scope, model: Model) -> Iterator[Match]:
+    """A constant of strings, which TensorRT has no type for.
+
+    ## Why it matters
+    The parser imports every initializer and every Constant, read or not, and stops at the first of strings: `Failed to
+    import initializer: s`, or `This version of TensorRT does not support the sparse_value, value_string and
+    value_strings attributes.`, measured with TensorRT-RTX 1.7.1.
+
+    ## Fix
+    None here. What nothing reads is removed by GRA001 and GRA002. What is read belongs to work on text, which has to
+    happen outside of TensorRT: split the model there.
+
+    ## References
+    - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
+    """
+    for tensor in getattr(scope.proto, "initializer", ()):
+        if tensor.data_type == TensorProto.STRING and tensor.name in scope.values:
+            yield Match(f"the initializer {tensor.name} holds strings", value=scope.values[tensor.name])
+    for node in scope.nodes:
+        if node.op_type != "Constant" or not node.is_onnx:
+            continue
+        for attribute in node.proto.attribute:
+            if attribute.name in ("value_string", "value_strings") or (
+                attribute.name == "value" and attribute.t.data_type == TensorProto.STRING
+            ):
+                yield Match("this Constant holds strings", node=node)

@@ -1,0 +1,158 @@
+"""OPS039: updates that are added, multiplied or compared with what is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnx import TensorProto
+
+from onnxfix import dtypes
+from onnxfix.edits import Draft
+from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix_rules.ops import _common as ops
+from onnxfix_rules.ops import _places
+from onnxfix_rules.ops import _rewrite as rw
+
+_ND = "g (float[4,3] x, float[2,3] u) => (float[4,3] y)"
+_EL = "g (float[4,3] x, float[2,3] u) => (float[4,3] y)"
+_ROWS = "<int64[2,1] i = {0, 2}>"
+_PLACES = "<int64[2,3] i = {0, 1, 2, 3, 0, 1}>"
+
+EXAMPLES = [
+    *(
+        Example(
+            why=f"ScatterND, {reduction}: rows that differ",
+            before=f'{_ND} {_ROWS} {{ y = ScatterND<reduction = "{reduction}">(x, i, u) }}',
+            after=f"{_ND} {_ROWS} {{ g = GatherND(x, i)  r = {op}(g, u)  y = ScatterND(x, i, r) }}",
+            safety=Safety.EXACT if reduction in ("add", "mul") else Safety.NUMERIC,
+        )
+        for reduction, op in (("add", "Add"), ("mul", "Mul"), ("max", "Max"), ("min", "Min"))
+    ),
+    Example(
+        why="integers, the largest: exact; one index counts from the end",
+        before="""g (int64[4,3] x, int64[2,3] u) => (int64[4,3] y) <int64[2,1] i = {0, -1}> {
+            y = ScatterND<reduction = "max">(x, i, u) }""",
+        after="""g (int64[4,3] x, int64[2,3] u) => (int64[4,3] y) <int64[2,1] i = {0, -1}> {
+            g = GatherND(x, i)  l = Less(g, u)  r = Where(l, u, g)  y = ScatterND(x, i, r) }""",
+    ),
+    Example(
+        why="of a dynamic axis, inside a branch",
+        before="""g (float[N,3] x, float[1,3] u, bool c) => (float[N,3] y) <int64[1,1] i = {0}> {
+            y = If(c)<then_branch = p () => (float[N,3] v) { v = ScatterND<reduction = "add">(x, i, u) },
+                      else_branch = q () => (float[N,3] w) { w = Neg(x) }> }""",
+        after="""g (float[N,3] x, float[1,3] u, bool c) => (float[N,3] y) <int64[1,1] i = {0}> {
+            y = If(c)<then_branch = p () => (float[N,3] v) {
+                          g = GatherND(x, i)  r = Add(g, u)  v = ScatterND(x, i, r) },
+                      else_branch = q () => (float[N,3] w) { w = Neg(x) }> }""",
+        opset=16,
+    ),
+    Example(
+        why="ScatterElements, places that differ",
+        before=f'{_EL} {_PLACES} {{ y = ScatterElements<axis = 0, reduction = "add">(x, i, u) }}',
+        after=f"""{_EL} {_PLACES} {{
+            g = GatherElements<axis = 0>(x, i)  r = Add(g, u)  y = ScatterElements<axis = 0>(x, i, r) }}""",
+        target="rtx",
+    ),
+    Example(
+        why="the same row twice",
+        before=f'{_ND} <int64[2,1] i = {{1, 1}}> {{ y = ScatterND<reduction = "add">(x, i, u) }}',
+        detect=True,
+    ),
+    Example(
+        why="the same row twice, once counted from the end",
+        before=f'{_ND} <int64[2,1] i = {{3, -1}}> {{ y = ScatterND<reduction = "add">(x, i, u) }}',
+        detect=True,
+    ),
+    Example(
+        why="perhaps the same row: the axis is dynamic",
+        before="""g (float[N,3] x, float[2,3] u) => (float[N,3] y) <int64[2,1] i = {0, -1}> {
+            y = ScatterND<reduction = "add">(x, i, u) }""",
+        detect=True,
+        runs=False,
+    ),
+    Example(
+        why="indices at run time",
+        before="""g (float[4,3] x, float[2,3] u, int64[2,1] i) => (float[4,3] y) {
+            y = ScatterND<reduction = "add">(x, i, u) }""",
+        detect=True,
+        runs=False,
+    ),
+    Example(
+        why="for ScatterElements TensorRT has a plugin",
+        before=f'{_EL} {_PLACES} {{ y = ScatterElements<axis = 0, reduction = "add">(x, i, u) }}',
+    ),
+    Example(why="no reduction", before=f"{_ND} {_ROWS} {{ y = ScatterND(x, i, u) }}"),
+    Example(why="none, written", before=f'{_ND} {_ROWS} {{ y = ScatterND<reduction = "none">(x, i, u) }}'),
+]
+
+_OPS = {"add": "Add", "mul": "Mul", "max": "Max", "min": "Min"}
+
+
+@rule(
+    "OPS039",
+    ops=["ScatterElements", "ScatterND"],
+    safety=Safety.EXACT,
+    severity=Severity.ERROR,
+    examples=EXAMPLES,
+)
+def scatter_with_reduction(node: Node, model: Model) -> Iterator[Match]:
+    """A ScatterND or ScatterElements with `reduction`.
+
+    ## Why it matters
+    The parser stops: `ScatterND with reduction is not supported.`, measured with TensorRT-RTX 1.7.1, and so does that
+    of TensorRT 10.1. For ScatterElements TensorRT has a plugin, which TensorRT-RTX has not: `Unsupported reduction
+    type`.
+
+    ## Fix
+    With constant indices of which no two are the same place: gather what is there, compute, and scatter the result.
+    Exact for sums and products of integers, float and double; maxima and minima of floats, and half precision, may
+    differ in NaN, the sign of zero and rounding between backends and take `--numeric-fixes`. With two the same there is
+    none, and none for indices that come at run time: each place would have to be computed from all its updates.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__ScatterND.html
+    """
+    kind = node.attr("reduction", "none")
+    if kind not in _OPS or (node.op_type == "ScatterElements" and ops.target_of(model).package == "tensorrt"):
+        return
+    fix = _gathered(node, model, _OPS[kind]) if _places.distinct(node, model) is True else None
+    yield Match(
+        f"TensorRT has no {node.op_type} with reduction={kind}"
+        + ("" if fix else ", and two indices may be the same place"),
+        node=node,
+        fix=fix,
+        reads=tuple(v for v in node.inputs[1:2] if v is not None),
+    )
+
+
+def _gathered(node: Node, model: Model, op: str) -> Fix | None:
+    data, indices, updates = node.inputs[:3]
+    elem = None if data is None else model.shapes.elem_type(data)
+    if data is None or indices is None or updates is None or elem is None:
+        return None
+    draft = Draft(node)
+    if node.op_type == "ScatterND":
+        there = draft.add("GatherND", [data, indices])
+    else:
+        there = draft.add("GatherElements", [data, indices], axis=node.attr("axis", 0))
+    proto = rw.copy_of(node)
+    proto.input[2] = _combined(draft, op, there, updates, integer=dtypes.is_integer(elem))
+    rw.set_attribute(proto, "reduction", None)
+    rw.replace(draft, node, proto)
+    exact = dtypes.is_integer(elem) or (
+        op in ("Add", "Mul") and elem in (TensorProto.FLOAT, TensorProto.DOUBLE)
+    )
+    return Fix(
+        f"gather what is there, combine by {op}, and scatter the result",
+        draft.edits,
+        Safety.EXACT if exact else Safety.NUMERIC,
+    )
+
+
+def _combined(draft: Draft, op: str, there: str, updates: Value, *, integer: bool) -> str:
+    """What is there and the update, combined. ONNX Runtime 1.31 has Max(2**31, 0) = 0 for int64, so not by Max."""
+    if not integer or op in ("Add", "Mul"):
+        return draft.add(op, [there, updates])
+    smaller = draft.add("Less", [there, updates] if op == "Max" else [updates, there])
+    return draft.add("Where", [smaller, updates, there])

@@ -1,0 +1,1 @@
+"""PRC: half precision that overflows, underflows or mixes with other types."""

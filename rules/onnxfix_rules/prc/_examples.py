@@ -1,0 +1,278 @@
+"""The examples of the norm rules. ONNX's text format writes a float16 by its bits: 16384 is 2, 5145 is 0.001."""
+
+from __future__ import annotations
+
+from onnxfix.rule import Example, Safety
+
+TWO, ONE, EPSILON = "float16 two = {16384}", "float16 one = {15360}", "float16 e = {5145}"
+_E32 = "float e2 = {0.0010004043579101562}"
+_ONES = ", ".join(["15360"] * 8)
+_SCALE = f"float16[8] g = {{{', '.join(str(15360 + 64 * i) for i in range(8))}}}"
+_BIAS = f"float16[8] b = {{{', '.join(str(14336 + 64 * i) for i in range(8))}}}"
+_ONLY = f"<{TWO}, {EPSILON}>"
+
+
+def _layer(axes: str = "[-1]", out: str = "y", x: str = "x") -> str:
+    return (
+        f"m = ReduceMean<axes={axes}>({x})  d = Sub({x}, m)  q = Pow(d, two)  v = ReduceMean<axes={axes}>(q)"
+        f"  a = Add(v, e)  s = Sqrt(a)  {out} = Div(d, s)"
+    )
+
+
+def _wide(axes: str = "[-1]", out: str = "y", to: int = 1, x: str = "x") -> str:
+    return (
+        f"w = Cast<to={to}>({x})  m = ReduceMean<axes={axes}>(w)  d = Sub(w, m)  q = Mul(d, d)"
+        f"  v = ReduceMean<axes={axes}>(q)  a = Add(v, e2)  s = Sqrt(a)  t = Div(d, s)  {out} = Cast<to=10>(t)"
+    )
+
+
+def _rms(end: str) -> str:
+    return f"q = Mul(x, x)  v = ReduceMean<axes=[-1]>(q)  a = Add(v, e)  s = Sqrt(a)  {end}"
+
+
+_WIDE_RMS = (
+    f"g (float16[2,8] x) => (float16[2,8] y) <{_E32}> {{ w = Cast<to=1>(x)  q = Mul(w, w)"
+    "  v = ReduceMean<axes=[-1]>(q)  a = Add(v, e2)  s = Sqrt(a)  t = Div(w, s)  y = Cast<to=10>(t) }"
+)
+_IO = "g (float16[2,8] x) => (float16[2,8] y)"
+_DOUBLE = (
+    "m = ReduceMean<axes=[-1]>(x)  h = Sub(x, m)  d = Cast<to=11>(h)  q = Pow(d, two)"
+    "  v = ReduceMean<axes=[-1]>(q)  a = Add(v, e)  s = Sqrt(a)  t = Div(d, s)  y = Cast<to=10>(t)"
+)
+
+
+def _numeric(why: str, before: str, after: str, opset: int = 17, target: str | None = None) -> Example:
+    ir = 8 if opset < 23 else 11
+    return Example(why, before, after, safety=Safety.NUMERIC, opset=opset, ir_version=ir, target=target)
+
+
+def _detected(why: str, before: str) -> Example:
+    return Example(why, before, detect=True, safety=Safety.NUMERIC, opset=17, ir_version=8)
+
+
+def _silent(why: str, before: str, opset: int = 17) -> Example:
+    return Example(why, before, opset=opset, ir_version=8)
+
+
+FUSED = [
+    _numeric(
+        "with scale and bias of the normalised shape",
+        f"g (float16[N,8] x) => (float16[N,8] y) <{TWO}, {EPSILON}, {_SCALE}, {_BIAS}>"
+        f" {{ {_layer(out='n')}  p = Mul(g, n)  y = Add(p, b) }}",
+        f"g (float16[N,8] x) => (float16[N,8] y) <{_SCALE}, {_BIAS}>"
+        " { y = LayerNormalization<axis=-1, epsilon=0.0010004043579101562>(x, g, b) }",
+    ),
+    _numeric(
+        "without a scale it gets one of ones",
+        f"{_IO} {_ONLY} {{ {_layer()} }}",
+        f"{_IO} <float16[8] g = {{{_ONES}}}>"
+        " { y = LayerNormalization<axis=-1, epsilon=0.0010004043579101562>(x, g) }",
+    ),
+    _numeric(
+        "axes as an input, and the square by Mul",
+        f"{_IO} <{EPSILON}, int64[1] k = {{1}}, {_SCALE}> {{ m = ReduceMean(x, k)  d = Sub(x, m)  q = Mul(d, d)"
+        "  v = ReduceMean(q, k)  a = Add(e, v)  s = Sqrt(a)  n = Div(d, s)  y = Mul(n, g) }",
+        f"{_IO} <{_SCALE}> {{ y = LayerNormalization<axis=-1, epsilon=0.0010004043579101562>(x, g) }}",
+        opset=18,
+    ),
+    _numeric(
+        "a scale of another rank than the normalised shape stays outside, and so does the bias",
+        f"{_IO} <{TWO}, {EPSILON}, float16[1,8] g = {{{_ONES}}}, {_BIAS}>"
+        f" {{ {_layer(out='n')}  p = Mul(n, g)  y = Add(p, b) }}",
+        f"{_IO} <float16[8] o = {{{_ONES}}}, float16[1,8] g = {{{_ONES}}}, {_BIAS}>"
+        " { n = LayerNormalization<axis=-1, epsilon=0.0010004043579101562>(x, o)  p = Mul(n, g)  y = Add(p, b) }",
+    ),
+    _numeric(
+        "over the last two dimensions, the scale a graph input",
+        f"g (float16[2,4,8] x, float16[4,8] g) => (float16[2,4,8] y) {_ONLY}"
+        f" {{ {_layer('[1,2]', 'n')}  y = Mul(n, g) }}",
+        "g (float16[2,4,8] x, float16[4,8] g) => (float16[2,4,8] y)"
+        " { y = LayerNormalization<axis=-2, epsilon=0.0010004043579101562>(x, g) }",
+    ),
+    _numeric(
+        "over all axes",
+        f"{_IO} {_ONLY} {{ m = ReduceMean(x)  d = Sub(x, m)  q = Pow(d, two)  v = ReduceMean(q)  a = Add(v, e)"
+        "  s = Sqrt(a)  y = Div(d, s) }",
+        f"{_IO} <float16[2,8] g = {{{_ONES}, {_ONES}}}>"
+        " { y = LayerNormalization<axis=-2, epsilon=0.0010004043579101562>(x, g) }",
+    ),
+    _numeric(
+        "the mean in half precision, the variance in double",
+        f"{_IO} <double two = {{2}}, double e = {{0.001}}, {_SCALE}>"
+        f" {{ {_DOUBLE.replace('y =', 'n =')}  y = Mul(n, g) }}",
+        f"{_IO} <{_SCALE}> {{ y = LayerNormalization<axis=-1, epsilon=0.001>(x, g) }}",
+    ),
+    _numeric(
+        "in a branch of an If, around captured values",
+        f"g (float16[2,8] x, bool p) => (float16[2,8] y) <{TWO}, {EPSILON}, {_SCALE}> {{"
+        f" y = If(p) <then_branch = t () => (float16[2,8] u) {{ {_layer(out='n')}  u = Mul(n, g) }},"
+        " else_branch = f () => (float16[2,8] z) { z = Mul(x, g) }> }",
+        f"g (float16[2,8] x, bool p) => (float16[2,8] y) <{_SCALE}> {{"
+        " y = If(p) <then_branch = t () => (float16[2,8] u) {"
+        " u = LayerNormalization<axis=-1, epsilon=0.0010004043579101562>(x, g) },"
+        " else_branch = f () => (float16[2,8] z) { z = Mul(x, g) }> }",
+    ),
+    _numeric(
+        "an RMSNorm from opset 23 on",
+        f"{_IO} <{EPSILON}, {_SCALE}> {{ q = Mul(x, x)  k = Constant<value_ints=[-1]>()  v = ReduceMean(q, k)"
+        "  a = Add(v, e)  s = Sqrt(a)  n = Div(x, s)  y = Mul(n, g) }",
+        f"{_IO} <{_SCALE}> {{ y = RMSNormalization<axis=-1, epsilon=0.0010004043579101562>(x, g) }}",
+        opset=23,
+    ),
+]
+"""Norms that become one operator."""
+
+WIDENED = [
+    _numeric(
+        "before opset 17 there is no LayerNormalization",
+        f"{_IO} {_ONLY} {{ {_layer()} }}",
+        f"{_IO} <{_E32}> {{ {_wide()} }}",
+        opset=13,
+    ),
+    _numeric(
+        "a target without LayerNormalization",
+        f"{_IO} {_ONLY} {{ {_layer()} }}",
+        f"{_IO} <{_E32}> {{ {_wide()} }}",
+        target="trt8.4",
+    ),
+    _numeric(
+        "the mean in half precision, the variance in double: all of it in double",
+        f"{_IO} <double two = {{2}}, double e = {{1e-12}}> {{ {_DOUBLE} }}",
+        f"{_IO} <double e2 = {{1e-12}}> {{ {_wide(to=11)} }}",
+        opset=13,
+    ),
+    _numeric(
+        "over channels that are not last",
+        f"g (float16[2,8,3] x) => (float16[2,8,3] y) {_ONLY} {{ {_layer('[1]')} }}",
+        f"g (float16[2,8,3] x) => (float16[2,8,3] y) <{_E32}> {{ {_wide('[1]')} }}",
+    ),
+    _numeric(
+        "a normalised dimension that is dynamic, and no scale",
+        f"g (float16[8,N] x) => (float16[8,N] y, float16[8,N] z) {_ONLY} {{ {_layer('[0]')}  z = Neg(y) }}",
+        f"g (float16[8,N] x) => (float16[8,N] y, float16[8,N] z) <{_E32}> {{ {_wide('[0]')}  z = Neg(y) }}",
+    ),
+    _numeric("an RMSNorm", f"{_IO} <{EPSILON}> {{ {_rms('y = Div(x, s)')} }}", _WIDE_RMS),
+    _numeric(
+        "an RMSNorm by Reciprocal",
+        f"{_IO} <{EPSILON}> {{ {_rms('r = Reciprocal(s)  y = Mul(r, x)')} }}",
+        _WIDE_RMS,
+    ),
+    _numeric(
+        "an RMSNorm by 1 / s",
+        f"{_IO} <{EPSILON}, {ONE}> {{ {_rms('r = Div(one, s)  y = Mul(x, r)')} }}",
+        _WIDE_RMS,
+    ),
+    _numeric(
+        "minus the mean of something else: the RMSNorm of a difference",
+        f"g (float16[2,8] p, float16[2,8] z) => (float16[2,8] y) <{EPSILON}>"
+        f" {{ m = ReduceMean<axes=[-1]>(z)  x = Sub(p, m)  {_rms('y = Div(x, s)')} }}",
+        f"g (float16[2,8] p, float16[2,8] z) => (float16[2,8] y) <{_E32}>"
+        " { m = ReduceMean<axes=[-1]>(z)  x = Sub(p, m)  w = Cast<to=1>(x)  q = Mul(w, w)"
+        "  v = ReduceMean<axes=[-1]>(q)  a = Add(v, e2)  s = Sqrt(a)  t = Div(w, s)  y = Cast<to=10>(t) }",
+    ),
+    _numeric(
+        "minus a mean over other axes: the RMSNorm of a difference",
+        f"{_IO} {_ONLY} {{ {_layer().replace('[-1]>(x)', '[0]>(x)')} }}",
+        f"{_IO} <{_E32}> {{ m = ReduceMean<axes=[0]>(x)  d = Sub(x, m)  w = Cast<to=1>(d)  q = Mul(w, w)"
+        "  v = ReduceMean<axes=[-1]>(q)  a = Add(v, e2)  s = Sqrt(a)  t = Div(w, s)  y = Cast<to=10>(t) }",
+    ),
+    _numeric(
+        "the same weights for two norms",
+        f"{_IO} {_ONLY} {{ {_layer(out='n')}  m2 = ReduceMean<axes=[1]>(n)  d2 = Sub(n, m2)  q2 = Pow(d2, two)"
+        "  v2 = ReduceMean<axes=[1]>(q2)  a2 = Add(v2, e)  s2 = Sqrt(a2)  y = Div(d2, s2) }",
+        f"{_IO} <{_E32}, {_E32.replace('e2', 'e3')}> {{ {_wide(out='n')}  w2 = Cast<to=1>(n)"
+        "  m2 = ReduceMean<axes=[1]>(w2)  d2 = Sub(w2, m2)  q2 = Mul(d2, d2)  v2 = ReduceMean<axes=[1]>(q2)"
+        "  a2 = Add(v2, e3)  s2 = Sqrt(a2)  t2 = Div(d2, s2)  y = Cast<to=10>(t2) }",
+        opset=13,
+    ),
+]
+"""Norms that are computed in a wider type."""
+
+LEFT = [
+    _detected(
+        "the mean is a graph output",
+        f"g (float16[2,8] x) => (float16[2,8] y, float16[2,1] m) {_ONLY} {{ {_layer()} }}",
+    ),
+    _detected(
+        "another node reads the difference",
+        f"g (float16[2,8] x) => (float16[2,8] y, float16[2,8] z) {_ONLY} {{ {_layer()}  z = Neg(d) }}",
+    ),
+    _detected(
+        "a branch captures the variance",
+        f"g (float16[2,8] x, bool p) => (float16[2,8] y, float16[2,1] z) {_ONLY} {{ {_layer()}"
+        "  z = If(p) <then_branch = t () => (float16[2,1] u) { u = Neg(v) },"
+        " else_branch = f () => (float16[2,1] w) { w = Abs(v) }> }",
+    ),
+    _detected(
+        "an epsilon that is 0 in half precision: PRC002's matter first",
+        f"{_IO} <{TWO}, float16 e = {{0}}> {{ {_layer()} }}",
+    ),
+    _silent(
+        "in float32",
+        _layer().join(("g (float[2,8] x) => (float[2,8] y) <float two = {2}, float e = {0.1}> { ", " }")),
+    ),
+    _silent(
+        "in bfloat16, which has the range of float32",
+        f"g (bfloat16[2,8] x) => (bfloat16[2,8] y) <bfloat16 two = {{16384}}, bfloat16 e = {{15104}}> {{ {_layer()} }}",
+    ),
+    _silent(
+        "only the division is in half precision",
+        f"{_IO} <float e = {{0.001}}> {{ w = Cast<to=1>(x)  q = Mul(w, w)  v = ReduceMean<axes=[-1]>(q)"
+        "  a = Add(v, e)  s = Sqrt(a)  h = Cast<to=10>(s)  y = Div(x, h) }",
+    ),
+    _silent(
+        "a mean without the reduced dimension",
+        f"g (float16[8,8] x) => (float16[8,8] y) {_ONLY}"
+        f" {{ {_layer().replace('axes=[-1]', 'axes=[-1], keepdims=0')} }}",
+    ),
+    _silent("a cube", f"{_IO} <float16 two = {{16896}}, {EPSILON}> {{ {_layer()} }}"),
+    _silent(
+        "a product of two different tensors",
+        f"g (float16[2,8] x, float16[2,8] z) => (float16[2,8] y) <{EPSILON}>"
+        f" {{ {_rms('y = Div(x, s)').replace('Mul(x, x)', 'Mul(x, z)')} }}",
+    ),
+    _silent(
+        "something else is divided",
+        f"g (float16[2,8] x, float16[2,8] z) => (float16[2,8] y) <{EPSILON}> {{ {_rms('y = Div(z, s)')} }}",
+    ),
+    _silent("the root is divided", f"{_IO} <{EPSILON}> {{ {_rms('y = Div(s, x)')} }}"),
+    _silent(
+        "an epsilon that a caller may override",
+        f"g (float16[2,8] x, float16 e) => (float16[2,8] y) <{TWO}, {EPSILON}> {{ {_layer()} }}",
+    ),
+    _silent(
+        "an epsilon for each row",
+        f"{_IO} <{TWO}, float16[2,1] e = {{5145, 5145}}> {{ {_layer()} }}",
+    ),
+    _silent(
+        "axes that are not constant",
+        f"g (float16[2,8] x, int64[1] k) => (float16[2,8] y) <{EPSILON}> {{ q = Mul(x, x)  v = ReduceMean(q, k)"
+        "  a = Add(v, e)  s = Sqrt(a)  y = Div(x, s) }",
+        opset=18,
+    ),
+    _silent(
+        "no axes, and no reduction then",
+        f"{_IO} <{EPSILON}> {{ q = Mul(x, x)  v = ReduceMean<noop_with_empty_axes=1>(q)  a = Add(v, e)"
+        "  s = Sqrt(a)  y = Div(x, s) }",
+        opset=18,
+    ),
+    _silent(
+        "a scalar, of which an exponent of rank 1 makes a vector",
+        "g (float16 x) => (float16[1] y) <float16[1] two = {16384}, float16 e = {5145}> { q = Pow(x, two)"
+        "  v = ReduceMean(q)  a = Add(v, e)  s = Sqrt(a)  y = Div(x, s) }",
+    ),
+    Example(
+        "another domain's Sqrt",
+        '<ir_version: 8, opset_import: ["" : 17, "other" : 1]>'
+        f" {_IO} {_ONLY} {{ {_layer().replace('Sqrt', 'other.Sqrt')} }}",
+    ),
+    Example(
+        "a local function called ReduceMean",
+        f'<ir_version: 8, opset_import: ["" : 17]> {_IO} <{EPSILON}> {{ q = Mul(x, x)  v = ReduceMean(q)'
+        "  a = Add(v, e)  s = Sqrt(a)  y = Div(x, s) }"
+        ' <domain: "", opset_import: ["" : 17]> ReduceMean (p) => (r) { r = Neg(p) }',
+    ),
+]
+"""What is reported without a fix, and what is no norm in half precision."""
+
+NORMS = [*FUSED, *WIDENED, *LEFT]

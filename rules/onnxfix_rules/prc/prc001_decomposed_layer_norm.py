@@ -1,0 +1,68 @@
+"""PRC001: LayerNorm or RMSNorm written out in half precision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.rule import Match, Safety, Severity, rule
+
+from ._common import HALF, type_of
+from ._examples import NORMS
+from ._norm import norm_at
+from ._remedy import as_operator, upcast
+
+
+@rule("PRC001", ops=["Sqrt"], safety=Safety.NUMERIC, severity=Severity.WARNING, examples=NORMS)
+def decomposed_norm_in_half_precision(node: Node, model: Model) -> Iterator[Match]:
+    """LayerNorm or RMSNorm is written out in half precision, where its squares and sums overflow.
+
+    ## Why it matters
+    `(x - mean(x))**2` is beyond 65504, float16's largest number, as soon as an element is 256 away from the mean, and
+    the sum in a mean overflows sooner. The quotient is then 0 or NaN. TensorRT sees the pattern and builds it as it is.
+    Measured with TensorRT-RTX 1.7.1 (parsed and built ahead of time, not executed), for LayerNorm and RMSNorm, with
+    `Pow` or `Mul`, `Div` or `Reciprocal`, over any axis, and also where the mean alone is in half precision:
+    `Detected layernorm nodes in FP16.` and `Running layernorm after self-attention with FP16 Reduce or Pow may cause
+    overflow. Forcing Reduce or Pow Layers in FP32 precision, or exporting the model to use INormalizationLayer
+    (available with ONNX opset >= 17) can help preserving accuracy.` After each of the rewrites below it says neither.
+
+    With `onnx.reference`, which rounds after each node: rows 0, 600, 0, 600, … of 8 elements give -1, 1, -1, 1 in
+    float32; written out in float16 they give 0 or -0 everywhere, for the variance is infinite, and NaN with 768
+    elements, where the mean is too. After the rewrite in float32 it is -1, 1 again.
+
+    ## Fix
+    One LayerNormalization (opset 17) or RMSNormalization (opset 23), where the target has it for half precision: both
+    compute in float32 by definition (`stash_type` 1). The axes must be the last ones. A following scale and bias of
+    exactly the normalised shape go into it; others stay where they are, and a scale of ones is added.
+
+    Else the same nodes in float32 between two Casts; in double, which TensorRT reads as float32, where the model
+    computes some of them so.
+
+    NUMERIC: nothing but roundings changes where nothing overflowed. Where something did, finite values replace NaN,
+    infinity or 0, which is the purpose; verification counts that as a difference on inputs that show it, and withdraws
+    the fix. With onnx.reference 1.23.2 that is so for rows of 768 already at values around 100, and LayerNormalization
+    itself is computed in half precision there. ONNX Runtime computes all of these in float32 on the CPU, so that to it
+    nothing overflowed: `--rungs contract,ort-cpu` asks it alone. On rows of two or three elements that are nearly
+    equal, the roundings of half precision themselves are out of tolerance, and the fix is withdrawn as well.
+
+    No fix where another node, a subgraph or a graph output reads the mean, the difference or the variance, and where
+    epsilon is 0 (see PRC002). bfloat16 has float32's range: nothing to report.
+
+    ## References
+    - NVIDIA/TensorRT issues 2564, 2781, 3692, 4355, 4493; pytorch/TensorRT issue 4061
+    - microsoft/onnxruntime pull request 13639 (overflow at the Pow of a layer norm)
+    - onnxsim pull request 1742: ViT-B/16 in FP16 on TensorRT 10.3 falls to 19 % top-1 for this reason
+    - https://onnx.ai/onnx/operators/onnx__LayerNormalization.html
+    """
+    norm = norm_at(node, model)
+    if norm is None or HALF not in norm.types or type_of(norm.x, model) != HALF:
+        return
+    message = f"{norm.kind} written out in half precision: its sums and squares overflow beyond 65504"
+    reads: tuple[Node | Value, ...] = (norm.x, norm.epsilon_value, *norm.inside)
+    if norm.epsilon <= 0:
+        yield Match(f"{message}; its epsilon is {norm.epsilon:g} in this type", node=node, reads=reads)
+        return
+    if not norm.closed:
+        yield Match(f"{message}; other nodes read what it computes on its way", node=node, reads=reads)
+        return
+    yield Match(message, node=node, fix=as_operator(norm, model) or upcast(norm, model), reads=reads)

@@ -1,0 +1,276 @@
+"""PRC003: a constant that is infinite in half precision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from onnxfix.edits import Draft
+from onnxfix.graph.overlay import Model, Node, Use, Value
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+
+from ._common import DOUBLE, FLOAT, HALF, HIGHEST, NUMPY, producer, type_of
+
+_IO = "g (float16[N,4] x, bool[N,4] c) => (float16[N,4] y)"
+_LOW, _INF = "float16 k = {64511}", "float16 i = {64512}"  # -65504 and -inf by their bits
+
+
+def _example(why: str, before: str, after: str) -> Example:
+    return Example(why, before, after, safety=Safety.UNSAFE, opset=17, ir_version=8, runs=False)
+
+
+def _detected(why: str, before: str) -> Example:
+    return Example(why, before, detect=True, safety=Safety.UNSAFE, opset=17, ir_version=8)
+
+
+EXAMPLES = [
+    _example(
+        "-inf where a Softmax must not look",
+        f"{_IO} <{_INF}> {{ w = Where(c, x, i)  y = Softmax<axis=-1>(w) }}",
+        f"{_IO} <{_LOW}> {{ w = Where(c, x, k)  y = Softmax<axis=-1>(w) }}",
+    ),
+    _example(
+        "float32's lowest number, cast",
+        f"{_IO} <float i = {{-3.4e38}}> {{ h = Cast<to=10>(i)  w = Where(c, x, h)  y = Softmax<axis=-1>(w) }}",
+        f"{_IO} <{_LOW}> {{ w = Where(c, x, k)  y = Softmax<axis=-1>(w) }}",
+    ),
+    _example(
+        "a mask times infinity: 0 * inf is NaN",
+        "g (float16[N,4] x, float16[N,4] c) => (float16[N,4] y) <float i = {-3.4e38}>"
+        " { h = Cast<to=10>(i)  m = Mul(c, h)  a = Add(x, m)  y = Softmax<axis=-1>(a) }",
+        f"g (float16[N,4] x, float16[N,4] c) => (float16[N,4] y) <{_LOW}>"
+        " { m = Mul(c, k)  a = Add(x, m)  y = Softmax<axis=-1>(a) }",
+    ),
+    _example(
+        "a mask made in float32 and cast",
+        f"{_IO} <float i = {{-3.4e38}}, float z = {{0}}> {{ w = Where(c, z, i)  h = Cast<to=10>(w)  a = Add(x, h)"
+        "  y = Softmax<axis=-1>(a) }",
+        f"{_IO} <float i = {{-65504}}, float z = {{0}}> {{ w = Where(c, z, i)  h = Cast<to=10>(w)  a = Add(x, h)"
+        "  y = Softmax<axis=-1>(a) }",
+    ),
+    _example(
+        "a constant mask that is added, behind shapes that change",
+        "g (float16[2,4] x) => (float16[1,2,4] y)"
+        " <float16[2,4] i = {0, 64512, 0, 0, 0, 0, 64512, 0}, int64[1] n = {0}>"
+        " { a = Add(x, i)  u = Unsqueeze(a, n)  y = Softmax<axis=-1>(u) }",
+        "g (float16[2,4] x) => (float16[1,2,4] y)"
+        " <float16[2,4] i = {0, 64511, 0, 0, 0, 0, 64511, 0}, int64[1] n = {0}>"
+        " { a = Add(x, i)  u = Unsqueeze(a, n)  y = Softmax<axis=-1>(u) }",
+    ),
+    _detected(
+        "a number beyond 65504 that is no mask",
+        f"{_IO} <float i = {{100000}}> {{ h = Cast<to=10>(i)  y = Div(x, h) }}",
+    ),
+    _detected(
+        "a large mask that others read as well would have to be stored twice",
+        f"g (float16[2,512] x) => (float16[2,512] y, float16[2,512] z)"
+        f" <float16[2,512] i = {{{', '.join(['64512', '0'] * 512)}}}>"
+        " { a = Add(x, i)  y = Softmax<axis=-1>(a)  z = Neg(i) }",
+    ),
+    Example(
+        "half precision's lowest number", f"{_IO} <{_LOW}> {{ w = Where(c, x, k)  y = Softmax<axis=-1>(w) }}"
+    ),
+    Example(
+        "-inf that no Softmax reads: it may be meant",
+        f"{_IO} <{_INF}> {{ w = Where(c, x, i)  y = Neg(w) }}",
+    ),
+    Example(
+        "a bound of Clip, Max or Min may be infinite",
+        f"{_IO} <float i = {{100000}}> {{ h = Cast<to=10>(i)  y = Min(x, h) }}",
+    ),
+    Example(
+        "a comparison with infinity",
+        f"g (float16[N,4] x) => (bool[N,4] y) <{_INF}> {{ y = Equal(x, i) }}",
+        runs=False,
+    ),
+    Example(
+        "a number that is rounded to 65504",
+        f"{_IO} <float i = {{65519}}> {{ h = Cast<to=10>(i)  y = Div(x, h) }}",
+    ),
+    Example(
+        "an infinity that is cast",
+        f"{_IO} <double i = {{1e308}}> {{ h = Cast<to=1>(i)  y = Cast<to=10>(x) }}",
+    ),
+    Example(
+        "in float32 from end to end",
+        "g (float[N,4] x, bool[N,4] c) => (float[N,4] y) <float i = {-3.4e38}>"
+        " { w = Where(c, x, i)  y = Softmax<axis=-1>(w) }",
+    ),
+    Example(
+        "a mask that is read in float32 as well",
+        "g (float16[N,4] x, bool[N,4] c) => (float16[N,4] y, float[N,4] q) <float i = {-3.4e38}, float z = {0}>"
+        " { w = Where(c, z, i)  q = Neg(w)  h = Cast<to=10>(w)  a = Add(x, h)  y = Softmax<axis=-1>(a) }",
+    ),
+    Example(
+        "a caller may override it",
+        f"g (float16[N,4] x, bool[N,4] c, float16 i) => (float16[N,4] y) <{_INF}>"
+        " { w = Where(c, x, i)  y = Softmax<axis=-1>(w) }",
+        runs=False,
+    ),
+]
+
+_MASKS = ("Where", "Add", "Mul", "Sub")
+_PASSES = (
+    "Add",
+    "Where",
+    "Sub",
+    "Cast",
+    "Expand",
+    "Identity",
+    "Reshape",
+    "Slice",
+    "Squeeze",
+    "Transpose",
+    "Unsqueeze",
+)
+_BOUNDS = (
+    "Clip",
+    "Equal",
+    "Greater",
+    "GreaterOrEqual",
+    "IsInf",
+    "IsNaN",
+    "Less",
+    "LessOrEqual",
+    "Max",
+    "Min",
+    "TopK",
+)
+_STEPS = 24
+"""Nodes between a mask and its Softmax that are looked at; a mask has few before the first one."""
+_SMALL = 1 << 10
+_LARGEST = 1 << 24
+
+
+@rule("PRC003", ops=(*_MASKS, "Cast"), safety=Safety.UNSAFE, severity=Severity.WARNING, examples=EXAMPLES)
+def constant_beyond_half_precision(node: Node, model: Model) -> Iterator[Match]:
+    """A constant is infinite in half precision: an attention mask, or a number beyond 65504.
+
+    ## Why it matters
+    Masks hold -inf or float32's lowest number, -3.4e38, which a Cast to float16 makes -inf (ONNX: Cast overflows to
+    infinity). A row that is masked as a whole is then NaN after the Softmax, and a mask that is multiplied with it is
+    NaN where it is 0. TensorRT-RTX 1.7.1 parses and builds all of these forms without a warning. TensorRT's own weight
+    conversion saturates instead (`Detected finite FP32 values which would overflow in FP16 and converted them to the
+    closest finite FP16 value`, a text in its library), so that what a weakly typed build computed may change with a
+    strongly typed one.
+
+    ## Fix
+    For masks that a Softmax reads, write -65504, half precision's lowest number. Rows that are not masked as a whole
+    keep their values as long as the scores are small against 65504; rows that are become uniform instead of NaN. UNSAFE
+    for that reason.
+
+    Other numbers beyond 65504 are reported where a Cast makes them infinite. Bounds of Clip, Max, Min and TopK and
+    operands of comparisons are left alone: infinity does there what the number did.
+
+    ## References
+    - NVIDIA/TensorRT issues 1500, 2118, 2466, 3921, 4748
+    """
+    if node.op_type == "Cast":
+        yield from _cast(node, model)
+        return
+    elem = type_of(node.output(), model)
+    first = 1 if node.op_type == "Where" else 0
+    operands = [(i, value) for i, value in enumerate(node.inputs) if i >= first and value is not None]
+    if elem not in (HALF, FLOAT, DOUBLE) or not any(_constant(value) for _, value in operands):
+        return
+    if not _masks(node, elem, model):
+        return
+    for index, value in operands:
+        array = _infinite(value, elem)
+        if array is None:
+            continue
+        message = (
+            f"{value.name!r} masks a Softmax and is infinite in half precision: a row of it alone is NaN"
+        )
+        if array.nbytes > _SMALL and value.use_count > 1:
+            yield Match(f"{message}; too large to be stored a second time", node=node, reads=(value,))
+            continue
+        draft = Draft(node)
+        highest = array.dtype.type(HIGHEST)
+        draft.set_input(node, index, draft.constant(np.clip(array, -highest, highest), "mask"))
+        yield Match(message, node=node, fix=Fix("write -65504", draft.edits, Safety.UNSAFE), reads=(value,))
+        return
+
+
+def _cast(node: Node, model: Model) -> Iterator[Match]:
+    """A finite constant that this Cast makes infinite, for another purpose than a mask or a bound."""
+    source, output = node.input(0), node.output()
+    if node.attr("to") != HALF or source is None or output is None or not source.is_constant:
+        return
+    array = source.constant()
+    if array is None or array.dtype not in (np.float32, np.float64):
+        return
+    lost = np.isfinite(array) & np.isinf(_half(array))
+    if lost.any() and any(not _is_bound(use, model) for use in output.uses):
+        number = float(array[lost].reshape(-1)[0])
+        yield Match(f"the constant {number:g} is infinite in half precision", node=node, reads=(source,))
+
+
+def _is_bound(use: Use, model: Model) -> bool:
+    node = use.node
+    if not node.is_onnx:
+        return False
+    if node.op_type in _MASKS and type_of(node.output(), model) == HALF and _masks(node, HALF, model):
+        return True  # reported there
+    return node.op_type in _BOUNDS
+
+
+def _constant(value: Value) -> bool:
+    cast = producer(value, "Cast")
+    source = value if cast is None else cast.input(0)
+    return source is not None and source.is_constant
+
+
+def _infinite(value: Value, elem: int) -> np.ndarray[Any, Any] | None:
+    """The constant in the type ``elem`` where half precision makes infinity of some of it, else None."""
+    cast = producer(value, "Cast")
+    source = value if cast is None else cast.input(0)
+    array = None if source is None else source.constant(_LARGEST)
+    if array is None or array.dtype not in (np.float16, np.float32, np.float64):
+        return None
+    if cast is not None and cast.attr("to") != elem:
+        return None
+    if not np.isinf(_half(array)).any():
+        return None
+    with np.errstate(over="ignore"):
+        return array.astype(NUMPY[elem])
+
+
+def _half(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    with np.errstate(over="ignore"):
+        return array.astype(np.float16)
+
+
+def _masks(node: Node, elem: int, model: Model) -> bool:
+    """Whether a Softmax in half precision reads what ``node`` makes; float32 must be cast first, and by all readers."""
+    value = node.output()
+    if value is None:
+        return False
+    if elem != HALF:
+        casts = [use.node for use in value.uses]
+        if not value.replaceable or not all(_to_half(one) for one in casts):
+            return False
+    left = [value]
+    seen: set[Node] = set()
+    while left and len(seen) < _STEPS:
+        for use in left.pop().uses[:_STEPS]:
+            reader = use.node
+            if reader in seen or not reader.is_onnx:
+                continue
+            seen.add(reader)
+            result = reader.output()
+            if reader.op_type == "Softmax":
+                return type_of(reader.input(0), model) == HALF
+            if (
+                result is not None
+                and reader.op_type in _PASSES
+                and (reader.op_type != "Cast" or _to_half(reader))
+            ):
+                left.append(result)
+    return False
+
+
+def _to_half(node: Node) -> bool:
+    return node.is_onnx and node.op_type == "Cast" and node.attr("to") == HALF

@@ -1,0 +1,207 @@
+"""PRC004: operands of one operator in different types."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, defs
+
+from onnxfix.dtypes import is_float, name_of
+from onnxfix.edits import Draft
+from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+
+from ._common import NUMPY, target_of, type_of
+
+_HALF_TWO = "float16 c = {16384}"
+
+
+def _example(why: str, before: str, after: str, opset: int = 17) -> Example:
+    return Example(why, before, after, safety=Safety.NUMERIC, opset=opset, ir_version=8, runs=False)
+
+
+def _detected(why: str, before: str) -> Example:
+    return Example(why, before, detect=True, safety=Safety.NUMERIC, opset=17, ir_version=8, runs=False)
+
+
+_IO = "g (float16[N,2] x) => (float16[N,2] y)"
+EXAMPLES = [
+    _example(
+        "a float32 constant added to half precision",
+        f"{_IO} <float b = {{2}}> {{ y = Add(x, b) }}",
+        f"{_IO} <{_HALF_TWO}> {{ y = Add(x, c) }}",
+    ),
+    _example(
+        "the constant first, opset 7",
+        f"{_IO} <float b = {{2}}> {{ y = Mul(b, x) }}",
+        f"{_IO} <{_HALF_TWO}> {{ y = Mul(c, x) }}",
+        opset=7,
+    ),
+    _example(
+        "a constant in half precision against float32 data: no rounding",
+        f"g (float[N,2] x) => (float[N,2] y) <{_HALF_TWO}> {{ y = Max(x, c) }}",
+        "g (float[N,2] x) => (float[N,2] y) <float b = {2}> { y = Max(x, b) }",
+    ),
+    _example(
+        "weights and bias",
+        f"{_IO} <float[2,2] w = {{2,0,0,2}}, float[2] b = {{2,2}}> {{ y = Gemm(x, w, b) }}",
+        f"{_IO} <float16[2,2] w = {{16384,0,0,16384}}, float16[2] b = {{16384,16384}}> {{ y = Gemm(x, w, b) }}",
+    ),
+    _example(
+        "a scale of LayerNormalization, which others read as well",
+        "g (float16[N,2] x, float[N,2] z) => (float16[N,2] y, float[N,2] u) <float[2] s = {2, 2}>"
+        " { y = LayerNormalization(x, s)  u = Mul(z, s) }",
+        "g (float16[N,2] x, float[N,2] z) => (float16[N,2] y, float[N,2] u)"
+        " <float16[2] c = {16384, 16384}, float[2] s = {2, 2}> { y = LayerNormalization(x, c)  u = Mul(z, s) }",
+    ),
+    _example(
+        "an integer constant",
+        f"{_IO} <int64 b = {{2}}> {{ y = Add(x, b) }}",
+        f"{_IO} <{_HALF_TWO}> {{ y = Add(x, c) }}",
+    ),
+    _example(
+        "Clip's bounds, which TensorRT takes and ONNX does not",
+        f"{_IO} <float b = {{2}}> {{ y = Clip(x, , b) }}",
+        f"{_IO} <{_HALF_TWO}> {{ y = Clip(x, , c) }}",
+    ),
+    _detected(
+        "no operand is constant", "g (float16[N,2] x, float[N,2] z) => (float16[N,2] y) { y = Add(x, z) }"
+    ),
+    _detected("a number that half precision does not have", f"{_IO} <float b = {{1e6}}> {{ y = Div(x, b) }}"),
+    _detected("a number that would become 0", f"{_IO} <float b = {{1e-12}}> {{ y = Add(x, b) }}"),
+    _detected(
+        "a graph output in the constant's type",
+        "g (float16[N,2] x) => (float[N,2] y) <float b = {2}> { y = Add(b, x) }",
+    ),
+    _detected(
+        "a float32 constant that a caller may override",
+        "g (float16[N,2] x, float b) => (float16[N,2] y) <float b = {2}> { y = Add(x, b) }",
+    ),
+    Example("one type", f"{_IO} <{_HALF_TWO}> {{ y = Add(x, c) }}"),
+    Example("Pow's exponent may have a type of its own", f"{_IO} <float b = {{2}}> {{ y = Pow(x, b) }}"),
+    Example(
+        "Where's condition",
+        f"g (float16[N,2] x, bool[N,2] p) => (float16[N,2] y) <{_HALF_TWO}> {{ y = Where(p, x, c) }}",
+    ),
+    Example(
+        "the statistics of BatchNormalization from opset 15 on",
+        "g (float16[N,2] x) => (float16[N,2] y) <float16[2] s = {16384,16384}, float[2] m = {1,1}>"
+        " { y = BatchNormalization(x, s, s, m, m) }",
+        runs=False,
+    ),
+    Example(
+        "a type that is not known",
+        '<ir_version: 8, opset_import: ["" : 17, "o" : 1]>'
+        f" {_IO} <float b = {{2}}> {{ u = o.Half(x)  v = Add(u, b)  y = Cast<to=10>(v) }}",
+        runs=False,
+    ),
+    Example(
+        "another domain's Add",
+        f'<ir_version: 8, opset_import: ["" : 17, "o" : 1]> {_IO} <float b = {{2}}> {{ y = o.Add(x, b) }}',
+        runs=False,
+    ),
+]
+
+_TAKEN = ("Clip", "Pad")
+"""TensorRT-RTX 1.7.1 takes a constant of another type here."""
+_COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+OPERATORS = (
+    *("Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Mean", "Where", "PRelu", "MatMul", "Gemm", "Concat"),
+    *("Conv", "ConvTranspose", "BatchNormalization", "InstanceNormalization", "LayerNormalization"),
+    *_COMPARISONS,
+    *_TAKEN,
+)
+
+
+@rule("PRC004", ops=OPERATORS, safety=Safety.NUMERIC, severity=Severity.ERROR, examples=EXAMPLES)
+def operands_of_different_types(node: Node, model: Model) -> Iterator[Match]:
+    """Operands that must have one type have different ones, mostly half precision and float32.
+
+    ## Why it matters
+    Converters that lower a part of a model to float16 leave such models behind. ONNX forbids them, so that ONNX Runtime
+    refuses to load them, and so does TensorRT-RTX 1.7.1's parser: `ElementWiseOperation SUM must have same input
+    types. But they are of types Half and Float` (also PROD, MAX, GREATER and the others), `IMatrixMultiplyLayer must
+    have same input types`, ``INormalizationLayer `input` and `scale` must have identical types``, ``IConvolutionLayer
+    `input` and `kernel` must be of same type``, `ISelectLayer must have thenInput and elseInput of same types`,
+    `IConcatenationLayer inputs must all be of the same type`, `Inputs must be either all FLOAT or all FLOAT16`
+    (InstanceNormalization). It takes Clip's bounds and Pad's value in another type: a warning only. TensorRT with weak
+    typing chose a type itself.
+
+    ## Fix
+    Constants get the type of the data. NUMERIC: a narrower type rounds them. There is nothing to compare with, since
+    the model did not run before. No fix where a number would become infinite or 0, where two operands of run time
+    differ (put a Cast where you know which type is meant), and where a graph output is declared in another type.
+
+    ## References
+    - https://onnx.ai/onnx/operators/ (type constraints)
+    - onnx-tensorrt, importerUtils.cpp; NVIDIA/TensorRT documentation, "Strong typing"
+    """
+    for indices in _groups(node.op_type, node.opset, len(node.inputs)):
+        operands = [(i, v) for i in indices if (v := node.input(i)) is not None]
+        types = [type_of(value, model) for _, value in operands]
+        known = [kind for kind in types if kind is not None]
+        if len(known) != len(types) or len(set(known)) < 2 or not any(is_float(kind) for kind in known):
+            continue
+        names = " and ".join(name_of(kind) for kind in dict.fromkeys(known))
+        taken = node.op_type in _TAKEN or not target_of(model).strongly_typed_only
+        yield Match(
+            f"{node.op_type} of {names}: its operands must have one type",
+            node=node,
+            fix=_cast(node, operands, model),
+            severity=Severity.WARNING if taken else Severity.ERROR,
+            reads=tuple(value for _, value in operands),
+        )
+        return
+
+
+@functools.cache
+def _groups(op_type: str, opset: int, count: int) -> tuple[tuple[int, ...], ...]:
+    """The inputs that ONNX wants in one type, by index."""
+    try:
+        schema = defs.get_schema(op_type, opset, "")
+    except defs.SchemaError:
+        return ()
+    found: dict[str, list[int]] = {}
+    for index in range(count):
+        formal = schema.inputs[min(index, len(schema.inputs) - 1)] if schema.inputs else None
+        if formal is not None and (formal.is_homogeneous or index < len(schema.inputs)):
+            found.setdefault(formal.type_str, []).append(index)
+    return tuple(tuple(indices) for indices in found.values() if len(indices) > 1)
+
+
+def _cast(node: Node, operands: list[tuple[int, Value]], model: Model) -> Fix | None:
+    """Store each constant of another type in that of the operands that are not constant."""
+    data = {type_of(value, model) for _, value in operands if not value.is_constant}
+    wanted = data.pop() if len(data) == 1 else None
+    output = node.output()
+    if wanted is None or wanted not in NUMPY or output is None:
+        return None
+    if output.is_output and node.op_type not in _COMPARISONS:
+        declared = output.declared
+        if declared is not None and declared.tensor_type.elem_type not in (TensorProto.UNDEFINED, wanted):
+            return None
+    draft = Draft(node)
+    for index, value in operands:
+        if type_of(value, model) == wanted:
+            continue
+        array = _held(value, wanted)
+        if array is None:
+            return None
+        draft.set_input(node, index, draft.constant(array, name_of(wanted)))
+    return Fix(f"store the constants as {name_of(wanted)}", draft.edits, Safety.NUMERIC)
+
+
+def _held(value: Value, elem: int) -> np.ndarray[Any, Any] | None:
+    """The constant in that type, rounded; None where a number becomes infinite or 0, or an integer is rounded."""
+    array = value.constant(1 << 28)
+    if array is None or array.dtype.kind not in "fiu":
+        return None
+    with np.errstate(over="ignore", under="ignore"):
+        made = array.astype(NUMPY[elem])
+    if array.dtype.kind != "f":
+        return made if np.array_equal(made.astype(np.float64), array.astype(np.float64)) else None
+    lost = (np.isinf(made) & np.isfinite(array)) | ((made == 0) & (array != 0))
+    return None if lost.any() else made

@@ -1,0 +1,150 @@
+"""PRC006: scores that are scaled down after their product."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnxfix.edits import Draft
+from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+
+from ._common import HALF, producer, scalar, type_of
+
+_IO = "g (float16[2,3,8] q, float16[2,8,3] k) => (float16[2,3,3] y)"
+_EIGHT, _EIGHTH = "float16 c = {18432}", "float16 c = {12288}"
+
+
+def _example(why: str, before: str, after: str) -> Example:
+    return Example(why, before, after, safety=Safety.NUMERIC, opset=17, ir_version=8)
+
+
+EXAMPLES = [
+    _example(
+        "divided",
+        f"{_IO} <{_EIGHT}> {{ s = MatMul(q, k)  y = Div(s, c) }}",
+        f"{_IO} <{_EIGHT}> {{ p = Div(q, c)  y = MatMul(p, k) }}",
+    ),
+    _example(
+        "multiplied, the constant first",
+        f"{_IO} <{_EIGHTH}> {{ s = MatMul(q, k)  d = Mul(c, s)  y = Softmax<axis=-1>(d) }}",
+        f"{_IO} <{_EIGHTH}> {{ p = Mul(q, c)  s = MatMul(p, k)  y = Softmax<axis=-1>(s) }}",
+    ),
+    _example(
+        "a scale of rank 1",
+        f"{_IO} <float16[1] c = {{12288}}> {{ s = MatMul(q, k)  y = Mul(s, c) }}",
+        f"{_IO} <float16[1] c = {{12288}}> {{ p = Mul(q, c)  y = MatMul(p, k) }}",
+    ),
+    Example(
+        "the product is a graph output",
+        "g (float16[2,3,8] q, float16[2,8,3] k) => (float16[2,3,3] y, float16[2,3,3] s)"
+        f" <{_EIGHT}> {{ s = MatMul(q, k)  y = Div(s, c) }}",
+        detect=True,
+        safety=Safety.NUMERIC,
+    ),
+    Example(
+        "another node reads the product",
+        "g (float16[2,3,8] q, float16[2,8,3] k) => (float16[2,3,3] y, float16[2,3,3] z)"
+        f" <{_EIGHT}> {{ s = MatMul(q, k)  y = Div(s, c)  z = Neg(s) }}",
+        detect=True,
+        safety=Safety.NUMERIC,
+    ),
+    Example("scaled before the product", f"{_IO} <{_EIGHT}> {{ p = Div(q, c)  y = MatMul(p, k) }}"),
+    Example("scaled up", f"{_IO} <{_EIGHT}> {{ s = MatMul(q, k)  y = Mul(s, c) }}"),
+    Example("a constant divided by scores", f"{_IO} <{_EIGHT}> {{ s = MatMul(q, k)  y = Div(c, s) }}"),
+    Example("divided by 0", f"{_IO} <float16 c = {{0}}> {{ s = MatMul(q, k)  y = Div(s, c) }}"),
+    Example("times 0", f"{_IO} <float16 c = {{0}}> {{ s = MatMul(q, k)  y = Mul(s, c) }}"),
+    Example(
+        "in float32",
+        "g (float[2,3,8] q, float[2,8,3] k) => (float[2,3,3] y) <float c = {8}>"
+        " { s = MatMul(q, k)  y = Div(s, c) }",
+    ),
+    Example(
+        "a weight: what it multiplies is not a score",
+        "g (float16[2,8] q) => (float16[2,1] y) <float16[8,1] w = {1,2,3,4,5,6,7,8}, float16 c = {18432}>"
+        " { s = MatMul(q, w)  y = Div(s, c) }",
+    ),
+    Example(
+        "a scale for each column",
+        f"{_IO} <float16[3] c = {{18432, 18432, 18432}}> {{ s = MatMul(q, k)  y = Div(s, c) }}",
+    ),
+    Example(
+        "a scale that a caller may override",
+        "g (float16[2,3,8] q, float16[2,8,3] k, float16 c) => (float16[2,3,3] y)"
+        f" <{_EIGHT}> {{ s = MatMul(q, k)  y = Div(s, c) }}",
+    ),
+    Example(
+        "vectors, whose product has no rank that a scale of rank 1 leaves alone",
+        "g (float16[8] q, float16[8] k) => (float16[1] y) <float16[1] c = {12288}>"
+        " { s = MatMul(q, k)  y = Mul(s, c) }",
+    ),
+    Example(
+        "another domain's MatMul",
+        f'<ir_version: 8, opset_import: ["" : 17, "o" : 1]> {_IO} <{_EIGHT}> {{ s = o.MatMul(q, k)  y = Div(s, c) }}',
+        runs=False,
+    ),
+]
+
+
+@rule("PRC006", ops=["Mul", "Div"], safety=Safety.NUMERIC, severity=Severity.WARNING, examples=EXAMPLES)
+def scale_after_product(node: Node, model: Model) -> Iterator[Match]:
+    """The product of two runtime matrices in half precision is scaled down only after it was computed.
+
+    ## Why it matters
+    Attention scores `Q @ K.T / 8` overflow in the product although the quotient would not: with 128 elements of 100 and
+    10 each, `onnx.reference` gives infinity where 16000 is right, and a Softmax makes NaN of it. TensorRT-RTX 1.7.1
+    builds it without a warning. ONNX Runtime computes half precision in float32 on the CPU and shows nothing.
+
+    ## Fix
+    Scale the left factor first. NUMERIC: exact for powers of two unless numbers become subnormal, a rounding of each
+    element else; where the product overflowed, finite values replace infinity, which verification may call a
+    difference. No fix where something else reads the product.
+
+    Products with a constant matrix are left alone: their scale belongs into the weight.
+
+    ## References
+    - NVIDIA/TensorRT issues 2922, 3136, 3619, 4328
+    """
+    for index in (0,) if node.op_type == "Div" else (0, 1):
+        product, scale = node.input(index), node.input(1 - index)
+        matmul = producer(product, "MatMul")
+        factor = scalar(scale, most=1)
+        if matmul is None or product is None or scale is None or factor is None or not _shrinks(node, factor):
+            continue
+        left, right = matmul.input(0), matmul.input(1)
+        if left is None or right is None or left.is_constant or right.is_constant:
+            return
+        if type_of(left, model) != HALF or type_of(scale, model) != HALF or not _matrix(left, right, model):
+            return
+        alone = product.use_count == 1 and product.replaceable and matmul.scope is node.scope
+        yield Match(
+            f"a product in half precision is scaled by {factor:g} only afterwards: it may overflow before",
+            node=node,
+            fix=_before(node, matmul, left, right, scale) if alone else None,
+            reads=(matmul, left, right, scale),
+        )
+        return
+
+
+def _shrinks(node: Node, factor: float) -> bool:
+    return 1 < abs(factor) < float("inf") if node.op_type == "Div" else 0 < abs(factor) < 1
+
+
+def _matrix(left: Value, right: Value, model: Model) -> bool:
+    """Whether both are matrices at least, so that a scale of rank 1 changes no rank."""
+    ranks = [model.shapes.rank(left), model.shapes.rank(right)]
+    return all(rank is not None and rank >= 2 for rank in ranks)
+
+
+def _before(node: Node, matmul: Node, left: Value, right: Value, scale: Value) -> Fix | None:
+    output = node.output()
+    if (
+        output is None
+        or node.scope.lookup(left.name) is not left
+        or node.scope.lookup(right.name) is not right
+    ):
+        return None
+    draft = Draft(node)
+    scaled = draft.add(node.op_type, [left, scale], hint="scaled")
+    draft.remove(node)
+    draft.add("MatMul", [scaled, right], output=output.name)
+    return Fix("scale the left factor before the product", draft.edits, Safety.NUMERIC)

@@ -616,3 +616,9 @@ def results(*pairs: tuple[str, Any]) -> tuple[RungResult, ...]:
 def test_not_checked_is_not_passed(rungs: Any, required: tuple[str, ...], passed: bool, failed: bool) -> None:
     verdict = Verdict(results(*rungs), required)
     assert (verdict.passed, verdict.failed) == (passed, failed)
+
+
+def test_a_sequence_of_unequal_tensors_as_the_users_input(run: Verify) -> None:
+    model = """g (seq(float[N, 2]) x) => (float[M, 2] y) { y = ConcatFromSequence<axis = 0>(x) }"""
+    feeds = [{"x": [np.ones((1, 2), np.float32), np.ones((3, 2), np.float32)]}]
+    assert {statuses(run(model, inputs=feeds))[name] for name in VALUES} == {"passed"}

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from onnxfix import backends
 from onnxfix.backends import reference
 from onnxfix.backends.trt_types import TrtOptions
@@ -98,7 +96,7 @@ def climb(request: Request, name: str) -> RungResult:
 def _too_large(request: Request) -> str | None:
     sizes = [_elements(request.known, sweep) for sweep in plan.assignments(request.known, request.shapes)[:2]]
     if request.given is not None:
-        sizes = [sum(int(np.size(value)) for value in feed.values()) for feed in request.given]
+        sizes = [sum(map(plan.size, feed.values())) for feed in request.given]
     return reference.infeasible(request.known.model, min(sizes))
 
 

@@ -7,6 +7,9 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from onnxfix.errors import UsageError
 from onnxfix.verification.inputs import Kind, shape_of
@@ -35,6 +38,13 @@ class Feed:
         sizes = ", ".join(f"{name}={size}" for name, size in self.assignment.items())
         more = "; defaults overridden" if self.override else ""
         return f"{sizes + '; ' if sizes else ''}{self.kind} values; seed {self.seed}{more}"
+
+
+def size(value: Any) -> int:
+    """Elements of an input's value; the tensors of a sequence may have different shapes."""
+    if isinstance(value, (list, tuple)):
+        return sum(map(size, value))
+    return 0 if value is None else int(np.size(value))
 
 
 def parse_shapes(

@@ -1,0 +1,80 @@
+"""What the rules about Loop share: its body, whether its condition ever ends it, and true in the condition's place."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onnxfix.edits import Draft, Edit
+from onnxfix.graph.overlay import Model, Node, Scope, Value
+
+
+def body_of(node: Node) -> Scope | None:
+    """The body of a well-formed Loop, or None."""
+    if len(node.subgraphs) != 1:
+        return None
+    body = node.subgraphs[0]
+    carried = max(len(node.inputs) - 2, 0)
+    if len(body.inputs) != carried + 2 or len(body.outputs) < max(carried + 1, len(node.outputs) + 1):
+        return None
+    return body
+
+
+def begins(node: Node, model: Model) -> bool:
+    """Whether the Loop's condition is certainly true at first, or left out, which means the same."""
+    condition = node.input(1)
+    return condition is None or always_true(condition, None, model)
+
+
+def goes_on(body: Scope, model: Model) -> bool:
+    """Whether the body, once it is run with a true condition, keeps it true."""
+    return always_true(body.outputs[0], body.inputs[1], model)
+
+
+def always_true(value: Value, given: Value | None, model: Model) -> bool:
+    """Whether the value is certainly true, if ``given`` is."""
+    pending, seen = [value], {value}
+    while pending:
+        value = pending.pop()
+        if value is given or _known_true(value, model):
+            continue
+        node = value.producer
+        if node is None or not node.is_onnx or node.op_type not in ("Identity", "And"):
+            return False
+        for source in node.inputs:
+            if source is None:
+                return False
+            if source not in seen:
+                seen.add(source)
+                pending.append(source)
+    return True
+
+
+def _known_true(value: Value, model: Model) -> bool:
+    array = value.constant()
+    if array is not None:
+        return array.dtype == np.bool_ and array.size == 1 and bool(array.all())
+    known = model.shapes.value(value)
+    return known is not None and known.static == (1,)
+
+
+def scalar(value: Value) -> bool:
+    """Whether a body's input is declared as a scalar, or without a shape, which means a scalar for these two."""
+    declared = value.declared
+    return declared is None or len(declared.tensor_type.shape.dim) == 0
+
+
+def true_inside(body: Scope) -> list[Edit] | None:
+    """Edits that let the readers of the body's condition read true; None where that cannot be written."""
+    inner = body.inputs[1]
+    if not inner.replaceable or not scalar(inner):
+        return None
+    if not inner.use_count:
+        return []
+    draft = Draft(body.nodes[0])
+    draft.replace_uses(inner, draft.constant(np.array(True), "true"))
+    return draft.edits
+
+
+def is_read(value: Value | None) -> bool:
+    """Whether anything reads the value, or knows its name."""
+    return value is not None and (value.use_count > 0 or not value.replaceable)

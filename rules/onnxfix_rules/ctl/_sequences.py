@@ -1,0 +1,151 @@
+"""What a sequence of tensors holds, where the graph says so: one entry a tensor."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from onnxfix.edits import Draft
+from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.symbols import equal
+
+MAX_ITEMS = 256
+_MAKERS = frozenset(
+    {"SequenceConstruct", "SequenceEmpty", "SequenceInsert", "SequenceErase", "SplitToSequence"}
+)
+
+
+@dataclass(frozen=True)
+class Item:
+    """A tensor of a sequence: ``source`` itself, or its part ``start`` to ``stop`` along ``axis``.
+
+    ``squeezed``: the part is one row, without the axis.
+    """
+
+    source: Value
+    axis: int = 0
+    start: int = -1
+    stop: int = -1
+    squeezed: bool = False
+
+    def write(self, draft: Draft) -> str:
+        """The tensor's name where the draft's anchor stands."""
+        if self.start < 0:
+            return self.source.name
+        if self.squeezed:
+            row = draft.constant(np.array(self.start, np.int64), "row")
+            return draft.add("Gather", [self.source, row], axis=self.axis)
+        numbers = ([self.start], [self.stop], [self.axis])
+        return draft.add("Slice", [self.source, *(draft.constant(np.array(n, np.int64)) for n in numbers)])
+
+
+def items(value: Value, model: Model) -> tuple[list[Item], list[Node]] | None:
+    """The tensors of a sequence and the nodes that make it; None where they are not known."""
+    chain: list[Node] = []
+    while True:
+        node = value.producer
+        if node is None or not node.is_onnx or len(chain) >= MAX_ITEMS:
+            return None
+        chain.append(node)
+        source = node.input(0)
+        if node.op_type not in ("SequenceInsert", "SequenceErase", "Identity"):
+            break
+        if source is None:
+            return None
+        value = source
+    held = _made(chain[-1], model)
+    for node in chain[-2::-1]:
+        held = None if held is None else _changed(held, node)
+    return None if held is None else (held, chain)
+
+
+def _made(node: Node, model: Model) -> list[Item] | None:
+    if node.op_type == "SequenceEmpty":
+        return []
+    if node.op_type == "SequenceConstruct":
+        held = [Item(value) for value in node.inputs if value is not None]
+        return held if len(held) == len(node.inputs) <= MAX_ITEMS else None
+    return _split(node, model) if node.op_type == "SplitToSequence" else None
+
+
+def _changed(held: Sequence[Item], node: Node) -> list[Item] | None:
+    """After an insertion or a removal at a constant position."""
+    if node.op_type == "Identity":
+        return list(held)
+    insert = node.op_type == "SequenceInsert"
+    at: int | None = len(held) if insert else len(held) - 1
+    position = node.input(2 if insert else 1)
+    if position is not None:
+        at = index_of(position, len(held), len(held) + insert)
+    if at is None or at < 0:
+        return None
+    if not insert:
+        return [*held[:at], *held[at + 1 :]]
+    tensor = node.input(1)
+    return None if tensor is None else [*held[:at], Item(tensor), *held[at:]]
+
+
+def index_of(position: Value, length: int, limit: int) -> int | None:
+    """A constant position as a number from 0 up to below ``limit``, or None."""
+    array = position.constant(64)
+    if array is None or array.size != 1 or array.dtype.kind != "i":
+        return None
+    at = int(array.reshape(-1)[0])
+    at = at + length if at < 0 else at
+    return at if 0 <= at < limit else None
+
+
+def axis_of(node: Node, rank: int) -> int | None:
+    """The axis of a SplitToSequence from 0 on, or None."""
+    axis = int(node.attr("axis", 0))
+    return axis % rank if rank and -rank <= axis < rank else None
+
+
+def _split(node: Node, model: Model) -> list[Item] | None:
+    data, split = node.input(0), node.input(1)
+    shape = None if data is None else model.shapes.shape(data)
+    axis = None if shape is None else axis_of(node, len(shape))
+    size = None if shape is None or axis is None else shape[axis].value
+    if data is None or axis is None or size is None:
+        return None
+    parts: Sequence[int] | None = [1] * size if size <= MAX_ITEMS else None
+    if split is not None:
+        parts = _sizes(split, size)
+    if parts is None or len(parts) > MAX_ITEMS:
+        return None
+    squeezed = split is None and not node.attr("keepdims", 1)
+    ends = np.cumsum([0, *parts]).tolist()
+    return [Item(data, axis, a, b, squeezed) for a, b in itertools.pairwise(ends)]
+
+
+def _sizes(split: Value, size: int) -> list[int] | None:
+    """The parts' sizes: as listed, or all alike and the last one smaller."""
+    array = split.constant(8 * MAX_ITEMS)
+    if array is None or array.dtype.kind != "i":
+        return None
+    if array.ndim == 1:
+        sizes: list[int] = array.tolist()
+        return sizes if sum(sizes) == size and min(sizes, default=-1) >= 0 else None
+    step = int(array) if array.ndim == 0 else 0
+    if step < 1 or size < 1 or size > step * MAX_ITEMS:
+        return None
+    return [min(step, size - start) for start in range(0, size, step)]
+
+
+def whole(value: Value, axis: int, stack: bool, model: Model) -> tuple[Value, Node] | None:
+    """The tensor that was split along ``axis``, if joining the sequence there gives it back; else None."""
+    node = value.producer
+    data = None if node is None or node.op_type != "SplitToSequence" or not node.is_onnx else node.input(0)
+    if node is None or data is None:
+        return None
+    rank = model.shapes.rank(data)
+    first, second = (None, None) if not rank else (axis_of(node, rank), axis + rank if axis < 0 else axis)
+    squeezed = node.input(1) is None and not node.attr("keepdims", 1)
+    if first is None or first != second or squeezed != stack:
+        return None
+    shape = model.shapes.shape(data)
+    # Of nothing there are no parts, which cannot be joined.
+    return (data, node) if shape is not None and equal(shape[first], 0).no else None

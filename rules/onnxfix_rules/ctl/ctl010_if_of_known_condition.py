@@ -1,0 +1,204 @@
+"""CTL010: an If whose condition is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnxfix.edits import Draft
+from onnxfix.graph.overlay import Model, Node, Scope, Value
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix_rules.ctl import _inline, _loops
+
+_TWO = """<then_branch = p () => (float[2] u) { u = Neg(x) }, else_branch = q () => (float[2] v) { v = Abs(x) }>"""
+_GUARD = """s = Shape(x)  d = Gather(s, z)  c = Equal(d, o)  y = If(c)
+    <then_branch = p () => (float[K] u) { u = Squeeze(x, a) },
+     else_branch = q () => (float[A,B] v) { v = Identity(x) }>"""
+_GUARDED = "<int64[1] a = {0}, int64 z = {0}, int64 o = {1}>"
+
+EXAMPLES = [
+    Example(
+        why="a weight says true",
+        before=f"g (float[2] x) => (float[2] y) <bool c = {{1}}> {{ y = If(c){_TWO} }}",
+        after="g (float[2] x) => (float[2] y) { y = Neg(x) }",
+    ),
+    Example(
+        why="a Constant says false",
+        before=f"g (float[2] x) => (float[2] y) {{ c = Constant<value = bool {{0}}>()  y = If(c){_TWO} }}",
+        after="g (float[2] x) => (float[2] y) { y = Abs(x) }",
+        opset=11,
+    ),
+    Example(
+        why="a condition of shape [1]",
+        before=f"g (float[2] x) => (float[2] y) <bool[1] c = {{0}}> {{ y = If(c){_TWO} }}",
+        after="g (float[2] x) => (float[2] y) { y = Abs(x) }",
+    ),
+    Example(
+        why="torch's squeeze(0): the branches differ in rank, and the input's shape decides",
+        before=f"g (float[1,N] x) => (float[N] y) {_GUARDED} {{ {_GUARD} }}",
+        after="g (float[1,N] x) => (float[N] y) <int64[1] a = {0}> { y = Squeeze(x, a) }",
+    ),
+    Example(
+        why="the other way round, where the size is not 1",
+        before=f"g (float[3,N] x) => (float[3,N] y) {_GUARDED} {{ {_GUARD} }}",
+        after="g (float[3,N] x) => (float[3,N] y) { y = Identity(x) }",
+    ),
+    Example(
+        why="weights, names that are taken outside, and captured values",
+        before="""g (float[2] x) => (float[2] y, float[2] z) <bool c = {1}, float[2] w = {5, 6}> {
+            a = Neg(x)  t = If(c)<then_branch = p () => (float[2] u) <float[2] k = {1, 2}> {
+                b = Add(a, k)  e = Mul(b, w)  u = Sub(e, x) }, else_branch = q () => (float[2] v) { v = Exp(x) }>
+            y = Abs(t)  z = Exp(a) }""",
+        after="""g (float[2] x) => (float[2] y, float[2] z) <float[2] w = {5, 6}, float[2] k = {1, 2}> {
+            a = Neg(x)  b = Add(a, k)  e = Mul(b, w)  u = Sub(e, x)  y = Abs(u)  z = Exp(a) }""",
+    ),
+    Example(
+        why="several outputs: the same twice, a weight, and one from outside",
+        before="""g (float[2] x) => (float[2] p, float[2] q, float[2] r, float[2] s) <bool c = {1}> {
+            p, q, r, s = If(c)<
+            then_branch = t () => (float[2] u, float[2] u, float[2] k, float[2] x) <float[2] k = {1, 2}> { u = Neg(x) },
+            else_branch = e () => (float[2] v, float[2] v, float[2] v, float[2] v) { v = Abs(x) }> }""",
+        after="""g (float[2] x) => (float[2] p, float[2] q, float[2] r, float[2] s) <float[2] k = {1, 2}> {
+            p = Neg(x)  q = Identity(p)  r = Identity(k)  s = Identity(x) }""",
+    ),
+    Example(
+        why="an output that nobody takes, and the nodes for it",
+        before="""g (float[2] x) => (float[2] y) <bool c = {1}> { y, n = If(c)<
+            then_branch = t () => (float[2] u, float[2] w) { u = Neg(x)  w = Exp(x) },
+            else_branch = e () => (float[2] v, float[2] o) { v = Abs(x)  o = Log(x) }> }""",
+        after="g (float[2] x) => (float[2] y) { y = Neg(x) }",
+    ),
+    Example(
+        why="one inside the other",
+        before=f"""g (float[2] x, bool k) => (float[2] y) <bool c = {{1}}> {{ y = If(c)<
+            then_branch = t () => (float[2] r) {{ w = If(c){_TWO}  r = Exp(w) }},
+            else_branch = e () => (float[2] s) {{ s = If(k){_TWO} }}> }}""",
+        after="g (float[2] x, bool k) => (float[2] y) { w = Neg(x)  y = Exp(w) }",
+    ),
+    Example(
+        why="in a loop's body",
+        before=f"""g (float[2] x, int64 n) => (float[2] y) <bool c = {{1}}> {{
+            y = Loop(n, , x)<body = b (int64 i, bool on, float[2] h) => (bool more, float[2] w) {{
+                more = Constant<value = bool {{1}}>()  r = If(c){_TWO}  w = Add(h, r) }}> }}""",
+        after="""g (float[2] x, int64 n) => (float[2] y) {
+            y = Loop(n, , x)<body = b (int64 i, bool on, float[2] h) => (bool more, float[2] w) {
+                more = Constant<value = bool {1}>()  r = Neg(x)  w = Add(h, r) }> }""",
+    ),
+    Example(
+        why="in a local function, with its attribute",
+        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2] x) => (float[2] y) { y = my.F<alpha = 0.5>(x) }
+            <domain: "my", opset_import: ["" : 18]> F <alpha> (a) => (b) { c = Constant<value = bool {1}>()
+            b = If(c)<then_branch = t () => (float[2] u) { u = LeakyRelu<alpha: float = @alpha>(a) },
+                      else_branch = e () => (float[2] v) { v = Abs(a) }> }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2] x) => (float[2] y) { y = my.F<alpha = 0.5>(x) }
+            <domain: "my", opset_import: ["" : 18]> F <alpha> (a) => (b) {
+            b = LeakyRelu<alpha: float = @alpha>(a) }""",
+    ),
+    Example(
+        why="the taken branch holds a loop, which stays where it is",
+        before="""g (float[2] x, int64 n) => (float[2] y) <bool c = {1}> { y = If(c)<
+            then_branch = t () => (float[2] u) {
+                u = Loop(n, c, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {
+                    more = Identity(on)  w = Neg(v) }> },
+            else_branch = e () => (float[2] s) { s = Abs(x) }> }""",
+        detect=True,
+    ),
+    Example(
+        why="the condition comes from outside",
+        before=f"g (float[2] x, bool c) => (float[2] y) {{ y = If(c){_TWO} }}",
+    ),
+    Example(
+        why="the condition has a default that may be overridden",
+        before=f"g (float[2] x, bool c) => (float[2] y) <bool c = {{1}}> {{ y = If(c){_TWO} }}",
+    ),
+    Example(
+        why="the size is not known",
+        before=f"""g (float[M,N] x) => (float y) {_GUARDED} {{
+            {_GUARD.replace("y =", "t =")}  y = ReduceMax<keepdims = 0>(t) }}""",
+    ),
+    Example(
+        why="an operator of another domain",
+        before=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2] x) => (float[2] y) <bool c = {{1}}> {{ y = my.If(c){_TWO} }}""",
+        runs=False,
+    ),
+]
+
+
+@rule("CTL010", ops=["If"], safety=Safety.EXACT, severity=Severity.INFO, examples=EXAMPLES)
+def if_of_known_condition(node: Node, model: Model) -> Iterator[Match]:
+    """An If whose condition is the same for every input: only one branch ever runs.
+
+    ## Why it matters
+    Exporters leave such branches behind, most often torch's guard of `squeeze(d)`, which asks the shape whether the
+    size is 1. Where the condition is a weight, TensorRT imports the branch that is taken and forgets the other. Where
+    nodes compute it, TensorRT-RTX 1.7.1 imports both, measured: an operator that it does not know (`Det`) refuses the
+    model although it never runs, and an If and its branches stay in the network (`CONDITION`, `CONDITIONAL_INPUT`,
+    `CONDITIONAL_OUTPUT`) until the builder folds them. TensorRT 8 also refuses branches of different shape.
+
+    - **warning**: the condition is computed, so that the branch that never runs may still refuse the model.
+    - **information**: the condition is a weight.
+
+    ## Fix
+    The nodes of the branch that is taken are put where the If is, under new names; values that they capture keep
+    theirs. Exact. An output that the branch hands through gets an Identity where its name must stay. A branch that
+    holds another If or Loop is only reported, as are sparse weights and weights in external files.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__If.html
+    - https://github.com/NVIDIA/TensorRT/issues/2846
+    - https://github.com/NVIDIA/TensorRT/issues/1650
+    """
+    condition = node.input(0)
+    if condition is None:
+        return
+    taken = known(condition, model)
+    branch = next((s for s in node.subgraphs if s.attr == ("then_branch" if taken else "else_branch")), None)
+    if taken is None or branch is None or len(branch.outputs) < len(node.outputs) or branch.inputs:
+        return
+    yield Match(
+        f"the condition {condition.name!r} is always {str(taken).lower()}: only the "
+        f"{'then' if taken else 'else'} branch runs",
+        node=node,
+        severity=Severity.INFO if condition.is_constant else Severity.WARNING,
+        fix=_inlined(node, branch),
+        reads=(condition, *branch.nodes),
+    )
+
+
+def known(condition: Value, model: Model) -> bool | None:
+    """What a condition is for every input, or None."""
+    array = condition.constant()
+    if array is not None:
+        return bool(array.reshape(-1)[0]) if array.size == 1 and array.dtype == bool else None
+    symbolic = model.shapes.value(condition)
+    static = None if symbolic is None else symbolic.static
+    return bool(static[0]) if static is not None and len(static) == 1 else None
+
+
+def _inlined(node: Node, branch: Scope) -> Fix | None:
+    """The branch's nodes in place of the If."""
+    pairs = [
+        (o, r)
+        for o, r in zip(node.outputs, branch.outputs, strict=False)
+        if o is not None and _loops.is_read(o)
+    ]
+    results = [result for _, result in pairs]
+    nodes = _inline.needed(branch, results)
+    if nodes is None or not _inline.movable(nodes, results, branch, node):
+        return None
+    draft = Draft(node)
+    draft.remove(node)
+    inliner = _inline.Inliner(draft, branch)
+    targets: dict[Value, str] = {}
+    for output, result in pairs:
+        if not output.replaceable and result.producer is not None and result.scope is branch:
+            targets.setdefault(result, output.name)
+    names = inliner.copy(nodes, {}, targets)
+    for output, result in pairs:
+        if targets.get(result) == output.name:
+            continue
+        if not _inline.deliver(draft, output, inliner.name(result, names), result):
+            return None
+    return Fix(f"put the {branch.attr.split('_')[0]} branch in the place of the If", draft.edits)

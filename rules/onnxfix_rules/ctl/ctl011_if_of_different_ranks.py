@@ -1,0 +1,115 @@
+"""CTL011: an If whose branches have different ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnxfix.graph.overlay import Model, Node
+from onnxfix.graph.symbols import equal
+from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix_rules.ctl import _loops
+from onnxfix_rules.ctl.ctl010_if_of_known_condition import known
+
+_GUARD = """s = Shape(x)  d = Gather(s, z)  c = Equal(d, o)  t = If(c)
+    <then_branch = p () => (float[K] u) { u = Squeeze(x, a) }, else_branch = q () => (float[A,B] v) { v = Identity(x) }>
+    y = ReduceMax<keepdims = 0>(t)"""
+_GUARDED = "<int64[1] a = {0}, int64 z = {0}, int64 o = {1}>"
+_SHAPES = """g (float[4,3] x, bool c) => (float y) { t = If(c)<then_branch = p () => (float[4,3] u) { u = Neg(x) },
+    else_branch = q () => (float[3,4] v) { v = Transpose(x) }>  y = ReduceMax<keepdims = 0>(t) }"""
+
+EXAMPLES = [
+    Example(
+        why="torch's squeeze(0) of a dynamic size",
+        before=f"g (float[M,N] x) => (float y) {_GUARDED} {{ {_GUARD} }}",
+        detect=True,
+        runs=False,
+    ),
+    Example(
+        why="the caller decides",
+        before="""g (float[1,3] x, bool c) => (float[3] y) <int64[1] a = {0}, int64[1] s = {3}> { t = If(c)
+            <then_branch = p () => (float[K] u) { u = Squeeze(x, a) },
+             else_branch = q () => (float[1,3] v) { v = Neg(x) }>
+            y = Reshape(t, s) }""",
+        detect=True,
+        runs=False,
+    ),
+    Example(
+        why="the second of two outputs, with a weight",
+        before="""g (float[3] x, bool c) => (float[3] y, float z) <int64[1] a = {0}> { y, t = If(c)
+            <then_branch = p () => (float[3] u, float[3] w) { u = Neg(x)  w = Exp(x) },
+             else_branch = q () => (float[3] v, float k) <float k = {1}> { v = Abs(x) }>
+            z = ReduceMax<keepdims = 0>(t) }""",
+        detect=True,
+        runs=False,
+    ),
+    Example(why="TensorRT 8 refuses different sizes too", before=_SHAPES, detect=True, target="trt8.6"),
+    Example(why="different sizes of the same rank build", before=_SHAPES),
+    Example(
+        why="the condition is known: CTL010's",
+        before=f"g (float[1,N] x) => (float y) {_GUARDED} {{ {_GUARD} }}",
+    ),
+    Example(
+        why="nobody reads the output that differs",
+        before="""g (float[3] x, bool c) => (float[3] y) { y, t = If(c)
+            <then_branch = p () => (float[3] u, float[3] w) { u = Neg(x)  w = Exp(x) },
+             else_branch = q () => (float[3] v, float k) <float k = {1}> { v = Abs(x) }> }""",
+    ),
+    Example(
+        why="a rank that is not known",
+        before="""g (float[3] x, bool c, int64[R] s) => (float y) { t = If(c)
+            <then_branch = p () => (float[3] u) { u = Neg(x) },
+             else_branch = q () => (float[3] v) { v = Reshape(x, s) }>  y = ReduceMax<keepdims = 0>(t) }""",
+        runs=False,
+    ),
+]
+
+
+@rule("CTL011", ops=["If"], severity=Severity.ERROR, examples=EXAMPLES)
+def if_of_different_ranks(node: Node, model: Model) -> Iterator[Match]:
+    """An If whose branches give tensors of different rank, and whose condition depends on the input.
+
+    ## Why it matters
+    A TensorRT tensor has one rank. The parser takes the model and the builder refuses it, measured with TensorRT-RTX
+    1.7.1: `IConditionalOutputLayer …: Must have inputs with equal ranks when condition is not a build-time constant.
+    Dimensions are [3] and [N,3]`. It is what torch makes of `squeeze(d)` where size d is dynamic: the graph asks
+    whether the size is 1 and goes on with one rank or the other. Different sizes of the same rank build. TensorRT 8
+    refuses different shapes too, and there this rule says so (a warning).
+
+    ## Fix
+    None: which rank is meant depends on the input. Give the size in the input's shape, where it is always the same:
+    CTL010 then removes the If. Or export without the guard: `x[0]`, `reshape` or `flatten` instead of `squeeze(d)`.
+
+    ## References
+    - https://github.com/NVIDIA/TensorRT/issues/2846
+    - https://github.com/NVIDIA/TensorRT/issues/1650
+    - https://github.com/pytorch/pytorch/issues/53922
+    """
+    condition = node.input(0)
+    branches = {scope.attr: scope for scope in node.subgraphs}
+    if (
+        condition is None
+        or set(branches) != {"then_branch", "else_branch"}
+        or known(condition, model) is not None
+    ):
+        return
+    if condition.is_constant or (condition.initializer is not None and condition.is_input):
+        return  # a weight for TensorRT, which goes into one branch only
+    then, other = branches["then_branch"], branches["else_branch"]
+    for output, a, b in zip(node.outputs, then.outputs, other.outputs, strict=False):
+        first, second = model.shapes.shape(a), model.shapes.shape(b)
+        if output is None or not _loops.is_read(output) or first is None or second is None:
+            continue
+        texts = [f"[{','.join(map(str, shape))}]" for shape in (first, second)]
+        if len(first) != len(second):
+            yield Match(f"{output.name!r} is {texts[0]} in one branch and {texts[1]} in the other", node=node)
+        elif _before_9(model) and any(equal(d, e).no for d, e in zip(first, second, strict=True)):
+            yield Match(
+                f"{output.name!r} is {texts[0]} in one branch and {texts[1]} in the other: TensorRT 8 refuses "
+                "different shapes",
+                node=node,
+                severity=Severity.WARNING,
+            )
+
+
+def _before_9(model: Model) -> bool:
+    return model.target is not None and not model.target.int64

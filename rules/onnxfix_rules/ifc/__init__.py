@@ -1,0 +1,1 @@
+"""IFC: the model's interface, its inputs and outputs."""

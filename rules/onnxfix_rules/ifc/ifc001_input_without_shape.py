@@ -1,0 +1,108 @@
+"""IFC001: graph inputs whose shape is not declared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import onnx
+from onnx import ModelProto
+
+from onnxfix.graph.overlay import Model
+from onnxfix.rule import Example, Match, Severity, rule
+
+_HEADER = '<ir_version: 9, opset_import: ["" : 18]>\n'
+
+
+def _without_shape(text: str, name: str) -> Callable[[], ModelProto]:
+    """The model without the shape of one of its inputs, which the text format cannot say."""
+
+    def build() -> ModelProto:
+        model = onnx.parser.parse_model(_HEADER + text)
+        for info in model.graph.input:
+            if info.name == name:
+                info.type.tensor_type.ClearField("shape")
+        return model
+
+    return build
+
+
+_ONE = "g (float[2] x, float[2] z) => (float[2] y) { y = Add(x, z) }"
+
+EXAMPLES = [
+    Example(why="one of two", before=_without_shape(_ONE, "z"), detect=True),
+    Example(
+        why="nobody reads it",
+        before=_without_shape("g (float[2] x, float[2] z) => (float[2] y) { y = Neg(x) }", "z"),
+        detect=True,
+    ),
+    Example(
+        why="read by a branch only",
+        before=_without_shape(
+            """g (float[2] x, float[2] z, bool c) => (float[2] y) {
+            y = If(c)<then_branch = p () => (float[2] u) { u = Neg(z) },
+                      else_branch = q () => (float[2] v) { v = Abs(x) }> }""",
+            "z",
+        ),
+        detect=True,
+    ),
+    Example(why="a scalar has a shape: of no dimensions", before="g (float x) => (float y) { y = Neg(x) }"),
+    Example(why="dynamic sizes are sizes", before="g (float[N,M] x) => (float[N,M] y) { y = Neg(x) }"),
+    Example(
+        why="a weight among the inputs has its own shape",
+        before=_without_shape(
+            "g (float[2] x, float[2] z) => (float[2] y) <float[2] z = {1, 2}> { y = Add(x, z) }", "z"
+        ),
+    ),
+    Example(
+        why="a loop's body need not declare shapes",
+        before=lambda: _body_without_shapes(),
+        runs=False,
+    ),
+    Example(
+        why="a sequence has no shape",
+        before="g (seq(float[2]) s, float[2] x) => (float[2] y) { y = Neg(x) }",
+        runs=False,
+    ),
+]
+
+
+def _body_without_shapes() -> ModelProto:
+    model = onnx.parser.parse_model(
+        _HEADER
+        + """g (float[2] x, int64 n) => (float[2] y) { y = Loop(n, , x)
+        <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {
+            more = Constant<value = bool {1}>()  w = Neg(v) }> }"""
+    )
+    for info in model.graph.node[0].attribute[0].g.input:
+        info.type.tensor_type.ClearField("shape")
+    return model
+
+
+@rule("IFC001", per="model", severity=Severity.ERROR, examples=EXAMPLES)
+def input_without_shape(model: Model) -> Iterator[Match]:
+    """A graph input whose shape the file does not declare, not even its rank.
+
+    ## Why it matters
+    TensorRT takes it for a scalar. Measured with TensorRT-RTX 1.7.1: a float input without shape becomes a network
+    input of shape `()`, every layer behind it is inferred from that, and the engine builds without an error or
+    a warning. It then takes one number where the model takes a tensor. A dimension that is named or left open is
+    different: it is dynamic, and needs an optimisation profile. ONNX Runtime's TensorRT provider refuses
+    such a model instead: `TensorRT input: X has no shape specified. Please run shape inference`.
+
+    ## Fix
+    None: the rank is not known, and a guess would be another model. Declare the shape where the model is made; sizes
+    that vary get a name.
+
+    ## References
+    - https://github.com/microsoft/onnxruntime/issues/10443
+    - https://github.com/microsoft/onnxruntime/issues/14849
+    """
+    for value in model.main.inputs:
+        declared = value.declared
+        if value.initializer is not None or value.sparse or declared is None:
+            continue
+        if declared.WhichOneof("value") == "tensor_type" and not declared.tensor_type.HasField("shape"):
+            yield Match(
+                f"the input {value.name!r} has no shape: TensorRT takes it for a scalar",
+                value=value,
+            )

@@ -1,0 +1,69 @@
+"""IFC002: float64 inputs and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnx import TensorProto
+
+from onnxfix.graph.overlay import Model, Value
+from onnxfix.rule import Example, Match, Severity, rule
+
+EXAMPLES = [
+    Example(
+        why="an input",
+        before="g (double[2] x) => (float[2] y) { y = Cast<to = 1>(x) }",
+        detect=True,
+    ),
+    Example(why="an output", before="g (float[2] x) => (double[2] y) { y = Cast<to = 11>(x) }", detect=True),
+    Example(
+        why="both", before="g (double[N] x) => (double[N] y) { y = Neg(x) }", detect=True, target="trt8.6"
+    ),
+    Example(
+        why="float64 inside only",
+        before="g (float[2] x) => (float[2] y) { a = Cast<to = 11>(x)  b = Sqrt(a)  y = Cast<to = 1>(b) }",
+    ),
+    Example(
+        why="a weight among the inputs is no binding",
+        before="""g (float[2] x, double[2] k) => (float[2] y) <double[2] k = {1, 2}> {
+            c = Cast<to = 1>(k)  y = Add(x, c) }""",
+    ),
+    Example(
+        why="a branch's outputs are no bindings",
+        before="""g (float[2] x, bool c) => (float[2] y) {
+            t = If(c)<then_branch = p () => (double[2] u) { u = Cast<to = 11>(x) },
+                      else_branch = q () => (double[2] v) { w = Cast<to = 11>(x)  v = Neg(w) }>
+            y = Cast<to = 1>(t) }""",
+    ),
+    Example(why="other types", before="g (float[2] x) => (float16[2] y) { y = Cast<to = 10>(x) }"),
+]
+
+
+@rule("IFC002", per="model", severity=Severity.ERROR, examples=EXAMPLES)
+def float64_input_or_output(model: Model) -> Iterator[Match]:
+    """A graph input or output is float64: TensorRT's binding is float32.
+
+    ## Why it matters
+    TensorRT has no float64 and reads every such tensor as float32, bindings included, without a warning. Measured with
+    TensorRT-RTX 1.7.1: `double[2] x` and its negation become a network whose input and output are FLOAT, and it
+    builds. A caller who passes the model's type hands over twice the bytes, of which TensorRT reads the first half as
+    other numbers, and reads results of the wrong type.
+
+    ## Fix
+    None: another type would be another interface. Export the model with float32 inputs and outputs, or pass float32
+    and read float32 where the model says float64.
+
+    ## References
+    - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md: "There is limited support for DOUBLE type.
+      TensorRT will attempt to cast DOUBLE down to FLOAT"
+    """
+    for value in model.main.inputs:
+        if value.initializer is None and not value.sparse and _is_double(value, model):
+            yield Match(f"float64 input {value.name!r} becomes a float32 binding", value=value)
+    for value in dict.fromkeys(model.main.outputs):
+        if _is_double(value, model):
+            yield Match(f"float64 output {value.name!r} becomes a float32 binding", value=value)
+
+
+def _is_double(value: Value, model: Model) -> bool:
+    return model.shapes.elem_type(value) == TensorProto.DOUBLE

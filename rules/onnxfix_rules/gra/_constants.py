@@ -1,0 +1,92 @@
+"""Which values constants alone determine, and what folding them would cost."""
+
+from __future__ import annotations
+
+from onnxfix.graph.overlay import Model, Node, UnknownAttribute, Value
+from onnxfix_rules.gra._evaluate import FOLDABLE, Array, NotFoldable, evaluate, is_exact
+
+GROWTH = 512
+"""Bytes by which constants may be larger than those that go with the node."""
+BUDGET = 1 << 26
+"""Bytes of results that one look at a model computes at most."""
+
+
+class Constants:
+    """The values that constants alone determine, in one pass; ``exact`` tells which of them to the last bit."""
+
+    def __init__(self, model: Model) -> None:
+        self.arrays: dict[Value, Array] = {}
+        self.exact: dict[Value, bool] = {}
+        self._left = BUDGET
+        for scope in model.scopes:
+            if any(node.op_type in FOLDABLE for node in scope.nodes):
+                for node in scope.topological():
+                    self._visit(node)
+
+    def _visit(self, node: Node) -> None:
+        if node.op_type not in FOLDABLE or not node.is_onnx or None in node.outputs or self._left < 0:
+            return
+        if any(not self._is_known(value) for value in node.inputs if value is not None):
+            return
+        inputs = [None if value is None else self._array(value) for value in node.inputs]
+        if any(array is None and value is not None for array, value in zip(inputs, node.inputs, strict=True)):
+            return
+        try:
+            results = evaluate(node, inputs)
+        except (NotFoldable, UnknownAttribute):
+            return
+        size = sum(array.nbytes for array in results)
+        self._left -= size
+        source = copied(node)
+        if source is None and size > GROWTH + self._freed(node):
+            return
+        exact = is_exact(node.op_type) and all(self.exact.get(v, True) for v in node.inputs if v is not None)
+        for value, array in zip(node.outputs, results, strict=True):
+            assert value is not None
+            self.arrays[value], self.exact[value] = array, exact
+
+    def _is_known(self, value: Value) -> bool:
+        return value.is_constant or value in self.arrays
+
+    def _array(self, value: Value) -> Array | None:
+        found = self.arrays.get(value)
+        return value.constant() if found is None else found
+
+    def _freed(self, node: Node) -> int:
+        """Bytes of the inputs that nothing else reads."""
+        freed = 0
+        for value in dict.fromkeys(node.inputs):
+            if value is not None and _only_for(value, node):
+                array = self._array(value)
+                freed += 0 if array is None else array.nbytes
+        return freed
+
+    def readers(self, value: Value) -> list[Node]:
+        """The nodes that read the value and must run; none where it must stay as it is."""
+        array, exact = self.arrays[value], self.exact[value]
+        divides = any(use.node.op_type in ("Div", "Mod") and use.index == 1 for use in value.uses)
+        if divides and array.dtype.kind in "iu" and not array.all():
+            return []  # ONNX Runtime refuses to load a constant divisor of 0; a computed one may divide nothing
+        nodes = dict.fromkeys(use.node for use in value.uses)
+        return [node for node in nodes if not self._goes(node, exact)]
+
+    def _goes(self, node: Node, exact: bool) -> bool:
+        """Whether all that the node computes is known, and to the last bit if that is asked."""
+        return bool(node.outputs) and all(
+            value is None or self.exact.get(value, False) or (not exact and value in self.exact)
+            for value in node.outputs
+        )
+
+
+def copied(node: Node) -> Value | None:
+    """The constant that an Identity copies: PyTorch's exporter writes one for each further use of a weight."""
+    source = node.input(0) if node.op_type == "Identity" else None
+    return source if source is not None and source.is_constant else None
+
+
+def _only_for(value: Value, node: Node) -> bool:
+    """Whether nothing but ``node`` needs the value, or what it is a copy of."""
+    if not value.replaceable or any(use.node is not node for use in value.uses):
+        return False
+    source = None if value.producer is None else copied(value.producer)
+    return source is None or value.producer is None or _only_for(source, value.producer)

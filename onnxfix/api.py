@@ -335,9 +335,8 @@ def _destination(loaded: wire.Loaded, output: str | os.PathLike[str] | None, in_
         there = destination.exists()
     except OSError as error:
         raise UsageError(f"{destination}: cannot be written: {error.strerror or error}") from None
-    if loaded.path is not None and there:
-        if os.path.samefile(destination, loaded.path):
-            raise UsageError(f"{destination}: is the input itself; ask for in-place if that is what you want")
+    if loaded.path is not None and there and os.path.samefile(destination, loaded.path):
+        raise UsageError(f"{destination}: is the input itself; ask for in-place if that is what you want")
     if destination.is_dir():
         raise UsageError(f"{destination}: is a directory; name the output file")
     real = regular.destination(destination)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -577,8 +578,8 @@ def _separate(
 ) -> None:
     """Refuse files to write that would replace another file of this run, or that cannot be written anyway.
 
-    What a model keeps in other files shows once it is read: ``api`` looks at that, but for the report, which it does
-    not know. A report that is not there yet replaces nothing.
+    What a model keeps in other files shows once it is read: ``api`` looks at that, but it knows neither the report
+    nor the models that are still to come. A file that is not there yet replaces nothing.
     """
     from onnxfix.backends import trt_files
     from onnxfix.graph.apart import File, files_named, inputs_of, separate
@@ -589,13 +590,10 @@ def _separate(
     if report is not None:
         _writable(report)
         written.insert(0, File("--report", report))
-        if report.is_file():
-            known = [one for model in models for one in files_named(model, _folder(targets.get(model)))]
+    if any(one.path.is_file() for one in written if one.what == "--report" or len(models) > 1):
+        known = [one for model in models for one in files_named(model, _folder(targets.get(model)))]
     outputs = [File("the output", target) for target in targets.values()]
-    read = list(inputs_of(inputs))
-    separate(written, [*known, *outputs, *read])
-    for output in outputs:
-        separate([output], read)
+    separate(written, [*known, *outputs, *inputs_of(inputs)])
 
 
 def _folder(target: Path | None) -> Path | None:
@@ -656,12 +654,15 @@ def _outputs(
         except OSError as error:
             raise UsageError(f"{output_dir}: cannot be made: {error.strerror or error}") from None
     found: dict[Path, Path] = {}
+    places: set[str] = set()  # a link is written through
     for model in models:
         target = output or (
             output_dir / model.name if output_dir else model.with_name(f"{model.stem}.fixed.onnx")
         )
-        if target in found.values() and not in_place:
+        place = os.path.realpath(target)
+        if place in places and not in_place:
             raise UsageError(f"two models would be written to {target}")
+        places.add(place)
         found[model] = target
     for model, target in found.items() if not in_place else ():
         for other in models:

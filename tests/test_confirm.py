@@ -521,6 +521,14 @@ def test_a_warning_that_a_rule_gives_as_well_is_listed_once(
     assert [item.code for item in without] == ["TRT003"] * len(said), "nobody else says it"
 
 
+def test_a_warning_inside_the_node_of_a_finding_is_listed() -> None:
+    inner = issue(WARNING, "y.then_branch / p", around="y", severity="warning")
+    result = confirm.together(
+        [finding("INT005", severity="info")], replace(ACCEPTED, warnings=(inner,)), RULES, RULES, []
+    )
+    assert [(item.code, bool(item.confirmed)) for item in result] == [("INT005", True), ("TRT003", False)]
+
+
 def test_what_tensorrt_refuses_is_listed_beside_the_rule_that_knows_it() -> None:
     result = confirm.together([finding("INT006")], refused(issue(INT32)), RULES, RULES, [])
     assert [(item.code, bool(item.confirmed)) for item in result] == [("INT006", True), ("TRT001", False)]

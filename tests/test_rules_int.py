@@ -636,8 +636,8 @@ def test_severity_depends_on_the_target(code: str, target: str, severity: str) -
 def test_interface_messages() -> None:
     model = text("g (int64[N] x) => (int64[N] y) { y = Neg(x) }")
     assert [f.match.message for f in findings(rule("INT005"), model)] == [
-        "Make sure input x has Int64 binding.",
-        "Make sure output y has Int64 binding.",
+        "int64 input x is an int64 binding: 8 bytes a number, not 4",
+        "int64 output y is an int64 binding: 8 bytes a number, not 4",
     ]
 
 

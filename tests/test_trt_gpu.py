@@ -360,8 +360,8 @@ def save(path: Path, text: str, **tricks: Any) -> Path:
 def request(folder: Path, worker: Worker, original: str, fixed: str, **more: Any) -> Request:
     paths = [save(folder / "original.onnx", original)]
     paths.append(paths[0] if fixed == original else save(folder / "fixed.onnx", fixed))
-    given = more.pop("given", None)
-    return Request(paths[0], paths[1], signature(paths[0]), worker, True, 0, {}, {}, given, **more)
+    given, shapes = more.pop("given", None), more.pop("shapes", {})
+    return Request(paths[0], paths[1], signature(paths[0]), worker, True, 0, {}, shapes, given, **more)
 
 
 @dataclass
@@ -789,6 +789,12 @@ def test_a_profile_that_does_not_fit_is_made_smaller(rung: Rung) -> None:
     result = rung(RELU, RELU_CAST)
     assert result.status == "skipped"
     assert "builds no engine of the fixed model: kOPT values" in result.reason
+
+
+def test_sizes_that_the_user_fixed_are_not_derived(rung: Rung) -> None:
+    rung.unfit = 2
+    assert rung(RELU, RELU_CAST, shapes={"N": 5}).status == "passed"
+    assert rung.asked[2] == ("original", (Profile({"x": ((5, 2),) * 3}, symbols={"N": (5, 5, 5)}),))
 
 
 def test_another_refusal_is_not_tried_again(rung: Rung) -> None:

@@ -277,9 +277,9 @@ def copy_external(proto: ModelProto, source: Path, destination: Path) -> list[Pa
         return made
     try:
         for location in external_files(proto):
-            old, new = source / location, regular.destination(destination / location)
-            if new.exists():
-                if not _same_bytes(old, new):
+            old, new = source / location, destination / location
+            if os.path.lexists(new):
+                if not new.is_file() or not _same_bytes(old, new):
                     raise OnnxfixError(
                         f"{new}: another file has the name of the model's external data; move it"
                     )

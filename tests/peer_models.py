@@ -353,7 +353,7 @@ peer(
     feeds=({"x": ramp(2, 3)},),
     wrong=(("c = {0}", "c = {1}"),),
     fault="values",
-    bait="CST RSH",
+    bait="CST CTL",
 )
 NESTED = """g (float[2,3] x, bool k) => (float[2,3] y) <bool c = {1}> {
   inner = Neg(x)

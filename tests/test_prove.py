@@ -1,4 +1,5 @@
 """Proof and withdrawal: wrong fixes are found, named and undone; right ones stand; nothing unproven is written."""
+# Long because: one toy rule after the other, and what becomes of each by every way through the prover.
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 TensorRT is asked where it is installed; no engine is executed. Values are ONNX Runtime's, without optimisations.
 """
+# Long because: its models hold subgraphs, each of which takes a screen of text.
 
 from __future__ import annotations
 

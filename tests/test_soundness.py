@@ -526,11 +526,11 @@ class Session:
 
 def reference(model: ModelProto, feed: dict[str, Any]) -> list[Any] | str:
     """Outputs of ONNX's reference evaluator, or what went wrong."""
-    from onnx.reference import ReferenceEvaluator
+    from onnxfix.backends.reference import evaluator
 
     try:
         with np.errstate(all="ignore"):
-            outputs: list[Any] = ReferenceEvaluator(model).run(None, feed)
+            outputs: list[Any] = evaluator(model).run(None, feed)
     except Exception as error:
         return str(error)
     return outputs

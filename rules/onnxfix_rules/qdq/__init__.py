@@ -1,0 +1,1 @@
+"""QDQ: quantisation."""

@@ -1,0 +1,327 @@
+"""What the quantisation rules share: a QuantizeLinear or DequantizeLinear read as a whole, and one fix over many nodes.
+
+ONNX's own operators and those that ONNX Runtime writes under ``com.microsoft`` mean the same; TensorRT's parser looks
+at the operator's name alone (measured with TensorRT-RTX 1.7.1), so the rules look at both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+from onnx import NodeProto, TensorProto, ValueInfoProto
+
+from onnxfix.dtypes import INTEGERS, name_of
+from onnxfix.edits import AddNode, Draft, Edit, RemoveNode, ReplaceUses, SetValueInfo
+from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.rule import Severity
+from onnxfix.targets import DEFAULT, Target
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+MS = "com.microsoft"
+QUANTIZE = ("QuantizeLinear", f"{MS}::QuantizeLinear")
+DEQUANTIZE = ("DequantizeLinear", f"{MS}::DequantizeLinear")
+
+FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
+"""Types that quantisation starts from and ends in."""
+
+WEIGHT_LIMIT = 256 << 20
+"""Bytes of a constant that is stored in another form."""
+
+U8, I8, U4, I4 = TensorProto.UINT8, TensorProto.INT8, TensorProto.UINT4, TensorProto.INT4
+U2, I2 = 25, 26  # older onnx packages have no name for them
+
+
+class Unable(Exception):
+    """A fix cannot be written: a size or a type that it takes is unknown."""
+
+
+def target_of(model: Model) -> Target:
+    """The target that the model is meant for."""
+    target: Target | None = model.target
+    return DEFAULT if target is None else target
+
+
+def severity_of(model: Model) -> Severity:
+    """Of what was measured with TensorRT-RTX alone, and not with the older parsers."""
+    return Severity.ERROR if target_of(model).types_measured else Severity.WARNING
+
+
+def is_op(node: Node, op_type: str) -> bool:
+    """Whether this is that quantisation operator of ONNX's or Microsoft's domain, and no local function."""
+    if node.op_type != op_type or node.domain not in ("", MS):
+        return False
+    return (node.domain, op_type) not in node.model.function_names
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A QuantizeLinear or DequantizeLinear whose quantised type is known.
+
+    ``zeros`` are the zero points as stored (0 where there is no such input), None where they are not constant;
+    ``scales`` likewise. ``kind`` is ``"tensor"``, ``"axis"`` or ``"block"`` by what one scale is for, ``""`` where
+    that is unknown. ``precision`` is the type of the division (Q) or product (DQ), 0 where it is unknown or no float,
+    ``result`` the type of a DQ's output.
+    """
+
+    node: Node
+    data: Value
+    scale: Value
+    zero: Value | None
+    quantises: bool
+    elem: int
+    axis: int
+    block: int
+    kind: str
+    precision: int
+    result: int
+    zeros: Array | None = field(compare=False)
+    scales: Array | None = field(compare=False)
+
+    @property
+    def low(self) -> int:
+        return INTEGERS[self.elem].low
+
+    @property
+    def high(self) -> int:
+        return INTEGERS[self.elem].high
+
+    @property
+    def point(self) -> int | None:
+        """The zero point where all of them are equal, else None."""
+        if self.zeros is None or not self.zeros.size:
+            return None
+        found = self.zeros.reshape(-1).astype(np.int64)
+        return int(found[0]) if (found == found[0]).all() else None
+
+    @property
+    def inner(self) -> Value | None:
+        """The quantised tensor."""
+        return self.node.output(0) if self.quantises else self.data
+
+
+def read(node: Node, model: Model) -> Linear | None:
+    """The node as a ``Linear``; None where it is none, lacks inputs, or its quantised type is unknown or no integer.
+
+    Raises:
+        UnknownAttribute: it depends on an attribute of the surrounding function.
+    """
+    quantises = is_op(node, "QuantizeLinear")
+    if not quantises and not is_op(node, "DequantizeLinear"):
+        return None
+    data, scale, zero = node.input(0), node.input(1), node.input(2)
+    if data is None or scale is None or node.output(0) is None:
+        return None
+    later = (
+        node.opset if node.domain == "" else 19
+    )  # Microsoft's have an axis and half precision, nothing newer
+    elem = _quantised_type(node, model, quantises, data, zero, later)
+    if elem not in INTEGERS or elem == TensorProto.BOOL:
+        return None
+    axis = int(node.attr("axis", 1)) if later >= 13 else 1
+    block = int(node.attr("block_size", 0)) if later >= 21 else 0
+    precision, result = _types(node, model, quantises, scale, later)
+    zeros = np.zeros((), dtype=np.int64) if zero is None else zero.constant()
+    return Linear(
+        node, data, scale, zero, quantises, elem, axis, block, _kind(scale, model, block),
+        precision, result, zeros, scale.constant(WEIGHT_LIMIT),
+    )  # fmt: skip
+
+
+def _quantised_type(
+    node: Node, model: Model, quantises: bool, data: Value, zero: Value | None, opset: int
+) -> int | None:
+    if not quantises:
+        return model.shapes.elem_type(data)
+    if zero is not None:
+        return model.shapes.elem_type(zero)
+    named = int(node.attr("output_dtype", 0)) if opset >= 21 else 0
+    return named or U8
+
+
+def _types(node: Node, model: Model, quantises: bool, scale: Value, opset: int) -> tuple[int, int]:
+    """(precision, result): ONNX, QuantizeLinear ("precision") and DequantizeLinear ("output_dtype")."""
+    of_scale = TensorProto.FLOAT if opset < 19 else model.shapes.elem_type(scale) or 0
+    if quantises:
+        precision = int(node.attr("precision", 0)) if opset >= 23 else 0
+        precision = precision or of_scale
+        return (precision if precision in FLOATS else 0), 0
+    result = int(node.attr("output_dtype", 0)) if opset >= 23 else 0
+    result = result or of_scale
+    if result not in FLOATS or of_scale not in FLOATS:
+        return 0, 0
+    # onnx.reference and ONNX Runtime multiply in float32 and round once.
+    return (result if result == of_scale else TensorProto.FLOAT), result
+
+
+def _kind(scale: Value, model: Model, block: int) -> str:
+    shape = model.shapes.static_shape(scale)
+    rank = model.shapes.rank(scale)
+    if shape is not None and all(size == 1 for size in shape):
+        return "tensor"
+    if block > 0:
+        return "block"
+    return "axis" if rank == 1 else ""
+
+
+def spread(array: Array, linear: Linear, rank: int | None, dims: Sequence[int | None] | None) -> Array | None:
+    """Scales or zero points in a shape that broadcasts with the data; None where that takes an unknown size.
+
+    ``rank`` and ``dims`` are those of the data, as far as they are known.
+    """
+    if array.size == 1:
+        return array.reshape(())
+    if linear.kind == "axis" and array.ndim == 1:
+        if rank is None:
+            return array if linear.axis == -1 else None
+        if not -rank <= linear.axis < rank:
+            return None
+        shape = [1] * rank
+        shape[linear.axis] = array.size
+        return array.reshape(shape)
+    if linear.kind == "block" and dims is not None and array.ndim == len(dims):
+        if not -array.ndim <= linear.axis < array.ndim:
+            return None
+        axis = linear.axis % array.ndim
+        size = dims[axis]
+        if size is None or -(-size // linear.block) != array.shape[axis]:
+            return None
+        repeated = np.repeat(array, linear.block, axis)
+        return np.take(repeated, np.arange(size), axis)
+    return None
+
+
+def sizes(value: Value, model: Model) -> list[int | None] | None:
+    """The dimensions, None for each that is not static; None where the rank is unknown."""
+    shape = model.shapes.shape(value)
+    return None if shape is None else [dim.value for dim in shape]
+
+
+def offsets(linear: Linear, weights: Array) -> Array | None:
+    """``weights - zero point`` as int64, for constant weights; None where the zero points are unknown or do not fit."""
+    if linear.zeros is None:
+        return None
+    zeros = spread(linear.zeros, linear, weights.ndim, list(weights.shape))
+    if zeros is None:
+        return None
+    found = weights.astype(np.int64) - zeros.astype(np.int64)
+    return found if found.shape == weights.shape else None
+
+
+def dequantised(linear: Linear, weights: Array) -> Array | None:
+    """What a DequantizeLinear makes of constant weights, bit for bit; None where something is unknown.
+
+    Offsets of up to 17 bits are exact in float32; those of int32 are rounded to it first, as ONNX Runtime and
+    onnx.reference do. The product is taken in float32 and rounded to the result's type.
+    """
+    shifted = offsets(linear, weights)
+    if shifted is None or linear.scales is None or linear.result == 0:
+        return None
+    scales = spread(linear.scales, linear, weights.ndim, list(weights.shape))
+    if scales is None:
+        return None
+    with np.errstate(all="ignore"):
+        product = shifted.astype(np.float32) * scales.astype(np.float32)
+        found: Array = product.astype(numpy_type(linear.result))
+    return found if found.shape == weights.shape else None
+
+
+def numpy_type(elem: int) -> np.dtype[Any]:
+    """The numpy (or ml_dtypes) type of an ONNX element type."""
+    from onnx import helper
+
+    return np.dtype(helper.tensor_dtype_to_np_dtype(elem))
+
+
+def scope_opset(node: Node) -> int:
+    """Version of ONNX's own operators where the node stands."""
+    return node.scope.opset("")
+
+
+@dataclass
+class Workshop:
+    """The edits of one fix that changes several nodes; constants are shared among them."""
+
+    edits: list[Edit] = field(default_factory=list)
+    _names: set[str] = field(default_factory=set)
+    _constants: dict[tuple[object, ...], str] = field(default_factory=dict)
+
+    def at(self, node: Node) -> Draft:
+        """A draft that puts new nodes before ``node``, into the common list of edits."""
+        return Draft(node, self.edits, self._names)
+
+    def constant(self, node: Node, array: Array, hint: str = "const") -> str:
+        """A constant that ``node`` can read."""
+        draft = self.at(node)
+        # In functions and old files constants are nodes, which stand before one reader only.
+        shared = node.scope.model.ir_version >= 4 and node.scope.kind != "function"
+        place = id(node.scope) if shared and node.scope.parent is None else id(node)
+        key = (place, array.dtype.str, array.dtype.name, array.shape, array.tobytes())
+        if key not in self._constants:
+            self._constants[key] = draft.constant(array, hint)
+        return self._constants[key]
+
+    def retype(self, value: Value, elem: int) -> None:
+        """Let the declared type of an inner value, if there is one, say ``elem``."""
+        declared = value.scope.declared_types().get(value.name)
+        if declared is None or not declared.HasField("tensor_type"):
+            return
+        info = ValueInfoProto(name=value.name)
+        info.type.CopyFrom(declared)
+        info.type.tensor_type.elem_type = elem
+        self.edits.append(SetValueInfo(value.scope, value.name, info))
+
+    def put(self, node: Node, name: str) -> None:
+        """Let ``name`` stand for the single output of ``node``, which goes."""
+        output = node.output(0)
+        assert output is not None
+        if output.replaceable:
+            self.edits.append(ReplaceUses(output, name))
+            self.edits.append(RemoveNode(node))
+        else:
+            self.edits.append(RemoveNode(node))
+            self.at(node).add("Identity", [name], output=output.name)
+
+    def like(
+        self,
+        node: Node,
+        op_type: str,
+        inputs: Sequence[Value | str | None],
+        *,
+        domain: str = "",
+        without: Sequence[str] = (),
+        before: Node | None = None,
+    ) -> str:
+        """A node with the attributes of ``node``, but for those of the names ``without``, and one output.
+
+        It stands before ``before``, by default before ``node`` itself.
+        """
+        name = self.at(node).name(op_type.lower())
+        proto = NodeProto(op_type=op_type, output=[name], domain=domain)
+        proto.input.extend(v.name if isinstance(v, Value) else (v or "") for v in inputs)
+        proto.attribute.extend(a for a in node.proto.attribute if a.name not in without)
+        place = before or node
+        self.edits.append(AddNode(place.scope, proto, place))
+        return name
+
+    def cast(self, node: Node, name: str, elem: int, hint: str = "cast") -> str:
+        """``name`` as another type, before ``node``."""
+        return self.at(node).add("Cast", [name], hint=hint, to=elem)
+
+
+def described(linear: Linear) -> str:
+    """``uint8 with zero point 128``, for messages."""
+    if linear.zero is None:
+        return f"{name_of(linear.elem)} without a zero point"
+    point = linear.point
+    if point is not None:
+        return f"{name_of(linear.elem)} with zero point {point}"
+    if linear.zeros is None:
+        return f"{name_of(linear.elem)} with a zero point that is not constant"
+    found = linear.zeros.reshape(-1).astype(np.int64)
+    if not found.size:
+        return f"{name_of(linear.elem)} with no zero points"
+    return f"{name_of(linear.elem)} with zero points from {found.min()} to {found.max()}"

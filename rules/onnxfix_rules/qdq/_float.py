@@ -1,0 +1,338 @@
+"""Write a region of quantised tensors in floats that hold the same integers ("fake quantisation").
+
+Bit for bit what ONNX Runtime and onnx.reference compute, with two exceptions: NaN stays NaN, where they quantise it
+to some integer, and numbers beyond 2**31 scales, where onnx.reference overflows, and ONNX Runtime in 4 bits.
+``round(x / scale) + 0.0`` is not idle: ONNX's integers have no -0.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxfix.dtypes import INTEGERS
+from onnxfix.edits import Edit, RemoveNode
+from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.rule import Safety
+
+from ._common import (
+    FLOATS,
+    WEIGHT_LIMIT,
+    Array,
+    Linear,
+    Unable,
+    Workshop,
+    numpy_type,
+    scope_opset,
+    sizes,
+    spread,
+)
+from ._dynamic import dynamic
+from ._products import product, requantises
+from ._region import Region, moved
+
+F32, F16, BF16 = FLOATS
+
+
+def in_floats(region: Region, model: Model) -> tuple[tuple[Edit, ...], Safety] | None:
+    """The edits and their safety, or None where it cannot be done.
+
+    EXACT where every value comes as an integer, from outside or from a constant; NUMERIC where floats are quantised.
+
+    Raises:
+        UnknownAttribute: it depends on an attribute of the surrounding function.
+    """
+    if region.problem:
+        return None
+    try:
+        writer = Writer(region, model)
+        return writer.run()
+    except Unable:
+        return None
+
+
+class Writer:
+    def __init__(self, region: Region, model: Model) -> None:
+        self.region, self.model = region, model
+        self.shop = Workshop()
+        self.names: dict[int, str] = {}
+        self.sources = {id(value) for value in region.sources}
+        self.carrier = self._carrier()
+        self.safety = Safety.NUMERIC if self._quantises() else Safety.EXACT
+
+    def _quantises(self) -> bool:
+        region = self.region
+        return bool(
+            region.quantizers
+            or region.dynamic
+            or region.entries
+            or any(requantises(node) for node in region.products)
+        )
+
+    def _carrier(self) -> int:
+        """The float type that holds the integers between the nodes.
+
+        That of the surrounding floats where it holds all of them (8 bits), float32 otherwise.
+        """
+        region = self.region
+        linears = (*region.quantizers, *region.dequantizers)
+        kinds = {linear.precision for linear in linears}
+        narrow = all(linear.low >= -128 and linear.high <= 255 for linear in linears)
+        others = (region.products, region.dynamic, region.entries, region.casts)
+        if len(kinds) != 1 or not narrow or any(others):
+            return F32
+        (kind,) = kinds
+        rounds = all(scope_opset(linear.node) >= 22 for linear in linears)  # Round of bfloat16
+        return F32 if kind == BF16 and not rounds else kind
+
+    def run(self) -> tuple[tuple[Edit, ...], Safety]:
+        write = self._writers()
+        for node in self._ordered(list(write)):
+            write[node]()
+        return tuple(self.shop.edits), self.safety
+
+    def _writers(self) -> dict[Node, Callable[[], None]]:
+        """How each node of the region is written."""
+        region = self.region
+        found: dict[Node, Callable[[], None]] = {}
+        for linear in region.quantizers:
+            found[linear.node] = partial(self.quantize, linear)
+        for linear in region.dequantizers:
+            found[linear.node] = partial(self.dequantize, linear)
+        found.update({node: partial(self.dynamic, node) for node in region.dynamic})
+        found.update({node: partial(self.enter, node) for node in region.entries})
+        found.update({node: partial(self.move, node) for node in region.moves})
+        found.update({node: partial(product, self, node) for node in region.products})
+        found.update({node: partial(self.follow, node) for node in (*region.casts, *region.shapes)})
+        return found
+
+    def _ordered(self, nodes: list[Node]) -> list[Node]:
+        """Producers before their readers: a new name must be there before it is read."""
+        made = {id(value): node for node in nodes for value in node.outputs if value is not None}
+        inputs = {
+            node: [made[id(v)] for v in node.inputs if v is not None and id(v) in made] for node in nodes
+        }
+        order: dict[Node, None] = {}
+        stack = [iter(nodes)]
+        open_nodes: list[Node] = []
+        while stack:
+            node = next((n for n in stack[-1] if n not in order and n not in open_nodes), None)
+            if node is not None:
+                open_nodes.append(node)
+                stack.append(iter(inputs[node]))
+                continue
+            stack.pop()
+            if open_nodes:
+                order[open_nodes.pop()] = None
+        return list(order)
+
+    # -- quantised values as floats
+
+    def read(self, value: Value, node: Node, elem: int = 0) -> str:
+        """The name of a quantised value's float form as ``node`` may read it, in type ``elem`` (the carrier's)."""
+        elem = elem or self.carrier
+        array = value.constant(WEIGHT_LIMIT) if value.is_constant else None
+        if array is not None:
+            return self.shop.constant(node, array.astype(np.int64).astype(numpy_type(elem)), "integers")
+        if value.is_constant:
+            raise Unable
+        name = self.names.get(id(value), value.name)
+        if id(value) in self.sources:
+            return self.shop.cast(node, name, elem, "integers")
+        return name if elem == self.carrier else self.shop.cast(node, name, elem)
+
+    def move(self, node: Node) -> None:
+        """The node itself, on floats; a second one of its kind where its output has to keep its name and type."""
+        if any(output is not None and output.is_output for output in node.outputs):
+            self.replaced(node)
+            return
+        draft = self.shop.at(node)
+        for index in moved(node):
+            data = node.input(index)
+            if data is not None:
+                draft.set_input(node, index, self.read(data, node))
+        for output in node.outputs:
+            if output is not None:
+                self.shop.retype(output, self.carrier)
+
+    def replaced(self, node: Node) -> None:
+        output = node.output(0)
+        elem = None if output is None else self.model.shapes.elem_type(output)
+        if len(node.outputs) != 1 or elem is None:
+            raise Unable
+        inputs: list[Value | str | None] = list(node.inputs)
+        for index in moved(node):
+            data = node.input(index)
+            inputs[index] = None if data is None else self.read(data, node)
+        self.shop.edits.append(RemoveNode(node))
+        name = self.shop.like(node, node.op_type, inputs)
+        self.publish(node, output, name, elem)
+
+    def publish(self, node: Node, value: Value | None, name: str, elem: int) -> None:
+        """``name`` is the float form of ``value``, which a graph output still wants as integers."""
+        if value is None:
+            return
+        self.names[id(value)] = name
+        if value.is_output:
+            self.shop.at(node).add("Cast", [name], output=value.name, to=elem)
+
+    # -- nodes
+
+    def follow(self, node: Node) -> None:
+        """A node that takes the integers as they are: the same in floats."""
+        data = node.input(0)
+        assert data is not None
+        self.shop.at(node).set_input(node, 0, self.read(data, node))
+
+    def quantize(self, linear: Linear) -> None:
+        """``Clip(Round(x / scale) + zero point, least, largest)``."""
+        node, kind = linear.node, linear.precision
+        draft = self.shop.at(node)
+        self.shop.edits.append(RemoveNode(node))
+        found = self.model.shapes.elem_type(linear.data)
+        if kind == 0 or found is None or (found not in FLOATS and found != TensorProto.INT32):
+            raise Unable
+        data = linear.data.name if found == kind else self.shop.cast(node, linear.data.name, kind)
+        ratio = draft.add("Div", [data, self.scale(linear, kind)])
+        if kind != self.carrier:
+            ratio = self.shop.cast(node, ratio, self.carrier)
+        number = draft.add("Add", [rounded(self.shop, node, ratio), self.zero(linear)])
+        name = self.clip(node, number, linear.elem)
+        self.publish(node, node.output(0), name, linear.elem)
+
+    def clip(self, node: Node, name: str, elem: int) -> str:
+        """``name`` between the least and the largest number of an integer type."""
+        if scope_opset(node) < 11:
+            low, high = float(INTEGERS[elem].low), float(INTEGERS[elem].high)
+            return self.shop.at(node).add("Clip", [name], hint="quantized", min=low, max=high)
+        kind = numpy_type(self.carrier)
+        ends = [np.array(end, dtype=kind) for end in (INTEGERS[elem].low, INTEGERS[elem].high)]
+        bounds = [self.shop.constant(node, end, "end") for end in ends]
+        return self.shop.at(node).add("Clip", [name, *bounds], hint="quantized")
+
+    def dequantize(self, linear: Linear) -> None:
+        """``(q - zero point) * scale``."""
+        node, kind = linear.node, linear.precision
+        output = node.output(0)
+        if kind == 0 or output is None:
+            raise Unable
+        draft = self.shop.at(node)
+        name = self.read(linear.data, node)
+        if linear.point != 0:
+            name = draft.add("Sub", [name, self.zero(linear)])
+        if kind != self.carrier:
+            name = self.shop.cast(node, name, kind)
+        scale = self.scale(linear, kind)
+        self.shop.edits.append(RemoveNode(node))
+        if linear.result == kind:
+            draft.add("Mul", [name, scale], output=output.name)
+        else:
+            draft.add("Cast", [draft.add("Mul", [name, scale])], output=output.name, to=linear.result)
+
+    def enter(self, node: Node) -> None:
+        """A Cast of integers that are floats already; but -0.0 becomes 0.0."""
+        source, output = node.input(0), node.output(0)
+        found = None if source is None else self.model.shapes.elem_type(source)
+        elem = None if output is None else self.model.shapes.elem_type(output)
+        if source is None or output is None or elem is None or found not in FLOATS:
+            raise Unable
+        self.shop.edits.append(RemoveNode(node))
+        name = source.name if found == self.carrier else self.shop.cast(node, source.name, self.carrier)
+        zero = self.shop.constant(node, np.zeros((), dtype=numpy_type(self.carrier)), "zero")
+        self.publish(node, output, self.shop.at(node).add("Add", [name, zero]), elem)
+
+    def dynamic(self, node: Node) -> None:
+        """DynamicQuantizeLinear by its definition."""
+        self.shop.edits.append(RemoveNode(node))
+        quantised, zero = dynamic(self.shop, node)
+        self.publish(node, node.output(0), quantised, TensorProto.UINT8)
+        self.publish(node, node.output(2), zero, TensorProto.UINT8)
+
+    # -- operands
+
+    def scale(self, linear: Linear, kind: int) -> str:
+        return self.operand(linear, linear.scale, linear.scales, kind)
+
+    def zero(self, linear: Linear) -> str:
+        """The zero point in the carrier's type; where it is computed, that is its float form."""
+        if linear.zeros is not None:
+            return self.constant_operand(linear, linear.zeros.astype(np.int64), self.carrier)
+        assert linear.zero is not None
+        return self.placed(linear, self.read(linear.zero, linear.node), linear.zero)
+
+    def operand(self, linear: Linear, value: Value, array: Array | None, kind: int) -> str:
+        if array is not None:
+            return self.constant_operand(linear, array, kind)
+        if value.is_constant:
+            raise Unable
+        found = self.model.shapes.elem_type(value)
+        if found not in FLOATS:
+            raise Unable
+        name = value.name if found == kind else self.shop.cast(linear.node, value.name, kind)
+        return self.placed(linear, name, value)
+
+    def constant_operand(self, linear: Linear, array: Array, kind: int) -> str:
+        found = spread(array, linear, self.model.shapes.rank(linear.data), sizes(linear.data, self.model))
+        if found is None:
+            raise Unable
+        return self.shop.constant(linear.node, found.astype(numpy_type(kind)), "parameter")
+
+    def placed(self, linear: Linear, name: str, value: Value) -> str:
+        """A scale or zero point of run time, with dimensions of 1 behind it up to the data's rank."""
+        rank, own = self.model.shapes.rank(linear.data), self.model.shapes.rank(value)
+        if linear.kind == "block":
+            return self.repeated(linear, name, value)
+        if own == 0:
+            return name
+        if own != 1 or rank is None or not -rank <= linear.axis < rank:
+            raise Unable
+        # A vector of one element is for the whole tensor, and broadcasts from anywhere.
+        behind = 0 if linear.kind == "tensor" else rank - 1 - linear.axis % rank
+        return behind_ones(self.shop, linear.node, name, behind)
+
+    def repeated(self, linear: Linear, name: str, value: Value) -> str:
+        """A parameter for each block, repeated to one for each element along the axis."""
+        dims, own = sizes(linear.data, self.model), self.model.shapes.rank(value)
+        if dims is None or own != len(dims) or not -own <= linear.axis < own:
+            raise Unable
+        size = dims[linear.axis]
+        if size is None:
+            raise Unable
+        blocks = self.shop.constant(linear.node, np.arange(size, dtype=np.int64) // linear.block, "blocks")
+        return self.shop.at(linear.node).add("Gather", [name, blocks], axis=linear.axis)
+
+
+def rounded(shop: Workshop, node: Node, name: str) -> str:
+    """``name`` rounded to integers, halves to the even one."""
+    draft = shop.at(node)
+    if scope_opset(node) >= 11:
+        return draft.add("Round", [name])
+
+    def number(value: float) -> str:
+        return shop.constant(node, np.array(value, dtype=np.float32), "number")
+
+    # Opset 10, where everything is float32. The part above the integer below, which is exact from 0.5 on, decides; of
+    # halves the odd integer's goes up. Beside an odd integer floats are at least 2**-23 apart, so that 2**-26 moves
+    # nothing but a half.
+    below = draft.add("Floor", [name])
+    part = draft.add("Sub", [draft.add("Sub", [name, below]), number(0.5)])
+    half = draft.add("Floor", [draft.add("Mul", [below, number(0.5)])])
+    odd = draft.add("Sub", [below, draft.add("Mul", [half, number(2.0)])])
+    part = draft.add("Add", [part, draft.add("Mul", [odd, number(2.0**-26)])])
+    up = draft.add("Cast", [draft.add("Greater", [part, number(0.0)])], to=TensorProto.FLOAT)
+    return draft.add("Add", [below, up])
+
+
+def behind_ones(shop: Workshop, node: Node, name: str, count: int) -> str:
+    """A vector with ``count`` dimensions of 1 appended."""
+    if not count:
+        return name
+    axes: Sequence[int] = range(1, count + 1)
+    if scope_opset(node) >= 13:
+        return shop.at(node).add(
+            "Unsqueeze", [name, shop.constant(node, np.array(axes, dtype=np.int64), "axes")]
+        )
+    return shop.at(node).add("Unsqueeze", [name], axes=list(axes))

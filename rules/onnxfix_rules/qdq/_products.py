@@ -1,0 +1,268 @@
+"""Products of integers, as products of floats that hold the integers.
+
+MatMulInteger and ConvInteger give int32; QLinearMatMul and QLinearConv scale and quantise the sums again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxfix.dtypes import INTEGERS
+from onnxfix.edits import RemoveNode
+from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.rule import Safety
+
+from ._common import WEIGHT_LIMIT, Array, Unable
+
+if TYPE_CHECKING:
+    from ._float import Writer
+
+F32 = TensorProto.FLOAT
+LIMIT = 2**24
+"""Up to here float32 holds every integer."""
+
+FACTORS = {
+    "MatMulInteger": ((0, 2), (1, 3)),
+    "ConvInteger": ((0, 2), (1, 3)),
+    "QLinearMatMul": ((0, 2), (3, 5)),
+    "QLinearConv": ((0, 2), (3, 5)),
+}
+"""Indices of (data, zero point) of both factors."""
+
+
+def convolves(node: Node) -> bool:
+    return node.op_type.endswith(("ConvInteger", "LinearConv"))
+
+
+def requantises(node: Node) -> bool:
+    return node.op_type.startswith("QLinear")
+
+
+def quantised_inputs(node: Node) -> list[Value]:
+    """Data and zero points of both factors, as far as they are given."""
+    found = [node.input(index) for pair in FACTORS[node.op_type] for index in pair]
+    return [value for value in found if value is not None]
+
+
+def product(writer: Writer, node: Node) -> None:
+    """Write ``Cast(MatMul(a - zero point, b - zero point))``, Conv likewise, or what scales and quantises it again.
+
+    Raises:
+        Unable: a zero point's or scale's shape is unknown.
+    """
+    output = node.output(0)
+    if output is None or any(node.input(pair[0]) is None for pair in FACTORS[node.op_type]):
+        raise Unable
+    draft = writer.shop.at(node)
+    names = [_factor(writer, node, which) for which in (0, 1)]
+    if node.op_type == "QLinearConv" and node.input(8) is not None:
+        names.append(_bias(writer, node))
+    found = writer.shop.like(node, "Conv" if convolves(node) else "MatMul", names)
+    writer.shop.edits.append(RemoveNode(node))
+    if requantises(node):
+        _requantised(writer, node, output, found)
+        return
+    draft.add("Cast", [found], output=output.name, to=TensorProto.INT32)
+    if not stays_exact(node, writer.model):
+        writer.safety = max(writer.safety, Safety.NUMERIC)
+
+
+def _factor(writer: Writer, node: Node, which: int) -> str:
+    """The data less its zero point, in float32."""
+    value, zero = (node.input(index) for index in FACTORS[node.op_type][which])
+    assert value is not None
+    whole = _shifted(node, which)
+    if whole is not None:
+        return writer.shop.constant(node, whole.astype(np.float32), "integers")
+    if writer.model.shapes.elem_type(value) not in (TensorProto.INT8, TensorProto.UINT8):
+        raise Unable
+    name = writer.read(value, node, F32)
+    if zero is None:
+        return name
+    array = zero.constant()
+    if array is None:
+        return writer.shop.at(node).add("Sub", [name, _computed_zero(writer, node, which, value, zero)])
+    if not array.size or not array.astype(np.int64).any():
+        return name
+    placed = _placed(node, which, array, writer.model.shapes.rank(value))
+    if placed is None:
+        raise Unable
+    subtrahend = writer.shop.constant(node, placed.astype(np.int64).astype(np.float32), "zero_point")
+    return writer.shop.at(node).add("Sub", [name, subtrahend])
+
+
+def _computed_zero(writer: Writer, node: Node, which: int, value: Value, zero: Value) -> str:
+    """A zero point of run time, where its shape shows what it is for."""
+    from ._float import behind_ones
+
+    shape, rank = writer.model.shapes.static_shape(zero), writer.model.shapes.rank(value)
+    if zero.is_constant or shape is None:
+        raise Unable
+    name = writer.read(zero, node, F32)
+    if shape in ((), (1,)):
+        return name
+    if len(shape) != 1 or rank is None or which == 0:
+        raise Unable
+    # One for each filter stands for the first axis, one for each column for the last.
+    return behind_ones(writer.shop, node, name, rank - 1) if convolves(node) else name
+
+
+def _placed(node: Node, which: int, array: Array, rank: int | None) -> Array | None:
+    """Constant zero points or scales of a factor in a shape that broadcasts with it.
+
+    For the filters of a convolution that is the first axis, for a product's rows and columns what the shape says.
+    """
+    if array.size == 1:
+        return array.reshape(())
+    if convolves(node):
+        if which == 0 or array.ndim != 1 or rank is None:
+            return None
+        return array.reshape([-1] + [1] * (rank - 1))
+    if rank is None or rank < 2 or array.ndim > rank:
+        return None
+    if which == 0 and array.ndim == 1:
+        return array.reshape(-1, 1)  # one for each row
+    return array
+
+
+def _shifted(node: Node, which: int) -> Array | None:
+    """``data - zero point`` where both are constant."""
+    value, zero = (node.input(index) for index in FACTORS[node.op_type][which])
+    array = None if value is None else value.constant(WEIGHT_LIMIT)
+    if array is None:
+        return None
+    if zero is None:
+        return array.astype(np.int64)
+    zeros = zero.constant()
+    placed = None if zeros is None else _placed(node, which, zeros, array.ndim)
+    if placed is None:
+        return None
+    found: Array = array.astype(np.int64) - placed.astype(np.int64)
+    return found if found.shape == array.shape else None
+
+
+# -- what QLinear operators do with the sums
+
+
+def _bias(writer: Writer, node: Node) -> str:
+    """The int32 bias, which is in steps of the sums already."""
+    bias = node.input(8)
+    assert bias is not None
+    array = bias.constant(WEIGHT_LIMIT)
+    if array is None:
+        if bias.is_constant:
+            raise Unable
+        return writer.shop.cast(node, bias.name, F32)
+    return writer.shop.constant(node, array.astype(np.float32), "bias")
+
+
+def _requantised(writer: Writer, node: Node, output: Value, sums: str) -> None:
+    """``Clip(Round(sums * (scale * scale / scale)) + zero point, least, largest)``."""
+    from ._float import rounded
+
+    zero = node.input(7)
+    elem = None if zero is None else writer.model.shapes.elem_type(zero)
+    if zero is None or elem not in (TensorProto.INT8, TensorProto.UINT8):
+        raise Unable
+    if writer.model.shapes.static_shape(zero) not in ((), (1,)):
+        raise Unable
+    draft = writer.shop.at(node)
+    steps = rounded(writer.shop, node, draft.add("Mul", [sums, _ratio(writer, node)]))
+    array = zero.constant()
+    if array is None:
+        shift = writer.read(zero, node)
+    else:
+        number = np.array(int(array.reshape(())), dtype=np.float32)
+        shift = writer.shop.constant(node, number, "zero_point")
+    writer.publish(node, output, writer.clip(node, draft.add("Add", [steps, shift]), elem), elem)
+
+
+def _ratio(writer: Writer, node: Node) -> str:
+    """``scale of a * scale of b / scale of y``, in the order in which ONNX Runtime multiplies."""
+    scales = [node.input(index) for index in (1, 4, 6)]
+    known = writer.model.shapes
+    if any(scale is None or known.elem_type(scale) != F32 for scale in scales):
+        raise Unable
+    arrays = [None if scale is None else scale.constant() for scale in scales]
+    ranks = [known.rank(value) if value is not None else None for value in (node.input(0), node.input(3))]
+    if all(array is not None for array in arrays):
+        placed = [
+            _placed(node, which, a, ranks[which]) for which, a in enumerate(arrays[:2]) if a is not None
+        ]
+        last = arrays[2]
+        if last is None or last.size != 1 or any(a is None for a in placed):
+            raise Unable
+        one, other = (a for a in placed if a is not None)
+        if convolves(node) and other.ndim:
+            other = other.reshape(other.shape[:-1])  # the filters' axis is the second of the result
+        with np.errstate(all="ignore"):
+            return writer.shop.constant(node, one * other / last.reshape(()), "ratio")
+    if any(scale is None or known.static_shape(scale) not in ((), (1,)) for scale in scales):
+        raise Unable
+    draft = writer.shop.at(node)
+    return draft.add("Div", [draft.add("Mul", scales[:2]), scales[2]])
+
+
+# -- whether float32 is enough
+
+
+def stays_exact(node: Node, model: Model) -> bool:
+    """Whether every sum that the product may take, in whatever order, stays below 2**24."""
+    arrays = [_shifted(node, which) for which in (0, 1)]
+    largest: Callable[[int], int] = lambda which: _largest(node, which, arrays[which], model)  # noqa: E731
+    for which in (1, 0):
+        sums = _sums(node, arrays[which], which)
+        if sums is not None:
+            return sums * largest(1 - which) < LIMIT
+    terms = _terms(node, model)
+    return terms is not None and terms * largest(0) * largest(1) < LIMIT
+
+
+def _sums(node: Node, weights: np.ndarray[Any, Any] | None, which: int) -> int | None:
+    """The largest sum of magnitudes that one result takes from constant weights."""
+    if weights is None or weights.ndim < 1 or (convolves(node) and which == 0):
+        return None
+    if not weights.size:
+        return 0
+    magnitudes = np.abs(weights)
+    if convolves(node):
+        return int(magnitudes.sum(axis=tuple(range(1, weights.ndim))).max())
+    axis = -1 if which == 0 or weights.ndim == 1 else -2
+    return int(magnitudes.sum(axis=axis).max())
+
+
+def _largest(node: Node, which: int, shifted: Array | None, model: Model) -> int:
+    """The largest magnitude of ``data - zero point``."""
+    if shifted is not None:
+        return int(np.abs(shifted).max()) if shifted.size else 0
+    value, zero = (node.input(index) for index in FACTORS[node.op_type][which])
+    elem = None if value is None else model.shapes.elem_type(value)
+    if elem not in INTEGERS:
+        return LIMIT
+    low, high = INTEGERS[elem].low, INTEGERS[elem].high
+    zeros = np.zeros(1, dtype=np.int64) if zero is None else zero.constant()
+    if zeros is None or not zeros.size:
+        return high - low
+    known = zeros.astype(np.int64)
+    return int(max(high - known.min(), known.max() - low))
+
+
+def _terms(node: Node, model: Model) -> int | None:
+    """How many products one result sums up, where that is static."""
+    left, right = (node.input(pair[0]) for pair in FACTORS[node.op_type])
+    if left is None or right is None:
+        return None
+    if convolves(node):
+        shape = model.shapes.static_shape(right)
+        return None if shape is None or len(shape) < 3 else int(np.prod(shape[1:], dtype=np.int64))
+    for value, axis in ((left, -1), (right, -2)):
+        dims = model.shapes.shape(value)
+        if dims:
+            size = dims[axis if len(dims) > 1 else -1].value
+            if size is not None:
+                return size
+    return None

@@ -1,0 +1,272 @@
+"""The quantised tensors that hang together, with every node that makes, moves or reads them.
+
+A quantised type cannot be changed at one node: what a QuantizeLinear makes, a Transpose moves and two
+DequantizeLinear read must change together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from onnx import TensorProto
+
+from onnxfix.dtypes import INTEGERS, holds_exactly
+from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.rule import Fix
+
+from ._common import Linear, is_op, read
+from ._products import FACTORS, quantised_inputs, requantises
+from ._range import integral
+
+LIMIT = 512
+"""Nodes and values of a region; what is larger is reported without a fix."""
+
+TOO_LARGE = f"it hangs together with more than {LIMIT} nodes and values"
+
+_MOVES: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(
+        ("Identity", "Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Split", "Gather",
+         "GatherElements", "GatherND", "Expand", "Tile", "DepthToSpace", "SpaceToDepth", "MaxPool"),
+        (0,),
+    ),
+    "Where": (1, 2),
+}  # fmt: skip
+"""Operators that put elements elsewhere and change none, with their data inputs. MaxPool picks some: it commutes
+with every shift, since padding takes no part in it."""
+
+NARROW = (TensorProto.INT8, TensorProto.UINT8)
+
+_PLAIN_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
+
+
+def same_from_float(elem: int | None, to: object) -> bool:
+    """Whether casting an integer of type ``elem`` to ``to`` gives the same when a float holds the integer.
+
+    Integers that do not fit wrap, floats that do not are undefined; strings would be spelt otherwise.
+    """
+    if elem is None or not isinstance(to, int):
+        return False
+    return to in _PLAIN_FLOATS or (to in INTEGERS and (to == TensorProto.BOOL or holds_exactly(to, elem)))
+
+
+def moved(node: Node) -> tuple[int, ...]:
+    """Indices of the inputs whose elements the node moves; empty where it is no such node."""
+    if not node.is_onnx:
+        return ()
+    if node.op_type == "Concat":
+        return tuple(range(len(node.inputs)))
+    if node.op_type == "MaxPool" and any(output is not None for output in node.outputs[1:]):
+        return ()
+    return _MOVES.get(node.op_type, ())
+
+
+@dataclass
+class Region:
+    """Quantised tensors between their sources and their readers.
+
+    ``values`` are made by nodes of the region; ``sources`` come from elsewhere (graph inputs, other operators) and
+    ``constants`` are fixed. ``entries`` are Casts from floats, ``casts`` those to other types. ``problem`` says why
+    the region cannot be changed as a whole, "" where it can.
+    """
+
+    values: list[Value] = field(default_factory=list)
+    sources: list[Value] = field(default_factory=list)
+    constants: list[Value] = field(default_factory=list)
+    quantizers: list[Linear] = field(default_factory=list)
+    dequantizers: list[Linear] = field(default_factory=list)
+    dynamic: list[Node] = field(default_factory=list)
+    moves: list[Node] = field(default_factory=list)
+    products: list[Node] = field(default_factory=list)
+    entries: list[Node] = field(default_factory=list)
+    casts: list[Node] = field(default_factory=list)
+    shapes: list[Node] = field(default_factory=list)
+    outputs: list[Value] = field(default_factory=list)
+    problem: str = ""
+    fixes: dict[str, Fix | None] = field(default_factory=dict)
+
+    @property
+    def reads(self) -> tuple[Node | Value, ...]:
+        """What a match about this region relies on."""
+        nodes = [linear.node for linear in (*self.quantizers, *self.dequantizers)]
+        nodes += [*self.entries, *self.dynamic, *self.moves, *self.products, *self.casts, *self.shapes]
+        beside = [
+            v for linear in (*self.quantizers, *self.dequantizers) for v in (linear.scale, linear.zero) if v
+        ]
+        return (*nodes, *self.values, *self.constants, *beside)
+
+
+def region_of(start: Iterable[Value | Node], model: Model) -> Region:
+    """The region around quantised values, or around nodes that read some.
+
+    Raises:
+        UnknownAttribute: it depends on an attribute of the surrounding function.
+    """
+    # What was found since the last change, by the ids of values and nodes: every member of a region asks for it. It is
+    # kept with the shapes, which an edit drops; a dictionary of its own would keep the model alive.
+    known: dict[int, Region] = vars(model.shapes).setdefault("_quantised_regions", {})
+    items = list(start)
+    for item in items:
+        if id(item) in known:
+            return known[id(item)]
+    walk = _Walk(model, known)
+    region = walk.run(items)
+    shared = {
+        id(value) for value in (*region.sources, *region.constants)
+    }  # other regions may read them as well
+    known.update(dict.fromkeys(walk.seen - shared, region))
+    return region
+
+
+class _Walk:
+    def __init__(self, model: Model, known: dict[int, Region]) -> None:
+        self.model = model
+        self.known = known
+        self.region = Region()
+        self.seen: set[int] = set()
+        self.pending: list[Value] = []
+        self.large = False
+
+    def run(self, start: Iterable[Value | Node]) -> Region:
+        for item in start:
+            if isinstance(item, Node):
+                self.reader(item, None)
+            else:
+                self.pending.append(item)
+        while self.pending and not self.large:
+            self.value(self.pending.pop())
+            if len(self.seen) + len(self.pending) > LIMIT:
+                self.large = True
+        if self.large:
+            self.region.problem = TOO_LARGE
+        return self.region
+
+    def fail(self, problem: str) -> None:
+        self.region.problem = self.region.problem or problem
+
+    def value(self, value: Value) -> None:
+        if id(value) in self.seen:
+            return
+        self.seen.add(id(value))
+        if id(value) in self.known:  # what hangs together is found as a whole, unless it is too large
+            self.large = True
+            return
+        if value.is_constant:
+            self.region.constants.append(value)
+            return
+        if value.producer is None or not self.producer(value.producer, value):
+            self.region.sources.append(value)
+            return
+        self.region.values.append(value)
+        if value.pinned:
+            self.fail(f"{value.name!r} is named outside of the nodes")
+        if value.is_output:
+            self.region.outputs.append(value)
+            if value.scope.parent is not None or value.scope.kind == "function":
+                self.fail(f"{value.name!r} leaves its subgraph or function")
+        if value.use_count > LIMIT:
+            self.large = True
+            return
+        for use in value.uses:
+            self.reader(use.node, use.index)
+
+    def producer(self, node: Node, value: Value) -> bool:
+        """Whether the node belongs to the region as the producer of ``value``."""
+        first = id(node) not in self.seen
+        if is_op(node, "QuantizeLinear"):
+            linear = read(node, self.model)
+            if linear is None:
+                return False
+            if first:
+                self.seen.add(id(node))
+                self.region.quantizers.append(linear)
+                self.zero(linear)
+            return True
+        if node.is_onnx and node.op_type == "DynamicQuantizeLinear":
+            if value.output_index == 1:
+                return False  # the scale is a float
+            if first:
+                self.seen.add(id(node))
+                self.region.dynamic.append(node)
+                self.pending.extend(v for v in (node.output(0), node.output(2)) if v is not None)
+            return True
+        if moved(node):
+            self.move(node)
+            return True
+        if node.is_onnx and node.op_type == "Cast":
+            return self.entry(node, value)
+        if node.is_onnx and node.op_type in FACTORS and requantises(node):
+            self.product(node)
+            return True
+        return False
+
+    def move(self, node: Node) -> None:
+        if id(node) in self.seen:
+            return
+        if len(node.inputs) + len(node.outputs) > LIMIT:
+            self.large = True
+            return
+        self.seen.add(id(node))
+        self.region.moves.append(node)
+        self.pending.extend(v for v in (node.input(i) for i in moved(node)) if v is not None)
+        self.pending.extend(v for v in node.outputs if v is not None)
+
+    def entry(self, node: Node, value: Value) -> bool:
+        """A Cast of floats that are integers of the quantised type already."""
+        source, elem = node.input(0), self.model.shapes.elem_type(value)
+        if source is None or elem not in NARROW or not integral(source, elem, self.model):
+            return False
+        if id(node) not in self.seen:
+            self.seen.add(id(node))
+            self.region.entries.append(node)
+        return True
+
+    def product(self, node: Node) -> None:
+        if id(node) in self.seen:
+            return
+        self.seen.add(id(node))
+        self.region.products.append(node)
+        self.pending.extend(quantised_inputs(node))
+        zero, output = node.input(7), node.output(0)
+        if requantises(node):
+            self.pending.extend(v for v in (zero, output) if v is not None)
+
+    def casts(self, node: Node) -> bool:
+        source = node.input(0)
+        elem = None if source is None else self.model.shapes.elem_type(source)
+        return same_from_float(elem, node.attr("to"))
+
+    def zero(self, linear: Linear) -> None:
+        """A zero point that a node of the region computes is one of its quantised values."""
+        if linear.zero is not None and linear.zeros is None:
+            self.pending.append(linear.zero)
+
+    def reader(self, node: Node, index: int | None) -> None:
+        """Take a node that reads a value of the region; ``index`` is None where it is the start."""
+        region = self.region
+        if index is not None and moved(node):
+            if index in moved(node):
+                self.move(node)
+            else:
+                self.fail(f"{node.place} reads it as an index")
+            return
+        if node.is_onnx and node.op_type in FACTORS:
+            self.product(node)
+            return
+        if id(node) in self.seen:
+            return
+        self.seen.add(id(node))
+        linear = read(node, self.model)
+        if linear is not None and (not linear.quantises or index == 2):
+            (region.quantizers if linear.quantises else region.dequantizers).append(linear)
+            self.zero(linear)
+            inner = linear.inner
+            if inner is not None:
+                self.pending.append(inner)
+        elif node.is_onnx and node.op_type == "Cast" and self.casts(node):
+            region.casts.append(node)
+            self.pending.extend(v for v in node.inputs if v is not None)
+        elif node.is_onnx and node.op_type in ("Shape", "Size"):
+            region.shapes.append(node)
+        else:
+            self.fail(f"{node.place} ({node.op_type}) reads it")

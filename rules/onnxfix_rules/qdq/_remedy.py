@@ -1,0 +1,49 @@
+"""What the rules about QuantizeLinear offer: the shift where it changes nothing, else floats."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.rule import Fix, Safety
+
+from ._common import Linear, Unable
+from ._float import in_floats
+from ._recentre import recentred
+from ._region import Region, region_of
+
+IN_FLOATS = "compute the quantisation in floats, which gives up INT8 execution"
+
+
+def remedies(region: Region, model: Model) -> Fix | None:
+    """The shift to a signed type around 0 where no number can change, else the same integers in floats."""
+    if "" not in region.fixes:
+        shifted = recentred(region, model)
+        region.fixes[""] = (
+            floats(region, model) if shifted is None else Fix(shifted.text, shifted.edits, shifted.safety)
+        )
+    return region.fixes[""]
+
+
+def floats(region: Region, model: Model, title: str = IN_FLOATS) -> Fix | None:
+    """The region in floats, None where that cannot be written."""
+    if title not in region.fixes:
+        try:
+            found = in_floats(region, model)
+        except Unable:
+            found = None
+        region.fixes[title] = None if found is None else Fix(title, *found)
+    return region.fixes[title]
+
+
+def around(linear: Linear, model: Model) -> Region:
+    """The region of a QuantizeLinear's output, or around a DequantizeLinear."""
+    start: Iterable[Value | Node] = [linear.node]
+    if linear.quantises:
+        start = [value for value in (linear.inner,) if value is not None]
+    return region_of(start, model)
+
+
+def lossless(fix: Fix | None) -> bool:
+    """Whether the fix keeps every number, NaN aside, and quantised execution."""
+    return fix is not None and fix.title != IN_FLOATS and fix.safety <= Safety.NUMERIC

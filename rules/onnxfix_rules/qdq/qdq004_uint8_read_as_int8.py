@@ -1,0 +1,171 @@
+"""QDQ004: quantisation to uint8 around 0, which TensorRT reads as int8."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnxfix.graph.overlay import Model, Node
+from onnxfix.rule import Example, Match, Safety, Severity, rule
+
+from ._common import QUANTIZE, U8, described, read, target_of
+from ._remedy import around, lossless, remedies
+
+_PAIR = "q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z)"
+_BARE = "q = QuantizeLinear(x, s)  y = DequantizeLinear(q, s)"
+_FLOATS = """<float s = {0.1}, float l = {0}, float h = {255}> {
+            d = Div(x, s)  r = Round(d)  a = Add(r, l)  c = Clip(a, l, h)  y = Mul(c, s) }"""
+_NORMAL = "f = Cast<to = 1>(x)  n = Div(f, k)"
+
+EXAMPLES = [
+    Example(
+        why="zero point 0",
+        before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, uint8 z = {{0}}> {{ {_PAIR} }}",
+        after=f"g (float[N,4] x) => (float[N,4] y) {_FLOATS}",
+        safety=Safety.NUMERIC,
+    ),
+    Example(
+        why="no zero point: uint8 by default",
+        before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}> {{ {_BARE} }}",
+        after=f"g (float[N,4] x) => (float[N,4] y) {_FLOATS}",
+        safety=Safety.NUMERIC,
+    ),
+    Example(
+        why="that gives up INT8 and has to be asked for",
+        before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}> {{ {_BARE} }}",
+        detect=True,
+    ),
+    Example(
+        why="opset 10 and IR version 3",
+        before=f"g (float[2,4] x) => (float[2,4] y) {{ s = Constant<value = float {{0.1}}>()  {_BARE} }}",
+        opset=10,
+        ir_version=3,
+        detect=True,
+    ),
+    Example(
+        why="the data stay below 128 scales: int8 says the same",
+        before=f"""g (uint8[N,4] x) => (float[N,4] y) <float k = {{255}}, float s = {{0.01}}> {{
+            {_NORMAL}  q = QuantizeLinear(n, s)  y = DequantizeLinear(q, s) }}""",
+        after=f"""g (uint8[N,4] x) => (float[N,4] y) <float k = {{255}}, float s = {{0.01}}, int8 z = {{0}}> {{
+            {_NORMAL}  q = QuantizeLinear(n, s, z)  y = DequantizeLinear(q, s) }}""",
+    ),
+    Example(
+        why="a Sigmoid in 7 bits: all but NaN",
+        before="""g (float[N,4] x) => (float[N,4] y) <float s = {0.00787402}, uint8 z = {0}> {
+            n = Sigmoid(x)  q = QuantizeLinear(n, s, z)  y = DequantizeLinear(q, s, z) }""",
+        after="""g (float[N,4] x) => (float[N,4] y) <float s = {0.00787402}, int8 z = {0}> {
+            n = Sigmoid(x)  q = QuantizeLinear(n, s, z)  y = DequantizeLinear(q, s, z) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Example(
+        why="a Sigmoid in 8 bits does not fit",
+        before="""g (float[N,4] x) => (float[N,4] y) <float s = {0.00392157}, uint8 z = {0}> {
+            n = Sigmoid(x)  q = QuantizeLinear(n, s, z)  y = DequantizeLinear(q, s, z) }""",
+        after="""g (float[N,4] x) => (float[N,4] y) <float s = {0.00392157}, float l = {0}, float h = {255}> {
+            n = Sigmoid(x)  d = Div(n, s)  r = Round(d)  a = Add(r, l)  c = Clip(a, l, h)  y = Mul(c, s) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Example(
+        why="a Relu has no upper end",
+        before=f"g (float[N,4] w) => (float[N,4] y) <float s = {{0.1}}> {{ x = Relu(w)  {_BARE} }}",
+        detect=True,
+    ),
+    Example(
+        why="the quantised numbers are a graph output: TensorRT would give int8",
+        before="g (float[N,4] x) => (uint8[N,4] y) <float s = {0.1}> { y = QuantizeLinear(x, s) }",
+        after="""g (float[N,4] x) => (uint8[N,4] y) <float s = {0.1}, float l = {0}, float h = {255}> {
+            d = Div(x, s)  r = Round(d)  a = Add(r, l)  c = Clip(a, l, h)  y = Cast<to = 2>(c) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Example(
+        why="a zero point for each channel, all of them 0",
+        before="""g (float[N,2] x) => (float[N,2] y) <float[2] s = {0.1, 0.2}, uint8[2] z = {0, 0}> {
+            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
+        after="""g (float[N,2] x) => (float[N,2] y)
+            <float[1,2] s = {0.1, 0.2}, float[1,2] z = {0, 0}, float l = {0}, float h = {255}> {
+            d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  y = Mul(c, s) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Example(
+        why="half precision divides in half precision",
+        before="""g (float16[N,4] x, float16 s) => (float16[N,4] y) <uint8 z = {0}> {
+            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
+        after="""g (float16[N,4] x, float16 s) => (float16[N,4] y) <float16 l = {0}, float16 h = {23544}> {
+            d = Div(x, s)  r = Round(d)  a = Add(r, l)  c = Clip(a, l, h)  y = Mul(c, s) }""",
+        opset=19,
+        safety=Safety.NUMERIC,
+    ),
+    Example(
+        why="opset 23: the scale's type is the precision of the division, and the result has a type of its own",
+        before="""g (float16[N,4] x) => (float16[N,4] y) <float s = {0.1}> {
+            q = QuantizeLinear(x, s)  y = DequantizeLinear<output_dtype = 10>(q, s) }""",
+        after="""g (float16[N,4] x) => (float16[N,4] y) <float s = {0.1}, float l = {0}, float h = {255}> {
+            w = Cast<to = 1>(x)  d = Div(w, s)  r = Round(d)  a = Add(r, l)  c = Clip(a, l, h)
+            m = Mul(c, s)  y = Cast<to = 10>(m) }""",
+        opset=23,
+        ir_version=11,
+        safety=Safety.NUMERIC,
+    ),
+    Example(
+        why="int8, by zero point or by name",
+        before="""g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, int8 z = {0}> {
+            q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)
+            p = QuantizeLinear<output_dtype = 3>(d, s)  y = DequantizeLinear(p, s) }""",
+        opset=21,
+        ir_version=10,
+    ),
+    Example(
+        why="other zero points are refused, not misread",
+        before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, uint8 z = {{37}}> {{ {_PAIR} }}",
+    ),
+]
+
+
+@rule("QDQ004", ops=QUANTIZE, safety=Safety.NUMERIC, severity=Severity.ERROR, examples=EXAMPLES)
+def uint8_read_as_int8(node: Node, model: Model) -> Iterator[Match]:
+    """A QuantizeLinear to uint8 around 0, which is also what it does without a zero point; TensorRT reads int8.
+
+    ## Why it matters
+    Nothing fails, and the numbers are others. ONNX: no zero point means uint8 with zero point 0, from 0 to 255.
+    TensorRT-RTX 1.7.1 imports a QUANTIZE layer whose output has type INT8 (read from the network's layers; no engine
+    was executed), which takes -128 to 127: with a scale of 0.05, -1.0 becomes -1.0 in place of 0.0 and 7.0 becomes
+    6.35. With a zero point it warns `TensorRT supports QuantizeLinear/DequantizeLinear with UINT8 zero_point only on
+    DLA (version >= 3.16). Defaulting to INT8 instead.`; without one it says nothing. With `output_dtype` UINT8 it
+    refuses the model. A quantised graph output changes its type, too.
+
+    It is harmless only where the data lie between 0 and 127 scales. Where that is proven, this is a remark.
+
+    ## Fix
+    - Proven range: int8 with zero point 0, as TensorRT reads it anyway. Exact; where the data may be NaN it has to be
+      asked for, since int8 quantises that to -128.
+    - Else the integers are written in floats, `Clip(Round(x / s), 0, 255) * s`: the bits of ONNX Runtime and of the
+      ONNX reference, NaN aside, but no INT8 execution. It has to be asked for. To keep INT8, quantise again with signed
+      activations, or in 7 bits (`reduce_range` of ONNX Runtime's quantiser).
+
+    None where a size or a reader is unknown.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
+    - leimao/PyTorch-Eager-Mode-Quantization issue 1, which takes it for harmless
+    """
+    linear = read(node, model)
+    if linear is None or not linear.quantises or linear.elem != U8 or linear.point != 0:
+        return
+    region = around(linear, model)
+    fix = remedies(region, model)
+    title = target_of(model).title
+    reason = f" ({region.problem})" if region.problem else ""
+    if lossless(fix):
+        yield Match(
+            f"{described(linear)}: {title} reads it as int8, which the data's range allows",
+            node=node,
+            fix=fix,
+            severity=Severity.INFO,
+            reads=region.reads,
+        )
+        return
+    yield Match(
+        f"{described(linear)}: {title} reads it as int8, so that it saturates at -128 and 127 scales{reason}",
+        node=node,
+        fix=fix,
+        reads=region.reads,
+    )

@@ -1,0 +1,193 @@
+"""QDQ005: int32 that is dequantised: the biases of quantised convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxfix.edits import RemoveNode
+from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+
+from ._common import (
+    DEQUANTIZE,
+    FLOATS,
+    WEIGHT_LIMIT,
+    Linear,
+    Workshop,
+    numpy_type,
+    read,
+    sizes,
+    spread,
+    target_of,
+)
+from ._constants import as_floats, fixed
+from ._float import behind_ones
+
+_ADD = "d = DequantizeLinear(b, s)  y = Add(x, d)"
+
+EXAMPLES = [
+    Example(
+        why="a bias",
+        before=f"g (float[N,2] x) => (float[N,2] y) <int32[2] b = {{-3, 100000}}, float s = {{0.5}}> {{ {_ADD} }}",
+        after="g (float[N,2] x) => (float[N,2] y) <float[2] d = {-1.5, 50000}> { y = Add(x, d) }",
+    ),
+    Example(
+        why="a scale for each channel, and a zero point of 0",
+        before="""g (float[N,2] x) => (float[N,2] y) <int32[2] b = {-3, 4}, float[2] s = {0.5, 0.25},
+            int32[2] z = {0, 0}> { d = DequantizeLinear<axis = 0>(b, s, z)  y = Add(x, d) }""",
+        after="g (float[N,2] x) => (float[N,2] y) <float[2] d = {-1.5, 1}> { y = Add(x, d) }",
+    ),
+    Example(
+        why="beyond 2**24 it is rounded to float first, as ONNX Runtime does",
+        before=f"g (float[N,1] x) => (float[N,1] y) <int32[1] b = {{16777217}}, float s = {{0.5}}> {{ {_ADD} }}",
+        after="g (float[N,1] x) => (float[N,1] y) <float[1] d = {8388608}> { y = Add(x, d) }",
+    ),
+    Example(
+        why="opset 10 and IR version 3",
+        before=f"""g (float[N,2] x) => (float[N,2] y) {{ s = Constant<value = float {{0.5}}>()
+            b = Constant<value = int32[2] {{1, 2}}>()  {_ADD} }}""",
+        after="""g (float[N,2] x) => (float[N,2] y) { d = Constant<value = float[2] {0.5, 1}>()  y = Add(x, d) }""",
+        opset=10,
+        ir_version=3,
+    ),
+    Example(
+        why="two readers of one bias",
+        before="""g (float[N,2] x) => (float[N,2] y) <int32[2] b = {1, 2}, float s = {0.5}, float t = {0.25}> {
+            d = DequantizeLinear(b, s)  e = DequantizeLinear(b, t)  a = Add(x, d)  y = Add(a, e) }""",
+        after="""g (float[N,2] x) => (float[N,2] y) <float[2] d = {0.5, 1}, float[2] e = {0.25, 0.5}> {
+            a = Add(x, d)  y = Add(a, e) }""",
+    ),
+    Example(
+        why="int32 of run time",
+        before="g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}> { y = DequantizeLinear(x, s) }",
+        after="g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}> { f = Cast<to = 1>(x)  y = Mul(f, s) }",
+    ),
+    Example(
+        why="int32 of run time, with a scale of run time for each channel",
+        before="g (int32[N,2,3] x, float[2] s) => (float[N,2,3] y) { y = DequantizeLinear(x, s) }",
+        after="""g (int32[N,2,3] x, float[2] s) => (float[N,2,3] y) <int64[1] e = {1}> {
+            f = Cast<to = 1>(x)  t = Unsqueeze(s, e)  y = Mul(f, t) }""",
+    ),
+    Example(
+        why="half precision is computed in float and rounded once",
+        before="g (int32[N,4] x, float16 s) => (float16[N,4] y) { y = DequantizeLinear(x, s) }",
+        after="""g (int32[N,4] x, float16 s) => (float16[N,4] y) { f = Cast<to = 1>(x)  t = Cast<to = 1>(s)
+            m = Mul(f, t)  y = Cast<to = 10>(m) }""",
+        opset=19,
+    ),
+    Example(
+        why="the caller may give another bias",
+        before=f"""g (float[N,2] x, int32[2] b) => (float[N,2] y) <int32[2] b = {{1, 2}}, float s = {{0.5}}> {{
+            {_ADD} }}""",
+        after="""g (float[N,2] x, int32[2] b) => (float[N,2] y) <int32[2] b = {1, 2}, float s = {0.5}> {
+            f = Cast<to = 1>(b)  d = Mul(f, s)  y = Add(x, d) }""",
+    ),
+    Example(
+        why="a zero point, which ONNX does not provide for",
+        before="g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}, int32 z = {3}> { y = DequantizeLinear(x, s, z) }",
+        detect=True,
+        runs=False,
+    ),
+    Example(
+        why="an unknown rank, and a scale for each channel",
+        before="""g (int32[N,2,3] w, int64[K] r) => (float[] y) <float[2] s = {0.1, 0.2}> {
+            x = Reshape(w, r)  y = DequantizeLinear(x, s) }""",
+        detect=True,
+        runs=False,
+    ),
+    Example(
+        why="int8",
+        before="""g (float[N,2] x) => (float[N,2] y) <int8[2] b = {1, 2}, float s = {0.5}> {
+            d = DequantizeLinear(b, s)  y = Add(x, d) }""",
+    ),
+    Example(
+        why="int32 that is cast",
+        before="""g (float[N,2] x) => (float[N,2] y) <int32[2] b = {1, 2}, float s = {0.5}> {
+            d = Cast<to = 1>(b)  y = Add(x, d) }""",
+    ),
+]
+
+
+@rule("QDQ005", ops=DEQUANTIZE, safety=Safety.EXACT, severity=Severity.ERROR, examples=EXAMPLES)
+def dequantized_int32(node: Node, model: Model) -> Iterator[Match]:
+    """A DequantizeLinear of int32, as quantisers write it for biases.
+
+    ## Why it matters
+    The parser stops: `input has type Int32 but must have type FP8, FP4, Int4, Int8, or UInt8` (measured with
+    TensorRT-RTX 1.7.1, for constants and for tensors of run time alike). TensorRT adds biases in float.
+
+    ## Fix
+    A constant is stored as the floats that it stands for; they take as many bytes. What is computed becomes
+    `Mul(Cast(x), scale)`. Both are exact: ONNX Runtime and the ONNX reference round int32 to float32 first and
+    multiply there, and so is it done here.
+
+    None with a zero point other than 0 (ONNX: there is none for int32), and where an unknown rank or size is needed.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html
+    """
+    linear = read(node, model)
+    if linear is None or linear.quantises or linear.elem != TensorProto.INT32:
+        return
+    yield Match(
+        f"int32 is dequantised: {target_of(model).title} takes int8 and narrower types there",
+        node=node,
+        fix=_remedy(linear, model),
+        reads=tuple(v for v in (linear.data, linear.scale, linear.zero) if v is not None),
+    )
+
+
+def _remedy(linear: Linear, model: Model) -> Fix | None:
+    if linear.zeros is None or linear.zeros.astype(np.int64).any():
+        return None
+    if fixed(linear.data):
+        weights = linear.data.constant(WEIGHT_LIMIT)
+        found = None if weights is None else as_floats(linear, weights, Safety.EXACT)
+        if found is not None:
+            return found
+    return _computed(linear, model)
+
+
+def _computed(linear: Linear, model: Model) -> Fix | None:
+    """``Mul(Cast(x), scale)`` in float32, rounded to the result's type at the end."""
+    node, output = linear.node, linear.node.output(0)
+    shop = Workshop()
+    name = _scale(shop, linear, model)
+    if name is None or output is None or linear.result == 0:
+        return None
+    single = linear.result == TensorProto.FLOAT
+    draft = shop.at(node)
+    shop.edits.append(RemoveNode(node))
+    numbers = shop.cast(node, linear.data.name, TensorProto.FLOAT)
+    product = draft.add("Mul", [numbers, name], output=output.name if single else "")
+    if not single:
+        draft.add("Cast", [product], output=output.name, to=linear.result)
+    return Fix("write Mul(Cast(x), scale)", shop.edits)
+
+
+def _scale(shop: Workshop, linear: Linear, model: Model) -> str | None:
+    """The scale in float32, in a shape that broadcasts with the data; None where that is unknown."""
+    node, scale, rank = linear.node, linear.scale, model.shapes.rank(linear.data)
+    if linear.scales is not None:
+        found = spread(linear.scales, linear, rank, sizes(linear.data, model))
+        if found is None:
+            return None
+        if scale.constant() is linear.scales and found.shape == linear.scales.shape:
+            return _single(shop, node, scale, model)
+        return shop.constant(node, found.astype(numpy_type(TensorProto.FLOAT)), "scale")
+    name, own = _single(shop, node, scale, model), model.shapes.rank(scale)
+    if name is None or own == 0:
+        return name
+    if own != 1 or rank is None or not -rank <= linear.axis < rank or linear.kind == "block":
+        return None
+    return behind_ones(shop, node, name, 0 if linear.kind == "tensor" else rank - 1 - linear.axis % rank)
+
+
+def _single(shop: Workshop, node: Node, scale: Value, model: Model) -> str | None:
+    elem = model.shapes.elem_type(scale)
+    if elem not in FLOATS:
+        return None
+    return scale.name if elem == TensorProto.FLOAT else shop.cast(node, scale.name, TensorProto.FLOAT)

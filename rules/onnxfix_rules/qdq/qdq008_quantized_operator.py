@@ -1,0 +1,322 @@
+"""QDQ008: QLinearConv and QLinearMatMul."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxfix.edits import Draft, Edit, RemoveNode
+from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+
+from ._common import FLOATS, WEIGHT_LIMIT, Array, Unable, Workshop, target_of
+from ._region import region_of
+from ._remedy import floats
+
+_PRODUCT = """<float s = {0.11}, int8 z = {0}, int8[2,2] w = {1, -2, 3, 4}, float t = {0.23}, int8 v = {0},
+            float u = {0.37}> { y = QLinearMatMul(x, s, z, w, t, v, u, z) }"""
+
+EXAMPLES = [
+    Example(
+        why="a product of signed numbers around 0",
+        before=f"g (int8[N,2] x) => (int8[N,2] y) {_PRODUCT}",
+        after="""g (int8[N,2] x) => (int8[N,2] y) <float s = {0.11}, int8 z = {0}, int8[2,2] w = {1, -2, 3, 4},
+            float t = {0.23}, int8 v = {0}, float u = {0.37}> { a = DequantizeLinear(x, s, z)
+            b = DequantizeLinear(w, t, v)  p = MatMul(a, b)  y = QuantizeLinear(p, u, z) }""",
+        opset=21,
+        ir_version=10,
+        safety=Safety.NUMERIC,
+    ),
+    Example(
+        why="it has to be asked for",
+        before=f"g (int8[N,2] x) => (int8[N,2] y) {_PRODUCT}",
+        detect=True,
+    ),
+    Example(
+        why="uint8 around 128, and a scale for each column of the second factor",
+        before="""g (uint8[N,2] x) => (uint8[N,2] y) <float s = {0.11}, uint8 z = {128}, uint8[2,2] w = {1, 2, 3, 4},
+            float[2] t = {0.23, 0.31}, uint8[2] v = {0, 1}, float u = {0.37}> {
+            y = QLinearMatMul(x, s, z, w, t, v, u, z) }""",
+        after="""g (uint8[N,2] x) => (uint8[N,2] y) <float s = {0.11}, uint8 z = {128}, uint8[2,2] w = {1, 2, 3, 4},
+            float[2] t = {0.23, 0.31}, uint8[2] v = {0, 1}, float u = {0.37}> { a = DequantizeLinear(x, s, z)
+            b = DequantizeLinear<axis = 1>(w, t, v)  p = MatMul(a, b)  y = QuantizeLinear(p, u, z) }""",
+        opset=21,
+        ir_version=10,
+        safety=Safety.NUMERIC,
+    ),
+    Example(
+        why="a convolution with a bias and a scale for each filter",
+        before="""g (int8[N,1,4,4] x) => (int8[N,2,4,4] y) <float s = {0.5}, int8 z = {0},
+            int8[2,1,3,3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7, 8, 9}, float[2] t = {0.5, 0.25},
+            int8[2] v = {0, 0}, float u = {0.91}, int32[2] b = {4, -8}> {
+            y = QLinearConv<pads = [1, 1, 1, 1]>(x, s, z, w, t, v, u, z, b) }""",
+        after="""g (int8[N,1,4,4] x) => (int8[N,2,4,4] y) <float s = {0.5}, int8 z = {0},
+            int8[2,1,3,3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7, 8, 9}, float[2] t = {0.5, 0.25},
+            int8[2] v = {0, 0}, float u = {0.91}, float[2] b = {1, -1}> {
+            d = DequantizeLinear(x, s, z)  e = DequantizeLinear<axis = 0>(w, t, v)
+            c = Conv<pads = [1, 1, 1, 1]>(d, e, b)  y = QuantizeLinear(c, u, z) }""",
+        opset=21,
+        ir_version=10,
+        safety=Safety.NUMERIC,
+    ),
+    Example(
+        why="opset 10 has no axis: such weights become floats",
+        before="""g (int8[1,1,2,2] x) => (float[1,2,2,2] y) <float s = {0.5}, int8 z = {0},
+            int8[2,1,1,1] w = {4, 8}, float[2] t = {0.5, 0.25}, int8[2] v = {0, 2}, float u = {8}> {
+            q = QLinearConv(x, s, z, w, t, v, u, z)  y = DequantizeLinear(q, u, z) }""",
+        after="""g (int8[1,1,2,2] x) => (float[1,2,2,2] y) <float s = {0.5}, int8 z = {0},
+            float[2,1,1,1] w = {2, 1.5}, float u = {8}> { d = DequantizeLinear(x, s, z)  c = Conv(d, w)
+            q = QuantizeLinear(c, u, z)  y = DequantizeLinear(q, u, z) }""",
+        opset=10,
+        safety=Safety.NUMERIC,
+    ),
+    Example(
+        why="a scale of run time, and a bias with it",
+        before="""g (int8[N,1,2,2] x, float s) => (int8[N,1,2,2] y) <int8 z = {0}, int8[1,1,1,1] w = {4},
+            float t = {0.53}, int8 v = {0}, float u = {0.87}, int32[1] b = {4}> {
+            y = QLinearConv(x, s, z, w, t, v, u, z, b) }""",
+        after="""g (int8[N,1,2,2] x, float s) => (int8[N,1,2,2] y) <int8 z = {0}, int8[1,1,1,1] w = {4},
+            float t = {0.53}, int8 v = {0}, float u = {0.87}, int32[1] b = {4}> {
+            d = DequantizeLinear(x, s, z)  e = DequantizeLinear(w, t, v)  m = Mul(s, t)  f = Cast<to = 1>(b)
+            i = Mul(f, m)  c = Conv(d, e, i)  y = QuantizeLinear(c, u, z) }""",
+        opset=21,
+        ir_version=10,
+        safety=Safety.NUMERIC,
+    ),
+    Example(
+        why="other zero points: the sums of integers in floats",
+        before="""g (uint8[N,2] x) => (uint8[N,2] y) <float s = {0.5}, uint8 z = {3}, int8[2,2] w = {1, -2, 3, 4},
+            float t = {0.25}, int8 v = {1}, float u = {0.375}, uint8 o = {7}> {
+            y = QLinearMatMul(x, s, z, w, t, v, u, o) }""",
+        after="""g (uint8[N,2] x) => (uint8[N,2] y) <float z = {3}, float[2,2] w = {0, -3, 2, 3},
+            float m = {0.333333343}, float o = {7}, float l = {0}, float h = {255}> { f = Cast<to = 1>(x)
+            a = Sub(f, z)  p = MatMul(a, w)  k = Mul(p, m)  r = Round(k)  i = Add(r, o)  c = Clip(i, l, h)
+            y = Cast<to = 2>(c) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Example(
+        why="what follows is written along with it: two convolutions, the second for each filter",
+        before="""g (uint8[N,1,4,4] x) => (float[N,2,2,2] y) <float s = {0.5}, uint8 z = {3},
+            uint8[1,1,3,3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9}, float t = {0.5}, uint8 v = {0}, float u = {0.25},
+            int8[2,1,1,1] k = {4, 8}, float[2] j = {0.5, 0.25}, int8[2] i = {0, 0}, int32[2] b = {4, -8}> {
+            q = QLinearConv(x, s, z, w, t, v, u, z)  p = QLinearConv(q, u, z, k, j, i, u, z, b)
+            y = DequantizeLinear(p, u, z) }""",
+        after="""g (uint8[N,1,4,4] x) => (float[N,2,2,2] y) <float z = {3}, float l = {0}, float h = {255},
+            float[1,1,3,3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9}, float one = {1}, float[2,1,1,1] k = {4, 8},
+            float[2] b = {4, -8}, float[2,1,1] j = {0.5, 0.25}, float u = {0.25}> {
+            f = Cast<to = 1>(x)  a = Sub(f, z)  c0 = Conv(a, w)  m0 = Mul(c0, one)  r0 = Round(m0)  a0 = Add(r0, z)
+            q = Clip(a0, l, h)  d0 = Sub(q, z)  c1 = Conv(d0, k, b)  m1 = Mul(c1, j)  r1 = Round(m1)
+            a1 = Add(r1, z)  p = Clip(a1, l, h)  d1 = Sub(p, z)  y = Mul(d1, u) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Example(
+        why="a scale for each row in each batch, which DequantizeLinear cannot say: the sums can be scaled so",
+        before="""g (uint8[2,1,2] x) => (uint8[2,1,2] y) <float[2,1,1] s = {0.5, 0.25}, uint8[2,1,1] z = {3, 4},
+            int8[2,2] w = {1, -2, 3, 4}, float t = {0.5}, int8 v = {0}, float u = {0.75}, uint8 o = {3}> {
+            y = QLinearMatMul(x, s, z, w, t, v, u, o) }""",
+        after="""g (uint8[2,1,2] x) => (uint8[2,1,2] y) <float[2,1,1] z = {3, 4}, float[2,2] w = {1, -2, 3, 4},
+            float[2,1,1] m = {0.333333343, 0.166666672}, float o = {3}, float l = {0}, float h = {255}> {
+            f = Cast<to = 1>(x)  a = Sub(f, z)  p = MatMul(a, w)  k = Mul(p, m)  r = Round(k)  i = Add(r, o)
+            c = Clip(i, l, h)  y = Cast<to = 2>(c) }""",
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Example(
+        why="a float8 product",
+        before="""g (float8e4m3fn[N,2] x, float8e4m3fn z) => (float8e4m3fn[N,2] y) <float s = {0.1}> {
+            y = QLinearMatMul(x, s, z, x, s, z, s, z) }""",
+        opset=21,
+        ir_version=10,
+        detect=True,
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Example(
+        why="the form that it becomes",
+        before="""g (float[N,2] x) => (float[N,2] y) <float s = {0.1}, int8 z = {0}, int8[2,2] w = {1, -2, 3, 4}> {
+            q = QuantizeLinear(x, s, z)  a = DequantizeLinear(q, s, z)  b = DequantizeLinear(w, s, z)
+            y = MatMul(a, b) }""",
+    ),
+    Example(
+        why="another domain's operator",
+        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (uint8[N,2] x) => (uint8[N,2] y) {
+            y = my.QLinearMatMul(x) }""",
+        runs=False,
+    ),
+]
+
+_INTEGERS = (TensorProto.INT8, TensorProto.UINT8)
+_MIDDLE: dict[int, int] = {TensorProto.INT8: 0, TensorProto.UINT8: 128}
+
+
+@rule(
+    "QDQ008",
+    ops=("QLinearConv", "QLinearMatMul"),
+    safety=Safety.NUMERIC,
+    severity=Severity.ERROR,
+    examples=EXAMPLES,
+)
+def quantized_operator(node: Node, model: Model) -> Iterator[Match]:
+    """A QLinearConv or QLinearMatMul, which TensorRT has no importer for.
+
+    ## Why it matters
+    The parser stops at it: `UNSUPPORTED_NODE`, measured with TensorRT-RTX 1.7.1; NVIDIA's lists for TensorRT 8 to 11
+    have neither. Quantised operators are the form that ONNX Runtime's quantiser calls QOperator; TensorRT reads the
+    other one, QDQ: DequantizeLinear, Conv, QuantizeLinear.
+
+    ## Fix
+    Both have to be asked for.
+
+    - Where all types are signed around 0, or unsigned around the middle, which QDQ001 and QDQ002 make of it next: the
+      form that TensorRT has INT8 kernels for. DequantizeLinear of both factors, MatMul or Conv, QuantizeLinear; a bias
+      becomes the floats that it stands for. Where a sum lies in the middle between two steps, up to rounding, the
+      result may be the other step, and a comparison of the outputs may say so: one step of the scale is more than a
+      tolerance allows. Before opset 13 DequantizeLinear has no axis; weights with a scale for each filter then become
+      floats.
+    - With other zero points INT8 is out of reach, and the integers are written in floats, together with everything
+      that hangs together with them: `Clip(Round(MatMul(a - za, b - zb) * m) + zy, 0, 255)`. The bits of ONNX Runtime
+      as long as no sum reaches 2**24.
+
+    Where sums cannot be written so (scales of half precision, or of unknown shape), the first form is. None for float8,
+    and where neither can.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__QLinearConv.html
+    - https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html
+    """
+    count = 8
+    if len(node.inputs) < count or any(value is None for value in node.inputs[:count]):
+        return
+    fix, reads = _remedy(node, model)
+    yield Match(
+        f"{target_of(model).title} does not import {node.op_type}",
+        node=node,
+        fix=fix,
+        reads=reads,
+    )
+
+
+def _remedy(node: Node, model: Model) -> tuple[Fix | None, tuple[Node | Value, ...]]:
+    """The fix, and what it relies on."""
+    own = tuple(value for value in node.inputs if value is not None)
+    pairs = _as_pairs(node, model)
+    if pairs is not None and _centred(node, model):
+        return pairs, own
+    region = region_of([node], model)
+    found = floats(region, model, "multiply in float32, which gives up INT8 execution")
+    return (found, (*own, *region.reads)) if found is not None else (pairs, own)
+
+
+def _centred(node: Node, model: Model) -> bool:
+    """Whether every tensor is, or can be stored as, signed integers around 0."""
+    for data, zero in ((0, 2), (3, 5), (None, 7)):
+        value, point = None if data is None else node.input(data), node.input(zero)
+        zeros = None if point is None else point.constant()
+        elem = None if point is None else model.shapes.elem_type(point)
+        if zeros is None or not zeros.size or elem not in _MIDDLE:
+            return False
+        weights = None if value is None else value.constant(WEIGHT_LIMIT)
+        if weights is not None and weights.size:
+            # Each zero point with the weights of every channel: more than there is, and simple.
+            low, high = int(weights.min()) - int(zeros.max()), int(weights.max()) - int(zeros.min())
+            if low < -128 or high > 127:
+                return False
+        elif not (zeros.astype(np.int64) == _MIDDLE[elem]).all():
+            return False
+    return True
+
+
+def _as_pairs(node: Node, model: Model) -> Fix | None:
+    try:
+        edits = _Writer(node, model).run()
+    except Unable:
+        return None
+    return Fix("write DequantizeLinear, the operator, QuantizeLinear", edits, Safety.NUMERIC)
+
+
+class _Writer:
+    def __init__(self, node: Node, model: Model) -> None:
+        self.node, self.model = node, model
+        self.convolves = node.op_type == "QLinearConv"
+        self.shop = Workshop()
+        self.draft: Draft = self.shop.at(node)
+
+    def run(self) -> list[Edit]:
+        node = self.node
+        output, scale, zero = node.output(0), self.given(6), self.given(7)
+        if output is None or not self.single(scale) or not self.single(zero):
+            raise Unable
+        if self.model.shapes.elem_type(zero) not in _INTEGERS:
+            raise Unable
+        factors = [self.factor(0), self.factor(3)]
+        if self.convolves:
+            bias = node.input(8)
+            factors += [] if bias is None else [self.bias(bias)]
+            found = self.shop.like(node, "Conv", factors)
+        else:
+            found = self.draft.add("MatMul", factors)
+        self.shop.edits.append(RemoveNode(node))
+        self.draft.add("QuantizeLinear", [found, scale, zero], output=output.name)
+        return list(self.shop.edits)
+
+    def given(self, index: int) -> Value:
+        value = self.node.input(index)
+        assert value is not None
+        return value
+
+    def single(self, value: Value) -> bool:
+        shape = self.model.shapes.static_shape(value)
+        return shape is not None and all(size == 1 for size in shape) and len(shape) < 2
+
+    def factor(self, index: int) -> str:
+        """The data at ``index``, whose scale and zero point follow it, as floats."""
+        data, scale, zero = (self.given(index + k) for k in range(3))
+        if self.model.shapes.elem_type(data) not in _INTEGERS or self.kind(scale) not in FLOATS:
+            raise Unable
+        if self.single(scale) and self.single(zero):
+            return self.draft.add("DequantizeLinear", [data, scale, zero])
+        axis = self.axis(index, data, scale, zero)
+        if self.node.opset >= 13:
+            return self.draft.add("DequantizeLinear", [data, scale, zero], axis=axis)
+        return self.folded(data, scale, zero, axis)
+
+    def kind(self, scale: Value) -> int | None:
+        return self.model.shapes.elem_type(scale) if self.node.opset >= 21 else TensorProto.FLOAT
+
+    def axis(self, index: int, data: Value, scale: Value, zero: Value) -> int:
+        """The axis that a vector of scales is for."""
+        shapes = self.model.shapes
+        rank = shapes.rank(data)
+        if rank is None or shapes.rank(scale) != 1 or not shapes.same_shape(scale, zero).yes:
+            raise Unable
+        if self.convolves:
+            if index == 0:
+                raise Unable  # ONNX: one scale for the data
+            return 0
+        if rank < 2:
+            raise Unable
+        return rank - 2 if index == 0 else rank - 1
+
+    def folded(self, data: Value, scale: Value, zero: Value, axis: int) -> str:
+        """Constant weights as floats."""
+        weights, scales, zeros = data.constant(WEIGHT_LIMIT), scale.constant(), zero.constant()
+        if weights is None or scales is None or zeros is None or weights.shape[axis] != scales.size:
+            raise Unable
+        shape = [1] * weights.ndim
+        shape[axis] = -1
+        shifted = weights.astype(np.int64) - zeros.astype(np.int64).reshape(shape)
+        floats: Array = shifted.astype(np.float32) * scales.astype(np.float32).reshape(shape)
+        return self.shop.constant(self.node, floats, "dequantized")
+
+    def bias(self, bias: Value) -> str:
+        """ONNX: the bias is quantised with the product of the two scales, around 0."""
+        first, second = self.given(1), self.given(4)
+        numbers, one, other = bias.constant(WEIGHT_LIMIT), first.constant(), second.constant()
+        if numbers is not None and one is not None and other is not None and one.size == 1:
+            scales = one.astype(np.float32).reshape(()) * other.astype(np.float32).reshape(-1)
+            return self.shop.constant(self.node, numbers.astype(np.float32) * scales, "bias")
+        # Vectors of one scale and of many broadcast with the bias, which is a vector as well.
+        product = self.draft.add("Mul", [first, second])
+        return self.draft.add("Mul", [self.shop.cast(self.node, bias.name, TensorProto.FLOAT), product])

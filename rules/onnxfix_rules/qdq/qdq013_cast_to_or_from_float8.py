@@ -1,0 +1,156 @@
+"""QDQ013: Casts to and from float8e4m3fn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxfix.dtypes import name_of
+from onnxfix.edits import RemoveNode
+from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+
+from ._common import FLOATS, Workshop, numpy_type, severity_of, target_of
+
+E4M3 = TensorProto.FLOAT8E4M3FN
+
+EXAMPLES = [
+    Example(
+        why="there and back",
+        before="g (float[N] x) => (float[N] y) { q = Cast<to = 17>(x)  y = Cast<to = 1>(q) }",
+        after="""g (float[N] x) => (float[N] y) <float s = {1}, float8e4m3fn z = {0}, float t = {1}> {
+            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, t) }""",
+        opset=19,
+    ),
+    Example(
+        why="half precision; the quantised tensor is a graph output",
+        before="g (float16[N] x) => (float8e4m3fn[N] y) { y = Cast<to = 17, saturate = 1>(x) }",
+        after="""g (float16[N] x) => (float8e4m3fn[N] y) <float16 s = {15360}, float8e4m3fn z = {0}> {
+            y = QuantizeLinear(x, s, z) }""",
+        opset=19,
+    ),
+    Example(
+        why="from a graph input to half precision",
+        before="g (float8e4m3fn[N] x) => (float16[N] y) { y = Cast<to = 10>(x) }",
+        after="g (float8e4m3fn[N] x) => (float16[N] y) <float16 s = {15360}> { y = DequantizeLinear(x, s) }",
+        opset=19,
+    ),
+    Example(
+        why="CastLike",
+        before="""g (float[N] x) => (float[N] y) <float8e4m3fn l = {0}> {
+            q = CastLike(x, l)  y = CastLike(q, x) }""",
+        after="""g (float[N] x) => (float[N] y) <float s = {1}, float8e4m3fn z = {0}, float t = {1}> {
+            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, t) }""",
+        opset=19,
+    ),
+    Example(
+        why="inside a branch",
+        before="""g (float8e4m3fn[N] x, bool b) => (float[N] y) {
+            y = If(b)<then_branch = t () => (float[N] u) { u = Cast<to = 1>(x) },
+                      else_branch = e () => (float[N] v) { w = Cast<to = 1>(x)  v = Neg(w) }> }""",
+        after="""g (float8e4m3fn[N] x, bool b) => (float[N] y) {
+            y = If(b)<then_branch = t () => (float[N] u) <float s = {1}> { u = DequantizeLinear(x, s) },
+                      else_branch = e () => (float[N] v) <float r = {1}> {
+                        w = DequantizeLinear(x, r)  v = Neg(w) }> }""",
+        opset=19,
+    ),
+    Example(
+        why="without saturation overflow becomes NaN, which QuantizeLinear in TensorRT does not say",
+        before="g (float[N] x) => (float[N] y) { q = Cast<to = 17, saturate = 0>(x)  y = DequantizeLinear(q, s) "
+        " s = Constant<value = float {1}>() }",
+        opset=19,
+        detect=True,
+        runs=False,
+    ),
+    Example(
+        why="from double, which is no type to quantise",
+        before="g (double[N] x) => (float8e4m3fn[N] y) { y = Cast<to = 17>(x) }",
+        opset=19,
+        detect=True,
+        runs=False,
+    ),
+    Example(
+        why="float8e5m2 is of no use to TensorRT in any form",
+        before="g (float[N] x) => (float[N] y) { q = Cast<to = 19>(x)  y = Cast<to = 1>(q) }",
+        opset=19,
+    ),
+    Example(
+        why="a target without float8",
+        before="g (float[N] x) => (float[N] y) { q = Cast<to = 17>(x)  y = Cast<to = 1>(q) }",
+        opset=19,
+        target="trt8.6",
+    ),
+    Example(
+        why="QuantizeLinear and DequantizeLinear",
+        before="""g (float[N] x) => (float[N] y) <float s = {1}, float8e4m3fn z = {0}> {
+            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
+        opset=19,
+    ),
+    Example(
+        why="other casts",
+        before="g (float[N] x) => (float[N] y) { q = Cast<to = 10>(x)  y = Cast<to = 1>(q) }",
+        opset=19,
+    ),
+]
+
+
+@rule("QDQ013", ops=("Cast", "CastLike"), safety=Safety.EXACT, severity=Severity.ERROR, examples=EXAMPLES)
+def cast_to_or_from_float8(node: Node, model: Model) -> Iterator[Match]:
+    """A Cast to or from float8e4m3fn, where TensorRT wants QuantizeLinear and DequantizeLinear.
+
+    ## Why it matters
+    The builder stops: `Tensor q has datatype FP8 but is not produced by IPluginLayer, IPluginV2Layer, IPluginV3Layer,
+    IQuantizeLayer, IConstantLayer, IConcatenationLayer, IShuffleLayer, or IdentityLayer`, and likewise `is not consumed
+    by` for a Cast from it (measured with TensorRT-RTX 1.7.1; constants included).
+
+    ## Fix
+    QuantizeLinear with scale 1 to float8e4m3fn, and DequantizeLinear with scale 1 back. Exact: the same rounding and
+    saturation, compared for all numbers of half precision and bfloat16 with the ONNX reference, for half precision and
+    half a million floats with ONNX Runtime. TensorRT-RTX 1.7.1 builds both, as graph inputs and outputs, too.
+
+    None for a Cast with `saturate=0`, whose NaN TensorRT's QUANTIZE layer has no setting for, and for other types than
+    float, half precision and bfloat16. Silent about the other float8 types, which TensorRT has not.
+
+    ## References
+    - https://onnx.ai/onnx/technical/float8.html
+    """
+    data, output = node.input(0), node.output(0)
+    if data is None or output is None or not target_of(model).has_type(E4M3):
+        return
+    source, result = model.shapes.elem_type(data), model.shapes.elem_type(output)
+    if (source == E4M3) == (result == E4M3) or source is None or result is None:
+        return
+    title = target_of(model).title
+    yield Match(
+        f"Cast from {name_of(source)} to {name_of(result)}: {title} takes float8 from QuantizeLinear and to "
+        "DequantizeLinear only",
+        node=node,
+        severity=severity_of(model),
+        fix=_quantized(node, data, output, source)
+        if result == E4M3
+        else _dequantized(node, data, output, result),
+        reads=(data,),
+    )
+
+
+def _quantized(node: Node, data: Value, output: Value, source: int) -> Fix | None:
+    if source not in FLOATS or node.attr("saturate", 1) == 0:
+        return None
+    shop = Workshop()
+    scale = shop.constant(node, np.ones((), dtype=numpy_type(source)), "scale")
+    zero = shop.constant(node, np.zeros((), dtype=numpy_type(E4M3)), "zero_point")
+    shop.edits.append(RemoveNode(node))
+    shop.at(node).add("QuantizeLinear", [data, scale, zero], output=output.name)
+    return Fix("write QuantizeLinear with scale 1", shop.edits)
+
+
+def _dequantized(node: Node, data: Value, output: Value, result: int) -> Fix | None:
+    if result not in FLOATS:
+        return None
+    shop = Workshop()
+    scale = shop.constant(node, np.ones((), dtype=numpy_type(result)), "scale")
+    shop.edits.append(RemoveNode(node))
+    shop.at(node).add("DequantizeLinear", [data, scale], output=output.name)
+    return Fix("write DequantizeLinear with scale 1", shop.edits)

@@ -1,0 +1,117 @@
+"""QDQ014: unsigned integers that come into the graph and are dequantised."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnxfix.graph.overlay import Model, Node
+from onnxfix.rule import Example, Match, Safety, Severity, rule
+
+from ._common import DEQUANTIZE, U8, described, read, target_of
+from ._constants import fixed
+from ._remedy import around, floats
+
+EXAMPLES = [
+    Example(
+        why="an image with a zero point",
+        before="""g (uint8[N,4] x) => (float[N,4] y) <float s = {0.02}, uint8 z = {114}> {
+            y = DequantizeLinear(x, s, z) }""",
+        after="""g (uint8[N,4] x) => (float[N,4] y) <float s = {0.02}, float z = {114}> {
+            f = Cast<to = 1>(x)  d = Sub(f, z)  y = Mul(d, s) }""",
+    ),
+    Example(
+        why="without a zero point",
+        before="g (uint8[N,4] x) => (float[N,4] y) <float s = {0.02}> { y = DequantizeLinear(x, s) }",
+        after="g (uint8[N,4] x) => (float[N,4] y) <float s = {0.02}> { f = Cast<to = 1>(x)  y = Mul(f, s) }",
+    ),
+    Example(
+        why="transposed before",
+        before="""g (uint8[N,4] x) => (float[4,N] y) <float s = {0.02}, uint8[4,N] t> {
+            t = Transpose(x)  y = DequantizeLinear(t, s) }""",
+        after="""g (uint8[N,4] x) => (float[4,N] y) <float s = {0.02}, float[4,N] t> {
+            f = Cast<to = 1>(x)  t = Transpose(f)  y = Mul(t, s) }""",
+    ),
+    Example(
+        why="a scale for each channel, opset 13",
+        before="""g (uint8[N,2,3] x) => (float[N,2,3] y) <float[2] s = {0.02, 0.03}, uint8[2] z = {3, 4}> {
+            y = DequantizeLinear(x, s, z) }""",
+        after="""g (uint8[N,2,3] x) => (float[N,2,3] y) <float[1,2,1] s = {0.02, 0.03}, float[1,2,1] z = {3, 4}> {
+            f = Cast<to = 1>(x)  d = Sub(f, z)  y = Mul(d, s) }""",
+        opset=13,
+    ),
+    Example(
+        why="opset 10",
+        before="""g (uint8[2,4] x) => (float[2,4] y) <float s = {0.02}, uint8 z = {114}> {
+            y = DequantizeLinear(x, s, z) }""",
+        after="""g (uint8[2,4] x) => (float[2,4] y) <float s = {0.02}, float z = {114}> {
+            f = Cast<to = 1>(x)  d = Sub(f, z)  y = Mul(d, s) }""",
+        opset=10,
+    ),
+    Example(
+        why="another reader takes the transposed integers",
+        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (uint8[N,4] x) => (float[4,N] y, float[4,N] v) <float s = {0.02}> {
+            t = Transpose(x)  y = DequantizeLinear(t, s)  v = my.Op(t) }""",
+        detect=True,
+        runs=False,
+    ),
+    Example(
+        why="what another operator makes, which may be quantised in another way one day",
+        before="""<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]>
+            g (uint8[N,4] x) => (float[N,4] y) <float s = {0.02}, uint8 z = {3}> {
+            a = com.microsoft.QLinearAdd(x, s, z, x, s, z, s, z)  y = DequantizeLinear(a, s, z) }""",
+        detect=True,
+    ),
+    Example(
+        why="int8 around 0",
+        before="g (int8[N,4] x) => (float[N,4] y) <float s = {0.02}> { y = DequantizeLinear(x, s) }",
+    ),
+    Example(
+        why="cast and scaled by hand",
+        before="g (uint8[N,4] x) => (float[N,4] y) <float s = {0.02}> { f = Cast<to = 1>(x)  y = Mul(f, s) }",
+    ),
+    Example(
+        why="what the graph quantises itself is QDQ004's",
+        before="""g (float[N,4] x) => (float[N,4] y) <float s = {0.02}> {
+            q = QuantizeLinear(x, s)  y = DequantizeLinear(q, s) }""",
+    ),
+    Example(
+        why="weights are QDQ002's",
+        before="""g (float[N,2] x) => (float[N,2] y) <uint8[2] w = {0, 255}, float s = {0.02}> {
+            d = DequantizeLinear(w, s)  y = Add(x, d) }""",
+    ),
+]
+
+
+@rule("QDQ014", ops=DEQUANTIZE, safety=Safety.EXACT, severity=Severity.ERROR, examples=EXAMPLES)
+def quantized_graph_input(node: Node, model: Model) -> Iterator[Match]:
+    """A DequantizeLinear of uint8 that is not quantised in the graph: a graph input, or what moves one.
+
+    ## Why it matters
+    The parser stops: `Found unsupported input type of UINT8` (measured with TensorRT-RTX 1.7.1, with and without a zero
+    point). uint8 may come into a network, but all that may be done with it there is a Cast.
+
+    ## Fix
+    `Mul(Sub(Cast(x), zero point), scale)`, and the Cast first where nodes move the integers before. Exact: the
+    differences are integers of at most 9 bits, and the product is the one that DequantizeLinear takes.
+
+    None where something else reads the moved integers or makes them, or a rank or size is unknown.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html
+    """
+    linear = read(node, model)
+    if linear is None or linear.quantises or linear.elem != U8 or fixed(linear.data):
+        return
+    region = around(linear, model)
+    if not region.sources or region.quantizers or region.dynamic or region.entries or region.products:
+        return
+    reason = f" ({region.problem})" if region.problem else ""
+    given = all(value.is_input and value.producer is None for value in region.sources)
+    yield Match(
+        f"{described(linear)} is dequantised, but not quantised by the graph: {target_of(model).title} only casts uint8"
+        f"{reason}",
+        node=node,
+        fix=floats(region, model, "write Mul(Sub(Cast(x), zero point), scale)") if given else None,
+        reads=region.reads,
+    )

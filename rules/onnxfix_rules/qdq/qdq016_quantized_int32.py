@@ -1,0 +1,81 @@
+"""QDQ016: QuantizeLinear of int32."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnx import TensorProto
+
+from onnxfix.graph.overlay import Model, Node
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+
+from ._common import QUANTIZE, Workshop, is_op, target_of
+
+EXAMPLES = [
+    Example(
+        why="int32 of run time",
+        before="""g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}, int8 z = {0}> {
+            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
+        after="""g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}, int8 z = {0}> {
+            f = Cast<to = 1>(x)  q = QuantizeLinear(f, s, z)  y = DequantizeLinear(q, s, z) }""",
+        opset=13,
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Example(
+        why="it has to be asked for",
+        before="""g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}, int8 z = {0}> {
+            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
+        opset=23,
+        ir_version=11,
+        detect=True,
+    ),
+    Example(
+        why="opset 19: the scale has the data's type, and a fraction is no int32",
+        before="""g (int32[N,4] x, int32 s) => (int8[N,4] q) <int8 z = {0}> { q = QuantizeLinear(x, s, z) }""",
+        opset=19,
+        detect=True,
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Example(
+        why="floats",
+        before="""g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, int8 z = {0}> {
+            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
+    ),
+    Example(
+        why="int32 that is dequantised is QDQ005's",
+        before="g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}> { y = DequantizeLinear(x, s) }",
+    ),
+]
+
+
+@rule("QDQ016", ops=QUANTIZE, safety=Safety.NUMERIC, severity=Severity.ERROR, examples=EXAMPLES)
+def quantized_int32(node: Node, model: Model) -> Iterator[Match]:
+    """A QuantizeLinear of int32 data.
+
+    ## Why it matters
+    The parser stops: `input has type Int32 but must have type Float, Half, or BFloat16` (measured with TensorRT-RTX
+    1.7.1). ONNX Runtime has no kernel for it either.
+
+    ## Fix
+    A Cast to the scale's type before it. Numbers up to 2**24 are the same; how larger ones are rounded before the
+    division ONNX does not say, and the ONNX reference divides in double. So it has to be asked for. None where the
+    scale is an integer, too (opsets 19 to 22 want that).
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
+    """
+    data, scale = node.input(0), node.input(1)
+    if data is None or scale is None or not is_op(node, "QuantizeLinear"):
+        return
+    if model.shapes.elem_type(data) != TensorProto.INT32:
+        return
+    fix = None
+    if model.shapes.elem_type(scale) == TensorProto.FLOAT and (node.opset < 19 or node.opset >= 23):
+        shop = Workshop()
+        shop.at(node).set_input(node, 0, shop.cast(node, data.name, TensorProto.FLOAT))
+        fix = Fix("cast to float first", shop.edits, Safety.NUMERIC)
+    yield Match(
+        f"{target_of(model).title} quantises floats only, not int32", node=node, fix=fix, reads=(data, scale)
+    )

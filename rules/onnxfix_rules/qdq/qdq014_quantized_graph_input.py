@@ -40,6 +40,13 @@ EXAMPLES = [
         opset=13,
     ),
     Example(
+        why="two readers with scales of their own",
+        before="""g (uint8[N,4] x) => (float[N,4] y, float[N,4] v) <float s = {0.02}, float t = {0.03}> {
+            y = DequantizeLinear(x, s)  v = DequantizeLinear(x, t) }""",
+        after="""g (uint8[N,4] x) => (float[N,4] y, float[N,4] v) <float s = {0.02}, float t = {0.03}> {
+            f = Cast<to = 1>(x)  y = Mul(f, s)  g = Cast<to = 1>(x)  v = Mul(g, t) }""",
+    ),
+    Example(
         why="opset 10",
         before="""g (uint8[2,4] x) => (float[2,4] y) <float s = {0.02}, uint8 z = {114}> {
             y = DequantizeLinear(x, s, z) }""",

@@ -114,7 +114,7 @@ def region_of(start: Iterable[Value | Node], model: Model) -> Region:
     shared = {
         id(value) for value in (*region.sources, *region.constants)
     }  # other regions may read them as well
-    known.update(dict.fromkeys(walk.seen, region))
+    known.update(dict.fromkeys(walk.seen - shared, region))
     return region
 
 

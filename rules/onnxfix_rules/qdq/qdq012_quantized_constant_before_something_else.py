@@ -10,10 +10,11 @@ from onnx import TensorProto
 
 from onnxfix.edits import RemoveNode
 from onnxfix.graph.overlay import Model, Node, Value
-from onnxfix.rule import Example, Fix, Match, Severity, rule
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 
-from ._common import I4, I8, U8, WEIGHT_LIMIT, Array, Linear, Workshop, is_op, numpy_type, read, target_of
+from ._common import I4, I8, U8, WEIGHT_LIMIT, Linear, Workshop, is_op, numpy_type, read, target_of
 from ._constants import fixed
+from ._fold import moved_constant
 from ._region import moved, same_from_float
 
 EXAMPLES = [
@@ -140,8 +141,13 @@ class Chain:
     elem: int
 
 
-@rule("QDQ012", ops=("DequantizeLinear", "com.microsoft::DequantizeLinear", "Cast"),
-      severity=Severity.ERROR, examples=EXAMPLES)  # fmt: skip
+@rule(
+    "QDQ012",
+    ops=("DequantizeLinear", "com.microsoft::DequantizeLinear", "Cast"),
+    safety=Safety.EXACT,
+    severity=Severity.ERROR,
+    examples=EXAMPLES,
+)
 def quantized_constant_before_something_else(node: Node, model: Model) -> Iterator[Match]:
     """A constant of int8 that a node moves or casts before it is dequantised.
 
@@ -224,65 +230,12 @@ def _folded(chain: Chain) -> Fix | None:
     """The constant as the moves leave it."""
     array = chain.constant.constant(WEIGHT_LIMIT)
     for node in chain.moves:
-        array = None if array is None else _moved(node, array)
+        array = None if array is None else moved_constant(node, array)
     if array is None:
         return None
     shop = Workshop()
     shop.at(chain.end).set_input(chain.end, 0, shop.constant(chain.end, array, "moved"))
     return Fix(f"store {chain.constant.name!r} moved", shop.edits)
-
-
-def _moved(node: Node, array: Array) -> Array | None:
-    """What a node makes of a constant; None where that depends on something of run time, or is not known here."""
-    operand = node.input(1)
-    given = None if operand is None else operand.constant()
-    if operand is not None and given is None:
-        return None
-    numbers = None if given is None else [int(number) for number in given.reshape(-1)]
-    if node.op_type == "Identity":
-        return array
-    if node.op_type == "Transpose":
-        return array.transpose(node.attr("perm")) if node.attr("perm") else array.transpose()
-    if node.op_type == "Flatten":
-        axis = int(node.attr("axis", 1))
-        if not -array.ndim <= axis <= array.ndim:
-            return None
-        axis += array.ndim if axis < 0 else 0
-        first = int(np.prod(array.shape[:axis], dtype=np.int64))
-        return array.reshape(first, int(np.prod(array.shape[axis:], dtype=np.int64)))
-    if node.op_type == "Reshape":
-        numbers = numbers if numbers is not None else node.attr("shape")
-        return _reshaped(array, numbers, bool(node.attr("allowzero", 0)))
-    if node.op_type in ("Squeeze", "Unsqueeze"):
-        return _ones(node.op_type, array, numbers if numbers is not None else node.attr("axes"))
-    return None
-
-
-def _reshaped(array: Array, shape: list[int] | None, allowzero: bool) -> Array | None:
-    if shape is None or not array.size:
-        return None  # with empty tensors 0 and -1 mean several things
-    if any(size == 0 and (allowzero or axis >= array.ndim) for axis, size in enumerate(shape)):
-        return None
-    wanted = [array.shape[axis] if size == 0 else size for axis, size in enumerate(shape)]
-    rest = int(np.prod([size for size in wanted if size != -1], dtype=np.int64))
-    if wanted.count(-1) > 1 or min(wanted, default=1) < -1 or array.size % rest:
-        return None
-    return array.reshape(wanted) if -1 in wanted or rest == array.size else None
-
-
-def _ones(op_type: str, array: Array, axes: list[int] | None) -> Array | None:
-    if not axes:
-        return None  # Squeeze of everything, or of nothing: RSH009
-    rank = array.ndim + (len(axes) if op_type == "Unsqueeze" else 0)
-    if any(not -rank <= axis < rank for axis in axes):
-        return None
-    places = {axis % rank for axis in axes}
-    if op_type == "Unsqueeze":
-        found: Array = np.expand_dims(array, tuple(sorted(places)))
-        return found
-    if any(array.shape[axis] != 1 for axis in places):
-        return None
-    return array.reshape([size for axis, size in enumerate(array.shape) if axis not in places])
 
 
 def _raised(chain: Chain, linear: Linear | None, kind: np.dtype[np.generic] | None) -> Fix | None:

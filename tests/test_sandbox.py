@@ -225,6 +225,7 @@ def test_large_values_travel_both_ways(worker: Worker) -> None:
 
 
 def test_what_does_not_exist_is_an_error(worker: Worker) -> None:
+    worker.start()  # this may be the first test that uses it
     pid = worker.pid
     assert "no attribute 'nowhere'" in call(worker, "nowhere").message
     assert worker.call("no_such_module_here:f", timeout=5.0).status == "error"

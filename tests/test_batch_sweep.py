@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -25,13 +24,10 @@ from onnxfix.verification.climb import Request
 from onnxfix.verification.ladder import verify
 from onnxfix.verification.signature import signature
 from onnxfix.verification.verdict import RungResult
+from real_tensorrt import REAL
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 FROZEN = FIXTURES / "trt" / "hard_coded_batch.onnx"
-REAL = pytest.mark.skipif(
-    importlib.util.find_spec("tensorrt_rtx") is None,
-    reason="tensorrt-rtx is not installed: pip install 'onnxfix[tensorrt-rtx]'",
-)
 HEADER = '<ir_version: 10, opset_import: ["" : 20]>\n'
 RELU = "g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }"
 #: The size that the model was traced with, frozen into a Reshape.

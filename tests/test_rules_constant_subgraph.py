@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,12 +22,9 @@ from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, assert_same_outputs, findings, fixed, overlay
 from onnxfix_rules.gra import _constants, _evaluate
 from onnxfix_rules.gra.gra010_constant_subgraph import constant_subgraph
+from real_tensorrt import REAL
 
 Array = np.ndarray[Any, Any]
-REAL = pytest.mark.skipif(
-    importlib.util.find_spec("tensorrt_rtx") is None,
-    reason="tensorrt-rtx is not installed: pip install 'onnxfix[tensorrt-rtx]'",
-)
 
 
 def call(op: str, opset: int, inputs: list[Array | None], outputs: int = 1, **attributes: Any) -> ModelProto:

@@ -6,7 +6,6 @@ TensorRT is asked where it is installed; no engine is executed. Values are ONNX 
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,13 +24,10 @@ from onnxfix.registry import registry
 from onnxfix.rule import Example, Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, findings, fixed, model_of
+from real_tensorrt import REAL
 
 CODES = ("CTL010", "CTL011", "CTL012", "CTL013", "CTL014", "CTL015", "CTL020")
 RULES = {rule.code: rule for rule in registry().rules if rule.code in CODES}
-REAL = pytest.mark.skipif(
-    importlib.util.find_spec("tensorrt_rtx") is None,
-    reason="tensorrt-rtx is not installed: pip install 'onnxfix[tensorrt-rtx]'",
-)
 Feed = dict[str, Any]
 
 

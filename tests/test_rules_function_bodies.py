@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -25,11 +24,7 @@ from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, assert_same_outputs, findings, fixed
 from onnxfix_rules.ops import _bodies, _scan
 from onnxfix_rules.ops.ops050_operator_with_function_body import FUNCTIONS, operator_with_function_body
-
-REAL = pytest.mark.skipif(
-    importlib.util.find_spec("tensorrt_rtx") is None,
-    reason="tensorrt-rtx is not installed: pip install 'onnxfix[tensorrt-rtx]'",
-)
+from real_tensorrt import REAL
 
 
 def model_of(text: str, opset: int) -> ModelProto:

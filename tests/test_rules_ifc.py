@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,14 +16,11 @@ from onnxfix.registry import registry
 from onnxfix.rule import Example, Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import findings, model_of
+from real_tensorrt import REAL
 from trt_reading import Network
 
 CODES = ("IFC001", "IFC002", "IFC003", "IFC004", "OPS060")
 RULES = {rule.code: rule for rule in registry().rules if rule.code in CODES}
-REAL = pytest.mark.skipif(
-    importlib.util.find_spec("tensorrt_rtx") is None,
-    reason="tensorrt-rtx is not installed: pip install 'onnxfix[tensorrt-rtx]'",
-)
 IMPORTS = '<ir_version: 9, opset_import: ["" : 18, "my" : 1, "com.microsoft" : 1]>\n'
 FUNCTION = '<domain: "my", opset_import: ["" : 18, "my" : 1]>'
 X = np.array([-2, 3], np.float32)

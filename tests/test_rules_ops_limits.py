@@ -6,7 +6,6 @@ accepted, and what they are silent about builds. Their examples are run by test_
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,11 +22,8 @@ from onnxfix.registry import registry
 from onnxfix.rule import Rule, Safety, Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, assert_same_outputs, findings, fixed
+from real_tensorrt import REAL
 
-REAL = pytest.mark.skipif(
-    importlib.util.find_spec("tensorrt_rtx") is None,
-    reason="tensorrt-rtx is not installed: pip install 'onnxfix[tensorrt-rtx]'",
-)
 RULES: dict[str, Rule] = {rule.code: rule for rule in registry().rules}
 
 

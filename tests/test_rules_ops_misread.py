@@ -8,7 +8,6 @@ but where ``attempt`` says so, and none is executed.
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,14 +27,11 @@ from onnxfix.registry import registry
 from onnxfix.rule import Safety, Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, findings, fixed, model_of
+from real_tensorrt import REAL
 from trt_reading import Network
 
 CODES = ("CTL001", *(f"OPS0{number}" for number in range(10, 19)))
 RULES = {rule.code: rule for rule in registry().rules if rule.code in CODES}
-REAL = pytest.mark.skipif(
-    importlib.util.find_spec("tensorrt_rtx") is None,
-    reason="tensorrt-rtx is not installed: pip install 'onnxfix[tensorrt-rtx]'",
-)
 Feed = dict[str, np.ndarray[Any, Any]]
 
 

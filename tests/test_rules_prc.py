@@ -8,7 +8,6 @@ no overflow. No engine is executed.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,14 +34,11 @@ from onnxfix_rules.prc.prc003_constant_beyond_half_precision import (
 from onnxfix_rules.prc.prc004_operands_of_different_types import operands_of_different_types as type_rule
 from onnxfix_rules.prc.prc005_sum_in_half_precision import sum_in_half_precision as sum_rule
 from onnxfix_rules.prc.prc006_scale_after_product import scale_after_product as scale_rule
+from real_tensorrt import REAL
 
 Array = np.ndarray[Any, Any]
 EXAMPLES = int(os.environ.get("ONNXFIX_EXAMPLES", "150"))
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
-REAL = pytest.mark.skipif(
-    importlib.util.find_spec("tensorrt_rtx") is None,
-    reason="tensorrt-rtx is not installed: pip install 'onnxfix[tensorrt-rtx]'",
-)
 WARNED = "Detected layernorm nodes in FP16"
 
 

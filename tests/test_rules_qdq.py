@@ -33,16 +33,13 @@ from onnxfix.testing import assert_interface_kept, findings, fixed, overlay
 from onnxfix.verification.compare import identical
 from onnxfix.verification.inputs import make_inputs
 from onnxfix_rules.qdq._range import bounds_of
+from real_tensorrt import REAL
 
 Array = np.ndarray[Any, Any]
 Feed = dict[str, Array]
 
 RULES = [rule for rule in registry().rules if rule.code.startswith("QDQ")]
 BY_CODE = {rule.code: rule for rule in RULES}
-REAL = pytest.mark.skipif(
-    importlib.util.find_spec("tensorrt_rtx") is None,
-    reason="tensorrt-rtx is not installed: pip install 'onnxfix[tensorrt-rtx]'",
-)
 quick = settings(
     max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )

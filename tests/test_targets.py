@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from collections.abc import Iterator
 from importlib.metadata import version
@@ -22,16 +21,13 @@ from onnxfix.rule import Example
 from onnxfix.sandbox import Worker
 from onnxfix.targets import DEFAULT, TARGETS, Support, documented, measured, mismatch, target_named
 from onnxfix.testing import findings
+from real_tensorrt import REAL
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 
 import trt_types
 from corpus import node_cases
 
-REAL = pytest.mark.skipif(
-    importlib.util.find_spec("tensorrt_rtx") is None,
-    reason="tensorrt-rtx is not installed: pip install 'onnxfix[tensorrt-rtx]'",
-)
 NAMES = {name: number for number in range(1, 64) if " " not in (name := dtypes.name_of(number).upper())}
 EVERY = pytest.mark.parametrize("target", TARGETS.values(), ids=lambda target: target.name)
 #: After opset 24, so that the oldest onnx that is supported lacks them.

@@ -19,12 +19,9 @@ from onnxfix.backends.tensorrt import attempt
 from onnxfix.backends.trt_profiles import BASE
 from onnxfix.backends.trt_types import Profile, TrtBuild
 from onnxfix.sandbox import Outcome, Worker
+from real_tensorrt import REAL
 
 FOLDER = Path(__file__).resolve().parent.parent / "fixtures" / "trt"
-REAL = pytest.mark.skipif(
-    importlib.util.find_spec("tensorrt_rtx") is None,
-    reason="tensorrt-rtx is not installed: pip install 'onnxfix[tensorrt-rtx]'",
-)
 HEADER = '<ir_version: 10, opset_import: ["" : 20]>\n'
 
 

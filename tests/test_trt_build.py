@@ -5,7 +5,6 @@ Those marked REAL ask the installed TensorRT-RTX. Nothing executes an engine.
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,14 +22,11 @@ from onnxfix.verification import trt_build
 from onnxfix.verification.ladder import verify
 from onnxfix.verification.trt_build import Builder
 from onnxfix.verification.verdict import RungResult
+from real_tensorrt import REAL
 
 ROOT = Path(__file__).resolve().parent.parent
 EXPORTS = sorted((ROOT / "fixtures").glob("*.onnx"))
 SWIN = ROOT / "fixtures" / "swin.legacy.op13.onnx"
-REAL = pytest.mark.skipif(
-    importlib.util.find_spec("tensorrt_rtx") is None,
-    reason="tensorrt-rtx is not installed: pip install 'onnxfix[tensorrt-rtx]'",
-)
 HEADER = '<ir_version: 10, opset_import: ["" : 20]>\n'
 RELU = "g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }"
 #: TensorRT-RTX 1.7.1 dies of these. ONNX does not allow them; whoever writes an exporter makes such models.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,11 +18,8 @@ from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.sandbox import Worker
 from onnxfix.verification.ladder import verify
 from onnxfix.verification.trt_build import Builder
+from real_tensorrt import REAL
 
-REAL = pytest.mark.skipif(
-    importlib.util.find_spec("tensorrt_rtx") is None,
-    reason="tensorrt-rtx is not installed: pip install 'onnxfix[tensorrt-rtx]'",
-)
 HEADER = '<ir_version: 10, opset_import: ["" : 20]>\n'
 RELU = "g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }"
 

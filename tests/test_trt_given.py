@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,12 +24,9 @@ from onnxfix.verification.signature import Signature, signature
 from onnxfix.verification.trt_feeds import Trial, profiles
 from onnxfix.verification.trt_shapes import bound_profile, chosen_profiles, of_one_rank, symbols_of
 from onnxfix.verification.verdict import RungResult
+from real_tensorrt import REAL
 
 FROZEN = Path(__file__).resolve().parent.parent / "fixtures" / "trt" / "hard_coded_batch.onnx"
-REAL = pytest.mark.skipif(
-    importlib.util.find_spec("tensorrt_rtx") is None,
-    reason="tensorrt-rtx is not installed: pip install 'onnxfix[tensorrt-rtx]'",
-)
 HEADER = '<ir_version: 10, opset_import: ["" : 20]>\n'
 RELU = "g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }"
 TWO = "g (float[N,S,4] x, float[N,T] w) => (float[N,S,4] y, float[N,T] z) { y = Relu(x)  z = Abs(w) }"

@@ -100,7 +100,19 @@ def check(model: Model, rules: Sequence[Rule], problems: list[str] | None = None
             if (node.domain, node.op_type) in rule.ops and node.domain == "" and not node.is_onnx:
                 continue  # a local function that has a standard operator's name
             found.extend(_run(rule, problems, node, model))
-    return sorted(found, key=lambda item: item.rule.code)
+    return sorted(_telling(found), key=lambda item: item.rule.code)
+
+
+def _telling(found: Sequence[Found]) -> Iterator[Found]:
+    """The findings without those of general rules at nodes of which another rule says as grave a thing."""
+    graver: dict[Node, Severity] = {}
+    for item in found:
+        if not item.rule.general and item.match.node is not None:
+            graver[item.match.node] = max(item.severity, graver.get(item.match.node, item.severity))
+    for item in found:
+        node = item.match.node
+        if not item.rule.general or node is None or node not in graver or graver[node] < item.severity:
+            yield item
 
 
 def check_build(build: TrtBuild, rules: Sequence[Rule], problems: list[str] | None = None) -> list[Found]:

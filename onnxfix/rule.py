@@ -126,6 +126,7 @@ class Rule:
     default: bool
     doc: str
     module: str = field(compare=False, default="")
+    general: bool = False
 
     @property
     def summary(self) -> str:
@@ -142,6 +143,7 @@ def rule(
     severity: Severity = Severity.WARNING,
     examples: Sequence[Example] = (),
     default: bool = True,
+    general: bool = False,
 ) -> Callable[[Generator], Rule]:
     """Turn a generator into a rule.
 
@@ -156,6 +158,8 @@ def rule(
         severity: of its findings unless a match says otherwise.
         examples: its tests and documentation.
         default: False for a rule that runs only when it is selected by its code.
+        general: True for a rule that only says what others may say better: its findings give way to those of other
+            rules that are as severe and about the same node.
     """
 
     def wrap(generate: Generator) -> Rule:
@@ -175,6 +179,7 @@ def rule(
             default=default,
             doc=inspect.getdoc(generate) or "",
             module=generate.__module__,
+            general=general,
         )
 
     return wrap

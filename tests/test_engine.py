@@ -11,7 +11,7 @@ from onnx import ModelProto, parser
 from onnxfix.edits import Draft, SetInput
 from onnxfix.engine import check, fix
 from onnxfix.graph.overlay import Model, Node, Scope
-from onnxfix.rule import Fix, Match, Safety, rule
+from onnxfix.rule import Fix, Match, Safety, Severity, rule
 from onnxfix.testing import fixed
 
 HEADER = '<ir_version: 10, opset_import: ["" : 18, "my" : 1]>\n'
@@ -219,3 +219,28 @@ def test_touched_names_cover_every_difference() -> None:
     assert untouched_changes(before, result, run.touched) == []
     assert untouched_changes(before, result, set()) != []
     assert np.all([len(line.splitlines()) == 1 for line in untouched_changes(before, result, set())])
+
+
+@rule("TST020", ops=["Neg"], severity=Severity.WARNING, general=True)
+def any_negation(node: Node, model: Model) -> Iterator[Match]:
+    """Neg."""
+    yield Match("a Neg", node=node)
+
+
+@rule("TST021", ops=["Neg"])
+def known_negation(node: Node, model: Model) -> Iterator[Match]:
+    """Neg of x, which is more or less grave than Neg."""
+    grave = {"a": Severity.INFO, "b": Severity.WARNING, "c": Severity.ERROR}.get(node.first_output)
+    if grave is not None:
+        yield Match("that Neg", node=node, severity=grave)
+
+
+def test_general_findings_give_way_to_graver_ones_about_the_same_node() -> None:
+    model = Model(
+        proto_of("g (float[2] x) => (float[2] d) { a = Neg(x)  b = Neg(a)  c = Neg(b)  d = Neg(c) }")
+    )
+    places = [(item.rule.code, item.match.place) for item in check(model, [any_negation, known_negation])]
+    assert places == [
+        ("TST020", "a"), ("TST020", "d"), ("TST021", "a"), ("TST021", "b"), ("TST021", "c"),
+    ]  # fmt: skip
+    assert len(check(model, [any_negation])) == 4

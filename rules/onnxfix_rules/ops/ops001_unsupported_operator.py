@@ -119,7 +119,7 @@ EXAMPLES = [
 ]
 
 
-@rule("OPS001", per="model", severity=Severity.ERROR, examples=EXAMPLES)
+@rule("OPS001", per="model", severity=Severity.ERROR, examples=EXAMPLES, general=True)
 def unsupported_operator(model: Model) -> Iterator[Match]:
     """A standard operator that the target's parser does not import.
 

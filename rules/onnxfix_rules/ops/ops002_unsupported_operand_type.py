@@ -92,7 +92,7 @@ _ELSEWHERE = frozenset({"Cast", "CastLike", "DequantizeLinear", "QuantizeLinear"
 """Casts are the matter of CST, quantisation that of QDQ; bodies hold the nodes that count."""
 
 
-@rule("OPS002", per="model", severity=Severity.ERROR, examples=EXAMPLES)
+@rule("OPS002", per="model", severity=Severity.ERROR, examples=EXAMPLES, general=True)
 def unsupported_operand_type(model: Model) -> Iterator[Match]:
     """A standard operator on data of a type that the target's parser refuses there.
 

@@ -13,6 +13,7 @@ from onnxfix.graph.overlay import Model, Node, Value
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.gra._constants import Constants, copied
 from onnxfix_rules.gra._evaluate import Array
+from onnxfix_rules.int_._common import sums
 from onnxfix_rules.int_._known import Known
 
 _PAIR = "g (float[N,2] x) => (float[N,2] y)"
@@ -197,10 +198,6 @@ def _shared_weight() -> ModelProto:
     return model
 
 
-_SUMS = frozenset({"Attention", "Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN"})
-"""ONNX Runtime packs constant factors beforehand, and then sums in another order."""
-
-
 @rule("GRA010", per="model", safety=Safety.EXACT, severity=Severity.INFO, examples=EXAMPLES)
 def constant_subgraph(model: Model) -> Iterator[Match]:
     """Nodes that compute the same constant in every run.
@@ -231,18 +228,13 @@ def constant_subgraph(model: Model) -> Iterator[Match]:
     """
     constants = Constants(model)
     found = {value: readers for value in constants.arrays if (readers := constants.readers(value))}
-    exact = {value: constants.exact[value] and not any(map(_sums, found[value])) for value in found}
+    exact = {value: constants.exact[value] and not any(map(sums, found[value])) for value in found}
     if found:
         for value in Known(model).computed():  # integers and sizes are INT001's
             found.pop(value, None)
     for group in _together(found, exact):
         safety = Safety.EXACT if exact[group[0]] else Safety.NUMERIC
         yield _match(constants.arrays, group, found, safety)
-
-
-def _sums(node: Node) -> bool:
-    """Whether the order in which a node adds up may depend on what is a constant; of calls nobody knows."""
-    return node.op_type in _SUMS or not node.is_onnx
 
 
 def _together(found: dict[Value, list[Node]], exact: dict[Value, bool]) -> list[list[Value]]:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper
 
-from onnxfix.graph.overlay import Model, Value
+from onnxfix.graph.overlay import Model, Node, Value
 from onnxfix.rule import Severity
 
 Array = np.ndarray[Any, Any]
@@ -43,6 +43,15 @@ def native_dtype(elem_type: int | None) -> np.dtype[Any] | None:
 def shape_severity(model: Model) -> Severity:
     """How bad shape arithmetic left to run time is: TensorRT 8 refuses some of it, later ones fold it themselves."""
     return Severity.INFO if model.target is None or model.target.int64 else Severity.WARNING
+
+
+_SUMS = frozenset({"Attention", "Conv", "ConvTranspose", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "RNN"})
+"""ONNX Runtime packs constant factors beforehand, and then sums in another order."""
+
+
+def sums(node: Node) -> bool:
+    """Whether the order in which a node adds up may depend on what is a constant; of calls nobody knows."""
+    return node.op_type in _SUMS or not node.is_onnx
 
 
 def is_zeros(value: Value | None) -> bool:

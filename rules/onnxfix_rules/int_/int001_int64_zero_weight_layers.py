@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.dtypes import name_of
+from onnxfix.dtypes import is_integer, name_of
 from onnxfix.edits import Draft, Edit
 from onnxfix.graph.overlay import Model, Node, Value
 from onnxfix.rule import Example, Fix, Match, Safety, rule
 
-from ._common import shape_severity, text_of
+from ._common import shape_severity, sums, text_of
 from ._known import Known
 
 EXAMPLES = [
@@ -24,6 +24,19 @@ EXAMPLES = [
         before="""g (float[N,6] x) => (float[M,3] y) <int64[1] one = {1}, int64[1] two = {2}, int64[1] m = {-1}> {
             s = Shape(x)  c = Gather(s, one)  q = Div(c, two)  t = Concat<axis = 0>(m, q)  y = Reshape(x, t) }""",
         after="g (float[N,6] x) => (float[M,3] y) <int64[2] t = {-1, 3}> { y = Reshape(x, t) }",
+    ),
+    Example(
+        why="a float that a product sums over",
+        before="""g (float[N,3] x) => (float[N,1] y) <float c = {0.5}, int64[2] t = {3, 1}> {
+            s = Shape<start = 1>(x)  f = Cast<to = 1>(s)  p = Mul(f, c)  w = Expand(p, t)  y = MatMul(x, w) }""",
+        after="g (float[N,3] x) => (float[N,1] y) <float[3,1] w = {1.5, 1.5, 1.5}> { y = MatMul(x, w) }",
+        safety=Safety.NUMERIC,
+    ),
+    Example(
+        why="and without leave",
+        before="""g (float[N,3] x) => (float[N,1] y) <float c = {0.5}, int64[2] t = {3, 1}> {
+            s = Shape<start = 1>(x)  f = Cast<to = 1>(s)  p = Mul(f, c)  w = Expand(p, t)  y = MatMul(x, w) }""",
+        detect=True,
     ),
     Example(
         why="the known part of a shape that is otherwise dynamic",
@@ -255,7 +268,9 @@ def int64_zero_weight_layers(model: Model) -> Iterator[Match]:
     The last known values, those that some other node reads, become constants; what computed only them goes. Exact:
     a value counts as known when it follows from constants, from the static dimensions of graph inputs (`start` and
     `end` of Shape honoured), or by symbolic arithmetic for every size of the dynamic dimensions. Integers, booleans,
-    and floats that come from integers are evaluated in their own type, so that 5 * 1.5 is 7.5 until it is cast.
+    and floats that come from integers are evaluated in their own type, so that 5 * 1.5 is 7.5 until it is cast. Where
+    such a float is a factor of a MatMul, Conv or the like, ONNX Runtime may add up in another order once it is a
+    constant: that takes `--numeric-fixes`.
 
     Left alone: declared shapes of inner values (they may lie), initializers that a caller can override, random and
     quantising operators, division by zero and casts out of range, results over 4 KiB or much larger than what they
@@ -288,13 +303,22 @@ def _match(model: Model, known: Known, group: list[Value]) -> Match:
         edits.extend(draft.edits)
     first = group[0]
     assert first.producer is not None
+    title = "replace by a constant" if len(group) == 1 else f"replace by {len(group)} constants"
+    exact = not any(_summed(known, value) for value in group)
     return Match(
         _message(known, group),
         node=first.producer,
-        fix=Fix("replace by a constant" if len(group) == 1 else f"replace by {len(group)} constants", edits),
+        fix=Fix(title, edits, Safety.EXACT if exact else Safety.NUMERIC),
         severity=shape_severity(model),
         reads=tuple(value.producer for value in group if value.producer is not None),
     )
+
+
+def _summed(known: Known, value: Value) -> bool:
+    """Whether a float is a factor of sums whose order may depend on its being a constant."""
+    elem = value.scope.model.shapes.elem_type(value)
+    readers = (use.node for use in value.uses)
+    return not is_integer(elem or 0) and any(sums(node) for node in readers if not known.folds(node))
 
 
 def _message(known: Known, group: list[Value]) -> str:

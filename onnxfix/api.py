@@ -16,7 +16,7 @@ from onnxfix import confirm, engine
 from onnxfix.backends import trt_files
 from onnxfix.backends.trt_types import TrtBuild, TrtOptions
 from onnxfix.errors import UsageError
-from onnxfix.graph import apart, regular, wire
+from onnxfix.graph import apart, wire
 from onnxfix.graph.overlay import Model
 from onnxfix.registry import registry
 from onnxfix.report import Report, applied_of, finding_of
@@ -100,7 +100,7 @@ def _built(
     asked: TrtOptions | None, loaded: wire.Loaded, progress: Progress | None
 ) -> tuple[TrtBuild | None, tuple[str, ...]]:
     """What TensorRT makes of the model, and notes on who judged it."""
-    from onnxfix.prove import on_disk
+    from onnxfix.proof import on_disk
 
     if asked is None:
         return None, ()
@@ -119,6 +119,8 @@ def apply(
     target: str | None = None,
     numeric_fixes: bool = False,
     unsafe_fixes: bool = False,
+    simplify: bool = False,
+    graphsurgeon: Sequence[str | os.PathLike[str]] = (),
     verify: bool = True,
     require: Sequence[str] = (),
     inputs: str | os.PathLike[str] | None = None,
@@ -139,6 +141,10 @@ def apply(
         in_place: replace the source file, in one step; a ``.bak`` is kept until the new file is in place.
         numeric_fixes: also fixes that keep outputs only within tolerance.
         unsafe_fixes: also fixes that may change behaviour or the interface (implies ``numeric_fixes``).
+        simplify: run onnxsim over the model first. Its result is dropped unless the interface stands and the outputs
+            agree within tolerance.
+        graphsurgeon: Python files that define ``fix(graph)``, called with the ``gs.Graph`` in this order after
+            onnxsim; the same holds for their results, but with ``unsafe_fixes`` the change is reported instead.
         verify: False skips all rungs but the contract.
         require: rungs that must pass, such as ``ort-cpu``.
         inputs: an .npz, a folder of .npy files, or Polygraphy's JSON, instead of generated inputs.
@@ -153,22 +159,26 @@ def apply(
         UsageError: the arguments contradict each other or name what does not exist.
         OnnxfixError: the output cannot be written. Nothing half-written is left behind.
     """
-    from onnxfix.prove import Options, install, on_disk, prove
+    from onnxfix.output import destination_of, install
+    from onnxfix.proof import Options, on_disk
+    from onnxfix.prove import prove
+    from onnxfix.whole.steps import steps_of
 
     start = time.perf_counter()
     rules, aim = registry().choose(select, ignore), target_named(target)
     _say(progress, "reading")
+    steps = steps_of(simplify, [Path(script) for script in graphsurgeon])
     loaded = wire.load(source)
-    destination = _destination(loaded, output, in_place)
+    destination = destination_of(loaded, output, in_place)
     safety = Safety.UNSAFE if unsafe_fixes else Safety.NUMERIC if numeric_fixes else Safety.EXACT
     asked = replace(trt or TrtOptions(), target=aim.name)
-    _separate([loaded], asked, inputs, None if in_place else destination)
+    _separate([loaded], asked, inputs, None if in_place else destination, graphsurgeon)
     options = Options(
         verify, _required(require, asked), inputs, tuple(input_shapes), seed, _rungs(rungs), asked
     )
     names = {rule.code: rule.name for rule in rules}
     with ExitStack() as stack:
-        result = prove(loaded, destination, rules, aim, safety, options, stack, progress)
+        result = prove(loaded, destination, rules, aim, safety, options, stack, progress, steps)
         run = result.run
         report = Report(
             path=_name(loaded),
@@ -177,6 +187,7 @@ def apply(
             findings=tuple(finding_of(item) for item in run.remaining),
             applied=tuple(applied_of(item, names[item.key.code]) for item in run.applied),
             withdrawn=result.withdrawn,
+            steps=result.steps,
             verdict=result.verdict,
             changed=result.changed,
             nodes_before=_count(loaded, loaded.proto),
@@ -223,7 +234,7 @@ def verify(
     Raises:
         ModelError, UsageError: as for ``apply``.
     """
-    from onnxfix.prove import Options, climb, on_disk
+    from onnxfix.proof import Options, climb, on_disk
 
     start = time.perf_counter()
     if batch_sweep and not 2 <= batch_sweep <= MAX_BATCH:
@@ -307,43 +318,12 @@ def _separate(
     asked: TrtOptions | None,
     inputs: str | os.PathLike[str] | None = None,
     output: Path | None = None,
+    scripts: Sequence[str | os.PathLike[str]] = (),
 ) -> None:
     """Refuse files to write that would replace each other, or anything that the run reads."""
     folder = output.parent if output is not None else None
     known = [file for loaded in read for file in apart.files_of(loaded, folder)]
+    known += [apart.File("a script of this run", Path(script)) for script in scripts]
     written = [apart.File("the output", output)] if output is not None else []
     written += trt_files.files(asked) if asked is not None else []
     apart.separate(written, [*known, *apart.inputs_of(inputs)])
-
-
-def _destination(loaded: wire.Loaded, output: str | os.PathLike[str] | None, in_place: bool) -> Path | None:
-    """Where the result goes; None for nowhere."""
-    if in_place and output is not None:
-        raise UsageError("in-place and an output file exclude each other")
-    if in_place:
-        if loaded.path is None:
-            raise UsageError("in-place needs a model that was read from a file")
-        if loaded.path.is_symlink() and wire.external_files(loaded.proto):
-            raise UsageError(
-                f"{loaded.path}: is a symbolic link to a model with external data; name the file itself"
-            )
-        return loaded.path.resolve()  # a link stays a link; the file that it names is replaced
-    if output is None:
-        return None
-    destination = Path(output)
-    try:
-        there = destination.exists()
-    except OSError as error:
-        raise UsageError(f"{destination}: cannot be written: {error.strerror or error}") from None
-    if loaded.path is not None and there and os.path.samefile(destination, loaded.path):
-        raise UsageError(f"{destination}: is the input itself; ask for in-place if that is what you want")
-    if destination.is_dir():
-        raise UsageError(f"{destination}: is a directory; name the output file")
-    real = regular.destination(destination)
-    if not real.parent.is_dir():
-        raise UsageError(f"{real.parent}: no such directory for the output")
-    if real is not destination and wire.external_files(loaded.proto):
-        raise UsageError(
-            f"{destination}: is a symbolic link, and the model has external data; name the file itself"
-        )
-    return real

@@ -44,6 +44,14 @@ class Format(str, enum.Enum):
     json = "json"
 
 
+class ListFormat(str, enum.Enum):
+    """How the list of rules is printed."""
+
+    text = "text"
+    json = "json"
+    markdown = "markdown"
+
+
 class Package(str, enum.Enum):
     """NVIDIA's two packages."""
 
@@ -75,6 +83,12 @@ Fail = Annotated[
     FailOn, typer.Option("--fail-on", help="Severity from which a finding that is left fails the run.")
 ]
 FormatOption = Annotated[Format, typer.Option("--format", help="What goes to standard output.")]
+ListFormatOption = Annotated[
+    ListFormat,
+    typer.Option(
+        "--format", help="markdown is the table of the docs, with severities by target and evidence."
+    ),
+]
 ReportFile = Annotated[
     Path | None,
     typer.Option("--report", help="Also write the report as JSON to this file.", show_default=False),
@@ -222,6 +236,23 @@ def apply(
     unsafe_fixes: Annotated[
         bool, typer.Option("--unsafe-fixes", help="Also fixes that may change behaviour or the interface.")
     ] = False,
+    simplify: Annotated[
+        bool,
+        typer.Option(
+            "--simplify",
+            help="First run onnxsim; its result is dropped unless the interface stands and the outputs agree "
+            "within tolerance (it fuses, so bits may change).",
+        ),
+    ] = False,
+    graphsurgeon: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--graphsurgeon",
+            help="Then run a GraphSurgeon script that defines fix(graph), held to the same; with --unsafe-fixes "
+            "what it changes is reported instead. May be given several times.",
+            show_default=False,
+        ),
+    ] = None,
     no_verify: Annotated[
         bool, typer.Option("--no-verify", help="Check the interface contract only.")
     ] = False,
@@ -264,6 +295,8 @@ def apply(
             target=target,
             numeric_fixes=numeric_fixes,
             unsafe_fixes=unsafe_fixes,
+            simplify=simplify,
+            graphsurgeon=graphsurgeon or (),
             verify=not no_verify,
             require=_split(require) or (),
             inputs=inputs,
@@ -280,6 +313,7 @@ def apply(
             raise UsageError("--no-verify contradicts --require, --rungs, --save-engine and --model-check")
         if save_engine is not None and len(models) > 1:
             raise UsageError("--save-engine takes one model")
+        _available(simplify, graphsurgeon)
         targets = _outputs(models, output, output_dir, in_place)
         shapes = (
             _profile(min_shapes, min_alias),
@@ -386,18 +420,22 @@ def explain(code: Annotated[str, typer.Argument(help="A rule's code or name.", s
 
 
 @app.command()
-def rules(select: Select = None, format: FormatOption = Format.text) -> None:
+def rules(select: Select = None, format: ListFormatOption = ListFormat.text) -> None:
     """List the rules: code, name, severity, safety of the fix, and what they find."""
-    with _guard(format):
+    with _guard(Format.json if format is ListFormat.json else Format.text):
         from onnxfix.registry import registry
-        from onnxfix.render.rules import rules_json, rules_lines
+        from onnxfix.render.rules import rules_json, rules_lines, rules_markdown
         from onnxfix.render.text import console, print_lines
 
         found = registry()
         chosen = found.matching(_split(select))
         _warn(found.warnings)
-        if format is Format.json:
+        if format is ListFormat.json:
             standard_output().write(rules_json(chosen) + "\n")
+        elif format is ListFormat.markdown:
+            from onnxfix.catalogue import facts_of
+
+            standard_output().write(rules_markdown(chosen, [facts_of(rule) for rule in chosen]))
         else:
             print_lines(console(), rules_lines(chosen))
 
@@ -517,6 +555,13 @@ def _known(select: list[str] | None, ignore: list[str] | None, target: str | Non
 
     registry().choose(_split(select), _split(ignore))
     target_named(target)
+
+
+def _available(simplify: bool, scripts: list[Path] | None) -> None:
+    """Refuse whole-model steps that cannot run, once and before any work."""
+    from onnxfix.whole.steps import steps_of
+
+    steps_of(simplify, scripts or ())
 
 
 def _profile(shapes: list[str] | None, alias: list[str] | None) -> tuple[str, ...]:

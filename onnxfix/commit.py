@@ -9,7 +9,7 @@ from typing import Any
 from onnx import AttributeProto, GraphProto, ValueInfoProto
 
 from onnxfix import edits as ed
-from onnxfix.errors import EditError, ShadowedError
+from onnxfix.errors import EditError, ModelError, ShadowedError
 from onnxfix.graph import build
 from onnxfix.graph.overlay import Model, Node, Scope, Use, Value
 
@@ -71,16 +71,18 @@ class Transaction:
         self.names.update(edit.name for edit in fix if isinstance(edit, ed.SetValueInfo))
 
     def _check_alive(self, edit: ed.Edit) -> None:
-        """Refuse to change what stands inside a node that is gone: it would keep what it reads alive."""
+        """Refuse to change a node that is gone, or what stands inside one: it would keep what it reads alive."""
         place = (
             edit.value
             if isinstance(edit, (ed.ReplaceUses, ed.RemoveInitializer))
             else edit
-            if isinstance(edit, (ed.AddNode, ed.AddInitializer, ed.SetValueInfo, ed.SortNodes))
+            if isinstance(edit, (ed.AddNode, ed.AddInitializer, ed.SetValueInfo, ed.SortNodes, ed.SetImport))
             else edit.node
         )
         if id(place.scope) in self._buried:
             raise EditError(f"{place.scope.path} went with its node")
+        if isinstance(place, Node) and id(place) in self._removed:
+            raise EditError(f"{place.place} is removed already")
 
     def _check_dangling(self) -> None:
         for value in self._suspects:
@@ -97,12 +99,12 @@ class Transaction:
         self._touch(scope)
         self._added.setdefault(id(scope), []).append(node)
         self._undo.append(lambda: self._forget(node))
-        for index, name in enumerate(proto.output):
-            node.outputs.append(self._define(scope, name, node, index) if name else None)
-        for sub in build.add_subgraphs(node):
-            raise EditError(f"{sub.path}: new nodes with subgraphs cannot be added")
+        # Inputs and captures first: a node cannot read what it makes.
         for index, name in enumerate(proto.input):
             self._connect(node, index, name, grow=True)
+        self._add_subgraphs(node)
+        for index, name in enumerate(proto.output):
+            node.outputs.append(self._define(scope, name, node, index) if name else None)
         if edit.before is not None:
             self._inserted.setdefault(id(edit.before), []).append(node)
         else:
@@ -113,6 +115,62 @@ class Transaction:
         """Undo of ``add_node``: its message is deleted when the transaction closes."""
         self._removed[id(node)] = node
 
+    def _add_subgraphs(self, node: Node) -> None:
+        """Index the graphs that came with a new node: what they define, what they capture, what they return."""
+        try:
+            build.fill(build.add_subgraphs(node))
+        except ModelError as error:
+            raise EditError(str(error)) from None
+        inside = self._inside(node)
+        for scope in inside:
+            assert scope.parent is not None
+            for name in scope.values:
+                if scope.parent.lookup(name) is not None:
+                    raise ShadowedError(
+                        f"{name!r} in {scope.path} would hide the value of that name around it"
+                    )
+                self._take(scope, name)
+            self._inner.update(scope.values, scope.declared_types())
+        for scope in inside:
+            self._link(scope)
+
+    def _link(self, scope: Scope) -> None:
+        """Connect a new subgraph's nodes and outputs to what they name."""
+        assert isinstance(scope.proto, GraphProto)
+        for node in scope.nodes:
+            for index, name in enumerate(node.proto.input):
+                self._connect(node, index, name, grow=True)
+        for info in scope.proto.output:
+            value = scope.lookup(info.name)
+            if value is None or (id(value) in self._dangling and value.producer is None):
+                raise EditError(f"{scope.path} would return {info.name!r}, which is not defined there")
+            if value.scope is scope:
+                value.is_output = True
+            else:
+                self._set(value, "pins", value.pins + 1)
+            scope.outputs.append(value)
+        for value in build.annotated(scope):
+            self._set(value, "pins", value.pins + 1)
+        try:
+            scope.topological()
+        except ModelError as error:
+            raise EditError(str(error)) from None
+
+    def _inside(self, node: Node) -> list[Scope]:
+        """The subgraphs of ``node`` and those in them, as the fixes so far have left them."""
+        found: list[Scope] = []
+        stack = list(node.subgraphs)
+        while stack:
+            scope = stack.pop()
+            found.append(scope)
+            stack.extend(sub for child in self._nodes(scope) for sub in child.subgraphs)
+        return found
+
+    def _nodes(self, scope: Scope) -> list[Node]:
+        """The nodes of ``scope``, new ones last, without those that are gone."""
+        nodes = (*scope.nodes, *self._added.get(id(scope), ()))
+        return [node for node in nodes if id(node) not in self._removed]
+
     def _define(self, scope: Scope, name: str, node: Node, index: int) -> Value:
         value = scope.values.get(name)
         if value is not None:
@@ -121,6 +179,8 @@ class Transaction:
         else:
             if scope.lookup(name) is not None:
                 raise EditError(f"the name {name!r} is taken in a surrounding graph")
+            if not self._is_free(scope, name) and self._is_inside(scope, name):
+                raise EditError(f"the name {name!r} is taken in a graph inside")
             value = Value(name, scope)
             scope.values[name] = value
             self._take(scope, name)
@@ -131,24 +191,21 @@ class Transaction:
 
     def remove_node(self, edit: ed.RemoveNode) -> None:
         node = edit.node
-        if id(node) in self._removed:
-            raise EditError(f"{node.place} is removed already")
         self._removed[id(node)] = node
         self._undo.append(lambda: _delete(self._removed, id(node)))
         self._touch(node.scope)
         for index in range(len(node.inputs)):
             self._disconnect(node, index)
-        inside = [scope for sub in node.subgraphs for scope in sub.walk()]
+        inside = self._inside(node)
         known = {id(scope) for scope in inside}
         for inner in inside:
             self._inner.update(inner.values, inner.declared_types())
-            if id(inner) not in self._buried:
-                self._bury(inner)
-            for child in (*inner.nodes, *self._added.get(id(inner), ())):
+            self._bury(inner)
+            for child in self._nodes(inner):
                 for index in range(len(child.inputs)):
                     self._disconnect(child, index)
-            for outer in inner.outputs:
-                if id(outer.scope) not in known:  # a branch that returned an outer value
+            for outer in (*inner.outputs, *build.annotated(inner)):
+                if id(outer.scope) not in known:  # a branch that returned, or described, an outer value
                     self._set(outer, "pins", outer.pins - 1)
                     self._loose.append(outer)
         for value in node.outputs:
@@ -192,7 +249,8 @@ class Transaction:
             key = (id(node), index)
             value._uses[key] = Use(node, index)
             self._undo.append(lambda: _delete(value._uses, key))
-        while node.proto.input and not node.proto.input[-1] and not grow:
+        least = ed.least_inputs(node.proto)
+        while len(node.proto.input) > least and not node.proto.input[-1] and not grow:
             self._pop_input(node)
 
     @staticmethod
@@ -201,7 +259,7 @@ class Transaction:
         del node.proto.input[len(node.inputs) :]
 
     def _pop_input(self, node: Node) -> None:
-        """ORT refuses some nodes whose inputs end in a left-out one, so none is left behind."""
+        """Take a left-out input away from the end of the list."""
         node.inputs.pop()
         node.proto.input.pop()
         self._undo.append(lambda: _append_empty_input(node))
@@ -262,6 +320,8 @@ class Transaction:
             del attributes[position]
             self._undo.append(lambda: attributes.insert(position, before))
         if edit.attribute is not None:
+            if edit.attribute.HasField("g") or edit.attribute.graphs:
+                raise EditError(f"attribute {edit.name!r} holds a graph: it comes with a new node only")
             index = len(attributes) if position is None else position
             attributes.insert(index, edit.attribute)
             self._undo.append(lambda: attributes.__delitem__(index))
@@ -295,15 +355,26 @@ class Transaction:
         """Whether no value inside ``scope`` has the name; another fix of this round may use it in a sibling branch."""
         return name not in self.model.names or (name in self._new and (id(scope), name) not in self._above)
 
+    def _is_inside(self, scope: Scope, name: str) -> bool:
+        """Whether a value of a subgraph inside ``scope`` has the name."""
+        return any(name in inner.values for node in self._nodes(scope) for inner in self._inside(node))
+
     def _take(self, scope: Scope, name: str) -> None:
         """Note a new name, and the scopes in which no value may have it any more."""
         if name not in self.model.names:
             self.model.names.add(name)
             self._new.add(name)
+            self._undo.append(lambda: self._give_back(name))
         around = scope.parent
         while around is not None and (id(around), name) not in self._above:
-            self._above.add((id(around), name))
+            key = (id(around), name)
+            self._above.add(key)
+            self._undo.append(lambda key=key: self._above.discard(key))  # type: ignore[misc]
             around = around.parent
+
+    def _give_back(self, name: str) -> None:
+        self.model.names.discard(name)
+        self._new.discard(name)
 
     def _drop_initializer(self, value: Value) -> None:
         self._dropped[id(value)] = value
@@ -313,6 +384,8 @@ class Transaction:
         value = edit.value
         if value._uses or not value.replaceable or value.is_input:
             raise EditError(f"initializer {value.name!r} is still needed")
+        if id(value) in self._dropped:
+            raise EditError(f"initializer {value.name!r} is removed already")
         scope = value.scope
         self._dropped[id(value)] = value
         _delete(scope.values, value.name)
@@ -355,6 +428,15 @@ class Transaction:
         self._sorted[id(edit.scope)] = edit.scope
         self._touch(edit.scope)
 
+    def set_import(self, edit: ed.SetImport) -> None:
+        imports = self.model.proto.opset_import
+        entry = next((one for one in imports if one.domain in ("", "ai.onnx")), None)
+        if entry is None:
+            raise EditError("the model imports no version of ONNX's operators that could be changed")
+        before = int(entry.version)
+        entry.version = edit.version
+        self._undo.append(lambda: setattr(entry, "version", before))
+
     # -- bookkeeping -------------------------------------------------------------------------------------------
 
     def _set(self, target: Any, name: str, value: Any) -> None:
@@ -382,13 +464,19 @@ class Transaction:
             _remove_where(self._scopes[key].proto.value_info, lambda info: id(info) in marked)  # noqa: B023
             self._scopes[key]._declared = None
         dead: dict[int, set[int]] = {}
+        sparse: dict[int, set[str]] = {}
         for value in self._dropped.values():
             dead.setdefault(id(value.scope), set()).add(id(value.initializer))
+            if value.sparse:
+                sparse.setdefault(id(value.scope), set()).add(value.name)
         for key, names in gone.items():
             self.names |= names
             scope = self._scopes[key]
             if isinstance(scope.proto, GraphProto) and key in dead:
                 _remove_where(scope.proto.initializer, lambda tensor: id(tensor) in dead[key])  # noqa: B023
+            if isinstance(scope.proto, GraphProto) and key in sparse:
+                rows = scope.proto.sparse_initializer
+                _remove_where(rows, lambda row: row.values.name in sparse[key])  # noqa: B023
             _remove_where(scope.proto.value_info, lambda info: info.name in names)  # noqa: B023
             scope._declared = None
         for scope in self._sorted.values():
@@ -400,7 +488,7 @@ class Transaction:
         """Remove producers and initializers that lost their last reader to these fixes, and what only they read."""
         while self._loose:
             value = self._loose.pop()
-            if value._uses or not value.replaceable or value.is_input:
+            if value._uses or not value.replaceable or value.is_input or id(value.scope) in self._buried:
                 continue
             node = value.producer
             if node is not None:
@@ -408,7 +496,7 @@ class Transaction:
                     v is None or (not v._uses and v.replaceable) for v in node.outputs
                 ):
                     self.remove_node(ed.RemoveNode(node))
-            elif value.initializer is not None and id(value) not in self._dropped:
+            elif (value.initializer is not None or value.sparse) and id(value) not in self._dropped:
                 self._dropped[id(value)] = value
                 self._touch(value.scope)
 
@@ -506,4 +594,5 @@ _APPLY: dict[type, Callable[[Transaction, Any], None]] = {
     ed.RemoveInitializer: Transaction.remove_initializer,
     ed.SetValueInfo: Transaction.set_value_info,
     ed.SortNodes: Transaction.sort_nodes,
+    ed.SetImport: Transaction.set_import,
 }

@@ -6,7 +6,7 @@ values are fixed when the edit is written down, so the same fix always gives the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -18,7 +18,10 @@ from onnxfix.graph.overlay import Node, Scope, Value
 
 @dataclass(frozen=True)
 class AddNode:
-    """Put a node into ``scope`` before ``before`` (at the end without it). Its outputs are new names."""
+    """Put a node into ``scope`` before ``before`` (at the end without it). Its outputs are new names.
+
+    Graphs that it holds come with it. What they define must not hide a value of a graph around them.
+    """
 
     scope: Scope
     proto: NodeProto
@@ -60,7 +63,7 @@ class ReplaceUses:
 
 @dataclass(frozen=True)
 class SetAttribute:
-    """Set an attribute of ``node``; ``attribute=None`` drops the one called ``name``."""
+    """Set an attribute of ``node``; ``attribute=None`` drops the one called ``name``. None that holds a graph."""
 
     node: Node
     name: str
@@ -85,7 +88,7 @@ class AddInitializer:
 
 @dataclass(frozen=True)
 class RemoveInitializer:
-    """Remove an initializer. Refused while it is used, an output, pinned, or a graph input."""
+    """Remove an initializer, dense or sparse. Refused while it is used, an output, pinned, or a graph input."""
 
     value: Value
 
@@ -106,6 +109,15 @@ class SortNodes:
     scope: Scope
 
 
+@dataclass(frozen=True)
+class SetImport:
+    """Let the model of ``scope`` import ``version`` of ONNX's operators. Every node may mean something else then, so
+    that no other fix shares its round; the other edits of the fix say it anew where it does."""
+
+    scope: Scope
+    version: int
+
+
 Edit: TypeAlias = (
     AddNode
     | RemoveNode
@@ -118,6 +130,7 @@ Edit: TypeAlias = (
     | RemoveInitializer
     | SetValueInfo
     | SortNodes
+    | SetImport
 )
 
 
@@ -129,27 +142,61 @@ def touched(edits: Iterable[Edit]) -> set[object]:
     found: set[object] = set()
     for edit in edits:
         if isinstance(edit, AddNode):
-            found.update((edit.scope, name) for name in edit.proto.output if name)
+            found.update((edit.scope, name) for name in (*edit.proto.output, *defined(edit.proto)) if name)
         elif isinstance(edit, AddInitializer):
             found.add((edit.scope, edit.tensor.name))
         elif isinstance(edit, SetValueInfo):
             found.add((edit.scope, "value_info", edit.name))
         elif isinstance(edit, SortNodes):
             found.add((edit.scope, "order"))
+        elif isinstance(edit, SetImport):
+            found.update(edit.scope.model.scopes)
+            found.update(edit.scope.model.nodes())
         elif isinstance(edit, (ReplaceUses, RemoveInitializer)):
             found.add(edit.value)
         else:
             found.add(edit.node)
             if isinstance(edit, RemoveNode):
                 found.update(value for value in edit.node.outputs if value is not None)
+                for scope in (scope for sub in edit.node.subgraphs for scope in sub.walk()):
+                    found.add(scope)
+                    found.update(scope.nodes)
             found.update(value for value in (renamed(edit),) if value is not None)
     return found
 
 
+def defined(node: NodeProto) -> Iterator[str]:
+    """The names that the graphs in a node define, at any depth."""
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            yield from (info.name for info in graph.input)
+            yield from (tensor.name for tensor in graph.initializer)
+            yield from (sparse.values.name for sparse in graph.sparse_initializer)
+            for inner in graph.node:
+                yield from inner.output
+                yield from defined(inner)
+
+
 def rewired(edits: Iterable[Edit]) -> set[object]:
-    """The consumers of replaced values. Fixes that replace different inputs of one node do not meet in it."""
-    values = [edit.value if isinstance(edit, ReplaceUses) else renamed(edit) for edit in edits]
-    return {use.node for value in values if value is not None for use in value.uses}
+    """The consumers of replaced values, and the scopes that get something new.
+
+    Fixes that replace different inputs of one node, or add to one scope, do not meet in it. Where another one removes
+    the node or scope, they do.
+    """
+    found: set[object] = set()
+    for edit in edits:
+        if isinstance(edit, (AddNode, AddInitializer, SetValueInfo)):
+            found.add(edit.scope)
+        value = edit.value if isinstance(edit, ReplaceUses) else renamed(edit)
+        if value is not None:
+            found.update(use.node for use in value.uses)
+    return found
+
+
+def least_inputs(node: NodeProto) -> int:
+    """How many inputs a node has to list, left out or not: a Loop its count and its condition. At the end of the list
+    no others are left out, for ONNX Runtime refuses some nodes with such."""
+    return 2 if node.op_type == "Loop" and node.domain in ("", "ai.onnx") else 0
 
 
 def renamed(edit: Edit) -> Value | None:

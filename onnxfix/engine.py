@@ -242,6 +242,7 @@ def _applied(item: Found, remedy: Fix, number: int) -> Applied:
 def _fingerprint(model: Model) -> bytes:
     """A hash of everything that fixes change; initializers count by name and shape, never by their bytes."""
     digest = hashlib.blake2b(digest_size=16)
+    digest.update(repr([(entry.domain, entry.version) for entry in model.proto.opset_import]).encode())
     for scope in model.scopes:
         digest.update(scope.path.encode())
         for node in scope.nodes:
@@ -255,6 +256,8 @@ def _fingerprint(model: Model) -> bytes:
         if isinstance(scope.proto, GraphProto):
             for tensor in scope.proto.initializer:
                 digest.update(repr((tensor.name, tensor.data_type, list(tensor.dims))).encode())
+            for sparse in scope.proto.sparse_initializer:
+                digest.update(repr((sparse.values.name, list(sparse.dims))).encode())
             for info in scope.proto.value_info:
                 digest.update(info.SerializeToString(deterministic=True))
     return digest.digest()

@@ -2,43 +2,29 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onnx import ModelProto
 
-from onnxfix import contract, engine
-from onnxfix.backends.trt_types import TrtOptions
+from onnxfix import engine
 from onnxfix.engine import FixKey, FixRun
-from onnxfix.errors import OnnxfixError
 from onnxfix.graph import wire
 from onnxfix.graph.overlay import Model
-from onnxfix.report import Withdrawn
+from onnxfix.proof import Options, climb, on_disk, reason_of, refuted, telling
+from onnxfix.report import StepDone, Withdrawn
 from onnxfix.rule import Rule, Safety
+from onnxfix.stages import Stages, after_unsafe, unsafe_notes
 from onnxfix.targets import Target
 from onnxfix.verification.ladder import DEFAULT_RUNGS, RungResult, Verdict
-from onnxfix.verification.ladder import verify as climb_rungs
 from onnxfix.verification.verdict import STATIC
+from onnxfix.whole.steps import Step
 
 MAX_WITHDRAWN = 25
 """After so many withdrawn fixes the run gives up: something is wrong that bisecting will not find."""
-
-
-@dataclass(frozen=True)
-class Options:
-    """How to verify."""
-
-    verify: bool = True
-    require: tuple[str, ...] = ()
-    inputs: str | os.PathLike[str] | None = None
-    input_shapes: tuple[str, ...] = ()
-    seed: int = 0
-    rungs: tuple[str, ...] | None = None
-    trt: TrtOptions = field(default_factory=TrtOptions)
 
 
 @dataclass(frozen=True)
@@ -49,6 +35,7 @@ class Result:
     run: FixRun
     verdict: Verdict
     withdrawn: tuple[Withdrawn, ...]
+    steps: tuple[StepDone, ...]
     changed: bool
     notes: tuple[str, ...]
     temporary: Path | None
@@ -68,6 +55,8 @@ class _Prover:
         options: Options,
         stack: ExitStack,
         say: Callable[[str], None],
+        steps: Sequence[Step] = (),
+        unsafe: bool = False,
     ) -> None:
         self.loaded = loaded
         self.rules = rules
@@ -79,7 +68,12 @@ class _Prover:
         stack.callback(self._drop_copied)
         folder = self._folder(destination, stack)
         name = destination.name if destination is not None else self.original.name
-        self.temporary = stack.enter_context(wire.temporary_beside(folder / name))
+
+        def spare() -> Path:
+            return stack.enter_context(wire.temporary_beside(folder / name))
+
+        self.temporary = spare()
+        self.stages = Stages(steps, loaded, self.original, self.temporary, spare, options, unsafe, say)
 
     def _folder(self, destination: Path | None, stack: ExitStack) -> Path:
         """Where the candidate is written: it must see the external data, and be one rename from its place."""
@@ -97,26 +91,29 @@ class _Prover:
             path.unlink(missing_ok=True)
 
     def fix(self, safety: Safety, allow: engine.Allow | None) -> tuple[ModelProto, FixRun]:
-        proto = self.loaded.fresh()
+        proto = self.stages.base.fresh()
         model = Model(proto, self.loaded.base_dir)
         model.target = self.target
         self.say("fixing")
         return proto, engine.fix(model, self.rules, safety=safety, allow=allow)
 
-    def judge(self, proto: ModelProto, run: FixRun, rungs: Sequence[str] | None = None) -> Verdict:
-        """Write the candidate and climb the ladder with it, or some rungs of it."""
+    def judge(self, proto: ModelProto, run: FixRun | None, rungs: Sequence[str] | None = None) -> Verdict:
+        """Write the candidate, which ``run`` made of the stages' base, and climb the ladder or some rungs of it."""
         wire.write(wire.serialize(proto), self.temporary)
-        exact = all(item.safety == Safety.EXACT for item in run.applied)
+        stages = self.stages
+        applied = run.applied if run is not None else ()
+        same_base = stages.base is stages.against
         self.say("verifying")
         return climb(
-            self.original,
+            stages.against_path,
             self.temporary,
-            self.loaded.proto,
+            stages.against.proto,
             proto,
             self.options,
-            exact=exact,
-            touched=run.touched,
-            interface=all(item.safety != Safety.UNSAFE for item in run.applied),
+            exact=same_base and all(item.safety == Safety.EXACT for item in applied),
+            base=None if same_base else stages.base.proto,
+            touched=run.touched if run is not None else None,
+            interface=all(item.safety != Safety.UNSAFE for item in applied),
             rungs=rungs,
         )
 
@@ -125,13 +122,25 @@ class _Prover:
         withdrawn: dict[FixKey, Withdrawn] = {}
         while True:
             proto, run = self.fix(safety, lambda key: key not in withdrawn)
-            if not run.applied:
+            if not run.applied and self.stages.base is self.stages.against:
                 return proto, run, self._unchanged(), list(withdrawn.values())
             verdict = self.judge(proto, run)
-            if not _refuted(verdict) or len(withdrawn) >= MAX_WITHDRAWN:
+            if not refuted(verdict):
                 return proto, run, verdict, list(withdrawn.values())
-            culprit = self._culprit(safety, run, set(withdrawn), _telling(verdict))
-            withdrawn[culprit] = Withdrawn(culprit.code, culprit.place, culprit.title, _reason(verdict))
+            if self._step_to_blame(verdict):
+                withdrawn.clear()  # the rules start over, from another model
+                continue
+            if not run.applied or len(withdrawn) >= MAX_WITHDRAWN:
+                return proto, run, verdict, list(withdrawn.values())
+            culprit = self._culprit(safety, run, set(withdrawn), telling(verdict))
+            withdrawn[culprit] = Withdrawn(culprit.code, culprit.place, culprit.title, reason_of(verdict))
+
+    def _step_to_blame(self, verdict: Verdict) -> bool:
+        """Whether the model fails on the same rungs before any rule has seen it; then the step is dropped."""
+        stages, rungs = self.stages, telling(verdict)
+        if stages.base is stages.against or not refuted(self.judge(stages.base.proto, None, rungs)):
+            return False
+        return stages.blame(lambda proto: refuted(self.judge(proto, None, rungs)), reason_of(verdict))
 
     def _culprit(self, safety: Safety, run: FixRun, withdrawn: set[FixKey], rungs: Sequence[str]) -> FixKey:
         """The fix with which the shortest beginning of the run ends that fails on one of ``rungs``."""
@@ -141,7 +150,7 @@ class _Prover:
             middle = (good + bad) // 2
             allowed = set(keys[:middle]) - withdrawn
             proto, part = self.fix(safety, allowed.__contains__)
-            if part.applied and _refuted(self.judge(proto, part, rungs)):
+            if part.applied and refuted(self.judge(proto, part, rungs)):
                 bad = middle
             else:
                 good = middle
@@ -149,7 +158,11 @@ class _Prover:
 
     def _unchanged(self) -> Verdict:
         """Nothing was fixed: the same bytes compute the same. What TensorRT says of them is still news."""
-        same = RungResult("contract", "passed", "nothing was changed: the output is the input, byte for byte")
+        said = "nothing was changed: the output is the input, byte for byte"
+        if self.stages.changed:
+            wire.write(self.stages.base.data, self.temporary)
+            said = "onnx.checker passes, and no rule changed anything"
+        same = RungResult("contract", "passed", said)
         if not self.options.verify:
             return Verdict((same,), settled=True)
         options = self.options
@@ -158,8 +171,8 @@ class _Prover:
         if not options.require and not rungs:
             return Verdict((same,), settled=True)
         self.say("verifying")
-        proto = self.loaded.proto
-        verdict = climb(self.original, self.original, proto, proto, options, exact=True, rungs=rungs)
+        path, proto = self.stages.against_path, self.stages.against.proto
+        verdict = climb(path, path, proto, proto, options, exact=True, rungs=rungs)
         if verdict.rung("contract") is None:
             verdict = replace(verdict, rungs=(same, *verdict.rungs))
         return replace(verdict, settled=True)
@@ -174,8 +187,9 @@ def prove(
     options: Options,
     stack: ExitStack,
     progress: Callable[[str], None] | None = None,
+    steps: Sequence[Step] = (),
 ) -> Result:
-    """Fix ``loaded`` by ``rules`` and verify the result.
+    """Take the whole-model ``steps``, fix what they leave of ``loaded`` by ``rules``, and verify the result.
 
     With UNSAFE fixes the exact and numeric ones are proven first; what the UNSAFE ones then change is reported in
     the notes and does not count as failure, since changing behaviour is what they were asked to do. The verdict
@@ -183,19 +197,23 @@ def prove(
 
     Raises:
         OnnxfixError: the candidate cannot be written.
+        UsageError: a script of the user's is at fault.
     """
-    prover = _Prover(loaded, destination, rules, target, options, stack, progress or (lambda words: None))
+    say = progress or (lambda words: None)
+    unsafe = safety == Safety.UNSAFE
+    prover = _Prover(loaded, destination, rules, target, options, stack, say, steps, unsafe)
     proto, run, verdict, withdrawn = prover.settle(min(safety, Safety.NUMERIC))
-    notes: list[str] = []
-    if safety == Safety.UNSAFE and verdict.passed:
+    stages = prover.stages
+    notes = unsafe_notes(stages)
+    if unsafe and verdict.passed:
         gone = {FixKey(item.code, item.place, item.fix) for item in withdrawn}
         wider, wider_run = prover.fix(safety, lambda key: key not in gone)
         if any(item.safety == Safety.UNSAFE for item in wider_run.applied):
             second = prover.judge(wider, wider_run)
             invalid = [r for r in second.rungs if r.name in STATIC and r.refutes]
             if invalid:
-                withdrawn += _unsafe_withdrawn(wider_run, _reason(second))
-                if run.applied:
+                withdrawn += _unsafe_withdrawn(wider_run, reason_of(second))
+                if run.applied or stages.changed:
                     wire.write(wire.serialize(proto), prover.temporary)  # it held the invalid model
             else:
                 proto, run = wider, wider_run
@@ -205,79 +223,20 @@ def prove(
                 verdict = second if second.passed or values else _without_unsafe(verdict, second)
                 if not second.passed:
                     notes.append(_unproven(run, second))
-    changed = bool(run.applied)  # and the file judged last is the one that was settled on
+    if not stages.proven:
+        verdict = after_unsafe(verdict, stages)
+    changed = bool(run.applied) or stages.changed  # and the file judged last is the one that was settled on
     return Result(
         proto if changed else loaded.proto,
         run,
         verdict,
         tuple(withdrawn),
+        stages.done,
         changed,
         tuple(notes),
         prover.temporary if changed else None,
         prover.copied,
     )
-
-
-def climb(
-    original: Path,
-    fixed: Path,
-    before: ModelProto,
-    after: ModelProto,
-    options: Options,
-    *,
-    exact: bool,
-    touched: frozenset[str] | None = None,
-    interface: bool = True,
-    rungs: Sequence[str] | None = None,
-    inherit: bool = True,
-) -> Verdict:
-    """The ladder on two files. ``touched`` (where known) is what the fixes may have changed.
-
-    ``rungs`` are fewer rungs than the options name; ``inherit`` as in ``ladder.verify``.
-    """
-
-    def violations(first: ModelProto, second: ModelProto) -> list[str]:
-        found = contract.interface_changes(before, after) if interface else []
-        return found + (contract.untouched_changes(before, after, touched) if touched is not None else [])
-
-    if not options.verify:
-        rungs = ("contract",)
-    verdict = climb_rungs(
-        original,
-        fixed,
-        exact=exact,
-        contract=violations,
-        inputs=options.inputs,
-        input_shapes=options.input_shapes,
-        seed=options.seed,
-        require=options.require,
-        rungs=rungs if rungs is not None else options.rungs,
-        trt=options.trt,
-        inherit=inherit,
-    )
-    changed = [] if interface else contract.interface_changes(before, after)
-    return _interface_said(verdict, changed) if changed else verdict
-
-
-def _interface_said(verdict: Verdict, changed: list[str]) -> Verdict:
-    """A contract that passed although the interface changed, as UNSAFE fixes may do, must not claim the contrary."""
-    reason = f"onnx.checker passes; UNSAFE fixes changed the interface: {'; '.join(changed)}"
-    rungs = (
-        replace(rung, reason=reason) if rung.name == "contract" and rung.status == "passed" else rung
-        for rung in verdict.rungs
-    )
-    return replace(verdict, rungs=tuple(rungs))
-
-
-def _refuted(verdict: Verdict) -> bool:
-    """Whether a rung showed a difference; a required rung that could not run is no fault of a fix."""
-    return any(rung.refutes for rung in verdict.rungs)
-
-
-def _telling(verdict: Verdict) -> tuple[str, ...]:
-    """The rungs to repeat in search of the culprit; ort-cpu judges half precision by what ``reference`` said."""
-    names = [rung.name for rung in verdict.rungs if rung.refutes]
-    return ("reference", *names) if "ort-cpu" in names and "reference" not in names else tuple(names)
 
 
 def _unsafe_withdrawn(run: FixRun, reason: str) -> list[Withdrawn]:
@@ -304,36 +263,7 @@ def _without_unsafe(proven: Verdict, second: Verdict) -> Verdict:
 
 def _unproven(run: FixRun, second: Verdict) -> str:
     codes = sorted({item.key.code for item in run.applied if item.safety == Safety.UNSAFE})
-    reasons = _reason(second) or "; ".join(
+    reasons = reason_of(second) or "; ".join(
         f"{rung.name}: {rung.reason}" for rung in second.rungs if rung.status == "skipped"
     )
     return f"with the UNSAFE fixes ({', '.join(codes)}) the model is not proven equal: {reasons or 'not verified'}"
-
-
-def _reason(verdict: Verdict) -> str:
-    return "; ".join(f"{rung.name}: {rung.reason}" for rung in verdict.rungs if rung.refutes)
-
-
-def on_disk(loaded: wire.Loaded, stack: ExitStack) -> Path:
-    """A path at which backends can read the model: its own, or a temporary file for one that came from memory."""
-    if loaded.path is not None:
-        return loaded.path
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
-    path = folder / "model.onnx"
-    try:
-        path.write_bytes(loaded.data)
-    except OSError as error:
-        raise OnnxfixError(f"{path}: cannot be written: {error.strerror or error}") from None
-    return path
-
-
-def install(loaded: wire.Loaded, result: Result, destination: Path, *, in_place: bool) -> str:
-    """Move the proven result to its place; returns the path. An unchanged model is copied byte for byte."""
-    if result.temporary is not None:
-        wire.replace(result.temporary, destination, backup=in_place)
-    elif not in_place:
-        with wire.temporary_beside(destination) as temporary:
-            wire.write(loaded.data, temporary)
-            wire.replace(temporary, destination)
-    result.copied.clear()
-    return str(destination)

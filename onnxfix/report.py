@@ -54,6 +54,22 @@ class AppliedFix:
 
 
 @dataclass(frozen=True)
+class StepDone:
+    """A whole-model step, such as ``--simplify``. ``status`` is "taken" or "dropped", ``reason`` what was proven of
+    its result or why it was dropped; ``safety`` of one that was taken is "exact" (it changed nothing), "numeric" or
+    "unsafe". Nodes are counted in subgraphs and functions too."""
+
+    name: str
+    tool: str
+    status: str
+    reason: str
+    safety: str = ""
+    nodes_before: int = 0
+    nodes_after: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
 class Withdrawn:
     """A fix that was undone because the model did not verify with it."""
 
@@ -68,7 +84,8 @@ class Report:
     """One model's run.
 
     ``findings`` are those that stand at the end (for ``check``: all); ``applied`` went away by a fix;
-    ``withdrawn`` had a fix that failed verification. ``problems`` are faults of onnxfix or of a rule: the run is
+    ``withdrawn`` had a fix that failed verification. ``steps`` are the whole-model edits that were asked for, taken
+    or dropped. ``problems`` are faults of onnxfix or of a rule: the run is
     not to be trusted in full. ``notes`` is what a reader should know besides. ``verdict`` is None where nothing
     was to be verified. ``headline`` is TensorRT's word on the model, where that is news. ``build`` is what ``check``
     had it build. ``model`` is the resulting ``ModelProto`` and not part of the JSON.
@@ -81,6 +98,7 @@ class Report:
     findings: tuple[Finding, ...] = ()
     applied: tuple[AppliedFix, ...] = ()
     withdrawn: tuple[Withdrawn, ...] = ()
+    steps: tuple[StepDone, ...] = ()
     verdict: Verdict | None = None
     build: TrtBuild | None = None
     output: str = ""
@@ -119,7 +137,7 @@ class Report:
             return 3
         if self.problems:
             return 2
-        if self.withdrawn:
+        if self.withdrawn or any(step.status == "dropped" for step in self.steps):
             return 1
         worst = max((Severity[f.severity.upper()] for f in self.findings), default=None)
         return int(fail_on is not None and worst is not None and worst >= fail_on)

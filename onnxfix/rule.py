@@ -127,6 +127,7 @@ class Rule:
     doc: str
     module: str = field(compare=False, default="")
     general: bool = False
+    hazards: tuple[int, ...] = ()
 
     @property
     def summary(self) -> str:
@@ -144,6 +145,7 @@ def rule(
     examples: Sequence[Example] = (),
     default: bool = True,
     general: bool = False,
+    hazards: Sequence[int] = (),
 ) -> Callable[[Generator], Rule]:
     """Turn a generator into a rule.
 
@@ -160,6 +162,7 @@ def rule(
         default: False for a rule that runs only when it is selected by its code.
         general: True for a rule that only says what others may say better: its findings give way to those of other
             rules that are as severe and about the same node.
+        hazards: numbers of the entries of ``docs/hazards.md`` that it is about; none where it goes beyond them.
     """
 
     def wrap(generate: Generator) -> Rule:
@@ -180,6 +183,7 @@ def rule(
             doc=inspect.getdoc(generate) or "",
             module=generate.__module__,
             general=general,
+            hazards=tuple(hazards),
         )
 
     return wrap

@@ -33,16 +33,21 @@ LAYERS = [
     ["registry"],
     ["engine"],
     ["contract"],
+    ["whole"],
     ["backends"],
     ["verification"],
     ["diagnose"],
     ["report"],
     ["confirm"],
-    ["prove", "doctor"],
+    ["proof", "doctor"],
+    ["stages"],
+    ["prove"],
+    ["output"],
     ["config"],
     ["render"],
     ["api"],
     ["testing"],
+    ["catalogue"],
     ["cli"],
     ["__main__"],
 ]
@@ -51,7 +56,16 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 FACADE = "__init__"
 
 TERMINAL = {"rich", "typer", "click"}
-HEAVY = {"onnxruntime", "onnx.reference", "onnx.backend", "polygraphy", "tensorrt", "tensorrt_rtx"}
+HEAVY = {
+    "onnxruntime",
+    "onnx.reference",
+    "onnx.backend",
+    "onnx_graphsurgeon",
+    "onnxsim",
+    "polygraphy",
+    "tensorrt",
+    "tensorrt_rtx",
+}
 RULE_MAY_IMPORT = {"onnxfix", "onnxfix_rules", "numpy", "onnx", "ml_dtypes"} | set(sys.stdlib_module_names)
 LONG_FILE = 350
 LONG_REASON = re.compile(r"^# Long because: \S.{15,}")

@@ -7,47 +7,14 @@ from collections.abc import Callable
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto, NodeProto, helper, parser
+from onnx import NodeProto, helper, parser
 
 from onnxfix import edits as ed
 from onnxfix.commit import Transaction, commit
 from onnxfix.edits import Draft
 from onnxfix.errors import EditError
 from onnxfix.graph.overlay import Model
-
-HEADER = '<ir_version: 10, opset_import: ["" : 18]>\n'
-CHAIN = """g (float[N] x, bool c) => (float[N] y) <float[1] w = {1}> {
-    a = Neg(x) b = Abs(a) d = Mul(b, w)
-    y = If (c) <then_branch = t () => (float[N] p) { p = Add(b, d) },
-                else_branch = e () => (float[N] q) { q = Identity(d) }> }"""
-
-
-def proto_of(text: str) -> ModelProto:
-    return parser.parse_model(HEADER + text)
-
-
-def node_at(model: Model, output: str) -> ed.Node:
-    return next(node for node in model.nodes() if node.first_output == output)
-
-
-def assert_links(model: Model) -> None:
-    """The overlay says what a freshly built one says."""
-    fresh = Model(model.proto)
-    assert [s.path for s in model.scopes] == [s.path for s in fresh.scopes]
-    for ours, theirs in zip(model.scopes, fresh.scopes, strict=True):
-        assert sorted(ours.values) == sorted(theirs.values)
-        assert [n.first_output for n in ours.nodes] == [n.first_output for n in theirs.nodes]
-        for a, b in zip(ours.nodes, theirs.nodes, strict=True):
-            assert a.proto == b.proto
-            assert [v and v.name for v in a.inputs] == [v and v.name for v in b.inputs]
-            assert [v and v.name for v in a.outputs] == [v and v.name for v in b.outputs]
-        for name, value in ours.values.items():
-            other = theirs.values[name]
-            assert value.is_output == other.is_output
-            assert sorted((u.node.place, u.index) for u in value.uses) == sorted(
-                (u.node.place, u.index) for u in other.uses
-            ), name
-            assert (value.producer and value.producer.place) == (other.producer and other.producer.place)
+from overlay_links import CHAIN, assert_links, chain, node_at, proto_of
 
 
 def bypass_b(model: Model) -> list[ed.Edit]:
@@ -89,12 +56,60 @@ def set_and_drop(model: Model) -> list[ed.Edit]:
     ]
 
 
-FIXES = [bypass_b, insert_before_d, rename_d, drop_else, kill_w, set_and_drop]
+def add_branches(model: Model) -> list[ed.Edit]:
+    """A new If that captures values and returns one, with a loop in a branch that captures through both."""
+    node = parser.parse_node("""n1 = If (c) <
+        then_branch = t1 () => (float[N] n2) <float[1] n3 = {1}, int64 n4 = {2}> {
+            n5 = Add(a, n3)
+            n2 = Loop(n4, c, n5) <body = l1 (int64 n6, bool n7, float[N] n8) => (bool n9, float[N] n10) {
+                n9 = Identity(n7) n11 = Mul(n8, w) n10 = Sub(n11, n5) }> },
+        else_branch = e1 () => (float[N] b) { }>""")
+    d = node_at(model, "d")
+    return [ed.AddNode(model.main, node, d), ed.SetInput(d, 0, "n1")]
+
+
+def move_branches(model: Model) -> list[ed.Edit]:
+    """The If goes and comes back to another place, with one branch more than before reading its condition."""
+    y = node_at(model, "y")
+    moved = NodeProto()
+    moved.CopyFrom(y.proto)
+    return [ed.RemoveNode(y), ed.AddNode(model.main, moved)]
+
+
+def branches_in_a_branch(model: Model) -> list[ed.Edit]:
+    """A new If inside the then branch, which returns a value of that branch and one of the graph."""
+    node = parser.parse_node("""o1, o2 = If (c) <
+        then_branch = t2 () => (float[N] u, float[N] a) { },
+        else_branch = e2 () => (float[N] o3, float[N] o4) { o3 = Neg(u) o4 = Neg(d) }>""")
+    draft = Draft(node_at(model, "p"))
+    draft.add("Sub", ["b", "d"], output="u")
+    draft.edits.append(ed.AddNode(draft.anchor.scope, node, draft.anchor))
+    draft.set_input(draft.anchor, 0, "o1")
+    draft.set_input(draft.anchor, 1, "o2")
+    return draft.edits
+
+
+def drop_sparse(model: Model) -> list[ed.Edit]:
+    return [ed.RemoveInitializer(model.main.values["sparse"])]
+
+
+FIXES = [
+    bypass_b,
+    insert_before_d,
+    rename_d,
+    drop_else,
+    kill_w,
+    set_and_drop,
+    add_branches,
+    move_branches,
+    branches_in_a_branch,
+    drop_sparse,
+]
 
 
 @pytest.mark.parametrize("make", FIXES)
 def test_links_after_a_fix(make: Callable[[Model], list[ed.Edit]]) -> None:
-    model = Model(proto_of(CHAIN))
+    model = Model(chain())
     before = model.proto.SerializeToString(deterministic=True)
     commit(model, [make(model)], "TST001")
     assert model.proto.SerializeToString(deterministic=True) != before
@@ -103,12 +118,15 @@ def test_links_after_a_fix(make: Callable[[Model], list[ed.Edit]]) -> None:
 
 @pytest.mark.parametrize("make", FIXES)
 def test_refused_fix_leaves_no_trace(make: Callable[[Model], list[ed.Edit]]) -> None:
-    model = Model(proto_of(CHAIN))
+    model = Model(chain())
     before = model.proto.SerializeToString(deterministic=True)
+    names = set(model.names)
     broken = [*make(model), ed.SetInput(node_at(model, "a"), 0, "no such value")]
     transaction = Transaction(model)
     with pytest.raises(EditError):
         transaction.apply(broken, "TST001")
+    assert model.names == names
+    assert not transaction.names
     transaction.close()
     assert model.proto.SerializeToString(deterministic=True) == before
     assert_links(model)
@@ -119,7 +137,7 @@ def test_refused_fix_leaves_no_trace(make: Callable[[Model], list[ed.Edit]]) -> 
 def test_refused_fix_spares_its_neighbour(
     first: Callable[[Model], list[ed.Edit]], second: Callable[[Model], list[ed.Edit]]
 ) -> None:
-    alone, both = Model(proto_of(CHAIN)), Model(proto_of(CHAIN))
+    alone, both = Model(chain()), Model(chain())
     commit(alone, [first(alone)], "TST001")
     transaction = Transaction(both)
     broken = [*second(both), ed.SetInput(node_at(both, "a"), 0, "no such value")]
@@ -207,16 +225,34 @@ REFUSED: dict[str, Callable[[Model], ed.Edit]] = {
     "initializer in use": lambda m: ed.RemoveInitializer(m.main.values["w"]),
     "gap": lambda m: ed.SetInput(node_at(m, "a"), 3, "x"),
     "inner name": lambda m: ed.SetInput(node_at(m, "a"), 0, "p"),
+    "new name that a branch has": lambda m: ed.AddNode(m.main, parser.parse_node("p = Neg(x)")),
+    "branch hides a value": lambda m: ed.AddNode(m.main, if_node("a = Neg(x)", "a")),
+    "branch has the name of its own node's output": lambda m: ed.AddNode(m.main, if_node("new = Neg(x)", "new")),
+    "branch reads its own node": lambda m: ed.AddNode(m.main, if_node("i = Neg(new)", "i")),
+    "branch reads nothing": lambda m: ed.AddNode(m.main, if_node("i = Neg(nowhere)", "i")),
+    "branch reads what another branch has": lambda m: ed.AddNode(m.main, if_node("i = Neg(p)", "i")),
+    "branch returns nothing": lambda m: ed.AddNode(m.main, if_node("i = Neg(x)", "j")),
+    "branch defines twice": lambda m: ed.AddNode(m.main, if_node("i = Neg(x) i = Abs(x)", "i")),
+    "branch goes in circles": lambda m: ed.AddNode(m.main, if_node("i = Neg(j) j = Abs(i)", "i")),
+    "graph as an attribute": lambda m: ed.SetAttribute(
+        node_at(m, "a"), "g", helper.make_attribute("g", helper.make_graph([], "g", [], []))
+    ),
 }  # fmt: skip
+
+
+def if_node(body: str, result: str) -> NodeProto:
+    """A node ``new`` with one branch of these nodes that returns ``result``."""
+    return parser.parse_node(f"new = If (c) <then_branch = t () => (float[N] {result}) {{ {body} }}>")
 
 
 @pytest.mark.parametrize("make", REFUSED.values(), ids=REFUSED)
 def test_harm_is_refused(make: Callable[[Model], ed.Edit]) -> None:
-    model = Model(proto_of(CHAIN))
+    model = Model(chain())
     before = model.proto.SerializeToString(deterministic=True)
     with pytest.raises(EditError):
         commit(model, [[make(model)]])
     assert model.proto.SerializeToString(deterministic=True) == before
+    assert_links(model)
 
 
 def test_touched_nodes_are_marked_from_ir_10_on() -> None:

@@ -164,6 +164,18 @@ def test_a_shape_tensor_gets_values(worker: Worker, tmp_path: Path) -> None:
 
 
 @REAL
+@pytest.mark.parametrize(("place", "value"), [("t = Add(a, r)", (0, 1)), ("t = Identity(a)", (0, 0))])
+def test_axes_that_a_table_is_looked_up_by_are_axes(
+    place: str, value: tuple[int, int], worker: Worker, tmp_path: Path
+) -> None:
+    text = f"""g (int64[2] a, float[6] x) => (float[A] y) <int64[1] r = {{2}}, int64[4] s = {{1, 2, 1, 2}},
+        int64[1] z = {{0}}> {{ {place}  g = Gather(s, t)  h = ReduceSum(g, z)  y = Slice(x, z, h) }}"""
+    found = built(worker, text, tmp_path)
+    assert found.accepted, found.reason
+    assert found.profiles[0].values == {"a": (value,) * 3}
+
+
+@REAL
 def test_external_data_is_found(worker: Worker, tmp_path: Path) -> None:
     text = "g (float[2,64] x) => (float[2,64] y) { y = MatMul(x, w) }"
     model = onnx.parser.parse_model(HEADER + text)

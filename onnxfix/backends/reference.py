@@ -5,9 +5,11 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from onnxfix.backends import Unsupported
+from onnxfix.backends.reference_legacy import legacy
+from onnxfix.backends.reference_ops import corrected
 from onnxfix.sandbox import one_line
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ def missing() -> str | None:
 
 
 def load(path: str) -> ReferenceSession:
-    """Load a model file with its external data. Raises the evaluator's exceptions."""
+    """Load a model file with its external data. Raises the evaluator's exceptions, and Unsupported for its gaps."""
     return ReferenceSession(path)
 
 
@@ -48,31 +50,57 @@ class ReferenceSession:
         with np.errstate(all="ignore"):
             return list(self._evaluator.run(None, feed))
 
+    def traced(self, feed: dict[str, Any]) -> tuple[list[Any], dict[str, int]]:
+        """Execute, and count by name the elements that are not finite, in the order of computation, those in subgraphs
+        and functions included; names without any are left out."""
+        watched, counts = _watched(), dict[str, int]()
+        watched.counts = counts
+        try:
+            return self.run(feed), counts
+        finally:
+            watched.counts = None
+
+
+def _infinite(value: Any) -> int:
+    import numpy as np
+
+    if isinstance(value, (list, tuple)):
+        return sum(map(_infinite, value))
+    if "float" not in getattr(getattr(value, "dtype", None), "name", ""):
+        return 0
+    return int(np.count_nonzero(~np.isfinite(np.asarray(value).astype(np.float64))))
+
 
 def evaluator(source: str | onnx.ModelProto) -> ReferenceEvaluator:
     """ONNX's evaluator for a model or its file, with what it gets wrong put right."""
-    from onnx.reference import ReferenceEvaluator
-
-    return ReferenceEvaluator(source, new_ops=[_loop()])
+    made: ReferenceEvaluator = _watched()(source)
+    return made
 
 
 @functools.cache
-def _loop() -> type[Any]:
-    """onnx's Loop, with the condition that the specification gives a loop without one: true.
+def _watched() -> Any:
+    """The class of evaluators, which onnx makes of subgraphs and functions too: with the corrected operators in all of
+    them, as onnx's own has not in functions, and with an eye on what is not finite."""
+    from onnx.reference import ReferenceEvaluator
 
-    onnx 1.23 and older take the missing condition itself for the answer, and run such a loop zero times.
-    """
-    import numpy as np
-    from onnx.reference.ops.op_loop import Loop as Own
+    class Watched(ReferenceEvaluator):
+        counts: ClassVar[dict[str, int] | None] = None
 
-    class Loop(Own):
-        op_domain = ""
+        def __init__(self, proto: Any, **how: Any) -> None:
+            super().__init__(proto, **{**how, "new_ops": how.get("new_ops") or [*corrected(), *legacy()]})
+            for node in self.rt_nodes_:
+                node.run = functools.partial(self._watch, node.run, tuple(node.output))
 
-        def _run(self, M: Any, cond: Any, *args: Any, **how: Any) -> Any:
-            given = np.array(True) if cond is None else cond
-            return super()._run(M, given, *args, **how)  # type: ignore[no-untyped-call]
+        @classmethod
+        def _watch(cls, run: Any, names: tuple[str, ...], *args: Any, **how: Any) -> Any:
+            results = run(*args, **how)
+            if cls.counts is not None:
+                for name, value in zip(names, results, strict=False):
+                    if count := _infinite(value):
+                        cls.counts[name] = cls.counts.get(name, 0) + count
+            return results
 
-    return Loop
+    return Watched
 
 
 def infeasible(model: onnx.ModelProto, input_elements: int) -> str | None:

@@ -183,7 +183,9 @@ _BY_USE: dict[tuple[str, int], Sizes] = {
     ("CumSum", 1): (0, 0, 0), ("Trilu", 1): (0, 0, 0), ("Expand", 1): (1, 1, 1), ("Reshape", 1): (-1, -1, -1),
     ("Upsample", 1): (1, 1, 1), ("Gather", 1): (0, 0, 0), ("Loop", 1): (1, 1, 1), ("If", 0): (0, 1, 1),
 }  # fmt: skip
-_AXES = {("Slice", 3), ("Squeeze", 1), ("Unsqueeze", 1), ("Pad", 3)}
+_LOOKED_UP = ("Add", 0)
+"""Axes that a table is looked up by (Add, then Gather), which is how OPS041 and OPS042 write them."""
+_AXES = {("Slice", 3), ("Squeeze", 1), ("Unsqueeze", 1), ("Pad", 3), _LOOKED_UP}
 
 
 def _values(one: NetInput, sizes: Mapping[str, Sizes], graph: onnx.GraphProto | None) -> Triple:
@@ -203,11 +205,16 @@ def _values(one: NetInput, sizes: Mapping[str, Sizes], graph: onnx.GraphProto | 
 
 def _use(name: str, graph: onnx.GraphProto | None) -> tuple[str, int]:
     """The first operand that the input ends in, looking through what only passes values on."""
-    names = {name}
+    names, shifted = {name}, set[str]()
     for node in graph.node if graph is not None else ():
         for position, operand in enumerate(node.input):
-            if operand in names:
+            use = node.op_type, position
+            if operand in shifted and use == ("Gather", 1):
+                return _LOOKED_UP
+            if (use == ("Squeeze", 0) and operand in shifted) or (use == ("Add", 0) and operand in names):
+                shifted.update(node.output)
+            elif operand in names:
                 if node.op_type not in ("Cast", "Identity", "Unsqueeze", "Squeeze", "Concat") or position:
-                    return node.op_type, position
+                    return use
                 names.update(node.output)
     return "", 0

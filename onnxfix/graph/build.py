@@ -29,14 +29,20 @@ def scopes_of(model: Model) -> tuple[Scope, list[Scope]]:
         name = f"fn {function.domain}::{function.name}" + (f":{overload}" if overload else "")
         functions.append(Scope(model, function, "function", name))
     pending.extend(functions)
-    while pending:
-        pending.extend(_fill(pending.pop()))
+    fill(pending)
     for root in (main, *functions):
         link(root)
-    _pin(model, main)
+    _pin(model, main, functions)
     for scope in model_scopes(main, functions):
         scope.topological()  # raises on a cycle
     return main, functions
+
+
+def call_key(scope: Scope) -> tuple[str, str, str]:
+    """What a node that calls this function says: domain, operator, overload."""
+    proto = scope.proto
+    assert isinstance(proto, FunctionProto)
+    return "" if proto.domain == "ai.onnx" else proto.domain, proto.name, getattr(proto, "overload", "")
 
 
 def _check_opset(model: Model) -> None:
@@ -60,6 +66,17 @@ def _check_opset(model: Model) -> None:
 def model_scopes(main: Scope, functions: list[Scope]) -> list[Scope]:
     """All scopes below the given roots."""
     return [scope for root in (main, *functions) for scope in root.walk()]
+
+
+def fill(scopes: list[Scope]) -> None:
+    """Create what the scopes, and all subgraphs inside them, define.
+
+    Raises:
+        ModelError: a name is defined twice, or something in a node makes no sense.
+    """
+    pending = list(scopes)
+    while pending:
+        pending.extend(_fill(pending.pop()))
 
 
 def _fill(scope: Scope) -> list[Scope]:
@@ -236,7 +253,7 @@ def connect(node: Node) -> None:
         value._uses[(id(node), index)] = Use(node, index)
 
 
-def _pin(model: Model, main: Scope) -> None:
+def _pin(model: Model, main: Scope, functions: list[Scope]) -> None:
     """Mark values that training graphs or quantisation annotations refer to by name."""
     names: set[str] = set()
     for info in model.proto.training_info:
@@ -244,20 +261,25 @@ def _pin(model: Model, main: Scope) -> None:
             names.update((binding.key, binding.value))
         for graph in (info.initialization, info.algorithm):
             names |= _names_read(list(graph.node)) | {output.name for output in graph.output}
-    for scope in main.walk():
-        assert isinstance(scope.proto, GraphProto)
-        for annotation in scope.proto.quantization_annotation:
-            quantised = {annotation.tensor_name, *(e.value for e in annotation.quant_parameter_tensor_names)}
-            for name in quantised:
-                _pin_name(scope, name)
+    for scope in model_scopes(main, functions):
+        for value in annotated(scope):
+            value.pins += 1
     for name in names:
-        _pin_name(main, name)
+        found = main.lookup(name)
+        if found is not None:
+            found.pins += 1
 
 
-def _pin_name(scope: Scope, name: str) -> None:
-    value = scope.lookup(name)
-    if value is not None:
-        value.pins += 1
+def annotated(scope: Scope) -> list[Value]:
+    """The values that the quantisation annotations of a graph name, one entry an annotation."""
+    if not isinstance(scope.proto, GraphProto):
+        return []
+    names = [
+        name
+        for entry in scope.proto.quantization_annotation
+        for name in sorted({entry.tensor_name, *(e.value for e in entry.quant_parameter_tensor_names)})
+    ]
+    return [value for value in map(scope.lookup, names) if value is not None]
 
 
 def _names_read(nodes: list[NodeProto]) -> set[str]:

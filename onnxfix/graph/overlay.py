@@ -178,6 +178,11 @@ class Node:
         return self.domain == "" and ("", self.op_type) not in self.scope.model.function_names
 
     @property
+    def function(self) -> Scope | None:
+        """The body of the local function that this node calls, or None."""
+        return self.scope.model.called.get((self.domain, self.op_type, self.overload))
+
+    @property
     def opset(self) -> int:
         """Version of this node's operator set where it stands; 0 when the model does not import the domain."""
         return self.scope.opset(self.domain)
@@ -384,11 +389,14 @@ class Model:
         self.function_names = {
             ("" if f.domain == "ai.onnx" else f.domain, f.name) for f in getattr(proto, "functions", ())
         }
+        self.called: dict[tuple[str, str, str], Scope] = {}
+        """Bodies of the local functions, by domain, name and overload."""
         # A third of the time of building a large index goes to the garbage collector, in vain.
         collecting = gc.isenabled()
         gc.disable()
         try:
             self.main, self.functions = build.scopes_of(self)
+            self.called = {build.call_key(scope): scope for scope in self.functions}
         finally:
             if collecting:
                 gc.enable()

@@ -19,7 +19,7 @@ from onnxfix.backends.trt_types import Issue
 from onnxfix.confirm import flag
 from onnxfix.render.builds import build_lines
 from onnxfix.render.stream import output, printable
-from onnxfix.report import AppliedFix, Finding, Report
+from onnxfix.report import AppliedFix, Finding, Report, StepDone
 from onnxfix.verification.verdict import RungResult
 
 SHOWN = 5
@@ -44,6 +44,7 @@ def render_report(report: Report, *, quiet: bool = False, verbose: bool = False)
     if report.won and report.headline:
         yield Text(f"  before: {report.builds[0].reason}")
     if not quiet:
+        yield from _steps(report.steps)
         yield from _findings(report.findings, verbose)
         yield from _applied(report.applied, verbose)
         for item in report.withdrawn:
@@ -114,14 +115,29 @@ def _headline(report: Report) -> str:
             f"{len(report.applied)} fixed",
             f"{len(report.findings)} left",
             *([f"{len(report.withdrawn)} withdrawn"] if report.withdrawn else []),
+            *([f"{dropped} dropped"] if (dropped := _dropped(report)) else []),
             f"{report.nodes_before} → {report.nodes_after} nodes",
         ]
     told = f"{report.headline}; " if report.headline else ""
     return f"{told}{', '.join(words)}  (target {report.target}, {report.seconds:.1f} s)"
 
 
+def _dropped(report: Report) -> int:
+    return sum(step.status == "dropped" for step in report.steps)
+
+
 def _s(items: Sequence[object]) -> str:
     return "" if len(items) == 1 else "s"
+
+
+def _steps(steps: Sequence[StepDone]) -> Iterator[Text]:
+    """The whole-model steps: what each made of the model, or why its result was dropped."""
+    for step in steps:
+        style = "bold red" if step.status == "dropped" else "yellow" if step.safety == "unsafe" else "green"
+        nodes = f", {step.nodes_before} → {step.nodes_after} nodes" if step.status == "taken" else ""
+        level = f", {step.safety}" if step.safety else ""
+        words = f" {step.name} ({step.tool}{level}{nodes}): {step.reason}"
+        yield Text.assemble((f"  {step.status}", style), words)
 
 
 def _findings(findings: Sequence[Finding], verbose: bool) -> Iterator[Text]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -15,18 +16,18 @@ from onnxfix.backends.trt_types import TrtOptions
 from onnxfix.errors import UsageError
 from onnxfix.sandbox import Outcome, Worker
 from onnxfix.verification import cuda, plan
-from onnxfix.verification.compare import Metrics
 from onnxfix.verification.inputs import Kind, make_inputs
 from onnxfix.verification.plan import Feed
+from onnxfix.verification.progress import REFUSED, Progress, difference, different, judged
 from onnxfix.verification.remote import Ran, ran_of
 from onnxfix.verification.signature import Assignment, Signature
-from onnxfix.verification.verdict import FeedResult, RungResult
+from onnxfix.verification.verdict import FeedResult, FeedStatus, RungResult
 
 REMOTE = "onnxfix.verification.remote"
 #: Kinds of data to try, one after the other, when the original refuses the one that was planned.
 _MILDER: tuple[Kind, ...] = ("small", "ones", "zeros")
 _DEATHS = 3
-_REFUSED = "the original fails: "
+_BEYOND = "original and fixed model both leave half precision's range on values made to do so"
 _SEARCH = 60.0  # seconds to look for inputs that the original takes
 _ENOUGH = 3  # assignments at which a model of dynamic shape should have been compared
 
@@ -36,7 +37,8 @@ class Request:
     """All that a rung needs. ``shapes`` are symbols that the user fixed, ``given`` the user's own feeds;
     ``coarse`` names the half-precision type whose roundings a backend may take or leave; ``step`` and ``total``
     are seconds. ``trt`` is what was asked of TensorRT; ``inherit`` forgives the fixed model what the original fails
-    as well."""
+    as well. ``half`` names the model's half-precision type where the original in higher precision may judge besides:
+    never where all fixes are exact."""
 
     original: Path
     fixed: Path
@@ -52,28 +54,7 @@ class Request:
     total: float = 300.0
     trt: TrtOptions = field(default_factory=TrtOptions)
     inherit: bool = False
-
-
-@dataclass
-class _Progress:
-    """What a rung has seen so far."""
-
-    feeds: list[FeedResult] = field(default_factory=list)
-    excluded: set[str] = field(default_factory=set)
-    notes: list[str] = field(default_factory=list)
-    verdict: RungResult | None = None  # set as soon as the rung is decided
-    wobble: list[Metrics] = field(default_factory=list)  # how the original differs from itself
-    placed: tuple[str, ...] = ()  # on the GPU: which nodes ran there
-    deaths: int = 0  # of the child, by the original: it is not asked for ever
-    generation: int = -1  # of the worker's child that holds the models
-
-    def counted(self) -> list[FeedResult]:
-        return [one for one in self.feeds if one.status != "not counted"]
-
-    def sizes(self) -> set[tuple[tuple[str, int], ...]]:
-        """The distinct assignments that counted and have no dimension of size 0."""
-        found = (one.feed.assignment for one in self.counted() if one.feed is not None)
-        return {tuple(sorted(sizes.items())) for sizes in found if 0 not in sizes.values()}
+    half: str = ""
 
 
 def climb(request: Request, name: str) -> RungResult:
@@ -89,7 +70,8 @@ def climb(request: Request, name: str) -> RungResult:
         reason = cuda.unavailable(request.worker, request.step)
     if reason is not None:
         return RungResult(name, "skipped", reason)
-    result = _Climber(request, name).climb()
+    with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
+        result = _Climber(request, name, folder).climb()
     return cuda.informed(request, result) if name == "ort-cuda" else result
 
 
@@ -106,9 +88,9 @@ def _elements(known: Signature, assignment: Assignment) -> int:
 
 
 class _Climber:
-    def __init__(self, request: Request, name: str) -> None:
-        self.request, self.name, self.gpu = request, name, name == "ort-cuda"
-        self.seen = _Progress()
+    def __init__(self, request: Request, name: str, folder: str) -> None:
+        self.request, self.name, self.gpu, self.folder = request, name, name == "ort-cuda", folder
+        self.seen = Progress()
         self.deadline = time.monotonic() + request.total
 
     def climb(self) -> RungResult:
@@ -118,7 +100,7 @@ class _Climber:
                 self._run_given() if self.request.given is not None else self._run_made()
             except UsageError as error:  # no input can be made for this model
                 self.seen.notes.append(str(error))
-        return self.seen.verdict or self._conclude()
+        return self.seen.verdict or self.seen.conclude(self.name, time.monotonic() > self.deadline)
 
     # -- loading
 
@@ -154,11 +136,7 @@ class _Climber:
         return outcome, ran
 
     def _decide(self, status: Any, reason: str) -> None:
-        seen = self.seen
-        notes = (*seen.notes, *seen.placed)
-        self.seen.verdict = RungResult(
-            self.name, status, reason, tuple(seen.feeds), tuple(sorted(seen.excluded)), notes
-        )
+        self.seen.decide(self.name, status, reason)
 
     # -- feeds
 
@@ -171,7 +149,10 @@ class _Climber:
     def _run_made(self) -> None:
         known, fixed = self.request.known, self.request.shapes
         sweep = plan.assignments(known, fixed)
-        feeds = plan.feeds(known, sweep, self.request.seed, self.request.exact)
+        # ONNX Runtime's CPU provider is no judge of overflow in half precision, and CUDA's kernels have accumulators
+        # of their own: only the evaluator is asked about magnitudes that nobody said the model meets.
+        large = bool(self.request.half) and self.name == "reference"
+        feeds = plan.feeds(known, sweep, self.request.seed, self.request.exact, large=large)
         self._run_feeds(feeds)
         if self.seen.verdict is not None or self._over():
             return
@@ -254,10 +235,11 @@ class _Climber:
             coarse=request.coarse,
             skip=tuple(seen.excluded),
             repeats=not self.gpu,
+            keep=bool(request.half),
         )
         if ran.stage == "original":
             seen.deaths += not outcome.ok or ran.broken
-            seen.feeds.append(FeedResult(label, feed, "not counted", f"{_REFUSED}{ran.error}"))
+            seen.feeds.append(FeedResult(label, feed, "not counted", f"{REFUSED}{ran.error}"))
             return False
         late = outcome.status == "timeout" and self.name == "reference"
         if ran.stage == "fixed" and (late or ran.unsupported):
@@ -272,76 +254,52 @@ class _Climber:
         return self._judge(label, feed, ran)
 
     def _judge(self, label: str, feed: Feed | None, ran: Ran) -> bool:
-        wrong = [metric for metric in ran.metrics if metric.agreement == "different"]
-        if self.gpu and feed is not None and all(cuda.overflows(metric, feed) for metric in wrong) and wrong:
-            self.seen.feeds.append(FeedResult(label, feed, "not counted", cuda.OVERFLOWS, ran.metrics))
-            return False
-        if wrong:
-            first = wrong[0]
-            reason = (
-                f"output {first.name} {first.reason}"
-                if not first.elements or not first.mismatches
-                else (f"output {first.name}: {first.reason}{_values(first.first, first.values)}")
-            )
-            self._fail(label, feed, ran, reason)
-        elif not ran.metrics:
-            self.seen.feeds.append(
-                FeedResult(label, feed, "not counted", "no output is the same in two runs")
-            )
-            return False
+        """Record what one run showed; returns whether it counts."""
+        if self.request.half and different(ran.metrics):
+            ran = self._by_twin(ran)
+        wrong = different(ran.metrics)
+        silent = "" if ran.metrics else "no output is the same in two runs"
+        if (
+            wrong
+            and feed is not None
+            and feed.kind == "large"
+            and ran.beyond
+            and not any(m.worse for m in wrong)
+        ):
+            # Made to overflow, and the original did: what is infinite in both says nothing of the fix.
+            silent = _BEYOND
+        if wrong and feed is not None and self.gpu and all(cuda.overflows(metric, feed) for metric in wrong):
+            silent = cuda.OVERFLOWS
+        if silent:
+            self.seen.feeds.append(FeedResult(label, feed, "not counted", silent, ran.metrics))
+        elif wrong:
+            self._fail(label, feed, ran, difference(wrong[0]))
         else:
             within = any(metric.agreement == "within" for metric in ran.metrics)
+            status: FeedStatus = "within" if within else "identical"
             self.seen.feeds.append(
-                FeedResult(label, feed, "within" if within else "identical", "", ran.metrics)
+                FeedResult(label, feed, status, judged(ran.metrics, self.seen.precision), ran.metrics)
             )
-        return True
+        return not silent
+
+    def _by_twin(self, ran: Ran) -> Ran:
+        """The last run judged again with the original in higher precision; as it was where that cannot be had."""
+        request, seen = self.request, self.seen
+        _, again = self._call(
+            "by_twin",
+            folder=self.folder,
+            half=request.half,
+            drawn=request.known.drawn or (),
+            noise=request.noise,
+            coarse=request.coarse,
+            skip=tuple(seen.excluded),
+        )
+        if again.stage:
+            seen.notes.append(f"the original in higher precision could not be asked: {again.error}")
+            return ran
+        seen.beyond, seen.precision = seen.beyond or again.beyond, again.precision
+        return replace(ran, metrics=again.metrics, beyond=again.beyond)
 
     def _fail(self, label: str, feed: Feed | None, ran: Ran, reason: str) -> None:
         self.seen.feeds.append(FeedResult(label, feed, "different", reason, ran.metrics))
         self._decide("failed", f"{reason} [{label}]")
-
-    def _conclude(self) -> RungResult:
-        seen = self.seen
-        counted, refused = seen.counted(), [one for one in seen.feeds if one.status == "not counted"]
-        news = [one for one in refused if not _is_empty(one)]
-        elements = sum(metric.elements for one in counted for metric in one.metrics)
-        if counted and not elements and news:
-            # The original took empty tensors only: shapes agree, and not one value was compared.
-            self._decide("skipped", f"only empty tensors ran, so no value was compared: {news[0].reason}")
-        elif counted:
-            self._add_notes(refused)
-            how = "identical" if all(one.status == "identical" for one in counted) else "within tolerance"
-            shapes = len(seen.sizes())
-            over = f" over {shapes} shapes" if shapes > 1 else ""
-            original = all(one.reason.startswith(_REFUSED) for one in news)
-            more = f"the original refused {len(news)} more" if original else f"{len(news)} more do not count"
-            refusals = f"; {more}" if news else ""
-            self._decide("passed", f"{how} on {len(counted)} feed{'s' * (len(counted) > 1)}{over}{refusals}")
-        else:
-            why = [one.reason for one in refused] or seen.notes or ["there was no time for a single run"]
-            self._decide("skipped", why[0])
-        assert seen.verdict is not None
-        return seen.verdict
-
-    def _add_notes(self, refused: list[FeedResult]) -> None:
-        seen = self.seen
-        news = [one for one in refused if not _is_empty(one)]
-        if news:
-            seen.notes.append(f"{len(news)} of {len(seen.feeds)} feeds do not count: {news[0].reason}")
-        if time.monotonic() > self.deadline:
-            seen.notes.append("stopped when the time was up")
-        seen.notes.extend(cuda.wobbles(seen.wobble))
-        if seen.excluded:
-            names = ", ".join(sorted(seen.excluded))
-            seen.notes.append(f"not compared, since the original differs from itself: {names}")
-
-
-def _is_empty(result: FeedResult) -> bool:
-    """Whether the feed had a dimension of size 0; that a model takes no empty tensors is no news."""
-    return result.feed is not None and 0 in result.feed.assignment.values()
-
-
-def _values(index: tuple[int, ...] | None, values: tuple[str, str] | None) -> str:
-    if index is None or values is None:
-        return ""
-    return f", first at {list(index)}: {values[0]} against {values[1]}"

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+
+from onnxfix.verification.tolerance import EXACT, Tolerance, errors, outside, parts, tolerance_for, wide
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -19,28 +21,36 @@ Agreement = Literal["identical", "within", "different"]
 
 
 @dataclass(frozen=True)
-class Tolerance:
-    """``|a - b| <= rtol * |a| + atol * max|a| + noise``, with ``a`` the original's finite values.
+class Twin:
+    """What the original computes with its half-precision tensors in a wider type.
 
-    ``rtol`` and ``atol`` have no unit; ``noise`` has the unit of the output.
+    ``value`` is one output of it; ``half`` names the half-precision type. ``overflow``: on this feed some value of the
+    original is not finite that is finite in that type. Only then may the fixed model agree with the twin instead of the
+    original, element by element, within half precision's tolerance, where the twin is finite in the output's type; one
+    that is not finite there never does. An output in a wider type may also differ from the original by as much as the
+    original does from its twin, at most by half precision's tolerance.
     """
 
-    rtol: float
-    atol: float
-    noise: float = 0.0
+    value: Any
+    half: str
+    overflow: bool
 
 
-#: What reordered arithmetic may cost, by element type. Everything else (integers, bool, string) must be equal.
-TOLERANCES = {
-    "float64": Tolerance(1e-9, 1e-10),
-    "float32": Tolerance(1e-4, 1e-5),
-    "float16": Tolerance(1e-2, 2e-3),
-    "bfloat16": Tolerance(5e-2, 1e-2),
-    "complex128": Tolerance(1e-9, 1e-10),
-    "complex64": Tolerance(1e-4, 1e-5),
-}
-_COARSE = Tolerance(0.25, 0.1)  # 8 bits and fewer: one step of the last place
-_EXACT = Tolerance(0.0, 0.0)
+@dataclass(frozen=True)
+class _How:
+    exact: bool
+    noise: float
+    coarse: str
+    twin: Twin | None
+
+    def at(self, key: Any) -> _How:
+        """The same for an element of a sequence or a map."""
+        if self.twin is None:
+            return self
+        try:
+            return replace(self, twin=replace(self.twin, value=self.twin.value[key]))
+        except (IndexError, KeyError, TypeError):  # the twin has another structure: it is no judge of this
+            return replace(self, twin=None)
 
 
 @dataclass(frozen=True)
@@ -50,7 +60,9 @@ class Metrics:
     ``mismatches`` counts elements that are not bit-identical (every NaN equals every NaN, -0.0 is not 0.0);
     ``max_abs`` and ``max_rel`` are over pairs of finite values; ``first`` is the index of the first element that
     is out of tolerance, or else not identical, with its two values as text. ``scale`` is the original's largest finite
-    magnitude, 0 where nothing differs.
+    magnitude, 0 where nothing differs. ``by_twin`` counts the elements in which the fixed model agrees with the
+    original in higher precision and not with the original; ``worse`` those out of tolerance of which it cannot be said
+    that the original leaves half precision's range there, or in which the fixed model alone is not finite.
     """
 
     name: str
@@ -65,6 +77,8 @@ class Metrics:
     first: tuple[int, ...] | None = None
     values: tuple[str, str] | None = None
     scale: float = 0.0
+    by_twin: int = 0
+    worse: int = 0
 
     @property
     def relative(self) -> float:
@@ -77,34 +91,34 @@ def largest(metrics: Iterable[Metrics], *, relative: bool = False) -> Metrics | 
     return max(metrics, key=lambda one: one.relative if relative else one.max_abs, default=None)
 
 
-def tolerance_for(dtype: str, noise: float = 0.0, coarse: str = "") -> Tolerance:
-    """The tolerance for an element type (numpy's name of it), widened by a measured ``noise``.
-
-    ``coarse`` names a narrower type that the values went through on their way, whose roundings they carry.
-    """
-    base = TOLERANCES.get(dtype, _COARSE if dtype.startswith("float") else _EXACT)
-    if coarse and base != _EXACT:
-        other = TOLERANCES[coarse]
-        base = Tolerance(max(base.rtol, other.rtol), max(base.atol, other.atol))
-    return Tolerance(base.rtol, base.atol, 4.0 * noise) if noise else base
-
-
 def compare(
-    name: str, original: Any, fixed: Any, *, exact: bool, noise: float = 0.0, coarse: str = ""
+    name: str,
+    original: Any,
+    fixed: Any,
+    *,
+    exact: bool,
+    noise: float = 0.0,
+    coarse: str = "",
+    twin: Twin | None = None,
 ) -> tuple[Metrics, ...]:
     """Compare two values of an output: arrays, lists (sequences), dicts (maps) or None (an empty optional).
 
-    With ``exact`` every element must be bit-identical; else within ``tolerance_for`` its type.
+    With ``exact`` every element must be bit-identical, and ``twin`` is not asked; else within ``tolerance_for`` its
+    type, or as ``Twin`` says.
     """
+    return _compare(name, original, fixed, _How(exact, noise, coarse, None if exact else twin))
+
+
+def _compare(name: str, original: Any, fixed: Any, how: _How) -> tuple[Metrics, ...]:
     if original is None or fixed is None:
         if original is None and fixed is None:
             return (Metrics(name, "identical", dtype="optional"),)
         return (_differ(name, f"is {_kind(original)} in the original, {_kind(fixed)} in the fixed model"),)
     if isinstance(original, (list, tuple)) or isinstance(fixed, (list, tuple)):
-        return _compare_sequences(name, original, fixed, exact, noise, coarse)
+        return _compare_sequences(name, original, fixed, how)
     if isinstance(original, dict) or isinstance(fixed, dict):
-        return _compare_maps(name, original, fixed, exact, noise, coarse)
-    return (_compare_arrays(name, np.asarray(original), np.asarray(fixed), exact, noise, coarse),)
+        return _compare_maps(name, original, fixed, how)
+    return (_compare_arrays(name, np.asarray(original), np.asarray(fixed), how),)
 
 
 def identical(original: Any, fixed: Any) -> bool:
@@ -113,7 +127,7 @@ def identical(original: Any, fixed: Any) -> bool:
 
 
 def _differ(name: str, reason: str, **more: Any) -> Metrics:
-    return Metrics(name, "different", reason, **more)
+    return Metrics(name, "different", reason, **{"worse": 1, **more})
 
 
 def _kind(value: Any) -> str:
@@ -126,25 +140,17 @@ def _kind(value: Any) -> str:
     return "a tensor"
 
 
-def _compare_sequences(
-    name: str, original: Any, fixed: Any, exact: bool, noise: float, coarse: str
-) -> tuple[Metrics, ...]:
+def _compare_sequences(name: str, original: Any, fixed: Any, how: _How) -> tuple[Metrics, ...]:
     both = isinstance(original, (list, tuple)) and isinstance(fixed, (list, tuple))
     if not both or len(original) != len(fixed):
         return (_differ(name, f"is {_kind(original)} in the original, {_kind(fixed)} in the fixed model"),)
     if not original:
         return (Metrics(name, "identical", dtype="sequence", shape=(0,)),)
     pairs = enumerate(zip(original, fixed, strict=True))
-    return tuple(
-        part
-        for i, (a, b) in pairs
-        for part in compare(f"{name}[{i}]", a, b, exact=exact, noise=noise, coarse=coarse)
-    )
+    return tuple(part for i, (a, b) in pairs for part in _compare(f"{name}[{i}]", a, b, how.at(i)))
 
 
-def _compare_maps(
-    name: str, original: Any, fixed: Any, exact: bool, noise: float, coarse: str
-) -> tuple[Metrics, ...]:
+def _compare_maps(name: str, original: Any, fixed: Any, how: _How) -> tuple[Metrics, ...]:
     both = isinstance(original, dict) and isinstance(fixed, dict)
     if not both or original.keys() != fixed.keys():
         return (
@@ -157,9 +163,7 @@ def _compare_maps(
     return tuple(
         part
         for key in original
-        for part in compare(
-            f"{name}[{key!r}]", original[key], fixed[key], exact=exact, noise=noise, coarse=coarse
-        )
+        for part in _compare(f"{name}[{key!r}]", original[key], fixed[key], how.at(key))
     )
 
 
@@ -167,9 +171,7 @@ def _dtype_name(array: npt.NDArray[Any]) -> str:
     return "string" if array.dtype.kind in "OUS" else array.dtype.name
 
 
-def _compare_arrays(
-    name: str, original: npt.NDArray[Any], fixed: npt.NDArray[Any], exact: bool, noise: float, coarse: str
-) -> Metrics:
+def _compare_arrays(name: str, original: npt.NDArray[Any], fixed: npt.NDArray[Any], how: _How) -> Metrics:
     dtype, shape = _dtype_name(original), original.shape
     known: dict[str, Any] = {"dtype": dtype, "shape": shape, "elements": original.size}
     if dtype != _dtype_name(fixed):
@@ -179,18 +181,12 @@ def _compare_arrays(
     if shape != fixed.shape:
         return _differ(name, f"has shape {shape} in the original, {fixed.shape} in the fixed model", **known)
     unequal = _strings_differ(original, fixed) if dtype == "string" else _bits_differ(original, fixed)
-    mismatches = int(np.count_nonzero(unequal))
-    if mismatches == 0:
+    known["mismatches"] = int(np.count_nonzero(unequal))
+    if known["mismatches"] == 0:
         return Metrics(name, "identical", **known)
-    known["mismatches"] = mismatches
-    if dtype in ("string", "bool"):
-        return _differ(
-            name,
-            f"{mismatches:,} of {original.size:,} elements differ",
-            **known,
-            **_first(original, fixed, unequal),
-        )
-    return _judge(name, original, fixed, unequal, exact, noise, coarse, known)
+    if how.exact or dtype in ("string", "bool") or tolerance_for(dtype, how.noise, how.coarse) == EXACT:
+        return _judge_exactly(name, original, fixed, unequal, how, known)
+    return _judge(name, original, fixed, unequal, how, known)
 
 
 def _strings_differ(original: npt.NDArray[Any], fixed: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
@@ -201,16 +197,8 @@ def _strings_differ(original: npt.NDArray[Any], fixed: npt.NDArray[Any]) -> npt.
     return np.array([text(a) != text(b) for a, b in pairs], bool).reshape(original.shape)
 
 
-def _parts(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """A complex array as its two parts in a last axis of 2; any other as it is."""
-    if array.dtype.kind != "c":
-        return array
-    flat = np.ascontiguousarray(array).reshape(-1)
-    return flat.view(flat.real.dtype).reshape(*array.shape, 2)
-
-
 def _bits_differ(original: npt.NDArray[Any], fixed: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    a, b = _parts(original), _parts(fixed)
+    a, b = parts(original), parts(fixed)
     if "float" in a.dtype.name:
         unsigned = np.dtype(f"u{a.dtype.itemsize}")
         unequal = np.ascontiguousarray(a).view(unsigned) != np.ascontiguousarray(b).view(unsigned)
@@ -223,13 +211,7 @@ def _bits_differ(original: npt.NDArray[Any], fixed: npt.NDArray[Any]) -> npt.NDA
 
 
 def _is_nan(array: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-    return np.asarray(np.isnan(_wide(array)))
-
-
-def _wide(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """As float64 (complex128), which holds every smaller type; int64 and uint64 lose low bits in metrics only."""
-    with np.errstate(all="ignore"):
-        return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+    return np.asarray(np.isnan(wide(array)))
 
 
 def _first(
@@ -239,41 +221,83 @@ def _first(
     return {"first": index, "values": (str(original[index]), str(fixed[index]))}
 
 
+def _judge_exactly(
+    name: str,
+    original: npt.NDArray[Any],
+    fixed: npt.NDArray[Any],
+    unequal: npt.NDArray[np.bool_],
+    how: _How,
+    known: dict[str, Any],
+) -> Metrics:
+    """Of elements that must be equal: integers, or all where identical bits are asked for."""
+    if original.dtype.kind not in "OUSb":
+        known.update(errors(parts(wide(original)), parts(wide(fixed))))
+    twin = None if how.twin is None else np.asarray(how.twin.value)
+    if how.twin is not None and how.twin.overflow and twin is not None and twin.shape == original.shape:
+        agrees = unequal & (fixed == twin) if twin.dtype == original.dtype else np.zeros_like(unequal)
+        known["by_twin"] = int(np.count_nonzero(agrees))
+        if known["by_twin"] == known["mismatches"]:
+            return Metrics(name, "within", "", **known, **_first(original, fixed, unequal))
+        unequal = unequal & ~agrees
+    count = int(np.count_nonzero(unequal))
+    differ = "are not bit-identical" if how.exact else "differ"
+    reason = f"{count:,} of {original.size:,} elements {differ}"
+    return _differ(name, reason, **{**known, "worse": count}, **_first(original, fixed, unequal))
+
+
 def _judge(
     name: str,
     original: npt.NDArray[Any],
     fixed: npt.NDArray[Any],
     unequal: npt.NDArray[np.bool_],
-    exact: bool,
-    noise: float,
-    coarse: str,
+    how: _How,
     known: dict[str, Any],
 ) -> Metrics:
-    a, b = _parts(_wide(original)), _parts(_wide(fixed))
-    finite = np.isfinite(a) & np.isfinite(b)
-    with np.errstate(all="ignore"):
-        distance = np.where(finite, np.abs(a - b), 0.0)
-        size = np.where(finite, np.abs(a), 0.0)
-        known["max_abs"] = float(distance.max())
-        known["max_rel"] = float(np.max(np.divide(distance, size, out=np.zeros_like(size), where=size > 0)))
-        known["scale"] = float(size.max())
-    total = original.size
-    if exact:
-        reason = f"{known['mismatches']:,} of {total:,} elements are not bit-identical"
-        return _differ(name, reason, **known, **_first(original, fixed, unequal))
-    special = ~finite & ~((np.isnan(a) & np.isnan(b)) | (a == b))
-    tolerance = tolerance_for(known["dtype"], noise, coarse)
-    limit = tolerance.rtol * size + tolerance.atol * float(size.max()) + tolerance.noise
-    outside = special | (distance > limit)
-    if tolerance == _EXACT:  # integers: float64 does not tell all of them apart
-        outside = unequal.reshape(a.shape)
+    a, b = parts(wide(original)), parts(wide(fixed))
+    out, special = outside(a, b, tolerance_for(known["dtype"], how.noise, how.coarse))
+    gone = np.zeros_like(out)  # where the original left half precision's range
+    twin = _twin_of(original, how.twin) if out.any() else None
+    if twin is not None and how.twin is not None:
+        loose = tolerance_for(known["dtype"], how.noise, how.twin.half)
+        out &= outside(a, b, _measured(a, twin, known["dtype"], how, loose))[0]
+        if how.twin.overflow:
+            usable = out & np.isfinite(twin)
+            gone = usable & outside(twin, a, loose)[0]
+            agrees = usable & ~outside(np.where(usable, twin, a), b, loose)[0]
+            known["by_twin"] = int(np.count_nonzero(agrees))
+            out, a = out & ~agrees, np.where(agrees, twin, a)
+    known.update(errors(a, b))
+    worse = out & np.isfinite(a) & (~gone | ~np.isfinite(b))
     if original.dtype.kind == "c":
-        special, outside = special.any(axis=-1), outside.any(axis=-1)
-    if not outside.any():
+        special, out, worse = (np.asarray(one.any(axis=-1)) for one in (special, out, worse))
+    if not out.any():
         return Metrics(name, "within", "", **known, **_first(original, fixed, unequal))
-    count = int(np.count_nonzero(outside))
+    special &= out
+    total, count = original.size, int(np.count_nonzero(out))
     reason = f"{count:,} of {total:,} elements are out of tolerance"
     if special.any():
         reason = f"NaN or Inf at other places ({int(np.count_nonzero(special)):,} of {total:,} elements)"
-        outside = special
-    return _differ(name, reason, **known, **_first(original, fixed, outside))
+        out = special
+    known["worse"] = int(np.count_nonzero(worse))
+    return _differ(name, reason, **known, **_first(original, fixed, out))
+
+
+def _twin_of(original: npt.NDArray[Any], twin: Twin | None) -> npt.NDArray[Any] | None:
+    """The twin's value, not finite where it is beyond the original's type; None where it does not fit."""
+    value = None if twin is None else np.asarray(twin.value)
+    if value is None or value.shape != original.shape or "float" not in value.dtype.name:
+        return None
+    with np.errstate(all="ignore"):
+        return np.where(np.isfinite(wide(value.astype(original.dtype))), wide(value), np.nan)
+
+
+def _measured(
+    a: npt.NDArray[Any], twin: npt.NDArray[Any], dtype: str, how: _How, most: Tolerance
+) -> Tolerance:
+    """The tolerance with how far the original is from its twin, which half precision's own (``most``) bounds."""
+    base = tolerance_for(dtype, how.noise, how.coarse)
+    if base == most:
+        return base
+    off = errors(twin, a)
+    share = off["max_abs"] / off["scale"] if off["scale"] else 0.0
+    return Tolerance(base.rtol, min(base.atol + 4.0 * share, most.atol), base.noise)

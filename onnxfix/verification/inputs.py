@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
 Array = Any
 #: "normal": plausible values. "edge": with 0.0, -0.0, tiny and large ones. "extreme": the limits of the types, for
-#: comparisons that demand identical bits. "small", "zeros", "ones": for models that refuse the others.
-Kind = Literal["normal", "edge", "extreme", "small", "zeros", "ones"]
-KINDS: tuple[Kind, ...] = ("normal", "edge", "extreme", "small", "zeros", "ones")
+#: comparisons that demand identical bits. "small", "zeros", "ones": for models that refuse the others. "large":
+#: magnitudes from 1 to 2048, so that squares, sums and products pass 65504, half precision's largest number.
+Kind = Literal["normal", "edge", "extreme", "small", "zeros", "ones", "large"]
+KINDS: tuple[Kind, ...] = ("normal", "edge", "extreme", "small", "zeros", "ones", "large")
 
 #: Uses as a size or a count: a large value would ask for a large tensor or a long loop.
 _SIZES = {
@@ -318,6 +319,8 @@ class _Maker:
 
     def _floats(self, dtype: np.dtype[Any]) -> npt.NDArray[np.float64]:
         values = np.asarray(self.rng.standard_normal(self.shape))
+        if self.kind == "large":
+            values = np.copysign(np.exp2(self.rng.uniform(0.0, 11.0, self.shape)), values)
         if self.kind in ("edge", "extreme") and values.size:
             flat = values.reshape(-1)
             narrow = dtype.itemsize < 4

@@ -68,7 +68,8 @@ def verify(
     """Compare a fixed model with its original, both given by path (external data lies beside each).
 
     ``exact`` demands identical bits, else outputs may differ within ``compare.tolerance_for`` plus four times
-    ``noise`` (output name -> absolute error of the original, measured by the caller). ``inputs`` is a path for
+    ``noise`` (output name -> absolute error of the original, measured by the caller), and where the original leaves
+    half precision's range, the original in higher precision judges (``compare.Twin``). ``inputs`` is a path for
     ``load_inputs`` or the feeds themselves; without it inputs are made from ``seed`` over a sweep of shapes, of
     which ``input_shapes`` fixes a part. ``rungs`` are the rungs to climb (None: DEFAULT_RUNGS and the required
     ones), ``require`` those that must pass. ``worker`` is a sandbox to use and leave
@@ -104,6 +105,7 @@ def verify(
             given=_given(known, inputs),
             trt=trt or TrtOptions(),
             inherit=inherit,
+            half="" if exact else _half_type(known.model),
         )
         results: list[RungResult] = []
         for name in RUNGS:

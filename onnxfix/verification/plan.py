@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from onnx import TensorProto
 
 from onnxfix.errors import UsageError
 from onnxfix.verification.inputs import Kind, shape_of
@@ -19,6 +20,8 @@ from onnxfix.verification.signature import Assignment, Input, Signature
 _MIXED = (3, 5, 7, 4, 6)
 #: Sizes for dimensions that a model wants larger (an image, a window), tried in this order.
 _GROWN = (4, 8, 16, 32, 64, 128, 224)
+#: Types of inputs whose values can be large.
+_FLOATS = (TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE)
 _NUMBERS = r"-?\d+(?:\s*[,x]\s*-?\d+)*"
 _SHAPE = re.compile(rf"\[\s*(?:{_NUMBERS})?\s*\]|{_NUMBERS}|(?=,|$)", re.ASCII)
 
@@ -167,10 +170,13 @@ def grown(known: Signature, fixed: Mapping[str, int]) -> Iterator[list[Assignmen
         yield [{**dict.fromkeys(free, size), **base}]
 
 
-def feeds(known: Signature, sweep: Sequence[Assignment], seed: int, exact: bool) -> list[Feed]:
+def feeds(
+    known: Signature, sweep: Sequence[Assignment], seed: int, exact: bool, *, large: bool = False
+) -> list[Feed]:
     """What to run: each assignment once, every kind of data at least once, and many values on small inputs.
 
-    A claim of identical bits is put to the limits of the types as well. Models without inputs run once.
+    A claim of identical bits is put to the limits of the types as well; with ``large`` there is a feed of magnitudes
+    whose squares and sums pass half precision's largest number. Models without inputs run once.
     """
     if not known.inputs:
         return [Feed(sweep[0], "normal", seed)]
@@ -181,6 +187,8 @@ def feeds(known: Signature, sweep: Sequence[Assignment], seed: int, exact: bool)
     # One feed of a few elements would miss most of the edge values.
     few = max(math.prod(shape_of(known, one, full)) for one in known.inputs) < 64
     plan += [(full, hard)] * (3 if few else 1 if exact or len(sweep) > 1 else 0)
+    if large and any(one.elem in _FLOATS for one in known.inputs):
+        plan.append((full, "large"))
     found = [Feed(sizes, kind, seed + number) for number, (sizes, kind) in enumerate(plan)]
     if any(known.may_override(one) for one in known.inputs):
         found.append(Feed(found[1].assignment, "normal", seed + len(found), override=True))

@@ -13,13 +13,20 @@ from typing import Any
 from onnxfix import backends
 from onnxfix.errors import OnnxfixError
 from onnxfix.sandbox import Outcome, note, one_line
-from onnxfix.verification.compare import Metrics, compare
+from onnxfix.verification import twin
+from onnxfix.verification.compare import Metrics, Twin, compare
 
 
 @dataclass
 class _State:
     original: backends.Session | None = None
     fixed: backends.Session | None = None
+    backend: str = ""
+    path: str = ""  # of the original
+    twins: twin.Twins | None = None
+    last: tuple[dict[str, Any], list[Any], dict[str, Any]] | None = (
+        None  # feed, original's and fixed model's outputs
+    )
 
 
 _STATE = _State()
@@ -42,6 +49,8 @@ class Ran:
     broken: bool = False
     places: tuple[Mapping[str, int] | None, ...] = ()
     wobble: tuple[Metrics, ...] = ()  # where it differs from itself within tolerance
+    precision: str = ""  # of the twin
+    beyond: str = ""  # the first value of the original that is finite in its twin and not in half precision
 
 
 def ran_of(outcome: Outcome) -> Ran:
@@ -76,7 +85,7 @@ def check(path: str) -> str:
 
 def drop() -> None:
     """Let go of both models."""
-    _STATE.original = _STATE.fixed = None
+    _STATE.original = _STATE.fixed = _STATE.twins = _STATE.last = None
 
 
 def load(
@@ -90,6 +99,7 @@ def load(
     """Load both models, dropping what was loaded before. The options are those of the backend's ``load``."""
     drop()
     note("original")
+    _STATE.backend, _STATE.path = backend, original
     try:
         _STATE.original = backends.load(backend, original, **(options or {}))
     except Exception as error:
@@ -112,8 +122,10 @@ def run(
     skip: tuple[str, ...],
     coarse: str = "",
     repeats: bool = True,
+    keep: bool = False,
 ) -> Ran:
-    """Run both models on ``feed`` and compare outputs, except those in ``skip``.
+    """Run both models on ``feed`` and compare outputs, except those in ``skip``. ``keep`` what they computed, for
+    ``by_twin``.
 
     ``again``: run the original once more to see which outputs differ from themselves. ``drawn`` are outputs that
     hang on a random operator: a rare draw may come out the same twice, so their values may differ. ``repeats``: the
@@ -142,6 +154,7 @@ def run(
     except Exception as error:
         return _failed("fixed", error, seconds)
     note("compare")
+    _STATE.last = (feed, expected, found) if keep else None
     metrics = _compare(original.outputs, expected, found, unstable, exact, noise, coarse)
     unstable |= {
         name
@@ -150,6 +163,33 @@ def run(
     }
     metrics = tuple(metric for metric in metrics if metric.name.split("[")[0] not in unstable)
     return Ran("", "", metrics, tuple(sorted(unstable)), seconds, wobble=wobble)
+
+
+def by_twin(
+    folder: str,
+    *,
+    half: str,
+    drawn: tuple[str, ...],
+    noise: Mapping[str, float],
+    skip: tuple[str, ...],
+    coarse: str = "",
+) -> Ran:
+    """Judge the last run again, with the original in higher precision beside it. ``half`` is the model's half-precision
+    type, ``folder`` a place for the twin; outputs in ``drawn`` and ``skip`` are left out."""
+    if _STATE.last is None or _STATE.original is None:
+        return Ran("twin", "nothing was kept of the last run")
+    feed, expected, found = _STATE.last
+    note("twin")
+    try:
+        _STATE.twins = _STATE.twins or twin.load(_STATE.backend, _STATE.path, folder)
+        first, values = _STATE.twins.run(feed)
+    except Exception as error:
+        return _failed("twin", error)
+    note("compare")
+    judges = {name: Twin(value, half, bool(first)) for name, value in values.items()}
+    unstable = {*skip, *drawn}
+    metrics = _compare(_STATE.original.outputs, expected, found, unstable, False, noise, coarse, judges)
+    return Ran(metrics=metrics, beyond=first, precision=_STATE.twins.precision)
 
 
 def _differs(metric: Metrics) -> bool:
@@ -164,6 +204,7 @@ def _compare(
     exact: bool,
     noise: Mapping[str, float],
     coarse: str,
+    twins: Mapping[str, Twin] | None = None,
 ) -> tuple[Metrics, ...]:
     metrics: list[Metrics] = []
     for name, value in zip(names, expected, strict=True):
@@ -172,7 +213,9 @@ def _compare(
         if name not in found:
             metrics.append(Metrics(name, "different", "is no output of the fixed model"))
         else:
+            judge = (twins or {}).get(name)
+            more = noise.get(name, 0.0)
             metrics.extend(
-                compare(name, value, found[name], exact=exact, noise=noise.get(name, 0.0), coarse=coarse)
+                compare(name, value, found[name], exact=exact, noise=more, coarse=coarse, twin=judge)
             )
     return tuple(metrics)

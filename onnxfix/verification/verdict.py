@@ -23,7 +23,7 @@ STATIC = ("contract", "trt-build")
 @dataclass(frozen=True)
 class FeedResult:
     """One test run. With ``feed`` (None for inputs that the user gave) and the model, ``make_inputs`` gives the same
-    inputs again. ``reason`` says why it is "different" or "not counted"."""
+    inputs again. ``reason`` says why it is "different" or "not counted", or what besides the original judged."""
 
     label: str
     feed: Feed | None

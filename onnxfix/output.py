@@ -1,0 +1,59 @@
+"""Where a result goes, and putting it there."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from onnxfix.errors import UsageError
+from onnxfix.graph import regular, wire
+from onnxfix.prove import Result
+
+
+def destination_of(loaded: wire.Loaded, output: str | os.PathLike[str] | None, in_place: bool) -> Path | None:
+    """Where the result goes; None for nowhere.
+
+    Raises:
+        UsageError: it may not go there.
+    """
+    if in_place and output is not None:
+        raise UsageError("in-place and an output file exclude each other")
+    if in_place:
+        if loaded.path is None:
+            raise UsageError("in-place needs a model that was read from a file")
+        if loaded.path.is_symlink() and wire.external_files(loaded.proto):
+            raise UsageError(
+                f"{loaded.path}: is a symbolic link to a model with external data; name the file itself"
+            )
+        return loaded.path.resolve()  # a link stays a link; the file that it names is replaced
+    if output is None:
+        return None
+    destination = Path(output)
+    try:
+        there = destination.exists()
+    except OSError as error:
+        raise UsageError(f"{destination}: cannot be written: {error.strerror or error}") from None
+    if loaded.path is not None and there and os.path.samefile(destination, loaded.path):
+        raise UsageError(f"{destination}: is the input itself; ask for in-place if that is what you want")
+    if destination.is_dir():
+        raise UsageError(f"{destination}: is a directory; name the output file")
+    real = regular.destination(destination)
+    if not real.parent.is_dir():
+        raise UsageError(f"{real.parent}: no such directory for the output")
+    if real is not destination and wire.external_files(loaded.proto):
+        raise UsageError(
+            f"{destination}: is a symbolic link, and the model has external data; name the file itself"
+        )
+    return real
+
+
+def install(loaded: wire.Loaded, result: Result, destination: Path, *, in_place: bool) -> str:
+    """Move the proven result to its place; returns the path. An unchanged model is copied byte for byte."""
+    if result.temporary is not None:
+        wire.replace(result.temporary, destination, backup=in_place)
+    elif not in_place:
+        with wire.temporary_beside(destination) as temporary:
+            wire.write(loaded.data, temporary)
+            wire.replace(temporary, destination)
+    result.copied.clear()
+    return str(destination)

@@ -1,0 +1,115 @@
+"""How a run verifies: its options, the ladder on two files with the contract of this run, and what came of it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from onnx import ModelProto
+
+from onnxfix import contract
+from onnxfix.backends.trt_types import TrtOptions
+from onnxfix.errors import OnnxfixError
+from onnxfix.graph import wire
+from onnxfix.verification.ladder import Verdict
+from onnxfix.verification.ladder import verify as climb_rungs
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to verify."""
+
+    verify: bool = True
+    require: tuple[str, ...] = ()
+    inputs: str | os.PathLike[str] | None = None
+    input_shapes: tuple[str, ...] = ()
+    seed: int = 0
+    rungs: tuple[str, ...] | None = None
+    trt: TrtOptions = field(default_factory=TrtOptions)
+
+
+def climb(
+    original: Path,
+    fixed: Path,
+    before: ModelProto,
+    after: ModelProto,
+    options: Options,
+    *,
+    exact: bool,
+    base: ModelProto | None = None,
+    touched: frozenset[str] | None = None,
+    interface: bool = True,
+    rungs: Sequence[str] | None = None,
+    inherit: bool = True,
+) -> Verdict:
+    """The ladder on two files. ``touched`` (where known) is what the fixes may have changed of ``base``, by default
+    of ``before``.
+
+    ``rungs`` are fewer rungs than the options name; ``inherit`` as in ``ladder.verify``.
+    """
+
+    def violations(first: ModelProto, second: ModelProto) -> list[str]:
+        found = contract.interface_changes(before, after) if interface else []
+        start = base if base is not None else before
+        return found + (contract.untouched_changes(start, after, touched) if touched is not None else [])
+
+    if not options.verify:
+        rungs = ("contract",)
+    verdict = climb_rungs(
+        original,
+        fixed,
+        exact=exact,
+        contract=violations,
+        inputs=options.inputs,
+        input_shapes=options.input_shapes,
+        seed=options.seed,
+        require=options.require,
+        rungs=rungs if rungs is not None else options.rungs,
+        trt=options.trt,
+        inherit=inherit,
+    )
+    changed = [] if interface else contract.interface_changes(before, after)
+    return _interface_said(verdict, changed) if changed else verdict
+
+
+def _interface_said(verdict: Verdict, changed: list[str]) -> Verdict:
+    """A contract that passed although the interface changed, as UNSAFE fixes may do, must not claim the contrary."""
+    reason = f"onnx.checker passes; UNSAFE fixes changed the interface: {'; '.join(changed)}"
+    rungs = (
+        replace(rung, reason=reason) if rung.name == "contract" and rung.status == "passed" else rung
+        for rung in verdict.rungs
+    )
+    return replace(verdict, rungs=tuple(rungs))
+
+
+def refuted(verdict: Verdict) -> bool:
+    """Whether a rung showed a difference; a required rung that could not run is no fault of a fix."""
+    return any(rung.refutes for rung in verdict.rungs)
+
+
+def telling(verdict: Verdict) -> tuple[str, ...]:
+    """The rungs to repeat in search of the culprit; ort-cpu judges half precision by what ``reference`` said."""
+    names = [rung.name for rung in verdict.rungs if rung.refutes]
+    return ("reference", *names) if "ort-cpu" in names and "reference" not in names else tuple(names)
+
+
+def reason_of(verdict: Verdict) -> str:
+    """What the rungs that refute it say, on one line."""
+    return "; ".join(f"{rung.name}: {rung.reason}" for rung in verdict.rungs if rung.refutes)
+
+
+def on_disk(loaded: wire.Loaded, stack: ExitStack) -> Path:
+    """A path at which backends can read the model: its own, or a temporary file for one that came from memory."""
+    if loaded.path is not None:
+        return loaded.path
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
+    path = folder / "model.onnx"
+    try:
+        path.write_bytes(loaded.data)
+    except OSError as error:
+        raise OnnxfixError(f"{path}: cannot be written: {error.strerror or error}") from None
+    return path

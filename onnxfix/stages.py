@@ -1,0 +1,203 @@
+"""The whole-model steps of a run, each alone and judged on its own before any rule sees its result."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from onnx import ModelProto
+
+from onnxfix.graph import wire
+from onnxfix.graph.overlay import Model
+from onnxfix.proof import Options, climb, reason_of, refuted
+from onnxfix.report import StepDone
+from onnxfix.verification.ladder import DEFAULT_RUNGS, Verdict
+from onnxfix.verification.signature import signature
+from onnxfix.verification.verdict import CPU_RUNGS
+from onnxfix.whole.steps import Made, Step, make
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """A step and the model after it. ``proven``: it computes what the model before did, within tolerance."""
+
+    index: int
+    after: wire.Loaded
+    proven: bool
+
+
+class Stages:
+    """The steps of one run.
+
+    ``base`` is the model after them, from which the rules start; ``against`` the one that the run's result is
+    compared with: the original, or what an UNSAFE step made of it. ``scratch`` is a file beside which external data
+    are found; ``spare`` makes another one.
+    """
+
+    def __init__(
+        self,
+        steps: Sequence[Step],
+        loaded: wire.Loaded,
+        original: Path,
+        scratch: Path,
+        spare: Callable[[], Path],
+        options: Options,
+        unsafe: bool,
+        say: Callable[[str], None],
+    ) -> None:
+        self.steps, self.first, self.unsafe, self.say = steps, loaded, unsafe, say
+        self.original, self.scratch, self.spare = original, scratch, spare
+        asked = options.rungs if options.rungs is not None else DEFAULT_RUNGS
+        # What a rung that is required says of the result is seen at the end; here the CPU must do.
+        self.options = replace(options, require=(), rungs=tuple(r for r in asked if r in CPU_RUNGS))
+        self._gone: dict[int, str] = {}
+        self.run()
+
+    def run(self) -> None:
+        """Take the steps, but those that were dropped before."""
+        self.base = self.against = self.first
+        self.against_path = self.original
+        self._taken: list[_Taken] = []
+        self.done: tuple[StepDone, ...] = ()
+        for index, step in enumerate(self.steps):
+            began = time.perf_counter()
+            nodes = _count(self.base.proto, self.base)
+            if index in self._gone:
+                done = StepDone(step.name, step.tool, "dropped", self._gone[index])
+            else:
+                self.say(f"running {step.package}")
+                done = self._take(index, step)
+            done = replace(
+                done,
+                nodes_before=nodes,
+                nodes_after=_count(self.base.proto, self.base),
+                seconds=time.perf_counter() - began,
+            )
+            self.done += (done,)
+
+    @property
+    def changed(self) -> bool:
+        """Whether the rules start from something else than the original."""
+        return self.base is not self.first
+
+    @property
+    def proven(self) -> bool:
+        """Whether ``base`` is to compute what the original does."""
+        return self.against is self.first
+
+    def blame(self, refutes: Callable[[ModelProto], bool], reason: str) -> bool:
+        """Drop the first step after which ``refutes`` holds and take the others anew; False where none is to blame."""
+        for taken in self._taken:
+            if taken.proven and refutes(taken.after.proto):
+                self._gone[taken.index] = reason
+                self.run()
+                return True
+        return False
+
+    def _take(self, index: int, step: Step) -> StepDone:
+        """Run one step; ``base`` is its result if that can stand."""
+        random = _random(self.against.proto) if self.options.verify else []
+        if random and step.script is None:  # nothing that it could make of the model would be proven
+            return StepDone(step.name, step.tool, "dropped", "; ".join(random))
+        source = self.original
+        if self.changed:
+            wire.write(self.base.data, self.scratch)
+            source = self.scratch
+        made = make(step, source, self.base.proto, self.against.proto)
+        dropped = StepDone(step.name, step.tool, "dropped", made.refused)
+        if made.proto is None:
+            return dropped
+        data = wire.serialize(made.proto)
+        if data == wire.serialize(self.base.proto):
+            return replace(dropped, status="taken", reason="it changes nothing", safety="exact")
+        if step.script is None and _count(made.proto, self.base) >= _count(self.base.proto, self.base):
+            # It names shared constants anew, for instance; taking that would make every run differ from the last.
+            return replace(dropped, status="taken", reason="it finds no node to save", safety="exact")
+        may_change = self.unsafe and step.script is not None
+        why = [*made.broken, *random]
+        if why and not may_change:
+            return replace(dropped, reason="; ".join(why))
+        wire.write(data, self.scratch)
+        verdict = self._judge(made)
+        if made.broken:
+            why.append("values were not compared")
+        if not verdict.passed:
+            why.append(reason_of(verdict) or f"not proven: {_unproven(verdict)}")
+        after = wire.Loaded(made.proto, data, self.first.path)
+        if not why:
+            self._taken.append(_Taken(index, after, True))
+            self.base = after
+            return replace(dropped, status="taken", reason=_proof(verdict), safety="numeric")
+        contract = verdict.rung("contract")
+        if not may_change or (contract is not None and contract.refutes):
+            return replace(dropped, reason="; ".join(why))
+        self._taken = [replace(taken, proven=False) for taken in self._taken] + [_Taken(index, after, False)]
+        self.base = self.against = after
+        self.against_path = self.spare()
+        wire.write(data, self.against_path)
+        return replace(dropped, status="taken", reason="; ".join(why), safety="unsafe")
+
+    def _judge(self, made: Made) -> Verdict:
+        """The CPU's rungs, where the interface stands: else there is nothing to compare, but the model to check."""
+        assert made.proto is not None
+        options = replace(self.options, rungs=("contract",)) if made.broken else self.options
+        return climb(
+            self.against_path,
+            self.scratch,
+            self.against.proto,
+            made.proto,
+            options,
+            exact=False,
+            interface=not made.broken,
+        )
+
+
+def _count(proto: ModelProto, near: wire.Loaded) -> int:
+    return sum(1 for _ in Model(proto, near.base_dir).nodes())
+
+
+def _random(proto: ModelProto) -> list[str]:
+    """Why nothing can be said of some outputs: a tool that folds or merges draws would go unseen."""
+    names = signature(proto).drawn
+    return (
+        [f"random operators decide {', '.join(names)}, which can therefore not be compared"] if names else []
+    )
+
+
+def _unproven(verdict: Verdict) -> str:
+    skipped = [f"{rung.name}: {rung.reason}" for rung in verdict.rungs if rung.status == "skipped"]
+    return "; ".join(skipped) or "no rung could run it"
+
+
+def _proof(verdict: Verdict) -> str:
+    """What was proven of a step's result, for people."""
+    ran = [rung for rung in verdict.rungs if rung.status == "passed" and rung.name != "contract"]
+    said = "; ".join(f"{rung.name}: {rung.reason}" for rung in ran)
+    return said or "the interface stands; no values were compared"
+
+
+def after_unsafe(verdict: Verdict, stages: Stages) -> Verdict:
+    """The verdict on a model whose interface or values an UNSAFE step changed: each rung says what it compared."""
+    names = " and ".join(done.name for done in stages.done if done.safety == "unsafe")
+    rungs = []
+    for rung in verdict.rungs:
+        if rung.name == "contract" and rung.status == "passed":
+            rung = replace(rung, reason=f"as {names} (UNSAFE) left it: {rung.reason}")
+        elif rung.name != "trt-build" and rung.status != "skipped":
+            rung = replace(rung, reason=f"against the model after {names} (UNSAFE): {rung.reason}")
+        rungs.append(rung)
+    return replace(verdict, rungs=tuple(rungs))
+
+
+def unsafe_notes(stages: Stages) -> list[str]:
+    """What the UNSAFE steps changed, one line each."""
+    return [
+        f"{done.name} (UNSAFE) gives another model: {done.reason}"
+        for done in stages.done
+        if done.safety == "unsafe"
+    ]
+
+
+__all__ = ["Stages", "after_unsafe", "refuted", "unsafe_notes"]

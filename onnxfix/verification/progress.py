@@ -1,0 +1,122 @@
+"""What a rung that executes has seen so far, and what that comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from onnxfix.verification import cuda
+from onnxfix.verification.compare import Metrics
+from onnxfix.verification.verdict import FeedResult, RungResult, Status
+
+REFUSED = "the original fails: "
+_TWIN = "the original leaves half precision's range; judged by the original in"
+
+
+@dataclass
+class Progress:
+    """What a rung has seen so far."""
+
+    feeds: list[FeedResult] = field(default_factory=list)
+    excluded: set[str] = field(default_factory=set)
+    notes: list[str] = field(default_factory=list)
+    verdict: RungResult | None = None  # set as soon as the rung is decided
+    wobble: list[Metrics] = field(default_factory=list)  # how the original differs from itself
+    placed: tuple[str, ...] = ()  # on the GPU: which nodes ran there
+    deaths: int = 0  # of the child, by the original: it is not asked for ever
+    generation: int = -1  # of the worker's child that holds the models
+    precision: str = ""  # of the twin, where one was asked
+    beyond: str = ""  # the first value that the original cannot hold in half precision
+
+    def counted(self) -> list[FeedResult]:
+        return [one for one in self.feeds if one.status != "not counted"]
+
+    def sizes(self) -> set[tuple[tuple[str, int], ...]]:
+        """The distinct assignments that counted and have no dimension of size 0."""
+        found = (one.feed.assignment for one in self.counted() if one.feed is not None)
+        return {tuple(sorted(sizes.items())) for sizes in found if 0 not in sizes.values()}
+
+    def decide(self, name: str, status: Status, reason: str) -> None:
+        """The rung ``name`` comes to this."""
+        notes = (*self.notes, *self.placed)
+        self.verdict = RungResult(
+            name, status, reason, tuple(self.feeds), tuple(sorted(self.excluded)), notes
+        )
+
+    def conclude(self, name: str, late: bool) -> RungResult:
+        """The verdict on all feeds; ``late``: there was no time for more."""
+        counted, refused = self.counted(), [one for one in self.feeds if one.status == "not counted"]
+        news = [one for one in refused if not _is_empty(one)]
+        elements = sum(metric.elements for one in counted for metric in one.metrics)
+        if counted and not elements and news:
+            # The original took empty tensors only: shapes agree, and not one value was compared.
+            self.decide(
+                name, "skipped", f"only empty tensors ran, so no value was compared: {news[0].reason}"
+            )
+        elif counted:
+            self._add_notes(refused, late)
+            how = "identical" if all(one.status == "identical" for one in counted) else "within tolerance"
+            shapes = len(self.sizes())
+            over = f" over {shapes} shapes" if shapes > 1 else ""
+            original = all(one.reason.startswith(REFUSED) for one in news)
+            more = f"the original refused {len(news)} more" if original else f"{len(news)} more do not count"
+            refusals = f"; {more}" if news else ""
+            beside = judged((metric for one in counted for metric in one.metrics), self.precision)
+            told = f"; {beside}" if beside else ""
+            self.decide(
+                name,
+                "passed",
+                f"{how} on {len(counted)} feed{'s' * (len(counted) > 1)}{over}{refusals}{told}",
+            )
+        else:
+            why = [one.reason for one in refused] or self.notes or ["there was no time for a single run"]
+            self.decide(name, "skipped", why[0])
+        assert self.verdict is not None
+        return self.verdict
+
+    def _add_notes(self, refused: list[FeedResult], late: bool) -> None:
+        news = [one for one in refused if not _is_empty(one)]
+        if news:
+            self.notes.append(f"{len(news)} of {len(self.feeds)} feeds do not count: {news[0].reason}")
+        if self.beyond:
+            self.notes.append(
+                f"in half precision the original's {self.beyond} is not finite; in {self.precision} it is"
+            )
+        if late:
+            self.notes.append("stopped when the time was up")
+        self.notes.extend(cuda.wobbles(self.wobble))
+        if self.excluded:
+            names = ", ".join(sorted(self.excluded))
+            self.notes.append(f"not compared, since the original differs from itself: {names}")
+
+
+def different(metrics: Iterable[Metrics]) -> list[Metrics]:
+    """Those that do not agree."""
+    return [metric for metric in metrics if metric.agreement == "different"]
+
+
+def judged(metrics: Iterable[Metrics], precision: str) -> str:
+    """In words, how many values the original in higher precision had to judge; "" for none."""
+    asked = [metric for metric in metrics if metric.by_twin]
+    if not asked:
+        return ""
+    count, total = sum(metric.by_twin for metric in asked), sum(metric.elements for metric in asked)
+    return f"{count:,} of {total:,} values: {_TWIN} {precision}"
+
+
+def difference(metric: Metrics) -> str:
+    """In words, how an output differs."""
+    if not metric.elements or not metric.mismatches:
+        return f"output {metric.name} {metric.reason}"
+    return f"output {metric.name}: {metric.reason}{_values(metric.first, metric.values)}"
+
+
+def _is_empty(result: FeedResult) -> bool:
+    """Whether the feed had a dimension of size 0; that a model takes no empty tensors is no news."""
+    return result.feed is not None and 0 in result.feed.assignment.values()
+
+
+def _values(index: tuple[int, ...] | None, values: tuple[str, str] | None) -> str:
+    if index is None or values is None:
+        return ""
+    return f", first at {list(index)}: {values[0]} against {values[1]}"

@@ -1,0 +1,85 @@
+"""What may differ: the tolerance of each element type, and arrays held against it and against each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """``|a - b| <= rtol * |a| + atol * max|a| + noise``, with ``a`` the original's finite values.
+
+    ``rtol`` and ``atol`` have no unit; ``noise`` has the unit of the output.
+    """
+
+    rtol: float
+    atol: float
+    noise: float = 0.0
+
+
+#: What reordered arithmetic may cost, by element type. Everything else (integers, bool, string) must be equal.
+TOLERANCES = {
+    "float64": Tolerance(1e-9, 1e-10),
+    "float32": Tolerance(1e-4, 1e-5),
+    "float16": Tolerance(1e-2, 2e-3),
+    "bfloat16": Tolerance(5e-2, 1e-2),
+    "complex128": Tolerance(1e-9, 1e-10),
+    "complex64": Tolerance(1e-4, 1e-5),
+}
+_COARSE = Tolerance(0.25, 0.1)  # 8 bits and fewer: one step of the last place
+EXACT = Tolerance(0.0, 0.0)
+
+
+def tolerance_for(dtype: str, noise: float = 0.0, coarse: str = "") -> Tolerance:
+    """The tolerance for an element type (numpy's name of it), widened by a measured ``noise``.
+
+    ``coarse`` names a narrower type that the values went through on their way, whose roundings they carry.
+    """
+    base = TOLERANCES.get(dtype, _COARSE if dtype.startswith("float") else EXACT)
+    if coarse and base != EXACT:
+        other = TOLERANCES[coarse]
+        base = Tolerance(max(base.rtol, other.rtol), max(base.atol, other.atol))
+    return Tolerance(base.rtol, base.atol, 4.0 * noise) if noise else base
+
+
+def parts(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A complex array as its two parts in a last axis of 2; any other as it is."""
+    if array.dtype.kind != "c":
+        return array
+    flat = np.ascontiguousarray(array).reshape(-1)
+    return flat.view(flat.real.dtype).reshape(*array.shape, 2)
+
+
+def wide(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """As float64 (complex128), which holds every smaller type; int64 and uint64 lose low bits in metrics only."""
+    with np.errstate(all="ignore"):
+        return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)
+
+
+def errors(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> dict[str, float]:
+    """The largest distances between pairs of finite values, and the largest finite magnitude in ``a``."""
+    finite = np.isfinite(a) & np.isfinite(b)
+    with np.errstate(all="ignore"):
+        distance = np.where(finite, np.abs(a - b), 0.0)
+        size = np.where(finite, np.abs(a), 0.0)
+        relative = np.divide(distance, size, out=np.zeros_like(size), where=size > 0)
+    return {"max_abs": float(distance.max()), "max_rel": float(relative.max()), "scale": float(size.max())}
+
+
+def outside(
+    a: npt.NDArray[Any], b: npt.NDArray[Any], tolerance: Tolerance
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Where ``b`` is out of tolerance of ``a``, and where NaN or Inf alone make it so."""
+    finite = np.isfinite(a) & np.isfinite(b)
+    with np.errstate(all="ignore"):
+        distance = np.where(finite, np.abs(a - b), 0.0)
+        size = np.where(finite, np.abs(a), 0.0)
+        special = ~finite & ~((np.isnan(a) & np.isnan(b)) | (a == b))
+        limit = tolerance.rtol * size + tolerance.atol * float(size.max(initial=0.0)) + tolerance.noise
+    return special | (distance > limit), special

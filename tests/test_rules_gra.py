@@ -196,15 +196,22 @@ def test_only_the_unused_one_goes_and_the_others_keep_their_bytes() -> None:
     assert [tensor.SerializeToString() for tensor in result.graph.initializer] == kept
 
 
-def test_a_sparse_initializer_is_reported_and_stays() -> None:
-    model = model_of("g (float[4] x) => (float[4] y) { y = Neg(x) }")
-    values = numpy_helper.from_array(np.array([2.0], np.float32), "s")
+def test_a_sparse_initializer_goes_unless_something_reads_it() -> None:
+    model = model_of("g (float[4] x) => (float[4] y) { y = Add(x, s0)  s0 = Neg(x) }")
     indices = numpy_helper.from_array(np.array([1], np.int64), "i")
-    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [4]))
-    assert messages(unused_initializer, model) == ["s: nothing reads this sparse initializer [INFO]"]
-    assert after(unused_initializer, model, 0) == model
-    model.graph.node[0].CopyFrom(helper.make_node("Add", ["x", "s"], ["y"]))
-    assert not messages(unused_initializer, model)
+    for name in ("s1", "s2", "s3", "x"):
+        values = numpy_helper.from_array(np.array([2.0], np.float32), name)
+        model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [4]))
+    kept = model.graph.sparse_initializer[1].SerializeToString()
+    model.graph.node[1].CopyFrom(helper.make_node("Add", ["x", "s2"], ["s0"]))
+    wanted = [
+        "s1: nothing reads this sparse initializer [INFO]",
+        "s3: nothing reads this sparse initializer [INFO]",
+    ]
+    assert messages(unused_initializer, model) == wanted
+    result = after(unused_initializer, model, 2)
+    assert [row.values.name for row in result.graph.sparse_initializer] == ["s2", "x"]
+    assert result.graph.sparse_initializer[0].SerializeToString() == kept
 
 
 # ---- GRA003

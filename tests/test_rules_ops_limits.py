@@ -318,7 +318,7 @@ PROBES = [
         "g (float[4,3] x, float[2,3] u) => (float[4,3] y) <int64[2,1] i = {1, 1}> "
         '{ y = ScatterND<reduction = "add">(x, i, u) }',
         "ScatterND with reduction is not supported",
-        None,
+        N,
     ),
     Probe(
         "OPS040",

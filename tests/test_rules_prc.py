@@ -4,12 +4,13 @@
 no overflow. No engine is executed.
 """
 
-# Long because: four rules share the models, the evaluator and the questions to TensorRT.
+# Long because: the rules share the models, the evaluator and the questions to TensorRT.
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,14 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import onnxfix
+from onnxfix.backends.reference import evaluator
 from onnxfix.backends.tensorrt import attempt
 from onnxfix.rule import Safety, Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, findings, fixed
+from onnxfix.verification import twin
+from onnxfix.verification.tolerance import tolerance_for
+from onnxfix.verification.verdict import CPU_RUNGS
 from onnxfix_rules.prc.prc001_decomposed_layer_norm import decomposed_norm_in_half_precision as norm_rule
 from onnxfix_rules.prc.prc002_epsilon_that_is_zero import epsilon_that_is_zero as epsilon_rule
 from onnxfix_rules.prc.prc003_constant_beyond_half_precision import (
@@ -34,6 +39,11 @@ from onnxfix_rules.prc.prc003_constant_beyond_half_precision import (
 from onnxfix_rules.prc.prc004_operands_of_different_types import operands_of_different_types as type_rule
 from onnxfix_rules.prc.prc005_sum_in_half_precision import sum_in_half_precision as sum_rule
 from onnxfix_rules.prc.prc006_scale_after_product import scale_after_product as scale_rule
+from onnxfix_rules.prc.prc007_softmax_written_out import softmax_written_out as softmax_rule
+from onnxfix_rules.prc.prc008_power_in_half_precision import power_in_half_precision as power_rule
+from onnxfix_rules.prc.prc009_mean_in_half_precision import mean_in_half_precision as mean_rule
+from onnxfix_rules.prc.prc010_long_dot_product import long_dot_product as product_rule
+from onnxfix_rules.prc.prc011_decomposed_norm_in_float32 import decomposed_norm_in_float32 as single_rule
 from real_tensorrt import REAL
 
 Array = np.ndarray[Any, Any]
@@ -116,25 +126,96 @@ def test_tensorrt_and_the_rule_are_silent(text: str, worker: Worker, tmp_path: P
     assert not findings(norm_rule, proto)
 
 
+HALVES = ["bert_fp16.legacy.op13", "vit_fp16.legacy.op16"]
+
+
 @REAL
-def test_half_precision_bert_loses_the_warning(worker: Worker, tmp_path: Path) -> None:
-    before = onnx.load(FIXTURES / "bert_fp16.legacy.op13.onnx")
-    assert WARNED in said(worker, before, tmp_path)
-    after, run = fixed([norm_rule], before, safety=Safety.NUMERIC)
-    assert len(run.applied) == 5
-    assert WARNED not in said(worker, after, tmp_path)
-
-
-def test_half_precision_bert_is_proven_within_tolerance(tmp_path: Path) -> None:
-    report = onnxfix.apply(
-        FIXTURES / "bert_fp16.legacy.op13.onnx",
-        tmp_path / "out.onnx",
-        select=["PRC001"],
-        numeric_fixes=True,
-        rungs=["contract", "ort-cpu"],
-    )
-    assert len(report.applied) == 5
+@pytest.mark.parametrize("name", HALVES)
+def test_half_precision_transformers_lose_the_warning(name: str, worker: Worker, tmp_path: Path) -> None:
+    """With all rules and with verification: what the norm rule does is not withdrawn."""
+    before = FIXTURES / f"{name}.onnx"
+    assert WARNED in said(worker, onnx.load(before), tmp_path)
+    report = onnxfix.apply(before, tmp_path / "out.onnx", numeric_fixes=True, rungs=CPU_RUNGS)
+    assert [item.code for item in report.applied].count("PRC001") == 5
     assert not report.withdrawn
+    assert report.verdict is not None
+    assert report.verdict.passed
+    assert WARNED not in said(worker, onnx.load(tmp_path / "out.onnx"), tmp_path)
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_half_precision_transformers_are_proven(name: str, tmp_path: Path) -> None:
+    report = onnxfix.apply(
+        FIXTURES / f"{name}.onnx", tmp_path / "out.onnx", select=["PRC"], numeric_fixes=True, rungs=CPU_RUNGS
+    )
+    assert [item.code for item in report.applied].count("PRC001") == 5
+    assert not report.withdrawn
+    assert report.verdict is not None
+    rungs = {rung.name: rung for rung in report.verdict.rungs}
+    assert {rung.status for rung in rungs.values()} == {"passed"}
+    overflows = "leaves half precision's range" in rungs["reference"].reason
+    assert overflows == name.startswith("vit"), rungs["reference"].reason
+    assert "range" not in rungs["ort-cpu"].reason, "ONNX Runtime computes in float32"
+
+
+def loud_bert() -> tuple[ModelProto, dict[str, Array]]:
+    """bert_fp16 with embeddings whose sum, over one row of 32, passes 65504."""
+    proto = onnx.load(FIXTURES / "bert_fp16.legacy.op13.onnx")
+    [words] = [one for one in proto.graph.initializer if one.name.endswith("word_embeddings.weight")]
+    loud = 4000 + 1e5 * numpy_helper.to_array(words).astype(float)
+    words.CopyFrom(numpy_helper.from_array(loud.astype(np.float16), words.name))
+    tokens = np.arange(1, 13).reshape(2, 6)  # 0 is padding, whose embedding is 0: a constant row
+    return proto, {"input_ids": tokens, "attention_mask": np.ones_like(tokens)}
+
+
+def bright_vit() -> tuple[ModelProto, dict[str, Array]]:
+    pixels = np.random.default_rng(0).normal(size=(2, 3, 32, 32)).astype(np.float16)
+    return onnx.load(FIXTURES / "vit_fp16.legacy.op16.onnx"), {"pixel_values": pixels}
+
+
+@pytest.mark.parametrize("make", [loud_bert, bright_vit])
+def test_transformers_overflow_before_and_not_after(
+    make: Callable[[], tuple[ModelProto, dict[str, Array]]], tmp_path: Path
+) -> None:
+    before, feed = make()
+    wide = evaluator(twin.widened(copied(before), TensorProto.FLOAT))
+    [single] = wide.run(None, {name: twin.raised(value, TensorProto.FLOAT) for name, value in feed.items()})
+    assert single.dtype == np.float32
+    assert np.isfinite(single).all()
+    lost = watched(before, feed)
+    if make is loud_bert:
+        assert np.isnan(lost).all(), "the mean is infinite"
+    else:
+        assert np.isfinite(lost).all(), "a variance is infinite, the quotient 0"
+        assert np.abs(lost[:, 0] - single[:, 0]).max() > 3, "the class token"
+    onnx.save(before, tmp_path / "in.onnx")
+    np.savez(tmp_path / "feed.npz", **feed)
+    report = onnxfix.apply(
+        tmp_path / "in.onnx",
+        tmp_path / "out.onnx",
+        numeric_fixes=True,
+        rungs=CPU_RUNGS,
+        inputs=tmp_path / "feed.npz",
+    )
+    assert not report.withdrawn
+    assert report.verdict is not None
+    assert "judged by the original in float64" in report.verdict.rungs[1].reason
+    found = watched(onnx.load(tmp_path / "out.onnx"), feed)
+    assert found.dtype == np.float16
+    limit = tolerance_for("float16")
+    np.testing.assert_allclose(found, single, rtol=limit.rtol, atol=limit.atol * np.abs(single).max())
+
+
+def copied(proto: ModelProto) -> ModelProto:
+    other = ModelProto()
+    other.CopyFrom(proto)
+    return other
+
+
+def watched(proto: ModelProto, feed: dict[str, Array]) -> Array:
+    """By onnx's evaluator as onnxfix makes it, with LayerNormalization in float32 and GatherElements put right."""
+    with np.errstate(all="ignore"):
+        return np.asarray(evaluator(proto).run(None, feed)[0])
 
 
 @pytest.mark.parametrize("width", [8, 768])
@@ -161,15 +242,32 @@ def norms(draw: st.DrawFn) -> tuple[ModelProto, Array, Array, bool]:
     written = [axis - rank if draw(st.booleans()) else axis for axis in axes]
     others = [(axis + 1) % rank for axis in axes] if draw(st.integers(0, 5)) == 0 else axes
     epsilon = np.float16(draw(st.sampled_from([1e-5, 1e-3, 0.5])))
+    extra = draw(st.sampled_from([None, None, None, "a", "q", "s"]))
     layer = draw(st.booleans())
-    nodes, weights = [], {"e": epsilon.reshape([1] * draw(st.integers(0, 1)))}
+    nodes, weights = [], {"e": epsilon.reshape([1] * draw(st.integers(0, rank)))}
 
-    def mean(source: str, target: str, over: list[int]) -> None:
+    def over_axes(op_type: str, source: str, target: str, over: list[int], since: int, **more: Any) -> None:
         inputs, attributes = [source], {"axes": over}
-        if opset >= 18:
+        if opset >= since:
             weights[f"{target}_axes"] = np.array(over, np.int64)
             inputs, attributes = [source, f"{target}_axes"], {}
-        nodes.append(helper.make_node("ReduceMean", inputs, [target], **attributes))
+        nodes.append(helper.make_node(op_type, inputs, [target], **attributes, **more))
+
+    def mean(source: str, target: str, over: list[int]) -> None:
+        """One ReduceMean; or a ReduceSum over the number of elements; the dimensions kept, or put back."""
+        made, put_back = target, draw(st.integers(0, 3)) == 0
+        total, more = draw(st.integers(0, 3)) == 0, {}
+        if put_back:
+            made, more = f"{target}_flat", {"keepdims": 0}
+        first = f"{made}_sum" if total else made
+        over_axes("ReduceSum" if total else "ReduceMean", source, first, over, 13 if total else 18, **more)
+        if total:
+            count = math.prod(shape[axis] for axis in over)
+            shrinks = draw(st.booleans())
+            weights[f"{made}_n"] = np.float16(1 / count if shrinks else count)
+            nodes.append(helper.make_node("Mul" if shrinks else "Div", [first, f"{made}_n"], [made]))
+        if put_back:
+            over_axes("Unsqueeze", made, target, sorted(axis % rank for axis in over), 13)
 
     def add(op_type: str, *names: str) -> None:
         nodes.append(helper.make_node(op_type, list(names[:-1]), [names[-1]]))
@@ -182,32 +280,41 @@ def norms(draw: st.DrawFn) -> tuple[ModelProto, Array, Array, bool]:
     if draw(st.booleans()):
         weights["two"] = np.array(
             2, draw(st.sampled_from([np.float16, np.float32, np.int64])) if opset >= 13 else np.float16
-        )
+        ).reshape([1] * draw(st.integers(0, rank)))
         add("Pow", data, "two", "q")
     else:
         add("Mul", data, data, "q")
     mean("q", "v", written)
     add("Add", *draw(st.permutations(["v", "e"])), "a")
-    add("Sqrt", "a", "s")
-    form = draw(st.sampled_from(["Div", "Reciprocal"]))
+    form = draw(st.sampled_from(["Div", "Reciprocal", "one", "-0.5"]))
+    if form == "-0.5" or draw(st.booleans()):
+        weights["h"] = np.array(-0.5 if form == "-0.5" else 0.5, np.float16)
+        add("Pow", "a", "h", "s")
+    else:
+        add("Sqrt", "a", "s")
     if form == "Div":
         add("Div", data, "s", "n")
+    elif form == "-0.5":
+        add("Mul", *draw(st.permutations([data, "s"])), "n")
     else:
-        add("Reciprocal", "s", "r")
+        if form == "one":
+            weights["one"] = np.ones([1] * draw(st.integers(0, rank)), np.float16)
+        add(*(("Reciprocal", "s") if form == "Reciprocal" else ("Div", "one", "s")), "r")
         add("Mul", *draw(st.permutations([data, "r"])), "n")
     rng = np.random.default_rng(draw(st.integers(0, 99)))
-    result, value = "n", rng.normal(size=shape).astype(np.float16)
+    loud = draw(st.sampled_from([1, 1, 300])) if extra is None else 1  # squares pass 65504
+    result, value = "n", (loud * rng.normal(size=shape)).astype(np.float16)
     x = value.astype(float)
     less = x - x.mean(tuple(others), keepdims=True) if layer else x
     exact = less / np.sqrt((less**2).mean(wanted, keepdims=True) + float(epsilon))
     for op_type, name, apply in (("Mul", "g", np.multiply), ("Add", "b", np.add)):
         if draw(st.booleans()):
             kept = shape[draw(st.integers(0, rank)) :]
-            weights[name] = rng.uniform(0.5, 1.5, kept).astype(np.float16)
+            ones = [1] * draw(st.integers(0, rank - len(kept)))
+            weights[name] = rng.uniform(0.5, 1.5, [*ones, *kept]).astype(np.float16)
             add(op_type, *draw(st.permutations([result, name])), f"{result}{name}")
             result, exact = f"{result}{name}", apply(exact, weights[name].astype(float))
     nodes[-1].output[0] = "y"
-    extra = draw(st.sampled_from([None, None, None, "a", "q", "s"]))
     outputs = ["y"]
     if extra is not None:
         add("Neg", extra, "z")
@@ -241,7 +348,7 @@ def test_random_norms(case: tuple[ModelProto, Array, Array, bool]) -> None:
     again, second = fixed([norm_rule], result, safety=Safety.NUMERIC)
     assert not second.applied
     assert again.SerializeToString(deterministic=True) == result.SerializeToString(deterministic=True)
-    got = reference(result, {"x": value})
+    got = watched(result, {"x": value})
     assert got.shape == exact.shape
     assert got.dtype == np.float16
     np.testing.assert_allclose(got.astype(float), exact, rtol=5e-3, atol=2e-2)
@@ -467,3 +574,177 @@ def test_tensorrt_says_nothing_of_sums(op_type: str, worker: Worker, tmp_path: P
     before = model(f"g (float16[1,100] x) => (float16[1,1] y) {{ y = {op_type}<axes=[1]>(x) }}")
     after, _ = fixed([sum_rule], before, safety=Safety.NUMERIC)
     assert said(worker, before, tmp_path) == said(worker, after, tmp_path) == ""
+
+
+# ------------------------------------------------------------------------------------------------- what else overflows
+
+_AXIS = "k = Constant<value_ints=[1]>()"
+OVERFLOWS = {
+    # name: (rule, graph, opset, the value of all elements but the first, which is 0; the result for the last one)
+    "softmax": (
+        softmax_rule,
+        f"g (float16[2,200] x) => (float16[2,200] y) {{ {_AXIS}  e = Exp(x)  s = ReduceSum(e, k)  y = Div(e, s) }}",
+        17,
+        12.0,
+        1 / 199,
+    ),
+    "softmax before 13": (
+        softmax_rule,
+        "g (float16[2,200] x) => (float16[2,200] y) { e = Exp(x)  s = ReduceSum<axes=[1]>(e)  y = Div(e, s) }",
+        11,
+        100.0,
+        1 / 199,
+    ),
+    "divided sum": (
+        sum_rule,
+        f"g (float16[2,200] x) => (float16[2,1] y) <float16 n = {{23104}}> {{ {_AXIS}  s = ReduceSum(x, k)"
+        "  y = Div(s, n) }",
+        17,
+        400.0,
+        199 * 400 / 200,
+    ),
+    "scaled sum of squares": (
+        sum_rule,
+        "g (float16[2,200] x) => (float16[2,1] y) <float16 n = {5120}>"
+        " { s = ReduceSumSquare<axes=[1]>(x)  y = Mul(s, n) }",
+        13,
+        200.0,
+        199 * 200**2 / 1024,
+    ),
+    "mean": (
+        mean_rule,
+        "g (float16[2,200] x) => (float16[2,1] y) { y = ReduceMean<axes=[1]>(x) }",
+        17,
+        400.0,
+        398,
+    ),
+    "mean of all": (
+        mean_rule,
+        "g (float16[2,200] x) => (float16[1,1] y) { y = ReduceMean(x) }",
+        18,
+        400.0,
+        399,
+    ),
+}
+
+
+def rows(value: float) -> dict[str, Array]:
+    made = np.full((2, 200), value, np.float16)
+    made[0, 0] = made[1, 0] = 0
+    return {"x": made}
+
+
+@pytest.mark.parametrize("name", OVERFLOWS)
+def test_what_overflows_is_finite_after(name: str) -> None:
+    rule, text, opset, value, result = OVERFLOWS[name]
+    before = model(text, opset)
+    after, run = fixed([rule], before, safety=Safety.NUMERIC)
+    assert len(run.applied) == 1
+    assert not findings(rule, after)
+    onnx.checker.check_model(after, full_check=True)
+    assert not np.isfinite(reference(before, rows(value))).all()
+    found = reference(after, rows(value)).astype(float)
+    np.testing.assert_allclose(found[..., -1], 398 if name == "mean of all" else result, rtol=2e-3)
+
+
+@pytest.mark.parametrize("name", OVERFLOWS)
+def test_what_overflows_is_fixed_with_verification(name: str, tmp_path: Path) -> None:
+    rule, text, opset, value, _ = OVERFLOWS[name]
+    onnx.save(model(text, opset), tmp_path / "in.onnx")
+    np.savez(tmp_path / "feed.npz", **rows(value))
+    for inputs in (None, tmp_path / "feed.npz"):
+        report = onnxfix.apply(
+            tmp_path / "in.onnx",
+            tmp_path / "out.onnx",
+            select=[rule.code],
+            numeric_fixes=True,
+            rungs=CPU_RUNGS,
+            inputs=inputs,
+        )
+        assert [item.code for item in report.applied] == [rule.code], report.withdrawn
+        assert report.verdict is not None
+        reason = report.verdict.rungs[1].reason
+        assert inputs is None or "judged by the original in float64" in reason, reason
+
+
+@REAL
+@pytest.mark.parametrize("name", OVERFLOWS)
+def test_tensorrt_says_nothing_of_what_overflows(name: str, worker: Worker, tmp_path: Path) -> None:
+    rule, text, opset, *_ = OVERFLOWS[name]
+    before = model(text, opset)
+    after, _ = fixed([rule], before, safety=Safety.NUMERIC)
+    assert said(worker, before, tmp_path) == said(worker, after, tmp_path) == ""
+
+
+POWERS = {
+    "cube": ("<float16 c = {16896}> { y = Pow(x, c) }", 41.0),
+    "square": ("<float16 c = {16384}> { y = Pow(x, c) }", 257.0),
+    "exponential": ("{ y = Exp(x) }", 11.2),
+}
+
+
+@pytest.mark.parametrize("name", POWERS)
+def test_powers_are_reported_where_they_overflow(name: str) -> None:
+    body, value = POWERS[name]
+    before = model(f"g (float16[2] x) => (float16[2] y) {body}")
+    assert len(findings(power_rule, before)) == 1
+    assert np.isinf(reference(before, {"x": np.full(2, value, np.float16)})).all()
+    assert np.isfinite(reference(before, {"x": np.full(2, 0.95 * value, np.float16)})).all()
+
+
+@REAL
+@pytest.mark.parametrize("name", POWERS)
+def test_tensorrt_says_nothing_of_powers(name: str, worker: Worker, tmp_path: Path) -> None:
+    assert said(worker, model(f"g (float16[2] x) => (float16[2] y) {POWERS[name][0]}"), tmp_path) == ""
+
+
+PRODUCTS = [
+    "g (float16[2,16384] a) => (float16[2,2] y) <float16[16384,2] b> { y = MatMul(a, b) }",
+    "g (float16[1,64,16,16] a) => (float16[1,2,1,1] y) <float16[2,64,16,16] b> { y = Conv(a, b) }",
+]
+
+
+@REAL
+@pytest.mark.parametrize("text", PRODUCTS, ids=["MatMul", "Conv"])
+def test_tensorrt_says_nothing_of_long_products(text: str, worker: Worker, tmp_path: Path) -> None:
+    shape = (16384, 2) if "MatMul" in text else (2, 64, 16, 16)
+    before = model(text.replace(" <float16[16384,2] b>", "").replace(" <float16[2,64,16,16] b>", ""))
+    before.graph.initializer.append(numpy_helper.from_array(np.full(shape, 2, np.float16), "b"))
+    assert len(findings(product_rule, before)) == 1
+    assert said(worker, before, tmp_path) == ""
+    size = (2, 16384) if "MatMul" in text else (1, 64, 16, 16)
+    assert np.isinf(reference(before, {"a": np.full(size, 2, np.float16)})).all()
+
+
+@REAL
+@pytest.mark.parametrize("text", [LAYER, RMS], ids=["layer", "rms"])
+def test_norms_in_float32_warn_once_they_are_converted(text: str, worker: Worker, tmp_path: Path) -> None:
+    """As one operator a norm survives the conversion; written out it does not."""
+    single = text.replace("float16", "float").replace("{168}", "{0.00001}").replace("{16384}", "{2}")
+    before = model(single, 17 if text is LAYER else 23, 8 if text is LAYER else 11)
+    if text is RMS:
+        before = model(
+            single.replace("<axes=[-1]>(q)", "(q, k)").replace("q = Mul", f"{_LAST} q = Mul"), 23, 11
+        )
+    assert WARNED not in said(worker, before, tmp_path)
+    assert not findings(norm_rule, before)
+    after, run = fixed([single_rule], before, safety=Safety.NUMERIC)
+    assert len(run.applied) == 1
+    for proto, warned in ((before, True), (after, False)):
+        assert (WARNED in said(worker, halved(proto), tmp_path)) == warned
+
+
+_LAST = "k = Constant<value_ints=[-1]>()"
+
+
+def halved(proto: ModelProto) -> ModelProto:
+    """Every float32 in half precision, as a converter does it."""
+    made = copied(proto)
+    for tensor in made.graph.initializer:
+        if tensor.data_type == TensorProto.FLOAT:
+            tensor.CopyFrom(
+                numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float16), tensor.name)
+            )
+    for info in (*made.graph.input, *made.graph.output):
+        info.type.tensor_type.elem_type = TensorProto.FLOAT16
+    return made

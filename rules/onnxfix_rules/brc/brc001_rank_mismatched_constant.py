@@ -11,6 +11,7 @@ from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from ._clone import may_be_cloned, stored, with_rank
 from ._common import BROADCASTING, Operand, broadcast_of, short_of_rank
 from ._exact import safety_of_alignment
+from ._slope import cannot_fit
 
 EXAMPLES = [
     Example(
@@ -225,10 +226,21 @@ EXAMPLES = [
         before="g (float[N,3] b_rank2) => (float[N,3] y) <float[3] b = {1,2,3}> { y = Add(b_rank2, b) }",
         after="g (float[N,3] b_rank2) => (float[N,3] y) <float[1,3] c = {1,2,3}> { y = Add(b_rank2, c) }",
     ),
+    Example(
+        why="a scalar for Gemm's C, and a number for each row",
+        before="""g (float[2,2] x) => (float[2,3] y, float[2,3] z)
+            <float[2,3] w = {1,2,3,4,5,6}, float c = {1}, float[2,1] d = {1,2}> {
+            y = Gemm(x, w, c)  z = Gemm(x, w, d) }""",
+        after="""g (float[2,2] x) => (float[2,3] y, float[2,3] z)
+            <float[2,3] w = {1,2,3,4,5,6}, float[1,1] c = {1}, float[2,1] d = {1,2}> {
+            y = Gemm(x, w, c)  z = Gemm(x, w, d) }""",
+    ),
 ]
 
 
-@rule("BRC001", ops=BROADCASTING, safety=Safety.EXACT, severity=Severity.INFO, examples=EXAMPLES)
+@rule(
+    "BRC001", ops=BROADCASTING, safety=Safety.EXACT, severity=Severity.INFO, hazards=[21], examples=EXAMPLES
+)
 def rank_mismatched_constant(node: Node, model: Model) -> Iterator[Match]:
     """A constant operand has a lower rank than the result of the operator.
 
@@ -265,6 +277,8 @@ def rank_mismatched_constant(node: Node, model: Model) -> Iterator[Match]:
     broadcast = broadcast_of(node, model)
     if broadcast is None or all(o.value is not None and o.value.is_constant for o in broadcast.operands):
         return
+    if cannot_fit(node, model):
+        return  # BRC007
     short = [item for item in short_of_rank(broadcast) if not item[1].pinned]
     short = [item for item in short if stored(item[1]) is not None]
     if not short:

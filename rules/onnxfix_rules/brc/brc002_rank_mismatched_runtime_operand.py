@@ -12,6 +12,7 @@ from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 
 from ._common import BROADCASTING, Operand, broadcast_of, short_of_rank
 from ._exact import safety_of_movement
+from ._slope import cannot_fit
 
 EXAMPLES = [
     Example(
@@ -96,7 +97,13 @@ EXAMPLES = [
 
 
 @rule(
-    "BRC002", ops=BROADCASTING, safety=Safety.EXACT, severity=Severity.INFO, examples=EXAMPLES, default=False
+    "BRC002",
+    ops=BROADCASTING,
+    safety=Safety.EXACT,
+    severity=Severity.INFO,
+    hazards=[21],
+    examples=EXAMPLES,
+    default=False,
 )
 def rank_mismatched_runtime_operand(node: Node, model: Model) -> Iterator[Match]:
     """An operand that is computed at run time has a lower rank than the result of the operator.
@@ -121,8 +128,8 @@ def rank_mismatched_runtime_operand(node: Node, model: Model) -> Iterator[Match]
     - onnx-tensorrt, importerUtils.cpp (`broadcastTensors`); NVIDIA/TensorRT issues 426 and 854
     """
     broadcast = broadcast_of(node, model)
-    if broadcast is None or node.op_type == "Expand":
-        return
+    if broadcast is None or node.op_type == "Expand" or cannot_fit(node, model):
+        return  # a slope that does not fit is BRC007's
     short = [
         item for item in short_of_rank(broadcast) if not item[1].is_constant and not _dequantised(item[1])
     ]

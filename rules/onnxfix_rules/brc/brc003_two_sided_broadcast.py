@@ -63,7 +63,7 @@ EXAMPLES = [
 ]
 
 
-@rule("BRC003", ops=(*MULTIDIRECTIONAL, "MatMul"), severity=Severity.INFO, examples=EXAMPLES)
+@rule("BRC003", ops=(*MULTIDIRECTIONAL, "MatMul"), severity=Severity.INFO, hazards=[21], examples=EXAMPLES)
 def two_sided_broadcast(node: Node, model: Model) -> Iterator[Match]:
     """No operand has the shape of the result: all of them are repeated, along different axes.
 

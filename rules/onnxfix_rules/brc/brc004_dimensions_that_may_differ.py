@@ -118,7 +118,7 @@ EXAMPLES = [
 ]
 
 
-@rule("BRC004", per="model", severity=Severity.WARNING, examples=EXAMPLES)
+@rule("BRC004", per="model", severity=Severity.WARNING, hazards=[21], examples=EXAMPLES)
 def dimensions_that_may_differ(model: Model) -> Iterator[Match]:
     """Dimensions with different symbols, or a symbol and a fixed size, meet in a broadcast.
 

@@ -146,7 +146,7 @@ EXAMPLES = [
 ]
 
 
-@rule("BRC005", per="model", severity=Severity.WARNING, examples=EXAMPLES)
+@rule("BRC005", per="model", severity=Severity.WARNING, hazards=[21], examples=EXAMPLES)
 def batch_one_trap(model: Model) -> Iterator[Match]:
     """Shapes that fit at batch 1 broadcast otherwise, or not at all, at another batch size.
 

@@ -91,7 +91,15 @@ EXAMPLES = [
 ]
 
 
-@rule("BRC006", per="model", safety=Safety.EXACT, severity=Severity.INFO, examples=EXAMPLES, default=False)
+@rule(
+    "BRC006",
+    per="model",
+    safety=Safety.EXACT,
+    severity=Severity.INFO,
+    hazards=[21],
+    examples=EXAMPLES,
+    default=False,
+)
 def implicit_repetition(model: Model) -> Iterator[Match]:
     """Operands that are, or may be, repeated on both sides of an operator, without an Expand that says so.
 

@@ -173,10 +173,20 @@ EXAMPLES = [
             <domain: "d", opset_import: ["" : 18]> f <t> (u) => (w)
             { v = Cast<to=1>(u)  a = Cast<to: int = @t>(v)  w = Cast<to=1>(a) }""",
     ),
+    Example(
+        why="int8 is a whole number like any other",
+        before="g (int8[N] x) => (float[N] y) { a = Cast<to=6>(x)  y = Cast<to=1>(a) }",
+        after="g (int8[N] x) => (float[N] y) { y = Cast<to=1>(x) }",
+    ),
+    Example(
+        why="a uint8 that goes out stays, and is read by nothing else any more",
+        before="g (bool[N] x) => (uint8[N] a, float[N] y) { a = Cast<to=2>(x)  y = Cast<to=1>(a) }",
+        after="g (bool[N] x) => (uint8[N] a, float[N] y) { a = Cast<to=2>(x)  y = Cast<to=1>(x) }",
+    ),
 ]
 
 
-@rule("CST001", ops=cst.CASTS, safety=Safety.EXACT, severity=Severity.INFO, examples=EXAMPLES)
+@rule("CST001", ops=cst.CASTS, safety=Safety.EXACT, severity=Severity.INFO, hazards=[2], examples=EXAMPLES)
 def redundant_cast_chain(node: Node, model: Model) -> Iterator[Match]:
     """A Cast feeds a Cast, and the type between them changes no value.
 

@@ -114,7 +114,7 @@ EXAMPLES = [
 ]
 
 
-@rule("CST002", ops=cst.CASTS, safety=Safety.EXACT, severity=Severity.INFO, examples=EXAMPLES)
+@rule("CST002", ops=cst.CASTS, safety=Safety.EXACT, severity=Severity.INFO, hazards=[2], examples=EXAMPLES)
 def no_op_cast(node: Node, model: Model) -> Iterator[Match]:
     """A Cast to the type that its input has already.
 

@@ -126,7 +126,7 @@ EXAMPLES = [
 ]
 
 
-@rule("CST003", ops=cst.CASTS, safety=Safety.EXACT, severity=Severity.INFO, examples=EXAMPLES)
+@rule("CST003", ops=cst.CASTS, safety=Safety.EXACT, severity=Severity.INFO, hazards=[2], examples=EXAMPLES)
 def exact_cast_round_trip(node: Node, model: Model) -> Iterator[Match]:
     """A Cast to another type and a Cast straight back, with no value lost on the way.
 

@@ -54,10 +54,15 @@ EXAMPLES = [
             { u = d.Unknown(x)  a = Cast<to=10>(u)  y = Cast<to=1>(a) }""",
         runs=False,
     ),
+    Example(
+        why="float rounds int32 above 2**24 as well",
+        before="g (int32[N] x) => (int32[N] y) { m = Cast<to=1>(x)  y = Cast<to=6>(m) }",
+        detect=True,
+    ),
 ]
 
 
-@rule("CST004", ops=cst.CASTS, severity=Severity.INFO, examples=EXAMPLES)
+@rule("CST004", ops=cst.CASTS, severity=Severity.INFO, hazards=[2], examples=EXAMPLES)
 def lossy_cast_round_trip(node: Node, model: Model) -> Iterator[Match]:
     """A Cast to a type that cannot hold every value, and a Cast straight back.
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from onnx import NodeProto, TensorProto
+from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoProto
 
-from onnxfix.edits import AddNode, Draft
+from onnxfix.edits import AddNode, Draft, least_inputs
 from onnxfix.graph import tensors
 from onnxfix.graph.overlay import Node, Scope, Value
 
@@ -14,11 +14,23 @@ OPTIONAL_IDENTITY = 16
 """Opset since which Identity takes every type of value; tensors always, sequences since 14."""
 
 
-def needed(body: Scope, wanted: Sequence[Value]) -> list[Node] | None:
-    """The nodes of ``body`` that the wanted values need, producers first; None where they cannot be written out.
+def reads(node: Node) -> Iterator[Value]:
+    """What a node reads where it stands: its inputs, and what its subgraphs capture."""
+    yield from (value for value in node.inputs if value is not None)
+    for sub in node.subgraphs:
+        yield from sub.captures()
 
-    They cannot where one holds a subgraph (new nodes have none), or where a weight is sparse.
-    """
+
+def inside(node: Node) -> Iterator[Node]:
+    """The node itself and those of its subgraphs."""
+    yield node
+    for sub in node.subgraphs:
+        for scope in sub.walk():
+            yield from scope.nodes
+
+
+def needed(body: Scope, wanted: Sequence[Value]) -> list[Node] | None:
+    """The nodes of ``body`` that the wanted values need, producers first; None where a weight among them is sparse."""
     live: set[int] = set()
     pending = [value for value in wanted if value.scope is body]
     while pending:
@@ -28,10 +40,8 @@ def needed(body: Scope, wanted: Sequence[Value]) -> list[Node] | None:
             return None
         if node is None or id(node) in live:
             continue
-        if node.subgraphs:
-            return None
         live.add(id(node))
-        pending.extend(v for v in node.inputs if v is not None and v.scope is body)
+        pending.extend(v for v in reads(node) if v.scope is body)
     return [node for node in body.topological() if id(node) in live]
 
 
@@ -41,11 +51,17 @@ def visible(node: Node, values: Sequence[Value]) -> bool:
 
 
 class Inliner:
-    """Copies nodes of ``body`` to where ``draft``'s anchor stands, once or more often, under new names."""
+    """Copies nodes of ``body`` to where ``draft``'s anchor stands, once or more often, under new names.
 
-    def __init__(self, draft: Draft, body: Scope) -> None:
+    ``attributes`` stand for a function's attributes in a copy of its body; what is not there is left out.
+    """
+
+    def __init__(
+        self, draft: Draft, body: Scope, attributes: Mapping[str, AttributeProto] | None = None
+    ) -> None:
         self._draft = draft
         self._body = body
+        self._attributes = attributes
         self._weights: dict[int, str] = {}
 
     def copy(
@@ -59,14 +75,72 @@ class Inliner:
         for node in nodes:
             proto = NodeProto()
             proto.CopyFrom(node.proto)
-            proto.ClearField("name")  # another graph may use it, and names must be unique
-            proto.input[:] = ["" if v is None else self.name(v, names) for v in node.inputs]
+            self._read(node, proto, names)
             for index, value in enumerate(node.outputs):
                 if value is not None:
                     names[value] = targets.get(value) or self._draft.name(value.name)
                     proto.output[index] = names[value]
+            self._rename_inside(node, proto, names)
             self._draft.edits.append(AddNode(self._draft.anchor.scope, proto, self._draft.anchor))
         return names
+
+    def _read(self, node: Node, proto: NodeProto, names: Mapping[Value, str]) -> None:
+        """Let a copy read what stands for its inputs, and have the attributes that its call gives."""
+        proto.ClearField("name")  # another graph may use it, and names must be unique
+        proto.input[:] = ["" if v is None else self.name(v, names) for v in node.inputs]
+        while len(proto.input) > least_inputs(proto) and not proto.input[-1]:
+            del proto.input[-1]
+        if self._attributes is not None and any(a.ref_attr_name for a in proto.attribute):
+            bound = [b for b in map(self._bound, proto.attribute) if b is not None]
+            del proto.attribute[:]
+            proto.attribute.extend(bound)
+
+    def _bound(self, attribute: AttributeProto) -> AttributeProto | None:
+        assert self._attributes is not None
+        copy = AttributeProto()
+        if not attribute.ref_attr_name:
+            copy.CopyFrom(attribute)
+            return copy
+        given = self._attributes.get(attribute.ref_attr_name)
+        if given is None:
+            return None
+        copy.CopyFrom(given)
+        copy.name = attribute.name
+        return copy
+
+    def _rename_inside(self, node: Node, proto: NodeProto, names: dict[Value, str]) -> None:
+        """Give all that the copy's subgraphs define new names: they hide nothing, wherever the copy stands."""
+        stack = list(zip(node.subgraphs, graphs_of(proto), strict=True))
+        while stack:
+            scope, graph = stack.pop()
+            names.update({value: self._draft.name(name) for name, value in scope.values.items()})
+            self._rename_graph(scope, graph, names)
+            for inner, copy in zip(scope.nodes, graph.node, strict=True):
+                self._read(inner, copy, names)
+                copy.output[:] = ["" if v is None else names[v] for v in inner.outputs]
+                stack.extend(zip(inner.subgraphs, graphs_of(copy), strict=True))
+
+    def _rename_graph(self, scope: Scope, graph: GraphProto, names: Mapping[Value, str]) -> None:
+        """New names for everything in a graph but its nodes."""
+        for infos, values in ((graph.input, scope.inputs), (graph.output, scope.outputs)):
+            for info, value in zip(infos, values, strict=True):
+                info.name = self.name(value, names)
+        for tensor in (*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)):
+            tensor.name = names[scope.values[tensor.name]]
+        known = [info for info in graph.value_info if info.name in scope.values]
+        for info in known:
+            info.name = names[scope.values[info.name]]
+        kept = [ValueInfoProto.FromString(info.SerializeToString()) for info in known]
+        del graph.value_info[:]
+        graph.value_info.extend(kept)
+        for note in graph.quantization_annotation:
+            note.tensor_name = self._meant(scope, note.tensor_name, names)
+            for entry in note.quant_parameter_tensor_names:
+                entry.value = self._meant(scope, entry.value, names)
+
+    def _meant(self, scope: Scope, name: str, names: Mapping[Value, str]) -> str:
+        value = scope.lookup(name)
+        return name if value is None else self.name(value, names)
 
     def name(self, value: Value, names: Mapping[Value, str]) -> str:
         """What a value of the body, or one that it captures, is called outside."""
@@ -82,9 +156,18 @@ class Inliner:
         return self._weights[id(value)]
 
 
+def graphs_of(node: NodeProto) -> list[GraphProto]:
+    """The graphs in a node's attributes, in the order of ``Node.subgraphs``."""
+    return [
+        graph
+        for attribute in node.attribute
+        for graph in ([attribute.g] if attribute.HasField("g") else attribute.graphs)
+    ]
+
+
 def movable(nodes: Sequence[Node], results: Sequence[Value], body: Scope, owner: Node) -> bool:
     """Whether what the copies read is there where ``owner`` stands, and weights can be held there."""
-    read = [v for node in nodes for v in node.inputs if v is not None] + list(results)
+    read = [v for node in nodes for v in reads(node)] + list(results)
     captured = [v for v in read if v.scope is not body]
     weights = [v for v in read if v.scope is body and v.initializer is not None]
     return visible(owner, captured) and not any(

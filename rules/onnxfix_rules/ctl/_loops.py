@@ -13,10 +13,29 @@ def body_of(node: Node) -> Scope | None:
     if len(node.subgraphs) != 1:
         return None
     body = node.subgraphs[0]
-    carried = max(len(node.inputs) - 2, 0)
-    if len(body.inputs) != carried + 2 or len(body.outputs) < max(carried + 1, len(node.outputs) + 1):
+    carried = len(node.inputs) - 2
+    if (
+        carried < 0
+        or len(body.inputs) != carried + 2
+        or len(body.outputs) < max(carried + 1, len(node.outputs) + 1)
+    ):
         return None
     return body
+
+
+def trips(node: Node, model: Model, most: int) -> int | None:
+    """The trip count, where it is the same for every input and at most ``most``."""
+    count = node.input(0)
+    if count is None:
+        return None
+    array = count.constant(64)
+    if array is None:
+        known = model.shapes.value(count)
+        array = None if known is None or known.static is None else np.array(known.static, np.int64)
+    if array is None or array.size != 1 or array.dtype != np.int64:
+        return None
+    number = int(array.reshape(-1)[0])
+    return number if 0 <= number <= most else None
 
 
 def begins(node: Node, model: Model) -> bool:

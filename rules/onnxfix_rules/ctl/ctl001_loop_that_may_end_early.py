@@ -132,7 +132,9 @@ EXAMPLES = [
 ]
 
 
-@rule("CTL001", ops=["Loop"], safety=Safety.EXACT, severity=Severity.ERROR, examples=EXAMPLES)
+@rule(
+    "CTL001", ops=["Loop"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[53, 28], examples=EXAMPLES
+)
 def loop_that_may_end_early(node: Node, model: Model) -> Iterator[Match]:
     """A Loop with a trip count, a condition and scan outputs: TensorRT returns as many rows as the trip count says.
 

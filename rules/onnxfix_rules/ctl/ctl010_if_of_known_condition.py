@@ -75,6 +75,16 @@ EXAMPLES = [
         after="g (float[2] x, bool k) => (float[2] y) { w = Neg(x)  y = Exp(w) }",
     ),
     Example(
+        why="a loop with a count alone, whose condition is left out at the end",
+        before="""g (float[2] x, int64 n) => (float[N,2] y) <bool c = {1}> { y = If(c)<
+            then_branch = t () => (float[A,2] u) { u = Loop(n, "")<body = b (int64 i, bool on)
+                => (bool more, float[2] w) { more = Identity(on)  w = Neg(x) }> },
+            else_branch = e () => (float[1,2] v) <int64[1] k = {0}> { v = Unsqueeze(x, k) }> }""",
+        after="""g (float[2] x, int64 n) => (float[N,2] y) {
+            y = Loop(n, "")<body = b (int64 i, bool on) => (bool more, float[2] w) {
+                more = Identity(on)  w = Neg(x) }> }""",
+    ),
+    Example(
         why="in a loop's body",
         before=f"""g (float[2] x, int64 n) => (float[2] y) <bool c = {{1}}> {{
             y = Loop(n, , x)<body = b (int64 i, bool on, float[2] h) => (bool more, float[2] w) {{
@@ -96,13 +106,31 @@ EXAMPLES = [
             b = LeakyRelu<alpha: float = @alpha>(a) }""",
     ),
     Example(
-        why="the taken branch holds a loop, which stays where it is",
+        why="the taken branch holds a loop, which reads its values and a weight of it",
         before="""g (float[2] x, int64 n) => (float[2] y) <bool c = {1}> { y = If(c)<
-            then_branch = t () => (float[2] u) {
-                u = Loop(n, c, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {
-                    more = Identity(on)  w = Neg(v) }> },
+            then_branch = t () => (float[2] u) <float[2] k = {1, 2}> { a = Exp(x)  m = Mul(a, k)
+                u = Loop(n, c, m)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {
+                    more = Identity(on)  q = Add(v, a)  w = Sub(q, k) }> },
             else_branch = e () => (float[2] s) { s = Abs(x) }> }""",
-        detect=True,
+        after="""g (float[2] x, int64 n) => (float[2] y) <bool c = {1}, float[2] k = {1, 2}> {
+            a = Exp(x)  m = Mul(a, k)
+            y = Loop(n, c, m)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {
+                more = Identity(on)  q = Add(v, a)  w = Sub(q, k) }> }""",
+    ),
+    Example(
+        why="an If two levels down; the names inside are those outside",
+        before="""g (float[2] x, bool d) => (float[2] y, float[2] z) <bool c = {1}> { z = Neg(x)  t = If(c)<
+            then_branch = p () => (float[2] r) { a = Exp(x)
+                r = If(d)<then_branch = p1 () => (float[2] u) { e = Add(a, x)  u = If(d)<
+                            then_branch = p2 () => (float[2] f) { f = Sub(e, a) },
+                            else_branch = q2 () => (float[2] h) <float[2] w = {3, 4}> { h = Mul(w, a) }> },
+                          else_branch = q1 () => (float[2] v) { v = Abs(a) }> },
+            else_branch = q () => (float[2] s) { s = Abs(x) }>  y = Neg(t) }""",
+        after="""g (float[2] x, bool d) => (float[2] y, float[2] z) { z = Neg(x)  a = Exp(x)
+            t = If(d)<then_branch = p1 () => (float[2] u) { e = Add(a, x)  u = If(d)<
+                        then_branch = p2 () => (float[2] f) { f = Sub(e, a) },
+                        else_branch = q2 () => (float[2] h) <float[2] w = {3, 4}> { h = Mul(w, a) }> },
+                      else_branch = q1 () => (float[2] v) { v = Abs(a) }>  y = Neg(t) }""",
     ),
     Example(
         why="the condition comes from outside",
@@ -123,10 +151,16 @@ EXAMPLES = [
             g (float[2] x) => (float[2] y) <bool c = {{1}}> {{ y = my.If(c){_TWO} }}""",
         runs=False,
     ),
+    Example(
+        why="both branches use the same inner names",
+        before="""g (float[2] x) => (float[2] y) <bool c = {1}> { y = If(c)<then_branch = p () => (float[2] u) { a =
+            Neg(x) u = Exp(a) }, else_branch = q () => (float[2] u) { a = Abs(x) u = Exp(a) }> }""",
+        after="g (float[2] x) => (float[2] y) { a = Neg(x)  y = Exp(a) }",
+    ),
 ]
 
 
-@rule("CTL010", ops=["If"], safety=Safety.EXACT, severity=Severity.INFO, examples=EXAMPLES)
+@rule("CTL010", ops=["If"], safety=Safety.EXACT, severity=Severity.INFO, hazards=[9], examples=EXAMPLES)
 def if_of_known_condition(node: Node, model: Model) -> Iterator[Match]:
     """An If whose condition is the same for every input: only one branch ever runs.
 
@@ -142,8 +176,8 @@ def if_of_known_condition(node: Node, model: Model) -> Iterator[Match]:
 
     ## Fix
     The nodes of the branch that is taken are put where the If is, under new names; values that they capture keep
-    theirs. Exact. An output that the branch hands through gets an Identity where its name must stay. A branch that
-    holds another If or Loop is only reported, as are sparse weights and weights in external files.
+    theirs. Exact. An output that the branch hands through gets an Identity where its name must stay. Loops and other
+    branches in it come along, with new names inside. Only reported are sparse weights and weights in external files.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__If.html

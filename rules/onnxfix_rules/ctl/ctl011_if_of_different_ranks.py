@@ -64,7 +64,7 @@ EXAMPLES = [
 ]
 
 
-@rule("CTL011", ops=["If"], severity=Severity.ERROR, examples=EXAMPLES)
+@rule("CTL011", ops=["If"], severity=Severity.ERROR, hazards=[9], examples=EXAMPLES)
 def if_of_different_ranks(node: Node, model: Model) -> Iterator[Match]:
     """An If whose branches give tensors of different rank, and whose condition depends on the input.
 

@@ -69,7 +69,7 @@ EXAMPLES = [
 ]
 
 
-@rule("CTL012", ops=["Loop"], safety=Safety.EXACT, severity=Severity.ERROR, examples=EXAMPLES)
+@rule("CTL012", ops=["Loop"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[28], examples=EXAMPLES)
 def loop_condition_that_is_not_given(node: Node, model: Model) -> Iterator[Match]:
     """A Loop without a condition whose body reads one.
 

@@ -58,7 +58,7 @@ EXAMPLES = [
 ]
 
 
-@rule("CTL013", ops=["Loop"], safety=Safety.EXACT, severity=Severity.INFO, examples=EXAMPLES)
+@rule("CTL013", ops=["Loop"], safety=Safety.EXACT, severity=Severity.INFO, hazards=[28], examples=EXAMPLES)
 def loop_condition_that_never_ends_it(node: Node, model: Model) -> Iterator[Match]:
     """A Loop with a trip count and a condition that is always true, and without scan outputs that are read.
 

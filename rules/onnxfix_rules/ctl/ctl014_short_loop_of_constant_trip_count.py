@@ -1,5 +1,7 @@
 """CTL014: a Loop that runs a few times, always as often."""
 
+# Long because: most of it is models with subgraphs, each of which takes a screen of text.
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -10,16 +12,10 @@ from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Model, Node, Scope, Value
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.ctl import _inline, _loops
+from onnxfix_rules.gra import _random as random_numbers
 
 MAX_NODES = 256
 """Nodes after unrolling: more are not worth the longer build."""
-_RANDOM = frozenset(
-    {
-        *("Bernoulli", "Dropout", "Multinomial"),
-        *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
-    }
-)
-
 _BODY = "<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) { more = Identity(on) %s }>"
 _SCAN = """<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
     more = Identity(on)  w = Add(v, v)  f = Cast<to = 1>(i)  s = Mul(x, f) }>"""
@@ -126,17 +122,76 @@ EXAMPLES = [
         + " }",
     ),
     Example(
-        why="a branch in the body",
+        why="a branch in the body, which reads the state, a weight and the number of the iteration",
+        before="""g (float[2] x, bool c) => (float[2] y) <int64 n = {2}, bool t = {1}> { y = Loop(n, t, x)
+            <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) <float[2] k = {1, 2}> {
+                more = Identity(on)  a = Mul(v, x)
+                w = If(c)<then_branch = p () => (float[2] u) { s = Add(v, k)  u = Add(s, a) },
+                          else_branch = q () => (float[2] r) { f = Cast<to = 1>(i)  r = Mul(a, f) }> }> }""",
+        after="""g (float[2] x, bool c) => (float[2] y) <int64 i = {0}, int64 j = {1}, float[2] k = {1, 2}> {
+            a = Mul(x, x)
+            w = If(c)<then_branch = p () => (float[2] u) { s = Add(x, k)  u = Add(s, a) },
+                      else_branch = q () => (float[2] r) { f = Cast<to = 1>(i)  r = Mul(a, f) }>
+            d = Mul(w, x)
+            y = If(c)<then_branch = p2 () => (float[2] u2) { s2 = Add(w, k)  u2 = Add(s2, d) },
+                      else_branch = q2 () => (float[2] r2) { f2 = Cast<to = 1>(j)  r2 = Mul(d, f2) }> }""",
+    ),
+    Example(
+        why="a loop in the body, whose trip count comes from outside",
+        before="""g (float[2] x, int64 m) => (float[2] y) <int64 n = {2}, bool t = {1}> { y = Loop(n, t, x)
+            <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) { more = Identity(on)
+                w = Loop(m, t, v)<body = d (int64 j, bool go, float[2] h) => (bool further, float[2] o) {
+                    further = Identity(go)  o = Add(h, v) }> }> }""",
+        after="""g (float[2] x, int64 m) => (float[2] y) <bool t = {1}> {
+            w = Loop(m, t, x)<body = d (int64 j, bool go, float[2] h) => (bool further, float[2] o) {
+                further = Identity(go)  o = Add(h, x) }>
+            y = Loop(m, t, w)<body = d2 (int64 j2, bool go2, float[2] h2) => (bool further2, float[2] o2) {
+                further2 = Identity(go2)  o2 = Add(h2, w) }> }""",
+    ),
+    Example(
+        why="random numbers, in a branch of the body",
         before="g (float[2] x, bool c) => (float[2] y) <int64 n = {2}, bool t = {1}> { y = Loop(n, t, x)"
         + _BODY
-        % """w = If(c)<then_branch = p () => (float[2] u) { u = Abs(v) },
+        % """w = If(c)<then_branch = p () => (float[2] u) { u = RandomNormalLike<seed = 1.0>(v) },
             else_branch = q () => (float[2] r) { r = Neg(v) }>"""
         + " }",
+    ),
+    Example(
+        why="random numbers, in a function that the body calls",
+        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2] x) => (float[2] y) <int64 n = {2}, bool t = {1}> { y = Loop(n, t, x)"""
+        + _BODY % "w = my.F(v)"
+        + """ }
+            <domain: "my", opset_import: ["" : 18, "my" : 1]> F (a) => (b) { b = my.G(a) }
+            <domain: "my", opset_import: ["" : 18]> G (a) => (b) {
+                r = RandomNormalLike<seed = 1.0>(a)  b = Add(a, r) }""",
+    ),
+    Example(
+        why="too many nodes, most of them in a branch",
+        before="g (float[2] x, bool c) => (float[2] y) <int64 n = {64}, bool t = {1}> { y = Loop(n, t, x)"
+        + _BODY
+        % """w = If(c)<then_branch = p () => (float[2] u) { e = Exp(v)  l = Log(e)  u = Abs(l) },
+            else_branch = q () => (float[2] r) { r = Neg(v) }>"""
+        + " }",
+    ),
+    Example(
+        why="Scan with a reverse direction stays",
+        before="""g (float[3,2] x, float[2] h) => (float[2] y, float[3,2] z) { y, z = Scan<num_scan_inputs = 1,
+            scan_input_directions = [1], body = b (float[2] v, float[2] e) => (float[2] w, float[2] s) { w =
+            Add(v, e) s = Neg(w) }>(h, x) }""",
+    ),
+    Example(
+        why="a name of the body is taken outside",
+        before="""g (float[2] x) => (float[2] y, float[2] w) <int64 n = {2}, bool t = {1}> { w = Neg(x) y = Loop(n, t,
+            x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] u) { more = Identity(on) k =
+            Exp(v) u = Add(k, w) }> }""",
+        after="""g (float[2] x) => (float[2] y, float[2] w) { w = Neg(x)  k = Exp(x)  u = Add(k, w)  l = Exp(u)  y =
+            Add(l, w) }""",
     ),
 ]
 
 
-@rule("CTL014", ops=["Loop"], safety=Safety.EXACT, severity=Severity.INFO, examples=EXAMPLES)
+@rule("CTL014", ops=["Loop"], safety=Safety.EXACT, severity=Severity.INFO, hazards=[28], examples=EXAMPLES)
 def short_loop_of_constant_trip_count(node: Node, model: Model) -> Iterator[Match]:
     """A Loop of a small constant number of iterations, which nothing ends before.
 
@@ -148,14 +203,14 @@ def short_loop_of_constant_trip_count(node: Node, model: Model) -> Iterator[Matc
 
     ## Fix
     The body is written out once an iteration, with the number of the iteration as a constant; scan outputs are
-    concatenated. Exact. Up to 256 nodes in all; a body that holds another Loop, If or Scan, or draws random numbers,
-    stays as it is and is not reported.
+    concatenated. Exact. Loops and branches in the body are copied whole. Up to 256 nodes in all, those in them counted;
+    a body that draws random numbers stays as it is and is not reported.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Loop.html
     """
     body = _loops.body_of(node)
-    count = None if body is None else _trips(node, model)
+    count = None if body is None else _loops.trips(node, model, MAX_NODES)
     if body is None or count is None or not _loops.begins(node, model) or not _loops.goes_on(body, model):
         return
     plan = _plan(node, body, count)
@@ -171,21 +226,6 @@ def short_loop_of_constant_trip_count(node: Node, model: Model) -> Iterator[Matc
         fix=Fix("unroll it", draft.edits),
         reads=(*reads, *body.nodes),
     )
-
-
-def _trips(node: Node, model: Model) -> int | None:
-    """The trip count, where it is the same for every input and small."""
-    count = node.input(0)
-    if count is None:
-        return None
-    array = count.constant(64)
-    if array is None:
-        known = model.shapes.value(count)
-        array = None if known is None or known.static is None else np.array(known.static, np.int64)
-    if array is None or array.size != 1 or array.dtype != np.int64:
-        return None
-    trips = int(array.reshape(-1)[0])
-    return trips if 0 <= trips <= MAX_NODES else None
 
 
 def _plan(node: Node, body: Scope, count: int) -> list[list[Node]] | None:
@@ -210,10 +250,10 @@ def _plan(node: Node, body: Scope, count: int) -> list[list[Node]] | None:
         if nodes is None:
             return None
         plan.append(nodes)
-        total += max(len(nodes), 1)
+        total += max(sum(1 for node in nodes for _ in _inline.inside(node)), 1)
         if total > MAX_NODES:
             return None
-        inside = {v for n in nodes for v in n.inputs} | key
+        inside = {v for n in nodes for v in _inline.reads(n)} | key
         read = [r for v, r in zip(body.inputs[2:], body.outputs[1:], strict=False) if v in inside]
     return plan[::-1]
 
@@ -223,9 +263,9 @@ def _fits(node: Node, body: Scope, plan: Sequence[Sequence[Node]], model: Model)
     if any(value is None for value in node.inputs[2:]):
         return False
     nodes = {n: None for part in plan for n in part}
-    if any(n.op_type in _RANDOM for n in nodes):
+    if any(map(random_numbers.draws, nodes)):
         return False
-    inside = {v for n in nodes for v in n.inputs} | set(body.outputs[1:])
+    inside = {v for n in nodes for v in _inline.reads(n)} | set(body.outputs[1:])
     counter, going = body.inputs[:2]
     if counter in inside and not _loops.scalar(counter):
         return False
@@ -283,7 +323,7 @@ def _constants(
     always: dict[Value, str],
 ) -> dict[Value, str]:
     """The number of the iteration and the condition, where they are read."""
-    inside = {v for n in nodes for v in n.inputs} | set(body.outputs[1:])
+    inside = {v for n in nodes for v in _inline.reads(n)} | set(body.outputs[1:])
     counter, going = body.inputs[:2]
     if going in inside and going not in always:
         always[going] = draft.constant(np.array(True), "true")

@@ -63,7 +63,7 @@ EXAMPLES = [
 ]
 
 
-@rule("CTL015", ops=["Loop"], severity=Severity.ERROR, examples=EXAMPLES)
+@rule("CTL015", ops=["Loop"], severity=Severity.ERROR, hazards=[28], examples=EXAMPLES)
 def loop_state_that_changes_its_shape(node: Node, model: Model) -> Iterator[Match]:
     """A loop-carried value that leaves an iteration with another shape than it came with.
 

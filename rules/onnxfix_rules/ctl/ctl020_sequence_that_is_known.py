@@ -149,6 +149,18 @@ EXAMPLES = [
         before="g (float[2] x) => (float[K] y) { s = SequenceEmpty()  y = ConcatFromSequence<axis = 0>(s) }",
         runs=False,
     ),
+    Example(
+        why="a sequence that a Loop collects",
+        before="""g (float[2] x, int64 n) => (float[K] y) { e = SequenceEmpty() s = Loop(n, , e)<body = b (int64 i,
+            bool on, seq(float[2]) v) => (bool more, seq(float[2]) w) { more = Constant<value = bool {1}>() w =
+            SequenceInsert(v, x) }> y = ConcatFromSequence<axis = 0>(s) }""",
+    ),
+    Example(
+        why="a sequence that goes out",
+        before="""g (float[2] x) => (seq(float[2]) s, float[2] y) <int64 k = {0}> { s = SequenceConstruct(x, x) y =
+            SequenceAt(s, k) }""",
+        after="""g (float[2] x) => (seq(float[2]) s, float[2] y) { s = SequenceConstruct(x, x)  y = Identity(x) }""",
+    ),
 ]
 
 
@@ -157,6 +169,7 @@ EXAMPLES = [
     ops=["SequenceAt", "ConcatFromSequence", "SequenceLength"],
     safety=Safety.EXACT,
     severity=Severity.ERROR,
+    hazards=[29],
     examples=EXAMPLES,
 )
 def sequence_that_is_known(node: Node, model: Model) -> Iterator[Match]:

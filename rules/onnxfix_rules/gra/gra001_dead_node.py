@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from onnxfix.dtypes import name_of
 from onnxfix.edits import RemoveNode
 from onnxfix.graph.overlay import Model, Node, Scope, Value
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.targets import Target
+from onnxfix_rules.ops import _common as ops
 
 EXAMPLES = [
     Example(
@@ -26,6 +29,11 @@ EXAMPLES = [
         after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
         opset=17,
         runs=False,
+    ),
+    Example(
+        why="of a type that TensorRT has not",
+        before="g (float[N] x) => (float[N] y) { a = Cast<to = 4>(x)  b = Mul(a, a)  y = Neg(x) }",
+        after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
     ),
     Example(
         why="two dead ends share what comes before them",
@@ -97,17 +105,32 @@ EXAMPLES = [
             y = Loop(n, k, x)<body = b (int64 i, bool c, float[2] v) => (bool co, float[2] w)
                 { co = Identity(c)  w = Exp(v) }> }""",
     ),
+    Example(
+        why="only the body of a loop reads it",
+        before="""g (float[2] x, int64 n) => (float[2] y) {
+            a = Exp(x)
+            y = Loop(n, , x)<body = b (int64 i, bool c, float[2] v) => (bool co, float[2] w) {
+                co = Constant<value = bool {1}>()  w = Add(v, a) }> }""",
+    ),
+    Example(
+        why="only the body of a Scan reads it",
+        before="""g (float[3,2] x, float[2] h) => (float[2] y) {
+            a = Exp(h)
+            y = Scan<num_scan_inputs = 1, body = b (float[2] v, float[2] e) => (float[2] w) {
+                u = Add(v, e)  w = Mul(u, a) }>(h, x) }""",
+    ),
 ]
 
 
-@rule("GRA001", per="model", safety=Safety.EXACT, severity=Severity.WARNING, examples=EXAMPLES)
+@rule("GRA001", per="model", safety=Safety.EXACT, severity=Severity.WARNING, hazards=[8], examples=EXAMPLES)
 def dead_node(model: Model) -> Iterator[Match]:
     """A node that no graph output depends on.
 
     ## Why it matters
     TensorRT's parser imports every node, read or not, and fails on the first that it does not support: a Unique
-    whose results nobody reads is enough (measured with TensorRT-RTX 1.7.1; inside a branch of an If too). Exporters
-    leave such nodes behind for debug outputs, training heads and shape checks.
+    whose results nobody reads is enough (measured with TensorRT-RTX 1.7.1; inside a branch of an If too), and so is a
+    Cast to a type that it has not (`Unsupported data type for the Cast operator!`). Those are errors; others only cost
+    time. Exporters leave such nodes behind for debug outputs, training heads and shape checks.
 
     ## Fix
     The node goes, with all nodes and initializers that nothing else needs. Exact: no output is computed from it.
@@ -119,6 +142,7 @@ def dead_node(model: Model) -> Iterator[Match]:
     - ONNX, "Graphs": outputs are all that a graph computes: https://onnx.ai/onnx/repo-docs/IR.html
     """
     live = _live_nodes(model)
+    refused = _Refused(model)
     left: dict[int, int] = {}
     gone: set[int] = set()
     for scope in model.scopes:
@@ -128,14 +152,42 @@ def dead_node(model: Model) -> Iterator[Match]:
         for node in scope.nodes:
             if id(node) in live or any(v is not None and _needed(v, v.use_count) for v in node.outputs):
                 continue
-            more = len(_fall(node, left)) - 1
+            fallen = _fall(node, left)
+            more = len(fallen) - 1
+            reason = next((text for text in map(refused.why, fallen) if text), "")
             chain = f", for which {more} more nodes compute" if more else ""
             also = f" and the {more} before it" if more else ""
             yield Match(
-                f"nothing reads this {node.op_type}{chain}",
+                f"nothing reads this {node.op_type}{chain}{reason}",
                 node=node,
                 fix=Fix(f"remove it{also}", [RemoveNode(node)]),
+                severity=Severity.ERROR if reason else None,
             )
+
+
+class _Refused:
+    """Why the target does not import a node that it comes to, as an end of a sentence; "" where nothing is known."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._target: Target = ops.target_of(model)
+        self._taken = {scope.proto.name for scope in model.functions}
+        self._nodes: set[Node] | None = None
+
+    def why(self, node: Node) -> str:
+        reason = self._reason(node)
+        if reason and self._nodes is None:
+            self._nodes = set(ops.imported(self._model))
+        return reason if self._nodes is not None and node in self._nodes else ""
+
+    def _reason(self, node: Node) -> str:
+        if node.is_onnx and node.op_type not in self._taken and self._target.imports(node.op_type) is False:
+            return f", and {self._target.title} does not import {node.op_type}"
+        for value in (*node.inputs, *node.outputs):
+            elem = None if value is None else self._model.shapes.elem_type(value)
+            if elem and not self._target.has_type(elem):
+                return f", and {self._target.title} has no {name_of(elem)}"
+        return ""
 
 
 def _needed(value: Value, uses: int) -> bool:

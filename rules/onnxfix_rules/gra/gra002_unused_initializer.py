@@ -74,7 +74,7 @@ EXAMPLES = [
             y = If(k)<then_branch = t () => (float[2] p) { p = Neg(x) },
                       else_branch = e () => (float[2] q) <float[2] d = {3, 4}> { q = Add(x, d) }> }""",
     ),
-    Example(why="a sparse one", before=_sparse, detect=True),
+    Example(why="a sparse one", before=_sparse, after=_SPARSE),
     Example(
         why="a subgraph captures it",
         before="""g (float[2] x, bool k) => (float[2] y) <float[2] c = {1, 2}> {
@@ -97,10 +97,17 @@ EXAMPLES = [
     ),
     Example(why="a quantisation annotation names it", before=_annotated),
     Example(why="training needs it", before=_trained),
+    Example(
+        why="16 bits, which TensorRT cannot import either",
+        before="g (float[N] x) => (float[N] y) <uint16[2] c = {1, 2}> { y = Neg(x) }",
+        after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
+    ),
 ]
 
 
-@rule("GRA002", per="scope", safety=Safety.EXACT, severity=Severity.INFO, examples=EXAMPLES)
+@rule(
+    "GRA002", per="scope", safety=Safety.EXACT, severity=Severity.INFO, hazards=[8, 20, 30], examples=EXAMPLES
+)
 def unused_initializer(scope: Scope, model: Model) -> Iterator[Match]:
     """An initializer that no node reads and that is no graph output.
 
@@ -116,7 +123,7 @@ def unused_initializer(scope: Scope, model: Model) -> Iterator[Match]:
     ## Fix
     It goes. Exact: nothing is computed from it. Kept: what a subgraph captures, what callers may override because it
     is a graph input (up to IR version 3 every initializer is), and what training information or quantisation
-    annotations name. External data stays in its file. A sparse initializer is only reported.
+    annotations name. External data stays in its file.
 
     ## References
     - ONNX, "Graphs": https://onnx.ai/onnx/repo-docs/IR.html
@@ -139,4 +146,8 @@ def unused_initializer(scope: Scope, model: Model) -> Iterator[Match]:
 
 
 def _sparse_match(value: Value) -> Match:
-    return Match("nothing reads this sparse initializer", value=value)
+    return Match(
+        "nothing reads this sparse initializer",
+        value=value,
+        fix=Fix("remove it", [RemoveInitializer(value)]),
+    )

@@ -73,7 +73,7 @@ EXAMPLES = [
 ]
 
 
-@rule("GRA003", per="scope", safety=Safety.EXACT, severity=Severity.WARNING, examples=EXAMPLES)
+@rule("GRA003", per="scope", safety=Safety.EXACT, severity=Severity.WARNING, hazards=[40], examples=EXAMPLES)
 def wrong_declared_type(scope: Scope, model: Model) -> Iterator[Match]:
     """A declared element type, rank or dimension that contradicts what the graph computes.
 

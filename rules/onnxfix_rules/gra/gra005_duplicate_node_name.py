@@ -52,7 +52,7 @@ EXAMPLES = [
 ]
 
 
-@rule("GRA005", per="model", safety=Safety.EXACT, severity=Severity.WARNING, examples=EXAMPLES)
+@rule("GRA005", per="model", safety=Safety.EXACT, severity=Severity.WARNING, hazards=[34], examples=EXAMPLES)
 def duplicate_node_name(model: Model) -> Iterator[Match]:
     """Two nodes of one graph have the same name.
 

@@ -60,10 +60,18 @@ EXAMPLES = [
         why="integers by number and list, which TensorRT takes",
         before="g (int64[2] x) => (int64[2] y) { w = Constant<value_ints = [1, 2]>()  y = Add(x, w) }",
     ),
+    Example(
+        why="one integer, and a list of floats",
+        before="""g (int64[2] x, float[2] u) => (int64[2] y, float[2] v) {
+            w = Constant<value_int = 3>()  y = Add(x, w)
+            k = Constant<value_floats = [1.0, 2.0]>()  v = Add(u, k) }""",
+    ),
 ]
 
 
-@rule("GRA006", ops=["Constant"], safety=Safety.EXACT, severity=Severity.ERROR, examples=EXAMPLES)
+@rule(
+    "GRA006", ops=["Constant"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[30], examples=EXAMPLES
+)
 def sparse_constant(node: Node, model: Model) -> Iterator[Match]:
     """A Constant that stores its elements in sparse form.
 

@@ -55,7 +55,7 @@ EXAMPLES = [
 ]
 
 
-@rule("GRA007", per="scope", safety=Safety.EXACT, severity=Severity.ERROR, examples=EXAMPLES)
+@rule("GRA007", per="scope", safety=Safety.EXACT, severity=Severity.ERROR, hazards=[30], examples=EXAMPLES)
 def sparse_initializer(scope: Scope, model: Model) -> Iterator[Match]:
     """An initializer that is stored in sparse form.
 
@@ -66,7 +66,7 @@ def sparse_initializer(scope: Scope, model: Model) -> Iterator[Match]:
 
     ## Fix
     An initializer with the zeros written out. Exact. Not where the result takes more than 64 MiB, where the sparse
-    tensor is invalid, or where it is an output of the graph. The sparse one stays in the file, unread.
+    tensor is invalid, or where it is an output of the graph.
 
     ## References
     - https://onnx.ai/onnx/repo-docs/IR.html

@@ -45,7 +45,7 @@ EXAMPLES = [
 ]
 
 
-@rule("GRA008", per="scope", severity=Severity.ERROR, examples=EXAMPLES)
+@rule("GRA008", per="scope", severity=Severity.ERROR, hazards=[30], examples=EXAMPLES)
 def string_constant(scope: Scope, model: Model) -> Iterator[Match]:
     """A constant of strings, which TensorRT has no type for.
 

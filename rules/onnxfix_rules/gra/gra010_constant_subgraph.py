@@ -15,6 +15,7 @@ from onnxfix_rules.gra._constants import Constants, copied
 from onnxfix_rules.gra._evaluate import Array
 from onnxfix_rules.int_._common import sums
 from onnxfix_rules.int_._known import Known
+from onnxfix_rules.int_._refused import Refused
 
 _PAIR = "g (float[N,2] x) => (float[N,2] y)"
 _OUT = "g (float[N,2] x) => (float[N,2] y, float[2] z)"
@@ -198,7 +199,7 @@ def _shared_weight() -> ModelProto:
     return model
 
 
-@rule("GRA010", per="model", safety=Safety.EXACT, severity=Severity.INFO, examples=EXAMPLES)
+@rule("GRA010", per="model", safety=Safety.EXACT, severity=Severity.INFO, hazards=[4], examples=EXAMPLES)
 def constant_subgraph(model: Model) -> Iterator[Match]:
     """Nodes that compute the same constant in every run.
 
@@ -209,6 +210,9 @@ def constant_subgraph(model: Model) -> Iterator[Match]:
     Resize's scales, ConvTranspose's kernel, ...) parsed and built as they are, with more layers in the network that is
     built. Older parsers ask for weights instead (`inputs.at(0) must be an initializer`, onnx-tensorrt's FAQ), and other
     rules know a value only where it is a constant. Integers and sizes, axes among them, are INT001's matter.
+
+    Information, but an error where a weight is of a type that TensorRT has not (`Failed to import initializer: w`) and
+    is gone once what it becomes is a constant.
 
     ## Fix
     The last values that constants alone determine become constants; what computed only them goes. Exact for moves of
@@ -232,9 +236,12 @@ def constant_subgraph(model: Model) -> Iterator[Match]:
     if found:
         for value in Known(model).computed():  # integers and sizes are INT001's
             found.pop(value, None)
+    refused = Refused(
+        model, lambda node: bool(node.outputs) and all(v in constants.arrays for v in node.outputs)
+    )
     for group in _together(found, exact):
         safety = Safety.EXACT if exact[group[0]] else Safety.NUMERIC
-        yield _match(constants.arrays, group, found, safety)
+        yield _match(constants.arrays, group, found, safety, refused.why(group))
 
 
 def _together(found: dict[Value, list[Node]], exact: dict[Value, bool]) -> list[list[Value]]:
@@ -259,7 +266,11 @@ def _together(found: dict[Value, list[Node]], exact: dict[Value, bool]) -> list[
 
 
 def _match(
-    arrays: dict[Value, Array], group: list[Value], found: dict[Value, list[Node]], safety: Safety
+    arrays: dict[Value, Array],
+    group: list[Value],
+    found: dict[Value, list[Node]],
+    safety: Safety,
+    refused: str,
 ) -> Match:
     edits: list[Edit] = []
     drafts: dict[Node, Draft] = {}
@@ -281,9 +292,10 @@ def _match(
     assert first.producer is not None
     title = "replace by a constant" if len(group) == 1 else f"replace by {len(group)} constants"
     return Match(
-        _message(first, arrays[first], len(group) - 1),
+        _message(first, arrays[first], len(group) - 1) + refused,
         node=first.producer,
         fix=Fix(title, edits, safety),
+        severity=Severity.ERROR if refused else None,
         reads=tuple(value.producer for value in group if value.producer is not None),
     )
 

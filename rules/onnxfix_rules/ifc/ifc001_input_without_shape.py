@@ -63,7 +63,14 @@ EXAMPLES = [
         before="g (seq(float[2]) s, float[2] x) => (float[2] y) { y = Neg(x) }",
         runs=False,
     ),
+    Example(why="a size of -1 counts as a dynamic one", before=lambda: _with_size_of_minus_one()),
 ]
+
+
+def _with_size_of_minus_one() -> ModelProto:
+    model = onnx.parser.parse_model(_HEADER + "g (float[2] x) => (float[N] y) { y = Neg(x) }")
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+    return model
 
 
 def _body_without_shapes() -> ModelProto:
@@ -78,7 +85,7 @@ def _body_without_shapes() -> ModelProto:
     return model
 
 
-@rule("IFC001", per="model", severity=Severity.ERROR, examples=EXAMPLES)
+@rule("IFC001", per="model", severity=Severity.ERROR, hazards=[18], examples=EXAMPLES)
 def input_without_shape(model: Model) -> Iterator[Match]:
     """A graph input whose shape the file does not declare, not even its rank.
 

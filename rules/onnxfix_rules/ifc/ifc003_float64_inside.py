@@ -53,7 +53,7 @@ EXAMPLES = [
 ]
 
 
-@rule("IFC003", per="scope", severity=Severity.WARNING, examples=EXAMPLES)
+@rule("IFC003", per="scope", severity=Severity.WARNING, hazards=[16], examples=EXAMPLES)
 def float64_inside(scope: Scope, model: Model) -> Iterator[Match]:
     """Something is computed in float64, which TensorRT computes in float32.
 

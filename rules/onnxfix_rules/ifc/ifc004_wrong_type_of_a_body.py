@@ -37,7 +37,7 @@ EXAMPLES = [
 ]
 
 
-@rule("IFC004", per="scope", severity=Severity.WARNING, examples=EXAMPLES)
+@rule("IFC004", per="scope", severity=Severity.WARNING, hazards=[40], examples=EXAMPLES)
 def wrong_type_of_a_body(scope: Scope, model: Model) -> Iterator[Match]:
     """A declared type that is wrong: of a branch's or loop body's input or output, or of an input with a default.
 

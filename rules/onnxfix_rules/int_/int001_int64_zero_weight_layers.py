@@ -1,5 +1,7 @@
 """INT001: shape arithmetic whose result is known before the engine is built."""
 
+# Long because: most of it is examples, one for each way in which a value is known or only seems to be.
+
 from __future__ import annotations
 
 from collections.abc import Iterator
@@ -7,10 +9,11 @@ from collections.abc import Iterator
 from onnxfix.dtypes import is_integer, name_of
 from onnxfix.edits import Draft, Edit
 from onnxfix.graph.overlay import Model, Node, Value
-from onnxfix.rule import Example, Fix, Match, Safety, rule
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 
 from ._common import shape_severity, sums, text_of
 from ._known import Known
+from ._refused import Refused
 
 EXAMPLES = [
     Example(
@@ -242,10 +245,24 @@ EXAMPLES = [
         before="""g (int32[N] x) => (int32[N] y) <int64 a = {3000000000}> {
             f = Cast<to = 11>(a)  q = Cast<to = 6>(f)  w = Neg(q)  y = Add(x, w) }""",
     ),
+    Example(
+        why="axes by Range, which TensorRT does not follow to a constant",
+        before="""g (float[2,3,4] x) => (float[2] y) <int64 a = {1}, int64 b = {3}, int64 d = {1}> {
+            r = Range(a, b, d)  y = ReduceMax<keepdims = 0>(x, r) }""",
+        after="g (float[2,3,4] x) => (float[2] y) <int64[2] r = {1, 2}> { y = ReduceMax<keepdims = 0>(x, r) }",
+        opset=20,
+    ),
+    Example(
+        why="torch's expand: a -1 is looked for and replaced",
+        before="""g (float[1,3] x) => (float[2,3] y) <int64[2] s = {2, -1}, int64[1] n = {2}, int64 m = {-1}> {
+            k = ConstantOfShape<value = int64[1] {1}>(n)  q = Mul(k, m)  e = Equal(s, q)
+            w = Where(e, k, s)  y = Expand(x, w) }""",
+        after="g (float[1,3] x) => (float[2,3] y) <int64[2] w = {2, 1}> { y = Expand(x, w) }",
+    ),
 ]
 
 
-@rule("INT001", per="model", safety=Safety.EXACT, examples=EXAMPLES)
+@rule("INT001", per="model", safety=Safety.EXACT, hazards=[4, 26], examples=EXAMPLES)
 def int64_zero_weight_layers(model: Model) -> Iterator[Match]:
     """Integer nodes that own no weights compute a shape that is known before the engine is built.
 
@@ -254,15 +271,18 @@ def int64_zero_weight_layers(model: Model) -> Iterator[Match]:
     on, int64 layers without weights (NVIDIA/TensorRT #3609 found them by `polygraphy inspect`). Where the shape is
     static their result is a constant, but the parser sees nodes.
 
-    - Operators whose axes, depth or repeats must be constants are refused: `Axis input must resolve to a build-time
-      constant`, measured with TensorRT-RTX 1.7.1 even for a Range of constants; `inputs.at(0) must be an initializer`
-      (onnx-tensorrt's FAQ) before TensorRT 10.
+    - A reduction over such axes is refused: `Axis input must resolve to a build-time constant`, measured with
+      TensorRT-RTX 1.7.1 for a Range, an Add, a Concat and an Unsqueeze of constants, and for a Shape; what a Cast or an
+      Identity makes of a constant it takes, and so do Unsqueeze, Squeeze, OneHot, TopK and Split take all of these.
+      Before TensorRT 10 more operators want a weight: `inputs.at(0) must be an initializer` (onnx-tensorrt's FAQ).
+    - So is a constant of a type that TensorRT has not, such as uint16, even where nothing but a Cast reads it.
     - TensorRT 8 moves them between host and device and stumbles: `ShapeHostToDeviceCopy requires bool I/O but node can
       not be handled by Myelin` (NVIDIA/TensorRT #1698, #3596).
     - Today's builder folds them itself: measured with TensorRT-RTX 1.7.1, 9 layers became 1, 13 became 2 and 25 became
       13, and the engines had the same size within 16 bytes. There the gain is a graph that parses and can be read.
 
-    Information for a TensorRT that computes int64, a warning for TensorRT 8.
+    An error where TensorRT is known to refuse it, else information for a TensorRT that computes int64 and a warning for
+    TensorRT 8.
 
     ## Fix
     The last known values, those that some other node reads, become constants; what computed only them goes. Exact:
@@ -282,11 +302,12 @@ def int64_zero_weight_layers(model: Model) -> Iterator[Match]:
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/faq.md
     """
     known = Known(model)
+    refused = Refused(model, known.folds)
     for group in known.frontiers():
-        yield _match(model, known, group)
+        yield _match(model, known, group, refused.why(group))
 
 
-def _match(model: Model, known: Known, group: list[Value]) -> Match:
+def _match(model: Model, known: Known, group: list[Value], refused: str) -> Match:
     edits: list[Edit] = []
     drafts: dict[Node, Draft] = {}
     for value in group:
@@ -306,10 +327,10 @@ def _match(model: Model, known: Known, group: list[Value]) -> Match:
     title = "replace by a constant" if len(group) == 1 else f"replace by {len(group)} constants"
     exact = not any(_summed(known, value) for value in group)
     return Match(
-        _message(known, group),
+        _message(known, group) + refused,
         node=first.producer,
         fix=Fix(title, edits, Safety.EXACT if exact else Safety.NUMERIC),
-        severity=shape_severity(model),
+        severity=Severity.ERROR if refused else shape_severity(model),
         reads=tuple(value.producer for value in group if value.producer is not None),
     )
 

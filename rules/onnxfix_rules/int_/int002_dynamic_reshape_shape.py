@@ -140,7 +140,7 @@ EXAMPLES = [
 ]
 
 
-@rule("INT002", ops=["Reshape"], safety=Safety.EXACT, examples=EXAMPLES)
+@rule("INT002", ops=["Reshape"], safety=Safety.EXACT, hazards=[4], examples=EXAMPLES)
 def reshape_to_own_dimensions(node: Node, model: Model) -> Iterator[Match]:
     """A Reshape's shape is computed at run time, though a constant with 0 and -1 would say the same.
 

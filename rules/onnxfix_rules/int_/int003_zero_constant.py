@@ -143,6 +143,7 @@ EXAMPLES = [
     ops=["Add", "Sub", "Pad", "Slice", "Reshape", "Trilu"],
     safety=Safety.EXACT,
     severity=Severity.INFO,
+    hazards=[4],
     examples=EXAMPLES,
 )
 def zero_integer_constant(node: Node, model: Model) -> Iterator[Match]:

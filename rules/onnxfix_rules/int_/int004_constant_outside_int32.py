@@ -122,7 +122,7 @@ MOVES = {
 DEPTH = 8
 
 
-@rule("INT004", per="model", severity=Severity.ERROR, examples=EXAMPLES)
+@rule("INT004", per="model", severity=Severity.ERROR, hazards=[3], examples=EXAMPLES)
 def constant_outside_int32(model: Model) -> Iterator[Match]:
     """An int64 constant lies outside int32, and the target's TensorRT clamps it.
 

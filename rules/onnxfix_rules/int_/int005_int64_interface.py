@@ -45,7 +45,7 @@ EXAMPLES = [
 ]
 
 
-@rule("INT005", per="model", severity=Severity.INFO, examples=EXAMPLES)
+@rule("INT005", per="model", severity=Severity.INFO, hazards=[3], examples=EXAMPLES)
 def int64_input_or_output(model: Model) -> Iterator[Match]:
     """A graph input or output is int64.
 

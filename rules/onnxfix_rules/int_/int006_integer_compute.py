@@ -109,6 +109,27 @@ EXAMPLES = [
         why="int8 is not int32 or int64",
         before="g (int8[N] x) => (int8[N] y) { y = Relu(x) }",
     ),
+    Example(
+        why="ReduceLogSum and ReduceLogSumExp",
+        before="""g (int32[2,3] x) => (int32[1,1] y, int32[1,1] z) {
+            y = ReduceLogSum(x)  z = ReduceLogSumExp(x) }""",
+        detect=True,
+    ),
+    Example(
+        why="more of them: Clip, Pow, Sign, CumSum, Where, Max, TopK and Pad",
+        before="""g (int64[2,3] x, int64[1] k) => (int64[2,3] y, int64[2,A] z, int64[B,C] w)
+            <int64 lo = {1}, int64 hi = {9}, int64 two = {2}, int64 ax = {0}, int64[4] p = {0,1,0,1},
+             bool[3] c = {1,0,1}> {
+            a = Clip(x, lo, hi)  b = Pow(a, two)  d = Sign(b)  e = CumSum(d, ax)  f = Where(c, e, x)
+            y = Max(f, a)  z, i = TopK(x, k)  w = Pad(x, p) }""",
+    ),
+    Example(
+        why="and Sub, Div, Neg, Gather, Range and the reductions by maximum, mean and product",
+        before="""g (int64[2,3] x, int64 n) => (int64[N] r, int64[1,1] s, int64[1,1] t, int64[1,1] u)
+            <int64 zero = {0}, int64 one = {1}, int64 two = {2}> {
+            a = Sub(x, two)  b = Div(a, two)  c = Neg(b)  d = Gather(c, zero)  e = Mul(d, c)
+            r = Range(zero, n, one)  s = ReduceMax(e)  t = ReduceMean(e)  u = ReduceProd(e) }""",
+    ),
 ]
 
 
@@ -126,7 +147,9 @@ OPERATORS = sorted(
 """Operators that some target refuses on integers."""
 
 
-@rule("INT006", ops=OPERATORS, safety=Safety.EXACT, severity=Severity.ERROR, examples=EXAMPLES)
+@rule(
+    "INT006", ops=OPERATORS, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[3, 33], examples=EXAMPLES
+)
 def integer_operator_without_kernel(node: Node, model: Model) -> Iterator[Match]:
     """An int32 or int64 operator for which TensorRT has no kernel.
 

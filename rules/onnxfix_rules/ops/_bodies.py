@@ -6,7 +6,7 @@ a fork. Answers are kept: the engine asks again in every round.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -23,16 +23,20 @@ from onnx import (
     shape_inference,
 )
 
+from onnxfix.edits import defined, least_inputs
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.sandbox import forked
-from onnxfix_rules.ops import _own, _scan
+from onnxfix_rules.ops import _nested, _own
 
 TIMEOUT_S = 20.0
 MEMORY_MB = 2048
 SIZE_LIMIT = 1 << 16
 """Bytes: a node that is larger carries weights or graphs, and is none of ONNX's functions."""
 NODE_LIMIT = 400
-"""Nodes of a body, after loops in it were unrolled."""
+"""Nodes of a body, those of loops in it counted."""
+_GRAPHS = frozenset({"Scan"})
+"""Operators with graphs that bodies may hold. Of the others, ONNX's Range is a Loop of a number of steps that is
+computed from floats, which TensorRT refuses."""
 _NO_BODY = ("AffineGrid",)
 """ONNX's body holds an If, and squeezes away a batch of 1."""
 PREVIEW_OPSET = 18
@@ -42,7 +46,8 @@ since."""
 
 @dataclass(frozen=True)
 class Body:
-    """What a node stands for. ``nodes`` read ``inputs`` (by position of the call's) and define ``outputs``.
+    """What a node stands for. ``nodes`` read ``inputs`` (by position of the call's) and define ``outputs``. No name is
+    given twice, in the graphs of a Scan either.
 
     ``types`` are the types of the values in between and of the inputs, as far as inference finds them: TypeProtos
     as bytes. ``opset`` is what the operators mean.
@@ -58,6 +63,16 @@ class Body:
         """The element type of a value; 0 where it is not known."""
         return int(TypeProto.FromString(self.types.get(name, b"")).tensor_type.elem_type)
 
+    def may_run_never(self, nodes: Iterable[NodeProto]) -> bool:
+        """Whether a Scan among the nodes may have no step: ONNX's bodies fail there."""
+        scanned = []
+        for node in nodes:
+            if node.op_type == "Scan":
+                count = next((a.i for a in node.attribute if a.name == "num_scan_inputs"), len(node.input))
+                scanned += node.input[-count:]
+        kinds = [TypeProto.FromString(self.types.get(name, b"")).tensor_type for name in scanned]
+        return any(not kind.shape.dim or kind.shape.dim[0].dim_value < 1 for kind in kinds)
+
     def live(self, wanted: Sequence[bool]) -> list[NodeProto]:
         """The nodes that the wanted outputs need, in order."""
         needed = {name for name, keep in zip(self.outputs, wanted, strict=False) if keep}
@@ -65,7 +80,8 @@ class Body:
         for node in reversed(self.nodes):
             if needed.intersection(node.output):
                 kept.append(node)
-                needed.update(node.input)
+                needed.update(name for inner in _nested.every([node]) for name in inner.input)
+                needed.update(info.name for graph in _nested.graphs(node) for info in graph.output)
         return kept[::-1]
 
     def inside(self, node: NodeProto) -> Body | None:
@@ -171,11 +187,16 @@ def _made(
     if not _same_meaning(function, written, opset):
         return None
     inputs = {name: kind for name, kind in zip(function.input, types, strict=False) if kind}
-    nodes = _scan.unrolled(list(function.node), _inferred(list(function.node), inputs, opset))
-    if nodes is None or len(nodes) > NODE_LIMIT or any(_has_graph(node) for node in nodes):
+    nodes = list(function.node)
+    every = list(_nested.every(nodes))
+    if len(every) > NODE_LIMIT or any(_nested.graphs(n) and n.op_type not in _GRAPHS for n in every):
         return None
+    for node in nodes:
+        names = {name: f"{next(iter(node.output))} {name}" for name in defined(node)}
+        for graph in _nested.graphs(node):
+            _nested.rename_graph(graph, names)
     known = _inferred(nodes, inputs, opset)
-    if not _well_typed(nodes, known, opset):
+    if not _well_typed(every, known, opset):
         return None
     return [n.SerializeToString() for n in nodes], tuple(function.input), tuple(function.output), known
 
@@ -208,7 +229,7 @@ def _bind(function: FunctionProto, call: NodeProto, schema: Any) -> None:
         if attribute.default_value.type:
             given.setdefault(name, attribute.default_value)
     given.update((a.name, a) for a in call.attribute)
-    for node in _nodes(function.node):
+    for node in _nested.every(function.node):
         bound = []
         for attribute in node.attribute:
             if not attribute.ref_attr_name:
@@ -224,31 +245,19 @@ def _bind(function: FunctionProto, call: NodeProto, schema: Any) -> None:
     # An operator whose optional inputs were left out reads "" instead.
     present = {name for name, read in zip(function.input, call.input, strict=False) if read}
     missing = set(function.input) - present
-    for node in _nodes(function.node):
+    for node in _nested.every(function.node):
         for index, name in enumerate(node.input):
             if name in missing:
                 node.input[index] = ""
-        while node.input and not node.input[-1]:
+        while len(node.input) > least_inputs(node) and not node.input[-1]:
             del node.input[-1]
-
-
-def _nodes(nodes: Any) -> Iterator[NodeProto]:
-    """The nodes, and those of the graphs in them."""
-    for node in nodes:
-        yield node
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                yield from _nodes(attribute.g.node)
-
-
-def _has_graph(node: NodeProto) -> bool:
-    return any(a.HasField("g") or a.graphs for a in node.attribute)
 
 
 def _same_meaning(function: FunctionProto, written: int, opset: int) -> bool:
     """Whether the body's operators mean in ``opset`` what they mean in the version that it is written in."""
     return written <= opset and all(
-        node.domain in ("", "ai.onnx") and _kept(node, written, opset) for node in _nodes(function.node)
+        node.domain in ("", "ai.onnx") and _kept(node, written, opset)
+        for node in _nested.every(function.node)
     )
 
 
@@ -302,4 +311,9 @@ def _inferred(nodes: Sequence[NodeProto], inputs: Mapping[str, bytes], opset: in
     model = ModelProto(ir_version=10, graph=graph)
     model.opset_import.add(domain="", version=opset)
     found = shape_inference.infer_shapes(model, data_prop=True).graph
-    return {info.name: info.type.SerializeToString() for info in (*found.value_info, *found.input)}
+    types = {info.name: info.type.SerializeToString() for info in (*found.value_info, *found.input)}
+    for node in _nested.every(found.node):
+        for inner in _nested.graphs(node):
+            infos = (*inner.value_info, *inner.input, *inner.output)
+            types.update((info.name, info.type.SerializeToString()) for info in infos)
+    return types

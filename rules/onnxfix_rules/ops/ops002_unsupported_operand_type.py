@@ -46,6 +46,21 @@ EXAMPLES = [
         opset=20,
         detect=True,
     ),
+    Example(
+        why="the place of the first true, which ONNX does not define either",
+        before="g (bool[2,3] x) => (int64[1,3] y) { y = ArgMax(x) }",
+        detect=True,
+        runs=False,
+    ),
+    Example(
+        why="filled with uint8",
+        before="g (int64[1] s) => (uint8[N] y) { y = ConstantOfShape<value = uint8[1] {3}>(s) }",
+        detect=True,
+    ),
+    Example(
+        why="filled with int32",
+        before="g (int64[1] s) => (int32[N] y) { y = ConstantOfShape<value = int32[1] {3}>(s) }",
+    ),
     Example(why="pooling of half", before=_LP.replace("TYPE", "float16"), opset=22),
     Example(
         why="the maximum of integers",
@@ -75,6 +90,10 @@ EXAMPLES = [
         before="""<ir_version: 9, opset_import: ["" : 20, "my" : 1]> g (bool[2,3] x) => (bool[2,3] y) { y = Not(x) }
             <domain: "my", opset_import: ["" : 20]> F (a) => (b) { c = Cast<to=9>(a)  b = ReduceMax(c) }""",
     ),
+    Example(
+        why="a Cast to uint8 that goes out",
+        before="g (float[2,3] x) => (uint8[2,3] y) { y = Cast<to=2>(x) }",
+    ),
 ]
 
 TYPES = (
@@ -90,18 +109,22 @@ TYPES = (
 _DATA = {"Where": 1, "OneHot": 2}
 _ELSEWHERE = frozenset({"Cast", "CastLike", "DequantizeLinear", "QuantizeLinear", "If", "Loop", "Scan"})
 """Casts are the matter of CST, quantisation that of QDQ; bodies hold the nodes that count."""
+_RANKING = frozenset({"ArgMax", "ArgMin", "TopK"})
+"""ONNX does not define these for booleans, and they are exported nevertheless."""
 
 
-@rule("OPS002", per="model", severity=Severity.ERROR, examples=EXAMPLES, general=True)
+@rule("OPS002", per="model", severity=Severity.ERROR, hazards=[19, 36], examples=EXAMPLES, general=True)
 def unsupported_operand_type(model: Model) -> Iterator[Match]:
     """A standard operator on data of a type that the target's parser refuses there.
 
     ## Why it matters
     TensorRT has the type and the operator, but not both together. The parser stops: `Found unsupported input type of
     BOOL` (ReduceMax, ReduceMin, DepthToSpace, SpaceToDepth, Resize), `Found unsupported input type of UINT8` (nearly
-    everything but a Cast: uint8 may only come in and go out), `Only FLOAT, HALF or INT8` for bfloat16 (HardSwish, Mish,
-    LpPool, GlobalLpPool, LpNormalization, GRU), measured with TensorRT-RTX 1.7.1, for each operator and type by a
-    model of one node. In half precision MeanVarianceNormalization does not parse at all.
+    everything but a Cast: uint8 may only come in and go out), `Invalid input type for ConstantOfShape` (uint8), `first
+    input has type Bool but must have type Float, ...` (ArgMax, ArgMin and TopK, which ONNX does not define for booleans
+    either), `Only FLOAT, HALF or INT8` for bfloat16 (HardSwish, Mish, LpPool, GlobalLpPool, LpNormalization, GRU),
+    measured with TensorRT-RTX 1.7.1, for each operator and type by a model of one node. In half precision
+    MeanVarianceNormalization does not parse at all.
 
     Only for targets whose types were measured: TensorRT-RTX, and TensorRT 11 with its parser of the same time. Silent
     about constants, which the parser may convert, and about what the builder refused: it may take another model.
@@ -118,15 +141,18 @@ def unsupported_operand_type(model: Model) -> Iterator[Match]:
         return
     for node in ops.imported(model):
         support = target.operator(node.op_type)
-        if support is None or not support.refused or node.op_type in _ELSEWHERE or not node.is_onnx:
+        if support is None or node.op_type in _ELSEWHERE or not node.is_onnx:
             continue
-        data = node.input(_DATA.get(node.op_type, 0))
+        data = node.output() if node.op_type == "ConstantOfShape" else node.input(_DATA.get(node.op_type, 0))
         elem = (
             None
             if data is None or data.initializer is not None or data.is_constant
             else model.shapes.elem_type(data)
         )
-        if elem in TYPES and target.accepts(node.op_type, elem) is False:
+        if elem is None or elem not in TYPES:
+            continue
+        ranked = elem == TensorProto.BOOL and node.op_type in _RANKING
+        if ranked or target.accepts(node.op_type, elem) is False:
             yield Match(
                 f"{target.title} takes no {name_of(elem)} in {node.op_type} (source: {target.source})",
                 node=node,

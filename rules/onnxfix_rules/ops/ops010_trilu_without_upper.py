@@ -76,7 +76,7 @@ EXAMPLES = [
 ]
 
 
-@rule("OPS010", ops=["Trilu"], safety=Safety.EXACT, severity=Severity.ERROR, examples=EXAMPLES)
+@rule("OPS010", ops=["Trilu"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[46], examples=EXAMPLES)
 def trilu_without_upper(node: Node, model: Model) -> Iterator[Match]:
     """A Trilu without the attribute `upper`, which is 1 by default: TensorRT takes 0.
 

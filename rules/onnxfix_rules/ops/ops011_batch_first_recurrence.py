@@ -118,7 +118,14 @@ def _with_lengths(op_type: str, layout: int) -> ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=9)
 
 
-@rule("OPS011", ops=sorted(_GATES), safety=Safety.EXACT, severity=Severity.ERROR, examples=EXAMPLES)
+@rule(
+    "OPS011",
+    ops=sorted(_GATES),
+    safety=Safety.EXACT,
+    severity=Severity.ERROR,
+    hazards=[47],
+    examples=EXAMPLES,
+)
 def batch_first_recurrence(node: Node, model: Model) -> Iterator[Match]:
     """A GRU, LSTM or RNN with `layout = 1`: the batch comes first, and TensorRT takes it for the time.
 

@@ -71,7 +71,14 @@ EXAMPLES = [
 ]
 
 
-@rule("OPS012", ops=["SpaceToDepth"], safety=Safety.EXACT, severity=Severity.ERROR, examples=EXAMPLES)
+@rule(
+    "OPS012",
+    ops=["SpaceToDepth"],
+    safety=Safety.EXACT,
+    severity=Severity.ERROR,
+    hazards=[48],
+    examples=EXAMPLES,
+)
 def space_to_depth_crd(node: Node, model: Model) -> Iterator[Match]:
     """A SpaceToDepth with `mode = CRD`: TensorRT takes the channels in the order of DCR.
 

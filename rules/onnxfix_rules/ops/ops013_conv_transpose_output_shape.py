@@ -108,7 +108,14 @@ EXAMPLES = [
 ]
 
 
-@rule("OPS013", ops=["ConvTranspose"], safety=Safety.EXACT, severity=Severity.ERROR, examples=EXAMPLES)
+@rule(
+    "OPS013",
+    ops=["ConvTranspose"],
+    safety=Safety.EXACT,
+    severity=Severity.ERROR,
+    hazards=[49],
+    examples=EXAMPLES,
+)
 def conv_transpose_output_shape(node: Node, model: Model) -> Iterator[Match]:
     """A ConvTranspose with `output_shape` for which TensorRT works out another padding than ONNX.
 

@@ -98,7 +98,14 @@ EXAMPLES = [
 ]
 
 
-@rule("OPS014", ops=["ConvTranspose"], safety=Safety.EXACT, severity=Severity.ERROR, examples=EXAMPLES)
+@rule(
+    "OPS014",
+    ops=["ConvTranspose"],
+    safety=Safety.EXACT,
+    severity=Severity.ERROR,
+    hazards=[50],
+    examples=EXAMPLES,
+)
 def auto_pad_with_output_shape(node: Node, model: Model) -> Iterator[Match]:
     """A ConvTranspose with `auto_pad` beside `output_shape` or `output_padding`: TensorRT ignores the latter two.
 

@@ -184,7 +184,14 @@ EXAMPLES = [
 ]
 
 
-@rule("OPS015", ops=["Attention"], safety=Safety.EXACT, severity=Severity.ERROR, examples=EXAMPLES)
+@rule(
+    "OPS015",
+    ops=["Attention"],
+    safety=Safety.EXACT,
+    severity=Severity.ERROR,
+    hazards=[51, 52],
+    examples=EXAMPLES,
+)
 def attention_lengths_or_window(node: Node, model: Model) -> Iterator[Match]:
     """An Attention with `nonpad_kv_seqlen`, `left_window_size` or `right_window_size`: TensorRT ignores them.
 

@@ -72,6 +72,7 @@ EXAMPLES = [
     ops=["Conv", "ConvTranspose", "AveragePool", "MaxPool", "LpPool"],
     safety=Safety.UNSAFE,
     severity=Severity.ERROR,
+    hazards=[54],
     examples=EXAMPLES,
 )
 def pads_with_auto_pad(node: Node, model: Model) -> Iterator[Match]:

@@ -83,7 +83,7 @@ EXAMPLES = [
 ]
 
 
-@rule("OPS017", per="model", safety=Safety.EXACT, severity=Severity.ERROR, examples=EXAMPLES)
+@rule("OPS017", per="model", safety=Safety.EXACT, severity=Severity.ERROR, hazards=[55], examples=EXAMPLES)
 def loop_condition_from_input(model: Model) -> Iterator[Match]:
     """A graph input that a Loop reads as its condition: TensorRT renames the network's input.
 

@@ -105,7 +105,7 @@ EXAMPLES = [
 _INDICES: dict[int, type[np.signedinteger[Any]]] = {TensorProto.INT32: np.int32, TensorProto.INT64: np.int64}
 
 
-@rule("OPS020", ops=["Slice"], safety=Safety.EXACT, severity=Severity.ERROR, examples=EXAMPLES)
+@rule("OPS020", ops=["Slice"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[15], examples=EXAMPLES)
 def slice_without_axes(node: Node, model: Model) -> Iterator[Match]:
     """A Slice without `axes` that has fewer starts than its data has axes.
 

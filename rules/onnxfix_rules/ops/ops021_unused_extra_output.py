@@ -121,6 +121,7 @@ EXAMPLES = [
     ops=["Attention", "LayerNormalization", "MaxPool"],
     safety=Safety.EXACT,
     severity=Severity.ERROR,
+    hazards=[22],
     examples=EXAMPLES,
 )
 def unused_extra_output(node: Node, model: Model) -> Iterator[Match]:

@@ -98,6 +98,7 @@ _ARG = ("ArgMax", "ArgMin")
     ops=["ArgMax", "ArgMin", "Hardmax", "LogSoftmax", "Softmax"],
     safety=Safety.EXACT,
     severity=Severity.ERROR,
+    hazards=[14],
     examples=EXAMPLES,
 )
 def softmax_of_vector(node: Node, model: Model) -> Iterator[Match]:

@@ -116,6 +116,7 @@ EXAMPLES = [
     ops=[*_COPIES, *_SUMS, *_OTHERS],
     safety=Safety.EXACT,
     severity=Severity.ERROR,
+    hazards=[14],
     examples=EXAMPLES,
 )
 def reduction_of_scalar(node: Node, model: Model) -> Iterator[Match]:

@@ -73,6 +73,7 @@ EXAMPLES = [
     ops=["ReduceMax", "ReduceMin"],
     safety=Safety.EXACT,
     severity=Severity.ERROR,
+    hazards=[36],
     examples=EXAMPLES,
 )
 def reduction_of_booleans(node: Node, model: Model) -> Iterator[Match]:

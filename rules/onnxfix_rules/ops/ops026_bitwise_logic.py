@@ -72,7 +72,14 @@ EXAMPLES = [
 ]
 
 
-@rule("OPS026", ops=sorted(_LOGIC), safety=Safety.EXACT, severity=Severity.ERROR, examples=EXAMPLES)
+@rule(
+    "OPS026",
+    ops=sorted(_LOGIC),
+    safety=Safety.EXACT,
+    severity=Severity.ERROR,
+    hazards=[36, 13],
+    examples=EXAMPLES,
+)
 def bitwise_logic(node: Node, model: Model) -> Iterator[Match]:
     """A bitwise And, Or or Xor of booleans that were cast to integers.
 

@@ -70,7 +70,7 @@ EXAMPLES = [
 ]
 
 
-@rule("OPS027", ops=["Cast"], safety=Safety.EXACT, severity=Severity.INFO, examples=EXAMPLES)
+@rule("OPS027", ops=["Cast"], safety=Safety.EXACT, severity=Severity.INFO, hazards=[36], examples=EXAMPLES)
 def arithmetic_logic(node: Node, model: Model) -> Iterator[Match]:
     """Booleans cast to numbers, added or multiplied, and cast back to booleans: an Or, or an And.
 

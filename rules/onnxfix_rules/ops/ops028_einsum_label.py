@@ -10,6 +10,7 @@ from onnx import ModelProto, TensorProto, helper
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Model, Node
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix_rules.ops import _common as ops
 
 _XY = "g (float[N,3] x, float[3,4] z) => (float[N,4] y)"
 
@@ -80,6 +81,38 @@ EXAMPLES = [
             g (float[2,3] x) => (float[3,2] y) { y = my.F<e = "AB->BA">(x) }
             <domain: "my", opset_import: ["" : 18]> F <e> (a) => (b) { b = Einsum<equation : string = @e>(a) }""",
     ),
+    Example(
+        why="a diagonal, dots and three operands in lower case, which TensorRT takes",
+        before="""g (float[3,3] x, float[2,3,3] z) => (float[3] u, float[2,3] v, float[2,3] w) {
+            u = Einsum<equation = "ii->i">(x)  v = Einsum<equation = "...ii->...i">(z)
+            w = Einsum<equation = "ij,bjk,kk->bi">(x, z, x) }""",
+    ),
+    Example(
+        why="a diagonal and an ellipsis, for TensorRT 8",
+        before="""g (float[2,3,3] z) => (float[2,3] w) { w = Einsum<equation = "...ii->...i">(z) }""",
+        detect=True,
+        target="trt8.6",
+    ),
+    Example(
+        why="a diagonal, for TensorRT 8",
+        before="""g (float[3,3] z) => (float[3] w) { w = Einsum<equation = "ii->i">(z) }""",
+        detect=True,
+        target="trt8.4",
+    ),
+    Example(
+        why="a diagonal and an ellipsis, for TensorRT 11",
+        before="""g (float[2,3,3] z) => (float[2,3] w) { w = Einsum<equation = "...ii->...i">(z) }""",
+    ),
+    Example(
+        why="a diagonal and an ellipsis, for TensorRT-RTX",
+        before="""g (float[2,3,3] z) => (float[2,3] w) { w = Einsum<equation = "...ii->...i">(z) }""",
+        target="rtx",
+    ),
+    Example(
+        why="a product, for TensorRT 8",
+        before="""g (float[2,3] x, float[3,4] w) => (float[2,4] y) { y = Einsum<equation = "ij,jk->ik">(x, w) }""",
+        target="trt8.6",
+    ),
 ]
 
 
@@ -94,14 +127,14 @@ def _long() -> ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
 
 
-@rule("OPS028", ops=["Einsum"], safety=Safety.EXACT, severity=Severity.ERROR, examples=EXAMPLES)
+@rule("OPS028", ops=["Einsum"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[33], examples=EXAMPLES)
 def einsum_label(node: Node, model: Model) -> Iterator[Match]:
     """An Einsum whose equation has other labels than small letters.
 
     ## Why it matters
     ONNX allows capitals, which mean other axes than small letters. TensorRT stops: `Invalid character(s) in Einsum
-    equation: A,B,B,C,A,C`, measured with TensorRT-RTX 1.7.1. Diagonals, dots and three operands build there;
-    TensorRT 8.5 did not take these either.
+    equation: A,B,B,C,A,C`, measured with TensorRT-RTX 1.7.1. Diagonals, dots and three operands build there.
+    NVIDIA's list for TensorRT 8.5 rules out dots and diagonals, whatever the letters: a warning for TensorRT 8.
 
     ## Fix
     Write other letters, the first free ones. Exact: the letters are names. An equation without `->` has its result's
@@ -118,6 +151,14 @@ def einsum_label(node: Node, model: Model) -> Iterator[Match]:
         return
     strange = sorted(set(equation) - set(string.ascii_lowercase + " .,->"))
     if not strange:
+        target = ops.target_of(model)
+        unusual = "" if target.int64 else _unusual(equation)
+        if unusual:
+            yield Match(
+                f"{unusual} in the equation {equation}, which {target.title} may not take",
+                node=node,
+                severity=Severity.WARNING,
+            )
         return
     written = _rewritten(equation)
     fix = None
@@ -130,6 +171,14 @@ def einsum_label(node: Node, model: Model) -> Iterator[Match]:
         node=node,
         fix=fix,
     )
+
+
+def _unusual(equation: str) -> str:
+    """What NVIDIA's list of TensorRT 8.5 says that it does not take."""
+    if "..." in equation:
+        return "an ellipsis"
+    operands = equation.replace(" ", "").partition("->")[0].split(",")
+    return "a diagonal" if any(len(set(operand)) < len(operand) for operand in operands) else ""
 
 
 def _rewritten(equation: str) -> str | None:

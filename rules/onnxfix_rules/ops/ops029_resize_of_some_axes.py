@@ -85,7 +85,7 @@ EXAMPLES = [
 ]
 
 
-@rule("OPS029", ops=["Resize"], safety=Safety.EXACT, severity=Severity.ERROR, examples=EXAMPLES)
+@rule("OPS029", ops=["Resize"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[25], examples=EXAMPLES)
 def resize_of_some_axes(node: Node, model: Model) -> Iterator[Match]:
     """A Resize to constant sizes of some `axes`, where another axis is dynamic.
 

@@ -64,7 +64,7 @@ EXAMPLES = [
 ]
 
 
-@rule("OPS030", ops=["Resize"], safety=Safety.EXACT, severity=Severity.INFO, examples=EXAMPLES)
+@rule("OPS030", ops=["Resize"], safety=Safety.EXACT, severity=Severity.INFO, hazards=[25], examples=EXAMPLES)
 def empty_resize_input(node: Node, model: Model) -> Iterator[Match]:
     """A Resize whose region of interest or scales are an initializer without elements.
 

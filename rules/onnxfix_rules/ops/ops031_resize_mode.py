@@ -107,12 +107,19 @@ EXAMPLES = [
         )
         for mode in ("align_corners", "asymmetric", "half_pixel", "pytorch_half_pixel")
     ),
+    Example(
+        why="half pixels for the nearest neighbour, rounded as TensorRT does",
+        before="""g (float[1,1,4,4] x) => (float[1,1,8,8] y) <float[4] s = {1, 1, 2, 2}> {
+            y = Resize<coordinate_transformation_mode = "tf_half_pixel_for_nn", nearest_mode = "round_prefer_floor">
+                (x, , s) }""",
+        opset=13,
+    ),
 ]
 
 _KNOWN = ("align_corners", "asymmetric", "half_pixel", "pytorch_half_pixel", "tf_half_pixel_for_nn")
 
 
-@rule("OPS031", ops=["Resize"], safety=Safety.EXACT, severity=Severity.ERROR, examples=EXAMPLES)
+@rule("OPS031", ops=["Resize"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[25], examples=EXAMPLES)
 def resize_mode(node: Node, model: Model) -> Iterator[Match]:
     """A Resize in a way that TensorRT does not have: crops, antialiasing, a kept aspect ratio, too many axes.
 

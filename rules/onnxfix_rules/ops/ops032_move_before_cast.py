@@ -103,6 +103,13 @@ EXAMPLES = [
         why="nothing is cast",
         before="g (uint8[2,3] x) => (uint8[3,2] y) { y = Transpose(x) }",
     ),
+    Example(
+        why="Slice and Squeeze of an image",
+        before="""g (uint8[1,4,5,3] x) => (float[2,5,3] y) <int64[1] a={0}, int64[1] b={2}, int64[1] c={1}, int64[1]
+            ax={0}> { s = Slice(x, a, b, c) q = Squeeze(s, ax) y = Cast<to=1>(q) }""",
+        after="""g (uint8[1,4,5,3] x) => (float[2,5,3] y) <int64[1] a={0}, int64[1] b={2}, int64[1] c={1}, int64[1]
+            ax={0}> { q = Cast<to=1>(x)  s = Slice(q, a, b, c)  y = Squeeze(s, ax) }""",
+    ),
 ]
 
 _DATA = {
@@ -127,7 +134,14 @@ _LIMIT = 1 << 26
 """Bytes: the largest constant that is converted."""
 
 
-@rule("OPS032", ops=sorted(_DATA), safety=Safety.EXACT, severity=Severity.ERROR, examples=EXAMPLES)
+@rule(
+    "OPS032",
+    ops=sorted(_DATA),
+    safety=Safety.EXACT,
+    severity=Severity.ERROR,
+    hazards=[19, 20],
+    examples=EXAMPLES,
+)
 def move_before_cast(node: Node, model: Model) -> Iterator[Match]:
     """Integers of a type that TensorRT does not have between nodes, moved about and only then cast.
 

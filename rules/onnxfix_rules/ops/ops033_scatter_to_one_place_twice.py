@@ -59,7 +59,9 @@ EXAMPLES = [
 ]
 
 
-@rule("OPS033", ops=["ScatterElements", "ScatterND"], severity=Severity.WARNING, examples=EXAMPLES)
+@rule(
+    "OPS033", ops=["ScatterElements", "ScatterND"], severity=Severity.WARNING, hazards=[32], examples=EXAMPLES
+)
 def scatter_to_one_place_twice(node: Node, model: Model) -> Iterator[Match]:
     """A ScatterND or ScatterElements whose constant indices name one place twice.
 

@@ -72,7 +72,7 @@ EXAMPLES = [
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 
 
-@rule("OPS034", ops=["Clip"], safety=Safety.EXACT, severity=Severity.ERROR, examples=EXAMPLES)
+@rule("OPS034", ops=["Clip"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[43], examples=EXAMPLES)
 def clip_with_crossed_bounds(node: Node, model: Model) -> Iterator[Match]:
     """A Clip of floats whose minimum is larger than its maximum.
 

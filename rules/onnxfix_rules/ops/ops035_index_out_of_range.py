@@ -8,6 +8,7 @@ import numpy as np
 
 from onnxfix.graph.overlay import Model, Node
 from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix_rules.ops import _common as ops
 
 EXAMPLES = [
     Example(
@@ -70,6 +71,22 @@ EXAMPLES = [
         why="GatherND in range",
         before="g (float[4,3] x) => (float[1] y) <int64[1,2] i = {3, -3}> { y = GatherND(x, i) }",
     ),
+    Example(
+        why="the last row, for TensorRT 8.0 and 8.1",
+        before="g (float[4,3] x) => (float[1,3] y) <int64[1] i = {-1}> { y = Gather(x, i) }",
+        detect=True,
+        target="trt8.4",
+    ),
+    Example(
+        why="the last row, for TensorRT-RTX",
+        before="g (float[4,3] x) => (float[1,3] y) <int64[1] i = {-1}> { y = Gather(x, i) }",
+        target="rtx",
+    ),
+    Example(
+        why="the last row, for TensorRT 8.6",
+        before="g (float[4,3] x) => (float[1,3] y) <int64[1] i = {-1}> { y = Gather(x, i) }",
+        target="trt8.6",
+    ),
 ]
 
 _AXIS = ("Gather", "GatherElements", "Scatter", "ScatterElements")
@@ -77,7 +94,9 @@ _LIMIT = 1 << 24
 """Bytes of indices that are looked at."""
 
 
-@rule("OPS035", ops=[*_AXIS, "GatherND", "ScatterND"], severity=Severity.ERROR, examples=EXAMPLES)
+@rule(
+    "OPS035", ops=[*_AXIS, "GatherND", "ScatterND"], severity=Severity.ERROR, hazards=[43], examples=EXAMPLES
+)
 def index_out_of_range(node: Node, model: Model) -> Iterator[Match]:
     """Constant indices of a Gather or Scatter that point outside of the data.
 
@@ -88,7 +107,8 @@ def index_out_of_range(node: Node, model: Model) -> Iterator[Match]:
 
     ## Fix
     None: the model is wrong, mostly because a vocabulary or a table of positions was cut. Negative indices within
-    range count from the end, and TensorRT reads them so.
+    range count from the end, and TensorRT reads them so; before 8.2 its parser did not, by onnx-tensorrt's history:
+    there a Gather at such indices is a warning (target trt8.4, which begins at 8.0).
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Gather.html: "It is an error if any of the index values are out of bounds"
@@ -119,3 +139,11 @@ def index_out_of_range(node: Node, model: Model) -> Iterator[Match]:
                 node=node,
             )
             return
+    target = ops.target_of(model)
+    early = target.oldest < (8, 2) and not target.int64
+    if early and node.op_type == "Gather" and any(bool((wanted < 0).any()) for wanted in places.values()):
+        yield Match(
+            "a Gather at negative indices, which TensorRT before 8.2 does not count from the end",
+            node=node,
+            severity=Severity.WARNING,
+        )

@@ -46,10 +46,16 @@ EXAMPLES = [
         before='g (float[1,N] x) => (float[1,M] y) <int64[4] p = {0, 4, 0, 5}> { y = Pad<mode = "reflect">(x, p) }',
         runs=False,
     ),
+    Example(
+        why="the edge may be repeated as often as one likes, and less than nothing is cut off",
+        before="""g (float[1,3] x) => (float[1,12] y, float[1,1] z)
+            <int64[4] p = {0, 4, 0, 5}, int64[4] q = {0, -1, 0, -1}> {
+            y = Pad<mode = "edge">(x, p)  z = Pad<mode = "reflect">(x, q) }""",
+    ),
 ]
 
 
-@rule("OPS036", ops=["Pad"], severity=Severity.ERROR, examples=EXAMPLES)
+@rule("OPS036", ops=["Pad"], severity=Severity.ERROR, hazards=[43], examples=EXAMPLES)
 def reflection_too_wide(node: Node, model: Model) -> Iterator[Match]:
     """A Pad by reflection that is wider than the axis it reflects.
 

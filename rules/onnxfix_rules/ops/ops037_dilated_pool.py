@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -12,6 +10,8 @@ from onnx import TensorProto, helper
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Model, Node, Value
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix_rules.ops import _gaps
+from onnxfix_rules.ops._result import put
 
 EXAMPLES = [
     Example(
@@ -28,9 +28,19 @@ EXAMPLES = [
         before="""g (float[1,2,8,7] x) => (float[1,2,A,B] z) {
             y = MaxPool<kernel_shape = [1,2], dilations = [1,3], strides = [2,3], pads = [0,1,0,0]>(x)  z = Neg(y) }""",
         after="""g (float[1,2,8,7] x) => (float[1,2,A,B] z) <int64[8] p = {0,0,0,1,0,0,0,0}, float l = {-inf},
-            int64[2] s = {0,0}, int64[2] e = {9223372036854775807,-3}, int64[2] a = {2,3}, int64[2] t = {2,3},
-            int64[2] u = {0,3}, int64[2] v = {9223372036854775807,9223372036854775807}> {
-            d = Pad(x, p, l)  c = Slice(d, s, e, a, t)  f = Slice(d, u, v, a, t)  y = Max(c, f)  z = Neg(y) }""",
+            int64[4] r = {0,2,4,6}, int64[2] s = {0,3}, int64[2] t = {3,6}> {
+            d = Pad(x, p, l)  e = Gather<axis = 2>(d, r)  c = Gather<axis = 3>(e, s)  f = Gather<axis = 3>(e, t)
+            y = Max(c, f)  z = Neg(y) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Example(
+        why="one axis after the other",
+        before="""g (float[N,2,8,8] x) => (float[N,2,6,6] y) {
+            y = MaxPool<kernel_shape = [2,2], dilations = [2,2]>(x) }""",
+        after="""g (float[N,2,8,8] x) => (float[N,2,6,6] y) <int64[6] a = {0,1,2,3,4,5}, int64[6] b = {2,3,4,5,6,7},
+            int64[6] c = {0,1,2,3,4,5}, int64[6] d = {2,3,4,5,6,7}> {
+            p = Gather<axis = 2>(x, a)  q = Gather<axis = 2>(x, b)  r = Max(p, q)
+            s = Gather<axis = 3>(r, c)  t = Gather<axis = 3>(r, d)  y = Max(s, t) }""",
         safety=Safety.NUMERIC,
     ),
     Example(
@@ -39,15 +49,24 @@ EXAMPLES = [
         detect=True,
     ),
     Example(
-        why="a window of 25",
-        before="""g (float[1,1,20,20] x) => (float[1,1,12,12] y) {
+        why="a wide window of dynamic size: too many layers",
+        before="""g (float[1,1,H,W] x) => (float[1,1,A,B] y) {
             y = MaxPool<kernel_shape = [5,5], dilations = [2,2]>(x) }""",
         safety=Safety.NUMERIC,
         detect=True,
     ),
     Example(
         why="the size rounded up",
-        before="""g (float[1,1,10] x) => (float[1,1,A] y) {
+        before="""g (float[1,1,10] x) => (float[1,1,4] y) {
+            y = MaxPool<kernel_shape = [2], dilations = [2], strides = [3], ceil_mode = 1>(x) }""",
+        after="""g (float[1,1,10] x) => (float[1,1,4] y) <int64[6] p = {0,0,0,0,0,2}, float l = {-inf},
+            int64[4] a = {0,3,6,9}, int64[4] b = {2,5,8,11}> {
+            d = Pad(x, p, l)  q = Gather<axis = 2>(d, a)  r = Gather<axis = 2>(d, b)  y = Max(q, r) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Example(
+        why="a size that is not known, rounded up",
+        before="""g (float[1,1,L] x) => (float[1,1,A] y) {
             y = MaxPool<kernel_shape = [2], dilations = [2], strides = [3], ceil_mode = 1>(x) }""",
         safety=Safety.NUMERIC,
         detect=True,
@@ -85,8 +104,8 @@ EXAMPLES = [
 ]
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
-_WINDOW = 16
-"""Elements of a window that are written as slices at most: each is a layer."""
+_LAYERS = 200
+"""Layers that a fix may cost: measured, an element costs 4 where it is a Gather and up to 36 where it is a Slice."""
 _END = np.iinfo(np.int64).max
 
 
@@ -95,7 +114,9 @@ _END = np.iinfo(np.int64).max
     ops=["AveragePool", "LpPool", "MaxPool"],
     safety=Safety.NUMERIC,
     severity=Severity.ERROR,
+    hazards=[44],
     examples=EXAMPLES,
+    general=True,
 )
 def dilated_pool(node: Node, model: Model) -> Iterator[Match]:
     """A MaxPool, AveragePool or LpPool with `dilations`.
@@ -105,11 +126,13 @@ def dilated_pool(node: Node, model: Model) -> Iterator[Match]:
     1.7.1 for all three.
 
     ## Fix
-    A MaxPool is the Max of as many Slices as its window has elements, each with the strides as its steps, after a Pad
-    with minus infinity where there is padding. Up to a window of 16, without `ceil_mode` and `auto_pad`, and where
-    nothing reads the indices. Equal for finite numbers, and so only with `--numeric-fixes`: ONNX Runtime's MaxPool
-    gives the lowest finite number for a window of minus infinities, and ignores NaN. It costs a Slice and a Max layer
-    for each element of the window. The others have no fix.
+    A MaxPool goes along one axis after the other: the Max of as many Gathers as the window is wide there, or of Slices
+    where the size is dynamic, after a Pad with minus infinity where there is padding. Without `auto_pad`, with
+    `ceil_mode` where the size is known, and where nothing reads the indices. Equal for finite numbers, and so only with
+    `--numeric-fixes`: ONNX Runtime's MaxPool gives the lowest finite number for a window of minus infinities, and
+    ignores NaN. OPS066 and OPS067 write the other two as convolutions.
+
+    TensorRT layers: 4 for each element of a window's width, up to 36 where the size is dynamic; none for over 200.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__MaxPool.html
@@ -127,32 +150,45 @@ def dilated_pool(node: Node, model: Model) -> Iterator[Match]:
 
 def _slices(node: Node, model: Model) -> Fix | None:
     data, output = node.input(0), node.output()
-    kernel, gaps = node.attr("kernel_shape"), node.attr("dilations")
     elem = None if data is None else model.shapes.elem_type(data)
-    if data is None or output is None or elem not in _FLOATS or math.prod(kernel) > _WINDOW:
+    shape = None if data is None else model.shapes.shape(data)
+    if data is None or shape is None or output is None or node.output(1) is not None or elem not in _FLOATS:
         return None
-    count = len(kernel)
-    if node.output(1) is not None or node.attr("ceil_mode", 0) or node.attr("auto_pad", "NOTSET") != "NOTSET":
+    windows = _gaps.windows_of(node, [dim.value for dim in shape[2:]])
+    if windows is None or any(window.ceil and window.size is None for window in windows):
         return None
-    pads, steps = node.attr("pads", [0] * 2 * count), node.attr("strides", [1] * count)
-    if model.shapes.rank(data) != count + 2 or not len(gaps) == len(steps) == count or len(pads) != 2 * count:
-        return None
-    if any(pads) and node.opset < 11:
+    pads = [*(window.begin for window in windows), *(window.padding for window in windows)]
+    cost = sum((4 if window.size is not None else 36) * window.kernel for window in windows)
+    if cost > _LAYERS or (any(pads) and node.opset < 11):
         return None
     draft = Draft(node)
-    draft.remove(node)
-    padded = _padded(draft, data, pads, elem) if any(pads) else data
-    axes = draft.constant(np.arange(2, count + 2), "axes")
-    step = draft.constant(np.array(steps, np.int64), "steps")
-    parts = []
-    for place in itertools.product(*(range(k) for k in kernel)):
-        start = [p * g for p, g in zip(place, gaps, strict=True)]
-        left = [g * (k - 1) - s for g, k, s in zip(gaps, kernel, start, strict=True)]
-        first = draft.constant(np.array(start, np.int64), "starts")
-        last = draft.constant(np.array([-n if n else _END for n in left], np.int64), "ends")
-        parts.append(draft.add("Slice", [padded, first, last, axes, step]))
-    draft.add("Max", parts, output=output.name)
-    return Fix(f"take the maximum of {len(parts)} slices", draft.edits, Safety.NUMERIC)
+    found = _padded(draft, data, pads, elem) if any(pads) else data.name
+    for axis, window in enumerate(windows, 2):
+        found = _along(draft, found, axis, window)
+    put(draft, found, output)
+    total = sum(window.kernel for window in windows)
+    return Fix(f"take the maximum along each axis, {total} elements in all", draft.edits, Safety.NUMERIC)
+
+
+def _along(draft: Draft, data: str, axis: int, window: _gaps.Window) -> str:
+    """The maxima along one axis."""
+    if window.kernel == window.step == 1:
+        return data
+    firsts = [place * window.gap for place in range(window.kernel)]
+    if window.size is not None:
+        starts = np.arange(window.results(window.size), dtype=np.int64) * window.step
+        places = [draft.constant(starts + first, "places") for first in firsts]
+        parts = [draft.add("Gather", [data, one], axis=axis) for one in places]
+    else:
+        last = [_one(draft, axis, "axis"), _one(draft, window.step, "step")]
+        begins = [_one(draft, first, "start") for first in firsts]
+        ends = [_one(draft, first - firsts[-1] or _END, "end") for first in firsts]
+        parts = [draft.add("Slice", [data, a, b, *last]) for a, b in zip(begins, ends, strict=True)]
+    return parts[0] if len(parts) == 1 else draft.add("Max", parts)
+
+
+def _one(draft: Draft, value: int, hint: str) -> str:
+    return draft.constant(np.array([value], np.int64), hint)
 
 
 def _padded(draft: Draft, data: Value, pads: list[int], elem: int) -> str:

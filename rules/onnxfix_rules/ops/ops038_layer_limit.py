@@ -59,12 +59,24 @@ EXAMPLES = [
         why="an LSTM with a limit for its gates",
         before=f"{_LSTM} {{ y = LSTM<hidden_size = 4, clip = 1.0>(x, w, r) }}",
     ),
+    Example(
+        why="padding at one end, groups and auto_pad",
+        before="""g (float[1,1,9] x, float[1,4,4,4] u, float[4,1,2,2] w, float[4,4,2,2] v)
+            => (float[1,1,9] y, float[1,2,5,5] z, float[1,4,4,4] t) {
+            y = MaxPool<kernel_shape = [2], pads = [0,1]>(x)  z = ConvTranspose<group = 2>(u, w)
+            t = Conv<auto_pad = "SAME_UPPER">(u, v) }""",
+    ),
+    Example(
+        why="a GRU that applies its reset gate after the product",
+        before="""g (float[T,B,2] x, float[1,12,2] w, float[1,12,4] r) => (float[T,1,B,4] y) {
+            y = GRU<hidden_size = 4, linear_before_reset = 1>(x, w, r) }""",
+    ),
 ]
 
 _SPATIAL = ("AveragePool", "Conv", "ConvTranspose", "LpPool", "MaxPool")
 
 
-@rule("OPS038", ops=[*_SPATIAL, "LSTM"], severity=Severity.ERROR, examples=EXAMPLES)
+@rule("OPS038", ops=[*_SPATIAL, "LSTM"], severity=Severity.ERROR, hazards=[44], examples=EXAMPLES)
 def layer_limit(node: Node, model: Model) -> Iterator[Match]:
     """A ConvTranspose with strides and dilations, a convolution or pooling of four dimensions, an LSTM with
     `input_forget`.

@@ -11,8 +11,9 @@ from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Model, Node, Value
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.ops import _common as ops
-from onnxfix_rules.ops import _places
+from onnxfix_rules.ops import _places, _scatter
 from onnxfix_rules.ops import _rewrite as rw
+from onnxfix_rules.ops._result import put
 
 _ND = "g (float[4,3] x, float[2,3] u) => (float[4,3] y)"
 _EL = "g (float[4,3] x, float[2,3] u) => (float[4,3] y)"
@@ -72,10 +73,49 @@ EXAMPLES = [
         runs=False,
     ),
     Example(
-        why="indices at run time",
-        before="""g (float[4,3] x, float[2,3] u, int64[2,1] i) => (float[4,3] y) {
+        why="indices at run time: each place is compared with each",
+        before="""g (int32[4,3] x, int32[2,3] u, int64[2,1] i) => (int32[4,3] y) {
+            y = ScatterND<reduction = "add">(x, i, u) }""",
+        after="""g (int32[4,3] x, int32[2,3] u, int64[2,1] i) => (int32[4,3] y)
+            <int64[2] a = {2, 1}, int64[1] n = {4}, int64[3] b = {1, 2, 1}, int64[4,1,1] r = {0, 1, 2, 3},
+             int64[3] c = {1, 2, 3}, int32 zero = {0}, int64[1] k = {1}, int64[2] s = {4, 3}> {
+            d = Reshape(i, a)  e = Mod(d, n)  f = Reshape(e, b)  h = Equal(f, r)
+            v = Reshape(u, c)  w = Where(h, v, zero)  t = ReduceSum<keepdims = 0>(w, k)  q = Reshape(t, s)
+            y = Add(x, q) }""",
+        safety=Safety.NUMERIC,
+        runs=False,  # indices that are out of range
+    ),
+    Example(
+        why="the same row twice, with numeric fixes",
+        before=f'{_ND} <int64[2,1] i = {{1, 1}}> {{ y = ScatterND<reduction = "max">(x, i, u) }}',
+        after=f"""{_ND} <int64[2,1] i = {{1, 1}}, int64[2] a = {{2, 1}}, int64[1] n = {{4}}, int64[3] b = {{1, 2, 1}},
+             int64[4,1,1] r = {{0, 1, 2, 3}}, int64[3] c = {{1, 2, 3}}, float zero = {{-inf}}, int64[1] k = {{1}},
+             int64[2] s = {{4, 3}}> {{
+            d = Reshape(i, a)  e = Mod(d, n)  f = Reshape(e, b)  h = Equal(f, r)
+            v = Reshape(u, c)  w = Where(h, v, zero)  t = ReduceMax<keepdims = 0>(w, k)  q = Reshape(t, s)
+            y = Max(x, q) }}""",
+        safety=Safety.NUMERIC,
+    ),
+    Example(
+        why="ScatterElements with indices at run time",
+        before="""g (int32[3,2] x, int32[2,2] u, int64[2,2] i) => (int32[3,2] y) {
+            y = ScatterElements<axis = 0, reduction = "mul">(x, i, u) }""",
+        after="""g (int32[3,2] x, int32[2,2] u, int64[2,2] i) => (int32[3,2] y)
+            <int64 n = {3}, int64[3,1] r = {0, 1, 2}, int32 one = {1}, int64[1] a = {1}, int64[1] f = {1},
+             int64[1] b = {2}> {
+            it = Transpose<perm = [1,0]>(i)  ut = Transpose<perm = [1,0]>(u)
+            c = Mod(it, n)  d = Unsqueeze(c, a)  h = Equal(d, r)  v = Unsqueeze(ut, f)  w = Where(h, v, one)
+            t = ReduceProd<keepdims = 0>(w, b)  q = Transpose<perm = [1,0]>(t)  y = Mul(x, q) }""",
+        safety=Safety.NUMERIC,
+        target="rtx",
+        runs=False,
+    ),
+    Example(
+        why="indices at run time into a dynamic axis",
+        before="""g (float[N,3] x, float[2,3] u, int64[2,1] i) => (float[N,3] y) {
             y = ScatterND<reduction = "add">(x, i, u) }""",
         detect=True,
+        safety=Safety.NUMERIC,
         runs=False,
     ),
     Example(
@@ -94,6 +134,7 @@ _OPS = {"add": "Add", "mul": "Mul", "max": "Max", "min": "Min"}
     ops=["ScatterElements", "ScatterND"],
     safety=Safety.EXACT,
     severity=Severity.ERROR,
+    hazards=[32],
     examples=EXAMPLES,
 )
 def scatter_with_reduction(node: Node, model: Model) -> Iterator[Match]:
@@ -107,8 +148,15 @@ def scatter_with_reduction(node: Node, model: Model) -> Iterator[Match]:
     ## Fix
     With constant indices of which no two are the same place: gather what is there, compute, and scatter the result.
     Exact for sums and products of integers, float and double; maxima and minima of floats, and half precision, may
-    differ in NaN, the sign of zero and rounding between backends and take `--numeric-fixes`. With two the same there is
-    none, and none for indices that come at run time: each place would have to be computed from all its updates.
+    differ in NaN, the sign of zero and rounding between backends and take `--numeric-fixes`.
+
+    With two the same, or indices that come at run time, each element's place is compared with each index, and the
+    updates that meet it are reduced and combined with what was there: exact for maxima and minima of integers, with
+    `--numeric-fixes` for the rest: floats are added in another order, and ONNX Runtime 1.31 computes sums and products
+    of integers in double. All shapes must be static, and elements times updates 4 million at most; what is
+    larger has no fix.
+
+    TensorRT layers: 4 by gathering; 14 to 20 by comparing.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__ScatterND.html
@@ -116,7 +164,10 @@ def scatter_with_reduction(node: Node, model: Model) -> Iterator[Match]:
     kind = node.attr("reduction", "none")
     if kind not in _OPS or (node.op_type == "ScatterElements" and ops.target_of(model).package == "tensorrt"):
         return
-    fix = _gathered(node, model, _OPS[kind]) if _places.distinct(node, model) is True else None
+    if _places.distinct(node, model) is True:
+        fix = _gathered(node, model, _OPS[kind])
+    else:
+        fix = _compared(node, model, _OPS[kind])
     yield Match(
         f"TensorRT has no {node.op_type} with reduction={kind}"
         + ("" if fix else ", and two indices may be the same place"),
@@ -150,7 +201,25 @@ def _gathered(node: Node, model: Model, op: str) -> Fix | None:
     )
 
 
-def _combined(draft: Draft, op: str, there: str, updates: Value, *, integer: bool) -> str:
+def _compared(node: Node, model: Model, op: str) -> Fix | None:
+    """For indices that may name one place twice."""
+    data, output = node.input(0), node.output()
+    elem = None if data is None else model.shapes.elem_type(data)
+    if data is None or output is None or elem is None or not ops.target_of(model).between(elem):
+        return None
+    draft = Draft(node)
+    total = _scatter.reduced(draft, node, model, op)
+    if not total:
+        return None
+    put(draft, _combined(draft, op, data.name, total, integer=dtypes.is_integer(elem)), output)
+    return Fix(
+        "compare each element's place with each index, and reduce the updates that meet it",
+        draft.edits,
+        Safety.EXACT if dtypes.is_integer(elem) and op in ("Max", "Min") else Safety.NUMERIC,
+    )
+
+
+def _combined(draft: Draft, op: str, there: str, updates: Value | str, *, integer: bool) -> str:
     """What is there and the update, combined. ONNX Runtime 1.31 has Max(2**31, 0) = 0 for int64, so not by Max."""
     if not integer or op in ("Add", "Mul"):
         return draft.add(op, [there, updates])

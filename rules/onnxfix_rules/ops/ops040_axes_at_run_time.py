@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from onnxfix.graph.overlay import Model, Node, Value
 from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix_rules.ops import _axes
 
 _REDUCTIONS = (
     "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
@@ -83,11 +84,30 @@ EXAMPLES = [
         before="g (float[2,3] x) => (float[2,1] y) { y = ReduceSum<axes = [1]>(x) }",
         opset=11,
     ),
+    Example(
+        why="Trilu's k, Tile's repeats and Pad's pads at run time",
+        before="""g (float[3,3] x, int64 k, int64[2] r, int64[4] p) => (float[3,3] y, float[A,B] z, float[C,D] w) { y
+            = Trilu<upper=1>(x, k) z = Tile(x, r) w = Pad(x, p) }""",
+    ),
+    Example(
+        why="starts, ends and axes of a Slice at run time",
+        before="""g (float[2,3] x, int64[1] s, int64[1] e, int64[1] a) => (float[A,B] y) { y = Slice(x, s, e, a) }""",
+    ),
+    Example(
+        why="depth as a graph input",
+        before="g (int64[3] i, int64 d) => (float[A,B] y) <float[2] v={0,1}> { y = OneHot(i, d, v) }",
+        detect=True,
+    ),
 ]
 
 
 @rule(
-    "OPS040", ops=[*_REDUCTIONS, "OneHot", "Squeeze", "Unsqueeze"], severity=Severity.ERROR, examples=EXAMPLES
+    "OPS040",
+    ops=[*_REDUCTIONS, "OneHot", "Squeeze", "Unsqueeze"],
+    severity=Severity.ERROR,
+    hazards=[26],
+    examples=EXAMPLES,
+    general=True,
 )
 def axes_at_run_time(node: Node, model: Model) -> Iterator[Match]:
     """The axes of a reduction, Squeeze or Unsqueeze, or the depth of OneHot, come at run time.
@@ -100,17 +120,15 @@ def axes_at_run_time(node: Node, model: Model) -> Iterator[Match]:
     Shape. The axis of CumSum, the diagonal of Trilu, and what Slice, Tile and Pad read may come at run time.
 
     ## Fix
-    None here. What can be computed beforehand is written as a constant by INT001. An input that is always the same is
-    best made a constant in the exporter.
+    None here. Where it is known how many axes come, OPS041 and OPS042 have one and this rule is silent about them.
+    What can be computed beforehand is written as a constant by INT001. An input that is always the same is best made a
+    constant in the exporter.
 
     ## References
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     """
-    value = node.input(1)
-    if value is None or not _of_main_graph(node) or value.initializer is not None or value.is_constant:
-        return
-    known = model.shapes.value(value)
-    if known is not None and known.static is not None:
+    value = _axes.at_run_time(node, model)
+    if value is None:
         return
     what = "depth" if node.op_type == "OneHot" else "axes"
     source = "the caller gives" if _from_caller(value) else "the model computes"
@@ -119,14 +137,6 @@ def axes_at_run_time(node: Node, model: Model) -> Iterator[Match]:
         node=node,
         reads=(value,),
     )
-
-
-def _of_main_graph(node: Node) -> bool:
-    """Not in a function: what comes in there may be a constant where it is called."""
-    scope = node.scope
-    while scope.parent is not None:
-        scope = scope.parent
-    return scope.kind != "function"
 
 
 def _from_caller(value: Value) -> bool:

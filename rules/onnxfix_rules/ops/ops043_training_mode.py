@@ -91,6 +91,7 @@ EXAMPLES = [
     ops=["BatchNormalization", "Dropout"],
     safety=Safety.UNSAFE,
     severity=Severity.ERROR,
+    hazards=[23],
     examples=EXAMPLES,
 )
 def training_mode(node: Node, model: Model) -> Iterator[Match]:

@@ -50,7 +50,7 @@ EXAMPLES = [
 LIMIT = 3840
 
 
-@rule("OPS044", ops=["TopK"], severity=Severity.ERROR, examples=EXAMPLES)
+@rule("OPS044", ops=["TopK"], severity=Severity.ERROR, hazards=[24], examples=EXAMPLES)
 def too_many_of_top_k(node: Node, model: Model) -> Iterator[Match]:
     """A TopK of more than 3840 elements.
 

@@ -55,10 +55,16 @@ EXAMPLES = [
         before="g (float[A,B] x, int64[K] h) => (float[C,D] y) { r = Reshape(x, h)  n = Neg(r)  y = Reshape(n, h) }",
         runs=False,
     ),
+    Example(
+        why="nine dimensions of which one is dynamic",
+        before="""g (float[N,4] x) => (float[A,4] y) <int64[9] s = {-1,1,1,1,1,1,1,2,2}, int64[2] t = {-1,4}> {
+            r = Reshape(x, s)  p = Transpose<perm = [0,1,2,3,4,5,6,8,7]>(r)  y = Reshape(p, t) }""",
+        detect=True,
+    ),
 ]
 
 
-@rule("OPS045", ops=["*"], safety=Safety.EXACT, severity=Severity.ERROR, examples=EXAMPLES)
+@rule("OPS045", ops=["*"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[37], examples=EXAMPLES)
 def rank_above_eight(node: Node, model: Model) -> Iterator[Match]:
     """A tensor of more than eight dimensions, which TensorRT has not.
 

@@ -54,7 +54,9 @@ EXAMPLES = [
 ]
 
 
-@rule("OPS046", ops=["EyeLike"], safety=Safety.EXACT, severity=Severity.ERROR, examples=EXAMPLES)
+@rule(
+    "OPS046", ops=["EyeLike"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[26], examples=EXAMPLES
+)
 def identity_of_dynamic_shape(node: Node, model: Model) -> Iterator[Match]:
     """An EyeLike of a dynamic shape.
 

@@ -1,18 +1,21 @@
 """OPS050: operators that the target refuses and ONNX defines by others."""
 
+# Long because: most of it is examples of the operators that have bodies, and of what is left alone.
+
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from onnx import NodeProto, TensorProto
 
-from onnxfix.edits import AddNode, Draft, Edit
+from onnxfix.edits import AddNode, Draft, Edit, defined
 from onnxfix.graph.overlay import Model, Node, UnknownAttribute
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix.targets import Target
 from onnxfix.targets.documented import names
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops._bodies import Body, body_of
+from onnxfix_rules.ops._nested import flat, rename
 from onnxfix_rules.ops._refused import data_of, is_read, reason
 
 _NLL = "g (float[3,5] x, int64[3] t) => (float[3] y)"
@@ -190,6 +193,31 @@ EXAMPLES = [
             <domain: "my", opset_import: ["" : 28]> SwiGLU (a, b) => (c) { c = Mul(a, b) }""",
         runs=False,
     ),
+    Example(
+        why="a grid for a rotated image: AffineGrid",
+        before="""g (float[1,2,3] t) => (float[1,4,5,2] y) <int64[4] s = {1,1,4,5}> { y = AffineGrid(t, s) }""",
+        detect=True,
+        opset=20,
+    ),
+    Example(
+        why="HannWindow of a constant size, which TensorRT imports",
+        before="g (float[8] x) => (float[8] y) <int64 n = {8}> { w = HannWindow(n) y = Mul(x, w) }",
+    ),
+    Example(
+        why="a cache (past_key, present)",
+        before="""g (float16[1,2,16,64] q, float16[1,2,16,64] k, float16[1,2,16,64] v, float16[1,2,4,64] pk,
+            float16[1,2,4,64] pv) => (float16[1,2,16,64] y, float16[1,2,20,64] a, float16[1,2,20,64] b) { y, a,
+            b = Attention(q, k, v, , pk, pv) }""",
+        detect=True,
+        opset=23,
+    ),
+    Example(
+        why="softmax_precision",
+        before="""g (float16[1,2,16,64] q, float16[1,2,16,64] k, float16[1,2,16,64] v) => (float16[1,2,16,64] y) { y =
+            Attention<softmax_precision = 1>(q, k, v) }""",
+        detect=True,
+        opset=23,
+    ),
 ]
 
 FUNCTIONS = names(
@@ -216,6 +244,7 @@ _EXACT_TYPES = frozenset(
     per="model",
     safety=Safety.NUMERIC,
     severity=Severity.ERROR,
+    hazards=[13, 22, 39],
     examples=EXAMPLES,
 )
 def operator_with_function_body(model: Model) -> Iterator[Match]:
@@ -247,11 +276,12 @@ def operator_with_function_body(model: Model) -> Iterator[Match]:
     layers (attention: 100).
 
     Three bodies are not ONNX's own. LayerNormalization stays, and mean and deviation are computed beside it;
-    SoftmaxCrossEntropyLoss from opset 13 is LogSoftmax and NegativeLogLikelihoodLoss, as ONNX's reshapes fail on
-    empty tensors; AffineGrid's has an If by the number of dimensions, which is known. Loops in a body (LinearAttention)
-    are written out where they have at most 16 steps. No fix where a body's operator has changed its meaning between the
-    opset that the body is written in and the model's, and for nodes in local functions. Where a grid with aligned
-    corners has a depth of 1, ONNX Runtime computes something else than ONNX's function.
+    SoftmaxCrossEntropyLoss from opset 13 is LogSoftmax and NegativeLogLikelihoodLoss, as ONNX's reshapes fail on empty
+    tensors; AffineGrid's has an If by the number of dimensions, which is known. LinearAttention's is a Scan, which
+    TensorRT takes for any number of steps; where there may be none, the fix is unsafe. No fix where a body's operator
+    has changed its meaning between the opset that the body is written in and the model's, and for nodes in local
+    functions. Where a grid with aligned corners has a depth of 1, ONNX Runtime computes something else than ONNX's
+    function.
 
     ## References
     - https://github.com/onnx/onnx/blob/main/docs/Operators.md: "Function" marks them
@@ -281,8 +311,8 @@ def _match(node: Node, model: Model, target: Target) -> Match | None:
     nodes = body.live(wanted)
     if not any(wanted) or not _accepted(body, nodes, target):
         return None
-    safety = Safety.EXACT if _is_exact(body, nodes) else Safety.NUMERIC
-    count = sum(inner.op_type != "Constant" for inner in nodes)
+    safety = Safety.UNSAFE if body.may_run_never(nodes) else _safety(body, nodes)
+    count = sum(inner.op_type != "Constant" for inner in flat(nodes))
     return Match(
         f"{target.title} refuses this {node.op_type} ({why}), which ONNX defines by {count} operators that it takes",
         node=node,
@@ -292,7 +322,9 @@ def _match(node: Node, model: Model, target: Target) -> Match | None:
 
 def _accepted(body: Body, nodes: list[NodeProto], target: Target) -> bool:
     """Whether the target takes every operator, or a body of it, with the type that it has there."""
-    for node in nodes:
+    if target.imports("Scan") is not True and any(node.op_type == "Scan" for node in nodes):
+        return False
+    for node in flat(nodes):
         if node.op_type == "Constant":
             continue
         value = node.input[0] if node.input else node.output[0]
@@ -307,13 +339,14 @@ def _accepted(body: Body, nodes: list[NodeProto], target: Target) -> bool:
     return True
 
 
-def _is_exact(body: Body, nodes: list[NodeProto]) -> bool:
-    """Whether the body computes with integers only, and moves what it does not compute."""
-    return all(
+def _safety(body: Body, nodes: list[NodeProto]) -> Safety:
+    """Exact where the body computes with integers only, and moves what it does not compute."""
+    moves = all(
         node.op_type in _MOVES
         or all(body.elem_type(name) in _EXACT_TYPES for name in (*node.input, *node.output) if name)
-        for node in nodes
+        for node in flat(nodes)
     )
+    return Safety.EXACT if moves else Safety.NUMERIC
 
 
 def _edits(node: Node, body: Body, nodes: list[NodeProto], wanted: list[bool]) -> list[Edit]:
@@ -334,11 +367,10 @@ def _edits(node: Node, body: Body, nodes: list[NodeProto], wanted: list[bool]) -
         copy = NodeProto()
         copy.CopyFrom(inner)
         copy.name = copy.doc_string = ""
-        for name in copy.output:
+        for name in (*copy.output, *defined(copy)):
             if name not in renamed:
                 renamed[name] = draft.name(name.replace(" ", "_"))
-        copy.input[:] = [renamed[name] for name in inner.input]
-        copy.output[:] = [renamed[name] for name in inner.output]
+        rename(copy, renamed)
         draft.edits.append(AddNode(node.scope, copy, node))
     for name, own in copies:
         draft.add("Identity", [renamed[name]], output=own)

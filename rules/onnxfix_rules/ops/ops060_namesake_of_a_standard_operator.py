@@ -8,7 +8,8 @@ from functools import lru_cache
 from onnx import defs
 
 from onnxfix.graph.overlay import Model, Node
-from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix_rules.ops import _calls
 from onnxfix_rules.ops import _common as ops
 
 _HEAD = '<ir_version: 9, opset_import: ["" : 18, "my" : 1, "com.microsoft" : 1]>\n'
@@ -34,21 +35,97 @@ EXAMPLES = [
         why="a local function: its body is not read",
         before=f"""{_HEAD} g (float[2] x) => (float[2] y) {{ y = my.Relu(x) }}
             {_FUNCTION} Relu (a) => (b) {{ b = Neg(a) }}""",
-        detect=True,
+        after=f"{_HEAD} g (float[2] x) => (float[2] y) {{ y = Neg(x) }}",
     ),
     Example(
         why="a local function in ONNX's own domain",
         before="""<ir_version: 9, opset_import: ["" : 18]> g (float[2] x) => (float[2] y) { y = Relu(x) }
             <domain: "", opset_import: ["" : 18]> Relu (a) => (b) { b = Neg(a) }""",
-        detect=True,
+        after="""<ir_version: 9, opset_import: ["" : 18]> g (float[2] x) => (float[2] y) { y = Neg(x) }""",
         runs=False,  # other tools say no to that
     ),
     Example(
-        why="called by a function",
-        before=f"""{_HEAD} g (float[2] x) => (float[2] y) {{ y = my.F(x) }}
-            {_FUNCTION} F (a) => (b) {{ b = my.Relu(a) }}
-            {_FUNCTION} Relu (a) => (b) {{ b = Neg(a) }}""",
+        why="which calls itself, or the operator: who knows",
+        before="""<ir_version: 9, opset_import: ["" : 18]> g (float[2] x) => (float[2] y) { y = Relu(x) }
+            <domain: "", opset_import: ["" : 18]> Relu (a) => (b) { c = Neg(a)  b = Relu(c) }""",
         detect=True,
+        runs=False,
+    ),
+    Example(
+        why="called by a function, which is called twice",
+        before=f"""{_HEAD} g (float[2] x) => (float[2] y) {{ z = my.F(x)  y = my.F(z) }}
+            {_FUNCTION} F (a) => (b) {{ c = Exp(a)  b = my.Relu(c) }}
+            {_FUNCTION} Relu (a) => (b) {{ c = Neg(a)  b = Abs(c) }}""",
+        after=f"{_HEAD} g (float[2] x) => (float[2] y) {{ z = my.F(x)  y = my.F(z) }}",  # F is another one
+    ),
+    Example(
+        why="one calls the other",
+        before=f"""{_HEAD} g (float[2] x) => (float[2] y) {{ y = my.Relu(x) }}
+            {_FUNCTION} Relu (a) => (b) {{ c = my.Tanh(a)  b = my.F(c) }}
+            {_FUNCTION} Tanh (a) => (b) {{ b = Neg(a) }}
+            {_FUNCTION} F (a) => (b) {{ b = Exp(a) }}""",
+        after=f"{_HEAD} g (float[2] x) => (float[2] y) {{ c = Neg(x)  y = my.F(c) }}",
+    ),
+    Example(
+        why="attributes of the call, by default and left out; an input that is left out, and an output",
+        before=f"""{_HEAD} g (float[2] x) => (float[2] y, float[2] n) {{ y, , n = my.Elu<beta = 0.25>(x, , x) }}
+            <domain: "my", opset_import: ["" : 18]>
+            Elu <gamma, beta: float = 0.5, alpha: float = 2.0> (a, low, c) => (d, e, f) {{
+                h = Constant<value = float {{3.0}}>()  k = Clip(a, low, h)  l = LeakyRelu<alpha: float = @alpha>(k)
+                m = LeakyRelu<alpha: float = @beta>(c)  d = Add(l, m)  e = Exp(d)
+                f = Elu<alpha: float = @gamma>(a) }}""",
+        after=f"""{_HEAD} g (float[2] x) => (float[2] y, float[2] n) {{
+            h = Constant<value = float {{3.0}}>()  k = Clip(x, , h)  l = LeakyRelu<alpha = 2.0>(k)
+            m = LeakyRelu<alpha = 0.25>(x)  y = Add(l, m)  n = Elu(x) }}""",
+        runs=False,  # ONNX Runtime wants every attribute and every output
+    ),
+    Example(
+        why="an input is left out that a node of the body cannot do without",
+        before=f"""{_HEAD} g (float[2] x) => (float[2] y) {{ y = my.Sub(x) }}
+            {_FUNCTION} Sub (a, c) => (b) {{ b = Add(a, c) }}""",
+        detect=True,
+        runs=False,
+    ),
+    Example(
+        why="so is an attribute",
+        before=f"""{_HEAD} g (float[2] x) => (int32[2] y) {{ y = my.Cast(x) }}
+            {_FUNCTION} Cast <to> (a) => (b) {{ b = Cast<to: int = @to>(a) }}""",
+        detect=True,
+        runs=False,
+    ),
+    Example(
+        why="outputs that are the same twice, and an input",
+        before=f"""{_HEAD} g (float[2] x) => (float[2] y, float[2] z, float[2] w) {{ y, z, w = my.Split(x) }}
+            {_FUNCTION} Split (a) => (b, b2, a2) {{ b = Neg(a)  b2 = Identity(b)  a2 = Identity(a) }}""",
+        after=f"""{_HEAD} g (float[2] x) => (float[2] y, float[2] z, float[2] w) {{
+            y = Neg(x)  z = Identity(y)  w = Identity(x) }}""",
+    ),
+    Example(
+        why="in a loop, and a branch in the function that reads what is around it",
+        before=f"""{_HEAD} g (float[2] x, int64 n, bool c) => (float[2] y) <bool t = {{1}}> {{ y = Loop(n, t, x)
+            <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {{
+                more = Identity(on)  w = my.Where(c, v, x) }}> }}
+            {_FUNCTION} Where (c, p, q) => (r) {{ k = Add(p, q)
+                r = If(c)<then_branch = t () => (float[2] u) {{ i = Mul(k, p)  u = Neg(i) }},
+                          else_branch = e () => (float[2] v) {{ v = Sub(k, q) }}> }}""",
+        after=f"""{_HEAD} g (float[2] x, int64 n, bool c) => (float[2] y) <bool t = {{1}}> {{ y = Loop(n, t, x)
+            <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {{ more = Identity(on)  k = Add(v, x)
+                w = If(c)<then_branch = p () => (float[2] u) {{ j = Mul(k, v)  u = Neg(j) }},
+                          else_branch = e () => (float[2] o) {{ o = Sub(k, x) }}> }}> }}""",
+    ),
+    Example(
+        why="written in another opset, in which its operators are the same",
+        before=f"""{_HEAD} g (float[2] x) => (float[2] y) {{ y = my.Relu(x) }}
+            <domain: "my", opset_import: ["" : 13]> Relu (a) => (b) {{ b = Neg(a) }}""",
+        after=f"{_HEAD} g (float[2] x) => (float[2] y) {{ y = Neg(x) }}",
+        runs=False,  # ONNX Runtime takes no two opsets
+    ),
+    Example(
+        why="or not",
+        before=f"""{_HEAD} g (float[2] x) => (float[K] y) {{ y = my.Relu(x) }}
+            <domain: "my", opset_import: ["" : 13]> Relu (a) => (b) {{ b = ReduceMax(a) }}""",
+        detect=True,
+        runs=False,
     ),
     Example(
         why="in a loop",
@@ -87,10 +164,16 @@ EXAMPLES = [
         before=f"""{_HEAD} g (float[2] x) => (float[2] y) {{ y = Neg(x) }}
             {_FUNCTION} F (a) => (b) {{ b = my.Tanh(a) }}""",
     ),
+    Example(
+        why="a name that Microsoft's domain has not",
+        before="""<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]>
+            g (float[2] x) => (float[2] y) { y = com.microsoft.Relu(x) }""",
+        detect=True,
+    ),
 ]
 
 
-@rule("OPS060", per="model", severity=Severity.ERROR, examples=EXAMPLES)
+@rule("OPS060", per="model", safety=Safety.EXACT, severity=Severity.ERROR, hazards=[13], examples=EXAMPLES)
 def namesake_of_a_standard_operator(model: Model) -> Iterator[Match]:
     """An operator of another domain, or a local function, that has a standard operator's name.
 
@@ -107,9 +190,12 @@ def namesake_of_a_standard_operator(model: Model) -> Iterator[Match]:
     reported.
 
     ## Fix
-    None here. Rename the operator or the function: under a name that is no operator's, the body is read. A contrib
-    operator that means the standard one (`com.microsoft.LayerNormalization`, in the cases that agree) can be given
-    its domain.
+    The nodes of a local function are put where it is called, under new names, with the attributes of the call. Exact.
+    The definition stays. Not where the function calls itself, stands for more than 1,000 nodes, or is written
+    in another opset, in which an operator of its body means something else.
+
+    An operator of another domain stays as it is: rename it, or, where it means the standard one
+    (`com.microsoft.LayerNormalization`, in the cases that agree), give it ONNX's domain.
 
     ## References
     - ONNX, "Model local functions" and "Operators": https://onnx.ai/onnx/repo-docs/IR.html
@@ -121,7 +207,14 @@ def namesake_of_a_standard_operator(model: Model) -> Iterator[Match]:
             continue
         if (not local and (node.domain, node.op_type) in _SAME) or target.imports(node.op_type) is not True:
             continue
-        yield Match(f"{_title(node, local)} is read as ONNX's {node.op_type}", node=node)
+        edits = _calls.written_out(node) if local else None
+        body = node.function
+        yield Match(
+            f"{_title(node, local)} is read as ONNX's {node.op_type}",
+            node=node,
+            fix=None if edits is None else Fix("put its body in the place of the call", edits),
+            reads=() if body is None else tuple(inner for scope in body.walk() for inner in scope.nodes),
+        )
 
 
 def _title(node: Node, local: bool) -> str:

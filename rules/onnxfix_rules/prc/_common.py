@@ -41,6 +41,14 @@ def type_of(value: Value | None, model: Model) -> int | None:
     return None if value is None else model.shapes.elem_type(value)
 
 
+ANY_RANK = 64
+
+
+def rank_of(value: Value | None, model: Model) -> int:
+    """The rank, 0 where it is not known: a constant of that rank at most leaves the ranks of its results alone."""
+    return 0 if value is None else model.shapes.rank(value) or 0
+
+
 def scalar(value: Value | None, most: int = 0) -> float | None:
     """The one number of a floating-point or integer constant of a rank up to ``most``; None for anything else."""
     array = None if value is None else value.constant()

@@ -1,5 +1,7 @@
 """The examples of the norm rules. ONNX's text format writes a float16 by its bits: 16384 is 2, 5145 is 0.001."""
 
+# Long because: every form of a norm is an example, and so is every near miss.
+
 from __future__ import annotations
 
 from onnxfix.rule import Example, Safety
@@ -41,9 +43,13 @@ _DOUBLE = (
 )
 
 
-def _numeric(why: str, before: str, after: str, opset: int = 17, target: str | None = None) -> Example:
+def _numeric(
+    why: str, before: str, after: str, opset: int = 17, target: str | None = None, runs: bool = True
+) -> Example:
     ir = 8 if opset < 23 else 11
-    return Example(why, before, after, safety=Safety.NUMERIC, opset=opset, ir_version=ir, target=target)
+    return Example(
+        why, before, after, safety=Safety.NUMERIC, opset=opset, ir_version=ir, target=target, runs=runs
+    )
 
 
 def _detected(why: str, before: str) -> Example:
@@ -77,10 +83,37 @@ FUSED = [
     ),
     _numeric(
         "a scale of another rank than the normalised shape stays outside, and so does the bias",
-        f"{_IO} <{TWO}, {EPSILON}, float16[1,8] g = {{{_ONES}}}, {_BIAS}>"
+        f"g (float16[2,8] x, float16[1,8] g) => (float16[2,8] y) <{TWO}, {EPSILON}, {_BIAS}>"
         f" {{ {_layer(out='n')}  p = Mul(n, g)  y = Add(p, b) }}",
-        f"{_IO} <float16[8] o = {{{_ONES}}}, float16[1,8] g = {{{_ONES}}}, {_BIAS}>"
+        f"g (float16[2,8] x, float16[1,8] g) => (float16[2,8] y) <float16[8] o = {{{_ONES}}}, {_BIAS}>"
         " { n = LayerNormalization<axis=-1, epsilon=0.0010004043579101562>(x, o)  p = Mul(n, g)  y = Add(p, b) }",
+    ),
+    _numeric(
+        "constants with leading dimensions of 1",
+        f"{_IO} <float16[1,1] two = {{16384}}, float16[1,1] e = {{5145}}, {_SCALE.replace('[8]', '[1,8]')}, {_BIAS}>"
+        f" {{ {_layer(out='n')}  p = Mul(g, n)  y = Add(p, b) }}",
+        f"{_IO} <{_SCALE}, {_BIAS}>"
+        " { y = LayerNormalization<axis=-1, epsilon=0.0010004043579101562>(x, g, b) }",
+    ),
+    _numeric(
+        "a scale with another size than 1 in front stays outside",
+        f"{_IO} <{TWO}, {EPSILON}, float16[2,8] g = {{{_ONES}, {_ONES}}}> {{ {_layer(out='n')}  y = Mul(n, g) }}",
+        f"{_IO} <float16[8] o = {{{_ONES}}}, float16[2,8] g = {{{_ONES}, {_ONES}}}>"
+        " { n = LayerNormalization<axis=-1, epsilon=0.0010004043579101562>(x, o)  y = Mul(n, g) }",
+    ),
+    _numeric(
+        "means without the reduced dimension, which is put back",
+        f"{_IO} <{TWO}, {EPSILON}, {_SCALE}, int64[1] k = {{1}}> {{ r = ReduceMean<axes=[1], keepdims=0>(x)"
+        "  m = Unsqueeze(r, k)  d = Sub(x, m)  q = Pow(d, two)  t = ReduceMean<axes=[-1], keepdims=0>(q)"
+        "  v = Unsqueeze(t, k)  a = Add(v, e)  s = Sqrt(a)  n = Div(d, s)  y = Mul(n, g) }",
+        f"{_IO} <{_SCALE}> {{ y = LayerNormalization<axis=-1, epsilon=0.0010004043579101562>(x, g) }}",
+    ),
+    _numeric(
+        "sums over the number of elements, and a power of -0.5",
+        f"{_IO} <{EPSILON}, {_SCALE}, int64[1] k = {{1}}, float16 c = {{12288}}, float16 o = {{18432}},"
+        " float16 h = {47104}> { u = ReduceSum(x, k)  m = Mul(u, c)  d = Sub(x, m)  q = Mul(d, d)"
+        "  w = ReduceSum(q, k)  v = Div(w, o)  a = Add(v, e)  s = Pow(a, h)  n = Mul(d, s)  y = Mul(n, g) }",
+        f"{_IO} <{_SCALE}> {{ y = LayerNormalization<axis=-1, epsilon=0.0010004043579101562>(x, g) }}",
     ),
     _numeric(
         "over the last two dimensions, the scale a graph input",
@@ -136,10 +169,33 @@ WIDENED = [
         target="trt8.4",
     ),
     _numeric(
-        "the mean in half precision, the variance in double: all of it in double",
-        f"{_IO} <double two = {{2}}, double e = {{1e-12}}> {{ {_DOUBLE} }}",
-        f"{_IO} <double e2 = {{1e-12}}> {{ {_wide(to=11)} }}",
+        "the mean in half precision, the variance in double: all of it in float32",
+        f"{_IO} <double two = {{2}}, double e = {{0.0010004043579101562}}> {{ {_DOUBLE} }}",
+        f"{_IO} <{_E32}> {{ {_wide()} }}",
         opset=13,
+    ),
+    _numeric(
+        "an epsilon that only double has",
+        f"{_IO} <double two = {{2}}, double e = {{1e-60}}> {{ {_DOUBLE} }}",
+        f"{_IO} <double e2 = {{1e-60}}> {{ {_wide(to=11)} }}",
+        opset=13,
+    ),
+    _numeric(
+        "a result in double",
+        "g (float16[2,8] x) => (double[2,8] y) <double two = {2}, double e = {0.001}>"
+        f" {{ {_DOUBLE.replace('t = Div', 'y = Div').replace('y = Cast<to=10>(t)', '')} }}",
+        f"g (float16[2,8] x) => (double[2,8] y) <double e2 = {{0.001}}>"
+        f" {{ {_wide(to=11).replace('t = Div', 'y = Div').replace('y = Cast<to=10>(t)', '')} }}",
+        opset=13,
+        runs=False,  # to double's tolerance a mean in half precision is not the same
+    ),
+    _numeric(
+        "an RMSNorm by a power of 0.5, the mean put back by Unsqueeze at opset 11",
+        f"{_IO} <{EPSILON}, float16 h = {{14336}}> {{ q = Mul(x, x)  r = ReduceMean<axes=[1], keepdims=0>(q)"
+        "  v = Unsqueeze<axes=[-1]>(r)  a = Add(v, e)  s = Pow(a, h)  y = Div(x, s) }",
+        f"{_IO} <{_E32}> {{ w = Cast<to=1>(x)  q = Mul(w, w)"
+        "  v = ReduceMean<axes=[-1]>(q)  a = Add(v, e2)  s = Sqrt(a)  t = Div(w, s)  y = Cast<to=10>(t) }",
+        opset=11,
     ),
     _numeric(
         "over channels that are not last",
@@ -185,6 +241,21 @@ WIDENED = [
         "  a2 = Add(v2, e3)  s2 = Sqrt(a2)  t2 = Div(d2, s2)  y = Cast<to=10>(t2) }",
         opset=13,
     ),
+    Example(
+        why="over axes that are not neighbours, and without leave",
+        before="""g (float16[2,3,8] x) => (float16[2,3,8] y) <float16 e = {5145}> {
+            q = Mul(x, x)  v = ReduceMean<axes=[0,2]>(q)  a = Add(v, e)  s = Sqrt(a)  y = Div(x, s) }""",
+        detect=True,
+        opset=17,
+    ),
+    Example(
+        why="with the scale in float32, behind a Cast of the quotient, and without leave",
+        before="""g (float16[2,8] x) => (float[2,8] y) <float16 e = {5145}, float[8] g = {1,2,3,4,5,6,7,8}> {
+            q = Mul(x, x)  v = ReduceMean<axes=[-1]>(q)  a = Add(v, e)  s = Sqrt(a)  d = Div(x, s)
+            f = Cast<to=1>(d)  y = Mul(f, g) }""",
+        detect=True,
+        opset=17,
+    ),
 ]
 """Norms that are computed in a wider type."""
 
@@ -224,6 +295,31 @@ LEFT = [
         "a mean without the reduced dimension",
         f"g (float16[8,8] x) => (float16[8,8] y) {_ONLY}"
         f" {{ {_layer().replace('axes=[-1]', 'axes=[-1], keepdims=0')} }}",
+    ),
+    _silent(
+        "a mean whose dimension is put back elsewhere",
+        f"g (float16[8,8] x) => (float16[8,8] y) <{EPSILON}, int64[1] k = {{0}}> {{ q = Mul(x, x)"
+        "  r = ReduceMean<axes=[1], keepdims=0>(q)  v = Unsqueeze(r, k)  a = Add(v, e)  s = Sqrt(a)  y = Div(x, s) }",
+    ),
+    _silent(
+        "a sum times something else than one over its length",
+        f"{_IO} <{EPSILON}, int64[1] k = {{1}}, float16 c = {{13312}}> {{ q = Mul(x, x)  r = ReduceSum(q, k)"
+        "  v = Mul(r, c)  a = Add(v, e)  s = Sqrt(a)  y = Div(x, s) }",
+    ),
+    _silent(
+        "a sum of a dynamic length times a constant",
+        f"g (float16[2,N] x) => (float16[2,N] y) <{EPSILON}, int64[1] k = {{1}}, float16 c = {{12288}}>"
+        " { q = Mul(x, x)  r = ReduceSum(q, k)  v = Mul(r, c)  a = Add(v, e)  s = Sqrt(a)  y = Div(x, s) }",
+    ),
+    _silent(
+        "a third root",
+        f"{_IO} <{EPSILON}, float16 h = {{13653}}>"
+        " { q = Mul(x, x)  v = ReduceMean<axes=[-1]>(q)  a = Add(v, e)  s = Pow(a, h)  y = Div(x, s) }",
+    ),
+    _silent(
+        "an epsilon of a rank that raises the result's",
+        "g (float16[2,8] x) => (float16[1,2,8] y) <float16[1,1,1] e = {5145}> { q = Mul(x, x)"
+        "  v = ReduceMean<axes=[-1]>(q)  a = Add(v, e)  s = Sqrt(a)  y = Div(x, s) }",
     ),
     _silent("a cube", f"{_IO} <float16 two = {{16896}}, {EPSILON}> {{ {_layer()} }}"),
     _silent(

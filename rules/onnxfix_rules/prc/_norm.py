@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+import numpy as np
 
 from onnxfix.graph.overlay import Model, Node, Value
 from onnxfix.graph.symbols import Dim, equal
 
-from ._common import DOUBLE, FLOAT, HALF, NUMPY, producer, scalar, type_of
+from ._common import DOUBLE, FLOAT, HALF, NUMPY, producer, rank_of, scalar, type_of
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean over ``axes`` (None: all of them) that keeps the rank. ``node`` is the ReduceMean or ReduceSum; a
+    ReduceSum is divided by the number of elements afterwards, and the reduced dimensions may be put back."""
+
+    node: Node
+    axes: tuple[int, ...] | None
 
 
 @dataclass(frozen=True)
@@ -22,8 +34,8 @@ class Norm:
     """
 
     x: Value
-    mean: Node | None
-    average: Node
+    mean: Mean | None
+    average: Mean
     axes: tuple[int, ...] | None
     epsilon: float
     epsilon_value: Value
@@ -51,45 +63,62 @@ class Norm:
 
 
 def norm_at(root: Node, model: Model) -> Norm | None:
-    """The norm whose square root is ``root``; None where there is none, or where something is not proven.
+    """The norm whose square root, or reciprocal of it, is ``root``: Sqrt, or Pow with 0.5 or -0.5.
+
+    None where there is none, or where something is not proven.
 
     Raises:
         UnknownAttribute: an attribute depends on the surrounding function.
     """
+    power = 0.5 if root.op_type == "Sqrt" else scalar(root.input(1), most=_most(root.input(0), model))
+    if power not in (0.5, -0.5):
+        return None
     inside: list[Node] = [root]
     total = producer(_through(root.input(0), inside), "Add")
     if total is None:
         return None
     for index in (0, 1):
-        epsilon_value = total.input(index)
-        epsilon = scalar(epsilon_value, most=1)
+        epsilon_value, other = total.input(index), total.input(1 - index)
+        epsilon = scalar(epsilon_value, most=_most(other, model))
         if epsilon is None or epsilon_value is None:
             continue
         found = [*inside, total]
-        average = producer(_through(total.input(1 - index), found), "ReduceMean")
-        return None if average is None else _of(root, average, epsilon, epsilon_value, found, model)
+        average = mean_at(other, found, model)
+        if average is None:
+            return None
+        return _of(root, average, epsilon, epsilon_value, found, model, inverse=power < 0)
     return None
 
 
+def _most(other: Value | None, model: Model) -> int:
+    """The rank that a scalar may have beside ``other``. One is always taken: ``_of`` asks for a rank where it must."""
+    return max(1, rank_of(other, model))
+
+
 def _of(
-    root: Node, average: Node, epsilon: float, epsilon_value: Value, inside: list[Node], model: Model
+    root: Node,
+    average: Mean,
+    epsilon: float,
+    epsilon_value: Value,
+    inside: list[Node],
+    model: Model,
+    inverse: bool,
 ) -> Norm | None:
     """The norm around ``average``, the mean of the squares."""
-    inside.append(average)
-    square = _square(_through(average.input(0), inside))
-    axes = _axes(average, model)
-    if square is None or axes == () or (axes is None and not _rank(square.input(0), model)):
+    square = _square(_through(average.node.input(0), inside), model)
+    axes = average.axes
+    if square is None or (axes is None and not rank_of(square.input(0), model)):
         return None
     inside.append(square)
     data = square.input(0)
-    types = {type_of(average.input(0), model), type_of(data, model)}
+    types = {type_of(average.node.input(0), model), type_of(data, model)}
     centred = _centred(data, inside, axes, model)
     mean, x = centred or (None, widened(data))
     if mean is not None:
-        types.add(type_of(mean.input(0), model))
+        types.add(type_of(mean.node.input(0), model))
     if x is None or root.scope.lookup(x.name) is not x:
         return None
-    last = _quotient(root.output(), x if mean is None else None, inside)
+    last = _quotient(root.output(), x if mean is None else None, inside, model, inverse)
     if last is None:
         return None
     nodes = list(dict.fromkeys(inside))
@@ -100,23 +129,24 @@ def _of(
         return None
     last = _narrowed(last, nodes, model)
     known = frozenset(kind for kind in types if kind is not None)
-    work = DOUBLE if DOUBLE in inner else FLOAT
+    # Half precision's squares and sums fit into float32; double is for results and epsilons that are not.
+    work = DOUBLE if type_of(last.output(), model) == DOUBLE or not np.float32(epsilon) else FLOAT
     return Norm(x, mean, average, axes, epsilon, epsilon_value, last, tuple(nodes), known, work)
 
 
 def _centred(
     data: Value | None, inside: list[Node], axes: tuple[int, ...] | None, model: Model
-) -> tuple[Node, Value] | None:
+) -> tuple[Mean, Value] | None:
     """The mean that is subtracted and what it is the mean of, where ``data`` is ``x - mean(x)``, Casts apart."""
     casts: list[Node] = []
     less = producer(_through(data, casts), "Sub")
-    mean = None if less is None else producer(_through(less.input(1), casts), "ReduceMean")
+    mean = None if less is None else mean_at(less.input(1), casts, model)
     x = None if less is None else widened(less.input(0))
-    if less is None or mean is None or x is None or widened(mean.input(0)) is not x:
+    if less is None or mean is None or x is None or widened(mean.node.input(0)) is not x:
         return None
-    if _axes(mean, model) != axes:
+    if mean.axes != axes:
         return None  # a difference like any other
-    inside.extend((*casts, less, mean))
+    inside.extend((*casts, less))
     return mean, x
 
 
@@ -135,41 +165,100 @@ def widened(value: Value | None) -> Value | None:
     return value
 
 
-def _square(value: Value | None) -> Node | None:
+def _square(value: Value | None, model: Model) -> Node | None:
     """``Pow(d, 2)`` or ``Mul(d, d)``."""
     node = producer(value, "Pow", "Mul")
     if node is None or len(node.inputs) != 2:
         return None
-    same = scalar(node.input(1), most=1) == 2.0 if node.op_type == "Pow" else node.input(0) is node.input(1)
-    return node if same else None
+    if node.op_type == "Mul":
+        return node if node.input(0) is node.input(1) else None
+    return node if scalar(node.input(1), most=_most(node.input(0), model)) == 2.0 else None
 
 
-def _axes(node: Node, model: Model) -> tuple[int, ...] | None:
-    """The axes, counted from the end where the rank is known; None for all of them, () for what is not understood."""
-    if not node.attr("keepdims", 1):
-        return ()
-    value = node.input(1)
-    axes: list[int] | None = node.attr("axes") if node.opset < 18 else None
-    if node.opset >= 18 and value is not None:
-        array = value.constant()
-        if array is None:
+def mean_at(value: Value | None, inside: list[Node], model: Model) -> Mean | None:
+    """The mean that ``value`` is, Casts apart; its nodes are noted in ``inside``."""
+    factor, put_back = None, None
+    value = _through(value, inside)
+    while (node := producer(value, "Unsqueeze", "Mul", "Div")) is not None:
+        if node.op_type == "Unsqueeze" and put_back is None:
+            put_back = node
+            value = node.input(0)
+        elif node.op_type != "Unsqueeze" and factor is None:
+            factor, value = _factor(node, model)
+            if factor is None:
+                return None
+        else:
+            return None
+        inside.append(node)
+        value = _through(value, inside)
+    node = producer(value, "ReduceMean" if factor is None else "ReduceSum")
+    axes = () if node is None else axes_of(node, model)
+    if node is None or axes == () or not _kept(node, put_back, axes, model):
+        return None
+    if factor is not None and not _is_share(factor, node, axes, model):
+        return None
+    inside.append(node)
+    return Mean(node, axes)
+
+
+def _factor(node: Node, model: Model) -> tuple[float | None, Value | None]:
+    """The constant that a Mul or Div scales by, and what it scales."""
+    for index in (0, 1) if node.op_type == "Mul" else (1,):
+        data = node.input(1 - index)
+        number = scalar(node.input(index), most=rank_of(data, model))
+        if number:
+            return (number if node.op_type == "Mul" else 1 / number), data
+    return None, None
+
+
+def _kept(node: Node, put_back: Node | None, axes: tuple[int, ...] | None, model: Model) -> bool:
+    """Whether the reduced dimensions are still there in the end, of size 1."""
+    if put_back is None:
+        return bool(node.attr("keepdims", 1))
+    rank = rank_of(node.input(0), model)
+    given = put_back.attr("axes") if put_back.opset < 13 else _constant_axes(put_back)
+    if node.attr("keepdims", 1) or not rank or given is None:
+        return False
+    return {axis % rank for axis in given} == {
+        axis % rank for axis in (range(rank) if axes is None else axes)
+    }
+
+
+def _is_share(factor: float, node: Node, axes: tuple[int, ...] | None, model: Model) -> bool:
+    """Whether ``factor`` is 1 / the number of elements that are summed, rounded to half precision at worst."""
+    shape = None if (data := node.input(0)) is None else model.shapes.shape(data)
+    if shape is None:
+        return False
+    sizes = [dim.value for dim in (shape if axes is None else (shape[axis] for axis in axes))]
+    known = [size for size in sizes if size is not None]
+    return len(known) == len(sizes) and abs(factor * math.prod(known) - 1) < 2.0**-10
+
+
+def _constant_axes(node: Node) -> list[int] | None:
+    array = None if (value := node.input(1)) is None else value.constant()
+    return None if array is None else [int(axis) for axis in array.reshape(-1)]
+
+
+def axes_of(node: Node, model: Model) -> tuple[int, ...] | None:
+    """A reduction's axes, counted from the end where the rank is known; None for all of them, () for what is not
+    understood."""
+    since = 13 if node.op_type == "ReduceSum" else 18
+    axes: list[int] | None = node.attr("axes") if node.opset < since else None
+    if node.opset >= since and node.input(1) is not None:
+        axes = _constant_axes(node)
+        if axes is None:
             return ()
-        axes = [int(axis) for axis in array.reshape(-1)]
     if not axes:
         return () if node.attr("noop_with_empty_axes", 0) else None
-    data = node.input(0)
-    rank = None if data is None else model.shapes.rank(data)
-    if rank is not None:
+    rank = rank_of(node.input(0), model)
+    if rank:
         axes = [axis - rank if axis >= 0 else axis for axis in axes]
     return tuple(sorted(set(axes)))
 
 
-def _rank(value: Value | None, model: Model) -> int:
-    """The rank, 0 where it is not known: a constant of rank 1 might give a scalar another rank."""
-    return 0 if value is None else model.shapes.rank(value) or 0
-
-
-def _quotient(value: Value | None, x: Value | None, inside: list[Node], inverse: bool = False) -> Node | None:
+def _quotient(
+    value: Value | None, x: Value | None, inside: list[Node], model: Model, inverse: bool = False
+) -> Node | None:
     """The node that divides by the root ``value``, or multiplies by its reciprocal.
 
     What is divided is ``x``, or without one the difference that is ``inside``.
@@ -180,9 +269,9 @@ def _quotient(value: Value | None, x: Value | None, inside: list[Node], inverse:
             continue
         other = node.input(1 - use.index)
         cast = node.op_type == "Cast" and node.attr("to") in NUMPY
-        turns = node.op_type == "Reciprocal" or (node.op_type == "Div" and _is_one(other, use.index))
-        if cast or (turns and not inverse):
-            found = _quotient(node.output(), x, [*inside, node], inverse or not cast)
+        one = node.op_type == "Div" and use.index == 1 and scalar(other, most=_most(value, model)) == 1.0
+        if cast or ((node.op_type == "Reciprocal" or one) and not inverse):
+            found = _quotient(node.output(), x, [*inside, node], model, inverse or not cast)
             if found is not None:
                 inside.append(node)
                 return found
@@ -193,10 +282,6 @@ def _quotient(value: Value | None, x: Value | None, inside: list[Node], inverse:
         ):
             return node
     return None
-
-
-def _is_one(value: Value | None, index: int) -> bool:
-    return index == 1 and scalar(value, most=1) == 1.0
 
 
 def _divided(value: Value | None, x: Value | None, inside: list[Node]) -> bool:

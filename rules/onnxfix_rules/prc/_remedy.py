@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,19 +13,22 @@ from onnxfix.graph.overlay import Model, Node, Value
 from onnxfix.graph.symbols import Dim
 from onnxfix.rule import Fix, Safety
 
-from ._common import NUMPY, target_of, type_of
-from ._norm import Norm, same_dims, trailing
+from ._common import NUMPY, rank_of, target_of, type_of
+from ._norm import Mean, Norm, same_dims, trailing
 
 MOST_ONES = 1 << 16
 """Elements of a scale of ones that a fix may add."""
+
+
+Operand = Value | np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
 class _Tail:
     """The scale and bias after a norm, as far as they have the normalised shape, and the last node of it all."""
 
-    scale: Value | None
-    bias: Value | None
+    scale: Operand | None
+    bias: Operand | None
     last: Node
 
 
@@ -48,13 +51,14 @@ def as_operator(norm: Norm, model: Model) -> Fix | None:
     dims = shape[len(shape) - count :]
     tail = _tail(norm, dims, elem, model)
     draft = Draft(tail.last)
-    scale: Value | str | None = tail.scale
-    if scale is None:
+    if tail.scale is None:
         sizes = [dim.value for dim in dims if dim.value is not None]
         if len(sizes) != count or np.prod(sizes, dtype=object) > MOST_ONES:
             return None
-        scale = draft.constant(np.ones(sizes, NUMPY[elem]), "scale")
-    inputs = [norm.x, scale] + ([] if tail.bias is None else [tail.bias])
+        tail = replace(tail, scale=np.ones(sizes, NUMPY[elem]))
+    given = ((tail.scale, "scale"), (tail.bias, "bias"))
+    more = [draft.constant(one, hint) if isinstance(one, np.ndarray) else one for one, hint in given]
+    inputs = [norm.x, *(one for one in more if one is not None)]
     output = tail.last.output()
     assert output is not None
     draft.remove(tail.last)
@@ -71,8 +75,11 @@ def _tail(norm: Norm, dims: tuple[Dim, ...], elem: int, model: Model) -> _Tail:
 
 def _operand(
     node: Node, op_type: str, dims: tuple[Dim, ...], elem: int, model: Model
-) -> tuple[Node, Value] | None:
-    """The ``op_type`` that alone reads ``node``'s result, and its other operand, where that has this shape and type."""
+) -> tuple[Node, Operand] | None:
+    """The ``op_type`` that alone reads ``node``'s result, and its other operand, where that has this shape and type.
+
+    A constant may have leading dimensions of 1 besides, as many as the norm's result has.
+    """
     value = node.output()
     if value is None or value.use_count != 1 or not value.replaceable:
         return None
@@ -80,8 +87,16 @@ def _operand(
     other = use.node.input(1 - use.index) if use.node.op_type == op_type else None
     if other is None or not use.node.is_onnx or use.node.scope is not node.scope:
         return None
-    fits = same_dims(other, dims, model) and type_of(other, model) == elem
-    return (use.node, other) if fits and use.node.output() is not None else None
+    if type_of(other, model) != elem or use.node.output() is None:
+        return None
+    if same_dims(other, dims, model):
+        return use.node, other
+    shape = model.shapes.static_shape(other) if other.is_constant else None
+    if shape is None or len(shape) > rank_of(value, model) or set(shape[: len(shape) - len(dims)]) != {1}:
+        return None
+    sizes = shape[len(shape) - len(dims) :]
+    array = other.constant(MOST_ONES) if [dim.value for dim in dims] == list(sizes) else None
+    return None if array is None else (use.node, array.reshape(sizes))
 
 
 def upcast(norm: Norm, model: Model) -> Fix:
@@ -112,7 +127,14 @@ _NAMES = {
 }
 
 
-def _again(draft: Draft, node: Node, data: str) -> str:
-    """Another reduction like ``node``."""
-    attributes: dict[str, Any] = {a.name: node.attr(a.name) for a in node.proto.attribute}
-    return draft.add(node.op_type, [data, *node.inputs[1:]], **attributes)
+def _again(draft: Draft, mean: Mean, data: str) -> str:
+    """The same mean of ``data``, as one ReduceMean."""
+    node = mean.node
+    if node.op_type == "ReduceMean" and node.attr("keepdims", 1):
+        attributes: dict[str, Any] = {a.name: node.attr(a.name) for a in node.proto.attribute}
+        return draft.add(node.op_type, [data, *node.inputs[1:]], **attributes)
+    if mean.axes is None:
+        return draft.add("ReduceMean", [data])
+    if node.opset < 18:
+        return draft.add("ReduceMean", [data], axes=list(mean.axes))
+    return draft.add("ReduceMean", [data, draft.constant(np.array(mean.axes, np.int64), "axes")])

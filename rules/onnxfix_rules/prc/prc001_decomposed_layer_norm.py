@@ -13,7 +13,14 @@ from ._norm import norm_at
 from ._remedy import as_operator, upcast
 
 
-@rule("PRC001", ops=["Sqrt"], safety=Safety.NUMERIC, severity=Severity.WARNING, examples=NORMS)
+@rule(
+    "PRC001",
+    ops=["Sqrt", "Pow"],
+    safety=Safety.NUMERIC,
+    severity=Severity.WARNING,
+    hazards=[1],
+    examples=NORMS,
+)
 def decomposed_norm_in_half_precision(node: Node, model: Model) -> Iterator[Match]:
     """LayerNorm or RMSNorm is written out in half precision, where its squares and sums overflow.
 
@@ -33,17 +40,20 @@ def decomposed_norm_in_half_precision(node: Node, model: Model) -> Iterator[Matc
     ## Fix
     One LayerNormalization (opset 17) or RMSNormalization (opset 23), where the target has it for half precision: both
     compute in float32 by definition (`stash_type` 1). The axes must be the last ones. A following scale and bias of
-    exactly the normalised shape go into it; others stay where they are, and a scale of ones is added.
+    the normalised shape go into it, constants also with leading dimensions of 1; others stay where they are, and a
+    scale of ones is added.
 
-    Else the same nodes in float32 between two Casts; in double, which TensorRT reads as float32, where the model
-    computes some of them so.
+    Means may be sums that are divided by their number, or lack the dimension that an Unsqueeze puts back; the root may
+    be a power of 0.5 or -0.5, the quotient a product with a reciprocal.
+
+    Else the same nodes in float32 between two Casts; in double, which TensorRT reads as float32, where the result or
+    the epsilon is one that float32 does not have.
 
     NUMERIC: nothing but roundings changes where nothing overflowed. Where something did, finite values replace NaN,
-    infinity or 0, which is the purpose; verification counts that as a difference on inputs that show it, and withdraws
-    the fix. With onnx.reference 1.23.2 that is so for rows of 768 already at values around 100, and LayerNormalization
-    itself is computed in half precision there. ONNX Runtime computes all of these in float32 on the CPU, so that to it
-    nothing overflowed: `--rungs contract,ort-cpu` asks it alone. On rows of two or three elements that are nearly
-    equal, the roundings of half precision themselves are out of tolerance, and the fix is withdrawn as well.
+    infinity or 0, which is the purpose; verification shows the overflow and judges those values by the original in
+    higher precision. ONNX Runtime computes all of these in float32 on the CPU, so that to it nothing overflowed. On
+    rows of two or three elements that are nearly equal, the roundings of half precision themselves are out of
+    tolerance, and the fix is withdrawn.
 
     No fix where another node, a subgraph or a graph output reads the mean, the difference or the variance, and where
     epsilon is 0 (see PRC002). bfloat16 has float32's range: nothing to report.

@@ -11,7 +11,7 @@ from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Model, Node, Value
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 
-from ._common import HALF, NUMPY, producer, scalar, type_of
+from ._common import ANY_RANK, HALF, NUMPY, producer, scalar, type_of
 
 _IO = "g (float16[N,4] x) => (float16[N,4] y)"
 _ZERO = "float16 e = {0}"
@@ -111,7 +111,7 @@ EPSILON = float(np.float16(1e-7))
 """What a fix writes: the nearest float16 to 1e-7, two steps above 0."""
 
 
-@rule("PRC002", ops=["Add"], safety=Safety.UNSAFE, severity=Severity.WARNING, examples=EXAMPLES)
+@rule("PRC002", ops=["Add"], safety=Safety.UNSAFE, severity=Severity.WARNING, hazards=[42], examples=EXAMPLES)
 def epsilon_that_is_zero(node: Node, model: Model) -> Iterator[Match]:
     """An epsilon that keeps a divisor, root or logarithm away from 0 is itself 0 in half precision.
 
@@ -159,7 +159,7 @@ def _vanished(value: Value | None, model: Model) -> float | None:
     if type_of(value, model) != HALF:
         return None
     cast = producer(value, "Cast")
-    number = scalar(value if cast is None else cast.input(0), most=1)
+    number = scalar(value if cast is None else cast.input(0), most=ANY_RANK)
     if number is None or not abs(number) <= _HALF_A_STEP:
         return None
     wide = cast is not None and type_of(cast.input(0), model) in (TensorProto.FLOAT, TensorProto.DOUBLE)
@@ -182,7 +182,7 @@ def _hurt(value: Value | None) -> str | None:
         if node.op_type in ("Sqrt", "Log", "Reciprocal") or (node.op_type == "Div" and use.index == 1):
             return node.op_type
         if node.op_type == "Pow" and use.index == 0:
-            exponent = scalar(node.input(1), most=1)
+            exponent = scalar(node.input(1), most=ANY_RANK)
             if exponent is not None and (exponent < 0 or exponent != int(exponent)):
                 return node.op_type
         if (

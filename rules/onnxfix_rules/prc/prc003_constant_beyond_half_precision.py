@@ -81,6 +81,28 @@ EXAMPLES = [
         f"{_IO} <float i = {{100000}}> {{ h = Cast<to=10>(i)  y = Min(x, h) }}",
     ),
     Example(
+        "infinity in Clip, Max, Min and a comparison",
+        f"{_IO} <float16 i = {{64512}}, float16 j = {{31744}}> {{ a = Clip(x, i, j)  b = Max(a, i)  d = Min(b, j)"
+        "  e = Equal(d, i)  y = Where(e, x, d) }",
+    ),
+    Example(
+        "infinity that a maximum or TopK begins with",
+        "g (float16[N,4] x) => (float16[N,1] y) <float16 i = {64512}, float16[1,1] j = {64512}, int64[1] n = {1},"
+        " int64[4] m = {0, 0, 0, 2}> { p = Pad(x, m, i)  h, q = TopK(p, n)  k = ReduceMax<axes=[1]>(p)"
+        "  y = Max(h, k, j) }",
+    ),
+    Example(
+        "a test for infinity",
+        f"g (float16[N,4] x) => (bool[N,4] y) <{_INF}> {{ a = Max(x, i)  f = Cast<to=1>(a)  y = IsInf(f) }}",
+    ),
+    _example(
+        "a row of it: the whole row is masked",
+        "g (float16[2,4] x) => (float16[2,4] y) <float16[2,4] i = {64512, 64512, 64512, 64512, 0, 0, 0, 0}>"
+        " { a = Add(x, i)  y = Softmax<axis=-1>(a) }",
+        "g (float16[2,4] x) => (float16[2,4] y) <float16[2,4] i = {64511, 64511, 64511, 64511, 0, 0, 0, 0}>"
+        " { a = Add(x, i)  y = Softmax<axis=-1>(a) }",
+    ),
+    Example(
         "a comparison with infinity",
         f"g (float16[N,4] x) => (bool[N,4] y) <{_INF}> {{ y = Equal(x, i) }}",
         runs=False,
@@ -108,6 +130,42 @@ EXAMPLES = [
         f"g (float16[N,4] x, bool[N,4] c, float16 i) => (float16[N,4] y) <{_INF}>"
         " { w = Where(c, x, i)  y = Softmax<axis=-1>(w) }",
         runs=False,
+    ),
+    Example(
+        why="+inf beyond 65504 in a mask",
+        before="""g (float16[N,4] x, float16[N,4] c) => (float16[N,4] y) <float i = {999999995904}> { h =
+            Cast<to=10>(i) m = Mul(c, h) a = Sub(x, m) y = Softmax<axis=-1>(a) }""",
+        detect=True,
+        opset=17,
+    ),
+    Example(
+        why="-1e4, which half precision holds",
+        before="""g (float16[N,4] x, bool[N,4] c) => (float16[N,4] y) <float i = {-10000}> { h = Cast<to=10>(i) w =
+            Where(c, x, h) y = Softmax<axis=-1>(w) }""",
+        opset=17,
+    ),
+    Example(
+        why="-inf in Clip",
+        before="""g (float16[N,4] x) => (float16[N,4] y) <float i = {-100000}, float16 hi = {15360}> { h =
+            Cast<to=10>(i) y = Clip(x, h, hi) }""",
+        opset=17,
+    ),
+    Example(
+        why="-inf that a ReduceMax starts from",
+        before="""g (float16[N,4] x) => (float16[N,1] y) <float16 i = {64512}, float16[1,1] j = {64512}> { c = Max(x,
+            i) y = ReduceMax<axes=[1]>(c) }""",
+        opset=17,
+    ),
+    Example(
+        why="TopK of masked scores",
+        before="""g (float16[N,4] x, bool[N,4] c) => (float16[N,2] y, int64[N,2] z) <float16 i = {64512}, int64[1] k =
+            {2}> { w = Where(c, x, i) y, z = TopK(w, k) }""",
+        opset=17,
+    ),
+    Example(
+        why="what IsInf looks for is no constant: an infinity next to it",
+        before="""g (float16[N,4] x) => (bool[N,4] y) <float16 i = {64512}> { a = Max(x, i) y = IsInf(a) }""",
+        opset=17,
     ),
 ]
 
@@ -144,7 +202,14 @@ _SMALL = 1 << 10
 _LARGEST = 1 << 24
 
 
-@rule("PRC003", ops=(*_MASKS, "Cast"), safety=Safety.UNSAFE, severity=Severity.WARNING, examples=EXAMPLES)
+@rule(
+    "PRC003",
+    ops=(*_MASKS, "Cast"),
+    safety=Safety.UNSAFE,
+    severity=Severity.WARNING,
+    hazards=[11],
+    examples=EXAMPLES,
+)
 def constant_beyond_half_precision(node: Node, model: Model) -> Iterator[Match]:
     """A constant is infinite in half precision: an attention mask, or a number beyond 65504.
 

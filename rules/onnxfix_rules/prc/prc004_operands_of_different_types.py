@@ -103,6 +103,19 @@ EXAMPLES = [
         f'<ir_version: 8, opset_import: ["" : 17, "o" : 1]> {_IO} <float b = {{2}}> {{ y = o.Add(x, b) }}',
         runs=False,
     ),
+    Example(
+        why="Concat and Where",
+        before="""g (float16[2] x, bool[2] c) => (float16[4] y, float16[2] z) <float[2] w = {1,2}> { y =
+            Concat<axis=0>(x, w) z = Where(c, x, w) }""",
+        detect=True,
+        opset=17,
+    ),
+    Example(
+        why="Conv's weights",
+        before="""g (float16[1,1,4,4] x) => (float16[1,1,3,3] y) <float[1,1,2,2] w = {1,2,3,4}> { y = Conv(x, w) }""",
+        detect=True,
+        opset=17,
+    ),
 ]
 
 _TAKEN = ("Clip", "Pad")
@@ -116,7 +129,9 @@ OPERATORS = (
 )
 
 
-@rule("PRC004", ops=OPERATORS, safety=Safety.NUMERIC, severity=Severity.ERROR, examples=EXAMPLES)
+@rule(
+    "PRC004", ops=OPERATORS, safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[41], examples=EXAMPLES
+)
 def operands_of_different_types(node: Node, model: Model) -> Iterator[Match]:
     """Operands that must have one type have different ones, mostly half precision and float32.
 

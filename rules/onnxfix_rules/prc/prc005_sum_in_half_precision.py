@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Model, Node
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 
-from ._common import FLOAT, HALF, type_of
+from ._common import FLOAT, HALF, rank_of, scalar, type_of
 
 
 def _example(why: str, before: str, after: str, opset: int) -> Example:
@@ -39,6 +41,33 @@ EXAMPLES = [
         f"{_IO} {{ y = ReduceLogSumExp<axes=[1]>(x) }}",
         f"{_IO} {{ w = Cast<to=1>(x)  r = ReduceLogSumExp<axes=[1]>(w)  y = Cast<to=10>(r) }}",
         11,
+    ),
+    _example(
+        "a sum that is divided afterwards",
+        f"{_IO} <int64[1] a = {{1}}, float16 n = {{18432}}> {{ s = ReduceSum(x, a)  y = Div(s, n) }}",
+        f"{_IO} <int64[1] a = {{1}}, float m = {{8}}> {{ w = Cast<to=1>(x)  s = ReduceSum(w, a)  d = Div(s, m)"
+        "  y = Cast<to=10>(d) }",
+        17,
+    ),
+    _example(
+        "a sum of squares times a constant below 1, axes as an attribute",
+        f"{_IO} <float16 n = {{12288}}> {{ s = ReduceSumSquare<axes=[1]>(x)  y = Mul(n, s) }}",
+        f"{_IO} <float m = {{0.125}}> {{ w = Cast<to=1>(x)  s = ReduceSumSquare<axes=[1]>(w)  d = Mul(s, m)"
+        "  y = Cast<to=10>(d) }",
+        13,
+    ),
+    _detected(
+        "a sum that others read before it is divided",
+        "g (float16[N,8] x) => (float16[N,1] y, float16[N,1] z) <int64[1] a = {1}, float16 n = {18432}>"
+        " { s = ReduceSum(x, a)  y = Div(s, n)  z = Neg(s) }",
+    ),
+    _detected(
+        "a sum that is scaled up",
+        f"{_IO} <int64[1] a = {{1}}, float16 n = {{18432}}> {{ s = ReduceSum(x, a)  y = Mul(s, n) }}",
+    ),
+    _detected(
+        "a divided sum",
+        f"{_IO} <int64[1] a = {{1}}, float16 n = {{18432}}> {{ s = ReduceSum(x, a)  y = Div(n, s) }}",
     ),
     _detected("a sum is as large in the end", f"{_IO} <int64[1] a = {{1}}> {{ y = ReduceSum(x, a) }}"),
     _detected("a sum of squares", f"{_IO} {{ y = ReduceSumSquare<axes=[1]>(x) }}"),
@@ -74,6 +103,28 @@ EXAMPLES = [
         f'<ir_version: 8, opset_import: ["" : 17, "o" : 1]> {_IO} {{ y = o.ReduceL2(x) }}',
         runs=False,
     ),
+    Example(
+        why="GlobalAveragePool in half",
+        before="g (float16[1,2,64,64] x) => (float16[1,2,1,1] y) { y = GlobalAveragePool(x) }",
+        opset=17,
+    ),
+    Example(
+        why="Pow in half, no norm",
+        before="g (float16[2,8] x) => (float16[2,8] y) <float16 e = {16896}> { y = Pow(x, e) }",
+        opset=17,
+    ),
+    Example(
+        why="ReduceSum times 1/n",
+        before="""g (float16[2,8] x) => (float16[2,1] y) <int64[1] a = {1}, float16 c = {12288}> { s = ReduceSum(x, a)
+            y = Mul(s, c) }""",
+        detect=True,
+        opset=17,
+    ),
+    Example(
+        why="product with a large weight",
+        before="g (float16[2,4096] x, float16[4096,2] w) => (float16[2,2] y) { y = MatMul(x, w) }",
+        opset=17,
+    ),
 ]
 
 _SMALL_RESULT = ("ReduceL2", "ReduceLogSumExp")
@@ -81,7 +132,12 @@ _SUMS = ("ReduceL1", "ReduceLogSum", "ReduceSum", "ReduceSumSquare")
 
 
 @rule(
-    "PRC005", ops=(*_SMALL_RESULT, *_SUMS), safety=Safety.NUMERIC, severity=Severity.INFO, examples=EXAMPLES
+    "PRC005",
+    ops=(*_SMALL_RESULT, *_SUMS),
+    safety=Safety.NUMERIC,
+    severity=Severity.INFO,
+    hazards=[12],
+    examples=EXAMPLES,
 )
 def sum_in_half_precision(node: Node, model: Model) -> Iterator[Match]:
     """A sum, or a root or logarithm of one, is computed in half precision, where it may pass 65504 on its way.
@@ -92,11 +148,13 @@ def sum_in_half_precision(node: Node, model: Model) -> Iterator[Match]:
     precision in float32 on the CPU and shows nothing.
 
     ## Fix
-    For `ReduceL2` and `ReduceLogSumExp`, whose results are smaller than what they sum: in float32 between two Casts.
-    NUMERIC: roundings, and finite values where there was infinity, which verification may call a difference.
+    For `ReduceL2` and `ReduceLogSumExp`, whose results are smaller than what they sum: in float32 between two Casts. So
+    is a sum together with the division, or multiplication by a constant below 1, that alone reads it. NUMERIC:
+    roundings, and finite values where there was infinity, which verification judges by the original in higher
+    precision.
 
-    Sums themselves are only reported: cast back they are as large as before. Scale their input, use ReduceMean, or keep
-    what follows in float32. So is a Softmax that is written out, whose `Exp` passes 65504 from 11.1 on.
+    Other sums are only reported: cast back they are as large as before. Scale their input, or keep what follows in
+    float32.
 
     ## References
     - NVIDIA/TensorRT issues 2922, 3136, 4328
@@ -105,17 +163,51 @@ def sum_in_half_precision(node: Node, model: Model) -> Iterator[Match]:
     if data is None or output is None or type_of(data, model) != HALF:
         return
     if node.op_type in _SUMS:
-        yield Match(f"{node.op_type} in half precision: beyond 65504 it is infinite", node=node)
+        scaled = _scaled(node, model)
+        yield Match(
+            f"{node.op_type} in half precision: beyond 65504 it is infinite",
+            node=node,
+            fix=None if scaled is None else _wide(node, *scaled),
+            severity=Severity.INFO if scaled is None else Severity.WARNING,
+            reads=() if scaled is None else scaled[:1],
+        )
         return
-    attributes: dict[str, Any] = {a.name: node.attr(a.name) for a in node.proto.attribute}
-    draft = Draft(node)
-    wide = draft.add("Cast", [data], hint="wide", to=FLOAT)
-    result = draft.add(node.op_type, [wide, *node.inputs[1:]], **attributes)
-    draft.remove(node)
-    draft.add("Cast", [result], output=output.name, to=HALF)
     yield Match(
         f"{node.op_type} in half precision: what it sums may pass 65504 though its result would not",
         node=node,
         severity=Severity.WARNING,
-        fix=Fix("compute it in float32, between Casts", draft.edits, Safety.NUMERIC),
+        fix=_wide(node, node, None),
     )
+
+
+def _scaled(node: Node, model: Model) -> tuple[Node, np.ndarray[Any, Any]] | None:
+    """The Div or Mul that alone reads a sum, by a constant that makes it smaller, and that constant."""
+    total = node.output()
+    if total is None or total.use_count != 1 or not total.replaceable:
+        return None
+    [use] = total.uses
+    last, other = use.node, use.node.input(1 - use.index)
+    factor = scalar(other, most=rank_of(total, model))
+    if factor is None or other is None or last.scope is not node.scope or last.output() is None:
+        return None
+    smaller = (last.op_type == "Div" and use.index == 0 and abs(factor) > 1) or (
+        last.op_type == "Mul" and 0 < abs(factor) < 1
+    )
+    array = other.constant() if last.is_onnx and smaller and np.isfinite(factor) else None
+    return None if array is None else (last, array)
+
+
+def _wide(node: Node, last: Node, factor: np.ndarray[Any, Any] | None) -> Fix:
+    """``node``, and ``last`` where that is another, which scales by ``factor``, in float32."""
+    data, output = node.input(0), last.output()
+    assert data is not None
+    assert output is not None
+    attributes: dict[str, Any] = {a.name: node.attr(a.name) for a in node.proto.attribute}
+    draft = Draft(last)
+    wide = draft.add("Cast", [data], hint="wide", to=FLOAT)
+    result = draft.add(node.op_type, [wide, *node.inputs[1:]], **attributes)
+    if factor is not None:
+        result = draft.add(last.op_type, [result, draft.constant(factor.astype(np.float32), "scale")])
+    draft.remove(last)
+    draft.add("Cast", [result], output=output.name, to=HALF)
+    return Fix("compute it in float32, between Casts", draft.edits, Safety.NUMERIC)

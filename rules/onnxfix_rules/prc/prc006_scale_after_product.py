@@ -8,7 +8,7 @@ from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Model, Node, Value
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 
-from ._common import HALF, producer, scalar, type_of
+from ._common import HALF, producer, rank_of, scalar, type_of
 
 _IO = "g (float16[2,3,8] q, float16[2,8,3] k) => (float16[2,3,3] y)"
 _EIGHT, _EIGHTH = "float16 c = {18432}", "float16 c = {12288}"
@@ -33,6 +33,16 @@ EXAMPLES = [
         "a scale of rank 1",
         f"{_IO} <float16[1] c = {{12288}}> {{ s = MatMul(q, k)  y = Mul(s, c) }}",
         f"{_IO} <float16[1] c = {{12288}}> {{ p = Mul(q, c)  y = MatMul(p, k) }}",
+    ),
+    _example(
+        "a scale of the product's rank",
+        f"{_IO} <float16[1,1,1] c = {{12288}}> {{ s = MatMul(q, k)  y = Mul(s, c) }}",
+        f"{_IO} <float16[1,1,1] c = {{12288}}> {{ p = Mul(q, c)  y = MatMul(p, k) }}",
+    ),
+    Example(
+        "a scale that raises the rank",
+        "g (float16[2,3,8] q, float16[2,8,3] k) => (float16[1,2,3,3] y) <float16[1,1,1,1] c = {12288}>"
+        " { s = MatMul(q, k)  y = Mul(s, c) }",
     ),
     Example(
         "the product is a graph output",
@@ -85,7 +95,14 @@ EXAMPLES = [
 ]
 
 
-@rule("PRC006", ops=["Mul", "Div"], safety=Safety.NUMERIC, severity=Severity.WARNING, examples=EXAMPLES)
+@rule(
+    "PRC006",
+    ops=["Mul", "Div"],
+    safety=Safety.NUMERIC,
+    severity=Severity.WARNING,
+    hazards=[12],
+    examples=EXAMPLES,
+)
 def scale_after_product(node: Node, model: Model) -> Iterator[Match]:
     """The product of two runtime matrices in half precision is scaled down only after it was computed.
 
@@ -96,8 +113,8 @@ def scale_after_product(node: Node, model: Model) -> Iterator[Match]:
 
     ## Fix
     Scale the left factor first. NUMERIC: exact for powers of two unless numbers become subnormal, a rounding of each
-    element else; where the product overflowed, finite values replace infinity, which verification may call a
-    difference. No fix where something else reads the product.
+    element else; where the product overflowed, finite values replace infinity, which verification judges by the
+    original in higher precision. No fix where something else reads the product.
 
     Products with a constant matrix are left alone: their scale belongs into the weight.
 
@@ -107,7 +124,7 @@ def scale_after_product(node: Node, model: Model) -> Iterator[Match]:
     for index in (0,) if node.op_type == "Div" else (0, 1):
         product, scale = node.input(index), node.input(1 - index)
         matmul = producer(product, "MatMul")
-        factor = scalar(scale, most=1)
+        factor = scalar(scale, most=rank_of(product, model))
         if matmul is None or product is None or scale is None or factor is None or not _shrinks(node, factor):
             continue
         left, right = matmul.input(0), matmul.input(1)

@@ -167,7 +167,7 @@ def is_middle(linear: Linear) -> bool:
     return linear.quantises and linear.point is not None and _MIDDLE.get(linear.elem) == linear.point
 
 
-@rule("QDQ001", ops=QUANTIZE, safety=Safety.EXACT, severity=Severity.ERROR, examples=EXAMPLES)
+@rule("QDQ001", ops=QUANTIZE, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[6], examples=EXAMPLES)
 def unsigned_around_the_middle(node: Node, model: Model) -> Iterator[Match]:
     """A QuantizeLinear to uint8 with zero point 128 (or uint4 with 8), which TensorRT refuses.
 

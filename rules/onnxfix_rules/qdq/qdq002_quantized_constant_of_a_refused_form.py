@@ -191,7 +191,7 @@ EXAMPLES = [
 ]
 
 
-@rule("QDQ002", ops=DEQUANTIZE, safety=Safety.EXACT, severity=Severity.ERROR, examples=EXAMPLES)
+@rule("QDQ002", ops=DEQUANTIZE, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[6], examples=EXAMPLES)
 def quantized_constant_of_a_refused_form(node: Node, model: Model) -> Iterator[Match]:
     """A DequantizeLinear reads a constant that is unsigned, of 16 bits, without dimensions, or not around 0.
 

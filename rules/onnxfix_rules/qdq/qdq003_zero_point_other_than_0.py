@@ -136,7 +136,12 @@ EXAMPLES = [
 
 
 @rule(
-    "QDQ003", ops=(*QUANTIZE, *DEQUANTIZE), safety=Safety.NUMERIC, severity=Severity.ERROR, examples=EXAMPLES
+    "QDQ003",
+    ops=(*QUANTIZE, *DEQUANTIZE),
+    safety=Safety.NUMERIC,
+    severity=Severity.ERROR,
+    hazards=[6],
+    examples=EXAMPLES,
 )
 def zero_point_other_than_0(node: Node, model: Model) -> Iterator[Match]:
     """A QuantizeLinear or DequantizeLinear of 8 bits whose zero point is not 0.

@@ -117,10 +117,23 @@ EXAMPLES = [
         why="other zero points are refused, not misread",
         before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, uint8 z = {{37}}> {{ {_PAIR} }}",
     ),
+    Example(
+        why="output_dtype INT8 without a zero point",
+        before="""g (float[N,4] x) => (float[N,4] y) <float s = {0.1}> { q = QuantizeLinear<output_dtype = 3>(x, s) y
+            = DequantizeLinear(q, s) }""",
+        opset=21,
+    ),
+    Example(
+        why="output_dtype UINT8 without a zero point",
+        before="""g (float[N,4] x) => (float[N,4] y) <float s = {0.1}> { q = QuantizeLinear<output_dtype = 2>(x, s) y
+            = DequantizeLinear(q, s) }""",
+        detect=True,
+        opset=21,
+    ),
 ]
 
 
-@rule("QDQ004", ops=QUANTIZE, safety=Safety.NUMERIC, severity=Severity.ERROR, examples=EXAMPLES)
+@rule("QDQ004", ops=QUANTIZE, safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[7], examples=EXAMPLES)
 def uint8_read_as_int8(node: Node, model: Model) -> Iterator[Match]:
     """A QuantizeLinear to uint8 around 0, which is also what it does without a zero point; TensorRT reads int8.
 

@@ -111,7 +111,7 @@ EXAMPLES = [
 ]
 
 
-@rule("QDQ005", ops=DEQUANTIZE, safety=Safety.EXACT, severity=Severity.ERROR, examples=EXAMPLES)
+@rule("QDQ005", ops=DEQUANTIZE, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[27], examples=EXAMPLES)
 def dequantized_int32(node: Node, model: Model) -> Iterator[Match]:
     """A DequantizeLinear of int32, as quantisers write it for biases.
 

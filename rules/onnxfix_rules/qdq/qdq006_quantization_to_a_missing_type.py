@@ -82,10 +82,16 @@ EXAMPLES = [
         opset=21,
         ir_version=10,
     ),
+    Example(
+        why="zero point of 16 bits at a DequantizeLinear",
+        before="""g (int16[N,4] x) => (float[N,4] y) <float s = {0.1}, int16 z = {3}> { y = DequantizeLinear(x, s, z)
+            }""",
+        opset=21,
+    ),
 ]
 
 
-@rule("QDQ006", ops=QUANTIZE, safety=Safety.NUMERIC, severity=Severity.ERROR, examples=EXAMPLES)
+@rule("QDQ006", ops=QUANTIZE, safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[27], examples=EXAMPLES)
 def quantization_to_a_missing_type(node: Node, model: Model) -> Iterator[Match]:
     """A QuantizeLinear to a type that TensorRT has not: int16, uint16, uint4, int2 or uint2.
 

@@ -105,6 +105,7 @@ EXAMPLES = [
     ops=("MatMulInteger", "ConvInteger"),
     safety=Safety.EXACT,
     severity=Severity.ERROR,
+    hazards=[27],
     examples=EXAMPLES,
 )
 def product_of_integers(node: Node, model: Model) -> Iterator[Match]:

@@ -65,6 +65,7 @@ EXAMPLES = [
     ops=("DynamicQuantizeLinear",),
     safety=Safety.NUMERIC,
     severity=Severity.ERROR,
+    hazards=[27],
     examples=EXAMPLES,
 )
 def dynamic_quantization(node: Node, model: Model) -> Iterator[Match]:

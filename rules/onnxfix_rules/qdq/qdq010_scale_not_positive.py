@@ -99,7 +99,14 @@ EXAMPLES = [
 ]
 
 
-@rule("QDQ010", ops=(*QUANTIZE, *DEQUANTIZE), safety=Safety.EXACT, severity=Severity.ERROR, examples=EXAMPLES)
+@rule(
+    "QDQ010",
+    ops=(*QUANTIZE, *DEQUANTIZE),
+    safety=Safety.EXACT,
+    severity=Severity.ERROR,
+    hazards=[6],
+    examples=EXAMPLES,
+)
 def scale_not_positive(node: Node, model: Model) -> Iterator[Match]:
     """A QuantizeLinear or DequantizeLinear with a scale that is zero, negative or NaN.
 

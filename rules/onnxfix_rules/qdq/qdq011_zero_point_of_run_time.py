@@ -102,7 +102,12 @@ EXAMPLES = [
 
 
 @rule(
-    "QDQ011", ops=(*QUANTIZE, *DEQUANTIZE), safety=Safety.NUMERIC, severity=Severity.ERROR, examples=EXAMPLES
+    "QDQ011",
+    ops=(*QUANTIZE, *DEQUANTIZE),
+    safety=Safety.NUMERIC,
+    severity=Severity.ERROR,
+    hazards=[27],
+    examples=EXAMPLES,
 )
 def zero_point_of_run_time(node: Node, model: Model) -> Iterator[Match]:
     """A QuantizeLinear or DequantizeLinear whose zero point is a graph input, or is computed from one.

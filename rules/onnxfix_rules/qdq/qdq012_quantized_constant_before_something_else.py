@@ -146,6 +146,7 @@ class Chain:
     ops=("DequantizeLinear", "com.microsoft::DequantizeLinear", "Cast"),
     safety=Safety.EXACT,
     severity=Severity.ERROR,
+    hazards=[20],
     examples=EXAMPLES,
 )
 def quantized_constant_before_something_else(node: Node, model: Model) -> Iterator[Match]:

@@ -93,10 +93,22 @@ EXAMPLES = [
         before="g (float[N] x) => (float[N] y) { q = Cast<to = 10>(x)  y = Cast<to = 1>(q) }",
         opset=19,
     ),
+    Example(
+        why="Cast to float8e5m2",
+        before="g (float[2] x) => (float8e5m2[2] y) { y = Cast<to=19>(x) }",
+        opset=19,
+    ),
 ]
 
 
-@rule("QDQ013", ops=("Cast", "CastLike"), safety=Safety.EXACT, severity=Severity.ERROR, examples=EXAMPLES)
+@rule(
+    "QDQ013",
+    ops=("Cast", "CastLike"),
+    safety=Safety.EXACT,
+    severity=Severity.ERROR,
+    hazards=[2],
+    examples=EXAMPLES,
+)
 def cast_to_or_from_float8(node: Node, model: Model) -> Iterator[Match]:
     """A Cast to or from float8e4m3fn, where TensorRT wants QuantizeLinear and DequantizeLinear.
 

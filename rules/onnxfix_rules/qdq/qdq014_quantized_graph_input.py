@@ -90,7 +90,9 @@ EXAMPLES = [
 ]
 
 
-@rule("QDQ014", ops=DEQUANTIZE, safety=Safety.EXACT, severity=Severity.ERROR, examples=EXAMPLES)
+@rule(
+    "QDQ014", ops=DEQUANTIZE, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[19, 6], examples=EXAMPLES
+)
 def quantized_graph_input(node: Node, model: Model) -> Iterator[Match]:
     """A DequantizeLinear of uint8 that is not quantised in the graph: a graph input, or what moves one.
 

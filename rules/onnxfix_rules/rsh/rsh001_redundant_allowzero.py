@@ -125,7 +125,7 @@ EXAMPLES = [
 ]
 
 
-@rule("RSH001", ops=["Reshape"], safety=Safety.EXACT, severity=Severity.INFO, examples=EXAMPLES)
+@rule("RSH001", ops=["Reshape"], safety=Safety.EXACT, severity=Severity.INFO, hazards=[5], examples=EXAMPLES)
 def redundant_allowzero(node: Node, model: Model) -> Iterator[Match]:
     """A Reshape says ``allowzero=1``, and its shape never holds a 0.
 

@@ -63,7 +63,9 @@ EXAMPLES = [
 ]
 
 
-@rule("RSH002", ops=["Reshape"], safety=Safety.UNSAFE, severity=Severity.ERROR, examples=EXAMPLES)
+@rule(
+    "RSH002", ops=["Reshape"], safety=Safety.UNSAFE, severity=Severity.ERROR, hazards=[5], examples=EXAMPLES
+)
 def zero_and_minus_one_with_allowzero(node: Node, model: Model) -> Iterator[Match]:
     """A Reshape with ``allowzero=1`` asks for a 0 and a -1 in one shape.
 

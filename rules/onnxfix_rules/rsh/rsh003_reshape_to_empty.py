@@ -64,7 +64,9 @@ EXAMPLES = [
 ]
 
 
-@rule("RSH003", ops=["Reshape"], safety=Safety.UNSAFE, severity=Severity.ERROR, examples=EXAMPLES)
+@rule(
+    "RSH003", ops=["Reshape"], safety=Safety.UNSAFE, severity=Severity.ERROR, hazards=[5], examples=EXAMPLES
+)
 def nonempty_reshape_to_empty(node: Node, model: Model) -> Iterator[Match]:
     """A Reshape with ``allowzero=1`` asks for a dimension of length 0, and its data is not empty.
 

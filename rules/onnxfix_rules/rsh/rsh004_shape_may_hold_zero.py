@@ -127,7 +127,7 @@ TRIALS = 1024
 """Sizes that are tried to find one at which an element is 0."""
 
 
-@rule("RSH004", ops=["Reshape"], safety=Safety.UNSAFE, examples=EXAMPLES)
+@rule("RSH004", ops=["Reshape"], safety=Safety.UNSAFE, hazards=[5], examples=EXAMPLES)
 def computed_shape_may_hold_zero(node: Node, model: Model) -> Iterator[Match]:
     """The shape of a Reshape is computed, and may come to hold a 0 where a 0 means "copy".
 

@@ -42,7 +42,7 @@ EXAMPLES = [
 ]  # fmt: skip
 
 
-@rule("RSH005", ops=["Reshape"], safety=Safety.EXACT, severity=Severity.ERROR, examples=EXAMPLES)
+@rule("RSH005", ops=["Reshape"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[5], examples=EXAMPLES)
 def reshape_without_allowzero(node: Node, model: Model) -> Iterator[Match]:
     """A Reshape of opset 14 or later does not write ``allowzero``, and the target has no default for it.
 

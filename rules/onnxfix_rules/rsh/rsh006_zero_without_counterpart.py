@@ -55,7 +55,7 @@ EXAMPLES = [
 ]
 
 
-@rule("RSH006", ops=["Reshape"], severity=Severity.ERROR, examples=EXAMPLES)
+@rule("RSH006", ops=["Reshape"], severity=Severity.ERROR, hazards=[5], examples=EXAMPLES)
 def zero_without_counterpart(node: Node, model: Model) -> Iterator[Match]:
     """The shape of a Reshape holds a 0, "copy", at a position that the data does not have.
 

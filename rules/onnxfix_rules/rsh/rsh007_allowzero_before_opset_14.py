@@ -42,7 +42,7 @@ EXAMPLES = [
 ]  # fmt: skip
 
 
-@rule("RSH007", ops=["Reshape"], safety=Safety.EXACT, examples=EXAMPLES)
+@rule("RSH007", ops=["Reshape"], safety=Safety.EXACT, hazards=[5], examples=EXAMPLES)
 def allowzero_before_opset_14(node: Node, model: Model) -> Iterator[Match]:
     """A Reshape of an opset before 14 carries ``allowzero``, which came with opset 14.
 

@@ -145,7 +145,7 @@ class _Case:
     """Product of the literals."""
 
 
-@rule("RSH008", ops=["Reshape"], safety=Safety.UNSAFE, examples=EXAMPLES)
+@rule("RSH008", ops=["Reshape"], safety=Safety.UNSAFE, hazards=[10], examples=EXAMPLES)
 def hard_coded_size(node: Node, model: Model) -> Iterator[Match]:
     """A Reshape has the traced batch (or another traced size) baked in while its data is dynamic.
 

@@ -114,7 +114,7 @@ EXAMPLES = [
 ]
 
 
-@rule("RSH009", ops=["Squeeze"], safety=Safety.EXACT, examples=EXAMPLES)
+@rule("RSH009", ops=["Squeeze"], safety=Safety.EXACT, hazards=[17], examples=EXAMPLES)
 def squeeze_without_axes(node: Node, model: Model) -> Iterator[Match]:
     """A Squeeze does not say which axes it removes: those that happen to be 1.
 

@@ -1,0 +1,28 @@
+"""Whether the slope of a PRelu fits its data."""
+
+from __future__ import annotations
+
+from onnxfix.graph.overlay import Model, Node
+from onnxfix.graph.symbols import as_dim, equal
+from onnxfix_rules.brc._common import Shape
+
+
+def shapes_of(node: Node, model: Model) -> tuple[Shape, Shape] | None:
+    """Shapes of data and slope, where both are known and the slope broadcasts to the data (opset 7 and later)."""
+    data, slope = node.input(0), node.input(1)
+    if not node.is_onnx or node.op_type != "PRelu" or node.opset < 7 or data is None or slope is None:
+        return None
+    shape, other = model.shapes.shape(data), model.shapes.shape(slope)
+    return None if shape is None or other is None else (shape, other)
+
+
+def cannot_fit(node: Node, model: Model) -> bool:
+    """Whether the slope certainly does not broadcast to the data, which itself is never repeated."""
+    found = shapes_of(node, model)
+    if found is None:
+        return False
+    data, slope = found
+    if len(slope) > len(data):
+        return True
+    pairs = zip(data[len(data) - len(slope) :], slope, strict=True)
+    return any(equal(size, wanted).no and equal(as_dim(1), wanted).no for size, wanted in pairs)

@@ -1,0 +1,100 @@
+"""BRC008: an Expand to a negative size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from onnxfix.edits import Draft
+from onnxfix.graph.overlay import Model, Node
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+
+EXAMPLES = [
+    Example(
+        why="-1 for a size that stays, as in torch",
+        before="g (float[2,1] x) => (float[2,3] y) <int64[2] s = {-1, 3}> { y = Expand(x, s) }",
+        after="g (float[2,1] x) => (float[2,3] y) <int64[2] s = {1, 3}> { y = Expand(x, s) }",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Example(
+        why="and without leave",
+        before="g (float[2,1] x) => (float[2,3] y) <int64[2] s = {-1, 3}> { y = Expand(x, s) }",
+        detect=True,
+        runs=False,
+    ),
+    Example(
+        why="computed",
+        before="""g (float[N,1] x) => (float[N,3] y) <int64[1] m = {-1}, int64[1] c = {3}> {
+            s = Concat<axis = 0>(m, c)  y = Expand(x, s) }""",
+        after="g (float[N,1] x) => (float[N,3] y) <int64[2] s = {1, 3}> { y = Expand(x, s) }",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Example(
+        why="another negative size",
+        before="g (float[N,1] x) => (float[N,3] y) <int64[2] s = {-2, 3}> { y = Expand(x, s) }",
+        detect=True,
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Example(
+        why="beside a size that is not known",
+        before="""g (float[N,1] x, int64[1] k) => (float[N,K] y) <int64[1] m = {-1}> {
+            s = Concat<axis = 0>(m, k)  y = Expand(x, s) }""",
+        detect=True,
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Example(
+        why="1 means: as it is",
+        before="g (float[N,1] x) => (float[N,3] y) <int64[2] s = {1, 3}> { y = Expand(x, s) }",
+    ),
+    Example(
+        why="0",
+        before="g (float[1,1] x) => (float[0,3] y) <int64[2] s = {0, 3}> { y = Expand(x, s) }",
+    ),
+    Example(
+        why="a size of the caller's",
+        before="g (float[N,1] x, int64[2] s) => (float[A,B] y) { y = Expand(x, s) }",
+    ),
+    Example(
+        why="a Reshape's -1 is another matter",
+        before="g (float[N,3] x) => (float[A,3] y) <int64[2] s = {-1, 3}> { y = Reshape(x, s) }",
+    ),
+]
+
+
+@rule(
+    "BRC008", ops=["Expand"], safety=Safety.UNSAFE, severity=Severity.ERROR, hazards=[21], examples=EXAMPLES
+)
+def expand_to_minus_one(node: Node, model: Model) -> Iterator[Match]:
+    """An Expand to a shape with a negative size.
+
+    ## Why it matters
+    In torch's `expand` -1 leaves a size as it is; in ONNX that is 1, and -1 means nothing. ONNX Runtime refuses it, and
+    so does TensorRT: the parser says `Invalid Node`, or the builder `ISliceLayer size elements must be non-negative`
+    where the data's size is dynamic, measured with TensorRT-RTX 1.7.1.
+
+    ## Fix
+    1 for -1 where the whole shape is known. UNSAFE: it is what was meant in all likelihood, but the model as it stands
+    means nothing. None for other negative sizes.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__Expand.html
+    """
+    wanted = node.input(1)
+    found = None if wanted is None else model.shapes.value(wanted)
+    if wanted is None or found is None or len(found.shape) != 1:
+        return
+    negative = [size.value for size in found.data if size.value is not None and size.value < 0]
+    if not negative:
+        return
+    fix = None
+    if found.static is not None and set(negative) == {-1}:
+        draft = Draft(node)
+        sizes = np.array([1 if size == -1 else size for size in found.static], np.int64)
+        draft.set_input(node, 1, draft.constant(sizes, "shape"))
+        fix = Fix("write 1 for -1", draft.edits, Safety.UNSAFE)
+    yield Match(f"Expand to a size of {negative[0]}", node=node, fix=fix, reads=(wanted,))

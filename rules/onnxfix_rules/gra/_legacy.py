@@ -1,0 +1,172 @@
+"""Nodes of operator sets before 7, said anew for operator set 7: the same values, bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from onnx import TensorProto, defs
+
+from onnxfix.edits import Draft
+from onnxfix.graph.overlay import Node
+
+NEW = 7
+"""The first operator set of numpy's broadcasting."""
+
+_BINARY = ("Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "Pow", "Sub", "Xor")
+
+
+def blocked(node: Node) -> str:
+    """Why the node cannot be said in operator set 7; empty where it can."""
+    return _converted(node, Draft(node))
+
+
+def convert(node: Node, draft: Draft) -> None:
+    """Say a node, which is not ``blocked``, in operator set 7."""
+    _converted(node, draft)
+
+
+def _converted(node: Node, draft: Draft) -> str:
+    if node.domain:
+        return ""
+    old, new = _since(node, node.opset), _since(node, NEW)
+    if old is None or new is None:
+        return f"{node.op_type} is not known"
+    if old == new:
+        return ""
+    handler = _HANDLERS.get(node.op_type)
+    if handler is None:
+        if node.op_type not in _RENAMED_ONLY:
+            return f"{node.op_type}-{old} has another form in operator set {NEW}"
+        handler = _plain
+    found = handler(node, draft)
+    if not found and node.attr("consumed_inputs") is not None:
+        draft.set_attr(node, "consumed_inputs", None)
+    return found
+
+
+def _since(node: Node, version: int) -> int | None:
+    try:
+        return int(defs.get_schema(node.op_type, version, "").since_version)
+    except defs.SchemaError:
+        return None
+
+
+_RENAMED_ONLY = {
+    *(
+        "Abs",
+        "Ceil",
+        "Clip",
+        "Elu",
+        "Exp",
+        "Floor",
+        "HardSigmoid",
+        "InstanceNormalization",
+        "LeakyRelu",
+        "Log",
+    ),
+    *("Max", "Mean", "Min", "Neg", "Reciprocal", "Relu", "Selu", "Sigmoid", "Sqrt", "Sum", "Tanh"),
+    "AveragePool",
+}
+"""Whose newer version has more types, or one more attribute whose default is the old behaviour."""
+
+
+def _plain(node: Node, draft: Draft) -> str:
+    return ""
+
+
+def _drop(node: Node, draft: Draft, *names: str) -> None:
+    for name in names:
+        if node.attr(name) is not None:
+            draft.set_attr(node, name, None)
+
+
+def _binary(node: Node, draft: Draft) -> str:
+    """The second operand lies in the first from ``axis`` on, or at its end."""
+    axis = node.attr("axis")
+    if axis is not None and node.attr("broadcast", 0):
+        first, second = (
+            node.model.shapes.rank(value) if value is not None else None for value in node.inputs[:2]
+        )
+        if first is None or second is None:
+            return f"the ranks of {node.op_type}'s operands are unknown, which axis = {axis} aligns"
+        behind = first - (axis + first if axis < 0 else axis) - second
+        if behind < 0 and second > 0:
+            return f"axis = {axis} does not fit the operands of {node.op_type}"
+        if behind > 0 and second > 0:
+            axes = list(range(second, second + behind))
+            draft.set_input(node, 1, draft.add("Unsqueeze", [node.inputs[1]], axes=axes))
+    _drop(node, draft, "axis", "broadcast")
+    return ""
+
+
+def _gemm(node: Node, draft: Draft) -> str:
+    _drop(node, draft, "broadcast")
+    return ""
+
+
+def _prelu(node: Node, draft: Draft) -> str:
+    """A slope of rank 1 belongs to the channels."""
+    data, slope = node.inputs[:2]
+    if data is None or slope is None:
+        return "PRelu lacks an operand"
+    shape, rank = node.model.shapes.shape(slope), node.model.shapes.rank(data)
+    if shape is None or rank is None or len(shape) != 1:
+        return "the shapes of PRelu's operands are unknown"
+    if shape[0].value != 1 and rank > 2:
+        draft.set_input(node, 1, draft.add("Unsqueeze", [slope], axes=list(range(1, rank - 1))))
+    return "" if rank > 1 or shape[0].value == 1 else "PRelu has no channels"
+
+
+def _batch_norm(node: Node, draft: Draft) -> str:
+    if not node.attr("is_test", 0):
+        return "BatchNormalization is in training mode (is_test = 0)"
+    _drop(node, draft, "is_test")
+    return ""
+
+
+def _dropout(node: Node, draft: Draft) -> str:
+    if not node.attr("is_test", 0):
+        return "Dropout is in training mode (is_test = 0)"
+    if len(node.outputs) > 1:
+        return "Dropout gives its mask"
+    _drop(node, draft, "is_test")
+    return ""
+
+
+def _upsample(node: Node, draft: Draft) -> str:
+    height, width = node.attr("height_scale"), node.attr("width_scale")
+    modes = {"nearest": "nearest", "bilinear": "linear"}
+    mode = modes.get(node.attr("mode", "nearest"))
+    if height is None or width is None or mode is None:
+        return "Upsample lacks its scales"
+    _drop(node, draft, "height_scale", "width_scale")
+    draft.set_attr(node, "scales", [1.0, 1.0, float(height), float(width)])
+    if mode != node.attr("mode", "nearest"):
+        draft.set_attr(node, "mode", mode)
+    return ""
+
+
+def _cast(node: Node, draft: Draft) -> str:
+    name = node.attr("to")
+    if not isinstance(name, str) or name not in set(TensorProto.DataType.keys()):
+        return "Cast names no type"
+    draft.set_attr(node, "to", int(TensorProto.DataType.Value(name)))
+    return ""
+
+
+def _concat(node: Node, draft: Draft) -> str:
+    if node.attr("axis") is None:
+        draft.set_attr(node, "axis", 1)
+    return ""
+
+
+_HANDLERS: dict[str, Callable[[Node, Draft], str]] = {
+    **dict.fromkeys(_BINARY, _binary),
+    "BatchNormalization": _batch_norm,
+    "Cast": _cast,
+    "Concat": _concat,
+    "Dropout": _dropout,
+    "Gemm": _gemm,
+    "PRelu": _prelu,
+    "Upsample": _upsample,
+}

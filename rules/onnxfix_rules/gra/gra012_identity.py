@@ -1,0 +1,134 @@
+"""GRA012: Identity nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnxfix.edits import Draft
+from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+
+_PAIR = "g (float[N,2] x) => (float[N,2] y)"
+_BRANCHES = (
+    """<then_branch = p () => (float[2] u) {{ {} }}, else_branch = q () => (float[2] v) {{ v = Exp(x) }}>"""
+)
+
+EXAMPLES = [
+    Example(
+        why="between two nodes",
+        before=f"{_PAIR} {{ a = Exp(x)  i = Identity(a)  y = Neg(i) }}",
+        after=f"{_PAIR} {{ a = Exp(x)  y = Neg(a) }}",
+    ),
+    Example(
+        why="a chain behind an input, with several readers",
+        before=f"{_PAIR} {{ i = Identity(x)  j = Identity(i)  k = Identity(j)  a = Neg(k)  y = Add(a, j) }}",
+        after=f"{_PAIR} {{ a = Neg(x)  y = Add(a, x) }}",
+    ),
+    Example(
+        why="before a graph output, which keeps its name",
+        before=f"{_PAIR} {{ a = Exp(x)  b = Neg(a)  y = Identity(a)  c = Abs(b) }}",
+        after=f"{_PAIR} {{ y = Exp(x)  b = Neg(y)  c = Abs(b) }}",
+    ),
+    Example(
+        why="before and inside a branch, which reads what is outside then",
+        before=f"""g (float[2] x, bool c) => (float[2] y) {{ a = Abs(x)  i = Identity(a)
+            y = If(c){_BRANCHES.format("j = Identity(i)  k = Neg(j)  u = Identity(k)")} }}""",
+        after=f"""g (float[2] x, bool c) => (float[2] y) {{ a = Abs(x)
+            y = If(c){_BRANCHES.format("u = Neg(a)")} }}""",
+    ),
+    Example(
+        why="of a sequence",
+        before="""g (float[2] x) => (float[2] y) <int64 k = {0}> {
+            s = SequenceConstruct(x, x)  t = Identity(s)  y = SequenceAt(t, k) }""",
+        after="""g (float[2] x) => (float[2] y) <int64 k = {0}> {
+            s = SequenceConstruct(x, x)  y = SequenceAt(s, k) }""",
+    ),
+    Example(
+        why="in a local function",
+        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) { y = my.F(x) }
+            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { c = Exp(a)  d = Identity(c)  b = Neg(d) }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) { y = my.F(x) }
+            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { c = Exp(a)  b = Neg(c) }""",
+    ),
+    Example(
+        why="an input, a weight or another output that is handed out",
+        before="""g (float[2] x) => (float[2] y, float[2] z, float[2] a, float[2] b) <float[2] w = {1, 2}> {
+            y = Identity(x)  z = Identity(w)  a = Exp(x)  b = Identity(a) }""",
+    ),
+    Example(
+        why="a branch or a body that hands out what is outside, or its own input",
+        before=f"""g (float[2] x, bool c, int64 n) => (float[2] y) {{ a = Abs(x)
+            b = If(c){_BRANCHES.format("u = Identity(a)")}
+            y = Loop(n, , b)<body = l (int64 i, bool on, float[2] h) => (bool more, float[2] w) {{
+                more = Identity(on)  w = Identity(h) }}> }}""",
+    ),
+    Example(
+        why="a weight: GRA010 knows where that keeps every bit",
+        before=f"{_PAIR} <float[2,2] w = {{1, 2, 3, 4}}> {{ i = Identity(w)  y = MatMul(x, i) }}",
+    ),
+    Example(
+        why="a function's input, which may be a weight where it is called",
+        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = my.F(x, w) }
+            <domain: "my", opset_import: ["" : 18]> F (a, w) => (b) { c = Identity(w)  b = Mul(a, c) }""",
+    ),
+    Example(
+        why="OPS017 puts one between an input and a loop that reads it as its condition",
+        before="""g (float[2] x, bool c, int64 n) => (float[2] y) { k = Identity(c)  y = Loop(n, k, x)
+            <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) { more = Not(on)  w = Neg(v) }> }""",
+    ),
+    Example(
+        why="a branch gives the name to another value",
+        before=f"""g (float[2] x, bool c) => (float[2] y) {{ a = Abs(x)  i = Identity(a)
+            y = If(c){_BRANCHES.format("a = Neg(i)  u = Exp(a)")} }}""",
+        runs=False,  # ONNX Runtime takes no such names
+    ),
+]
+
+
+@rule("GRA012", ops=["Identity"], safety=Safety.EXACT, severity=Severity.INFO, examples=EXAMPLES)
+def identity(node: Node, model: Model) -> Iterator[Match]:
+    """An Identity that no name depends on.
+
+    ## Why it matters
+    It does nothing but stand between nodes that belong together: rules, and TensorRT's importer where it asks for a
+    constant or a pair of nodes, look at what comes next. TensorRT removes such layers itself while it builds.
+
+    ## Fix
+    The readers read what the Identity reads. Before a graph output the node that computes the value takes the output's
+    name. Exact. An Identity stays where it hands out an input, a weight, or what is an output already, where it reads a
+    weight (GRA010) or a function's input, which may be one, and between an input and the Loop whose condition it is
+    (OPS017).
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__Identity.html
+    """
+    source, output = node.input(0), node.output()
+    if source is None or output is None or source.is_constant:
+        return
+    if source.is_input and source.scope.kind == "function":
+        return
+    if not (_readers_may_move(source, output) if output.replaceable else _name_may_move(source, output)):
+        return
+    draft = Draft(node)
+    draft.bypass(node, source)
+    yield Match("this Identity does nothing", node=node, fix=Fix("remove it", draft.edits))
+
+
+def _readers_may_move(source: Value, output: Value) -> bool:
+    return all(
+        use.node.scope.lookup(source.name) is source
+        and not (source.producer is None and use.node.op_type == "Loop" and use.index == 1)
+        for use in output.uses
+    )
+
+
+def _name_may_move(source: Value, output: Value) -> bool:
+    """Whether the node that computes ``source`` may give it the name of ``output``."""
+    return (
+        source.producer is not None
+        and source.scope is output.scope
+        and source.replaceable
+        and not output.pinned
+        and all(use.node.scope.lookup(output.name) is output for use in source.uses)
+    )

@@ -1,0 +1,221 @@
+"""GRA020: broadcasting operators of an operator set before 7."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from onnxfix.edits import Draft, Edit, SetImport
+from onnxfix.graph.overlay import Model, Node
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix_rules.gra import _legacy
+
+_REFUSED = {
+    *(
+        "Add",
+        "And",
+        "Div",
+        "Equal",
+        "Gemm",
+        "Greater",
+        "Less",
+        "Max",
+        "Mean",
+        "Min",
+        "Mul",
+        "Or",
+        "PRelu",
+        "Pow",
+    ),
+    *("Sub", "Sum", "Upsample", "Xor"),
+}
+
+NEWER = '<ir_version: 3, opset_import: ["" : 7]> '
+EXAMPLES = [
+    Example(
+        why="an operand that lies in the other one from an axis on",
+        before="g (float[2,3,3] x, float[3] b) => (float[2,3,3] y) { y = Add<broadcast = 1, axis = 1>(x, b) }",
+        after=NEWER
+        + "g (float[2,3,3] x, float[3] b) => (float[2,3,3] y) { u = Unsqueeze<axes = [1]>(b)  y = Add(x, u) }",
+        safety=Safety.UNSAFE,
+        opset=6,
+        ir_version=3,
+    ),
+    Example(
+        why="an operand at the end of the other one's shape, as numpy aligns it",
+        before="""g (float[N,3] x, float[3] b) => (float[N,3] y) {
+            a = Mul<broadcast = 1>(x, b)  c = Relu(a)  y = Sub<broadcast = 1, axis = 1>(c, b) }""",
+        after=NEWER
+        + "g (float[N,3] x, float[3] b) => (float[N,3] y) { a = Mul(x, b)  c = Relu(a)  y = Sub(c, b) }",
+        safety=Safety.UNSAFE,
+        opset=6,
+        ir_version=3,
+    ),
+    Example(
+        why="no attribute to say anew; the version alone is refused",
+        before="g (float[N] x) => (float[N] y) { y = Sum(x, x) }",
+        after=NEWER + "g (float[N] x) => (float[N] y) { y = Sum(x, x) }",
+        safety=Safety.UNSAFE,
+        opset=6,
+        ir_version=3,
+    ),
+    Example(
+        why="a slope for each channel",
+        before="g (float[1,3,3,3] x, float[3] s) => (float[1,3,3,3] y) { y = PRelu(x, s) }",
+        after=NEWER
+        + "g (float[1,3,3,3] x, float[3] s) => (float[1,3,3,3] y) { u = Unsqueeze<axes = [1,2]>(s)  y = PRelu(x, u) }",
+        safety=Safety.UNSAFE,
+        opset=6,
+        ir_version=3,
+    ),
+    Example(
+        why="Gemm, and BatchNormalization in test mode",
+        before="""g (float[2,3] x, float[3,3] w, float[3] b, float[3] s, float[3] v) => (float[2,3] y) {
+            a = Gemm<broadcast = 1>(x, w, b)  y = BatchNormalization<is_test = 1>(a, s, s, s, v) }""",
+        after=NEWER
+        + """g (float[2,3] x, float[3,3] w, float[3] b, float[3] s, float[3] v) => (float[2,3] y) {
+            a = Gemm(x, w, b)  y = BatchNormalization(a, s, s, s, v) }""",
+        safety=Safety.UNSAFE,
+        opset=6,
+        ir_version=3,
+    ),
+    Example(
+        why="Upsample's scales, which TensorRT misses",
+        before="""g (float[1,1,2,2] x) => (float[1,1,4,6] y) {
+            y = Upsample<height_scale = 2.0, width_scale = 3.0, mode = "bilinear">(x) }""",
+        after=NEWER
+        + """g (float[1,1,2,2] x) => (float[1,1,4,6] y) {
+            y = Upsample<mode = "linear", scales = [1.0, 1.0, 2.0, 3.0]>(x) }""",
+        safety=Safety.UNSAFE,
+        runs=False,
+        opset=6,
+        ir_version=3,
+    ),
+    Example(
+        why="operator set 5, where Cast names its type",
+        before="""g (float[N] x) => (float[N] y) {
+            a = Cast<to = "DOUBLE">(x)  b = Cast<to = "FLOAT">(a)  y = Add<consumed_inputs = [0,0]>(b, b) }""",
+        after=NEWER
+        + "g (float[N] x) => (float[N] y) { a = Cast<to = 11>(x)  b = Cast<to = 1>(a)  y = Add(b, b) }",
+        safety=Safety.UNSAFE,
+        opset=5,
+        ir_version=3,
+        runs=False,
+    ),
+    Example(
+        why="without the unsafe fixes it is only found",
+        before="g (float[N] x) => (float[N] y) { y = Sum(x, x) }",
+        detect=True,
+        opset=6,
+        ir_version=3,
+    ),
+    Example(
+        why="ranks are unknown, so the axis cannot be said anew",
+        before="""g (float[N] x, int64[M] s, float[3] b) => (float[A,B,C] y) {
+            r = Reshape(x, s)  y = Add<broadcast = 1, axis = 1>(r, b) }""",
+        detect=True,
+        safety=Safety.UNSAFE,
+        runs=False,
+        opset=6,
+        ir_version=3,
+    ),
+    Example(
+        why="a normalisation in training mode computes something else",
+        before="""g (float[2,3] x, float[3] s) => (float[2,3] y) {
+            a = BatchNormalization(x, s, s, s, s)  y = Add(a, x) }""",
+        detect=True,
+        safety=Safety.UNSAFE,
+        runs=False,
+        opset=6,
+        ir_version=3,
+    ),
+    Example(
+        why="a recurrence has another form",
+        before="""g (float[S,N,4] x, float[1,8,4] w, float[1,8,8] r) => (float[S,1,N,8] h) {
+            h = RNN<hidden_size = 8>(x, w, r)  d = Add(x, x) }""",
+        detect=True,
+        safety=Safety.UNSAFE,
+        runs=False,
+        opset=6,
+        ir_version=3,
+    ),
+    Example(
+        why="operator set 7",
+        before="g (float[2,3] x, float[3] b) => (float[2,3] y) { y = Add(x, b) }",
+        safety=Safety.UNSAFE,
+        opset=7,
+        ir_version=3,
+    ),
+    Example(
+        why="an old operator set of which TensorRT takes every node",
+        before="g (float[N,3] x) => (float[N,3] y) { a = Relu(x)  y = Softmax(a) }",
+        safety=Safety.UNSAFE,
+        opset=6,
+        ir_version=3,
+    ),
+    Example(
+        why="the old version is another domain's",
+        before="""<ir_version: 8, opset_import: ["" : 17, "d" : 6]> g (float[N] x) => (float[N] y) {
+            a = d.Add(x, x)  y = Add(a, x) }
+            <domain: "d", opset_import: ["" : 17]> Add (u, v) => (w) { w = Sum(u, v) }""",
+        safety=Safety.UNSAFE,
+    ),
+]
+
+
+@rule("GRA020", per="model", safety=Safety.UNSAFE, severity=Severity.ERROR, hazards=[35], examples=EXAMPLES)
+def opset_below_7(model: Model) -> Iterator[Match]:
+    """The model imports an operator set before 7, and TensorRT refuses its broadcasting operators.
+
+    ## Why it matters
+    Up to operator set 6, Add and its kin broadcast only where ``broadcast`` says so, and align the second operand by
+    ``axis``. TensorRT does not read that: each of Add, Sub, Mul, Div, Pow, And, Or, Xor, Equal, Greater, Less, Max,
+    Min, Sum, Mean, Gemm and PRelu is refused, whatever its attributes and shapes: *"Assertion failed:
+    ctx->getOpsetVersion() >= 7: Pre-opset 7 broadcasting is unsupported in this version"*; Upsample with *"Attribute
+    scales is missing"* (measured, TensorRT-RTX 1.7.1, operator sets 5 and 6). The other operators are taken.
+    BatchNormalization in training mode (``is_test = 0``, the default) is taken as well, and imported as inference.
+
+    ## Fix
+    The model imports operator set 7, and each node is said in its terms: ``axis`` becomes an Unsqueeze of the operand
+    (nothing, where it lies at the end), a PRelu slope for each channel gets its place, ``broadcast``, ``is_test = 1``
+    and ``consumed_inputs`` go, Upsample's two scales become four. Values stay the same, bit for bit. It is UNSAFE all
+    the same because the imported operator set is part of the interface that onnxfix keeps: what else reads the model
+    must take operator set 7. ONNX Runtime has no kernels for these operators before operator set 7, so only the
+    reference rung can compare.
+
+    There is no fix where a node is in training mode, where ``axis`` aligns operands of unknown rank, and for operators
+    whose form changed otherwise (recurrences; before operator set 5 also Reshape, Pad, Split and Tile).
+
+    ## References
+    - https://github.com/onnx/onnx/blob/main/docs/Changelog.md#Add-7
+    - https://github.com/onnx/onnx/blob/main/docs/Broadcasting.md
+    """
+    version = model.opset()
+    if not 0 < version < _legacy.NEW:
+        return
+    nodes = [node for node in model.nodes() if node.is_onnx]
+    refused = [node for node in nodes if node.op_type in _REFUSED and node.opset < _legacy.NEW]
+    if not refused:
+        return
+    counts = Counter(node.op_type for node in refused)
+    named = ", ".join(f"{count} {op_type}" for op_type, count in sorted(counts.items()))
+    message = f"TensorRT refuses broadcasting operators of operator set {version} ({named})"
+    why = next((reason for node in nodes if (reason := _legacy.blocked(node))), "")
+    if model.functions:
+        why = "local functions import operator sets of their own"
+    if why:
+        message += f"; no conversion, since {why}"
+    yield Match(message, node=refused[0], fix=None if why else _fix(model, nodes))
+
+
+def _fix(model: Model, nodes: list[Node]) -> Fix:
+    edits: list[Edit] = []
+    for node in nodes:
+        draft = Draft(node)
+        _legacy.convert(node, draft)
+        edits += draft.edits
+    return Fix(
+        f"convert the model to operator set {_legacy.NEW}",
+        [*edits, SetImport(model.main, _legacy.NEW)],
+        Safety.UNSAFE,
+    )

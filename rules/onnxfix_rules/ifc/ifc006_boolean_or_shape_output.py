@@ -1,0 +1,87 @@
+"""IFC006: booleans and shapes that go out, for TensorRT 8."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnx import TensorProto
+
+from onnxfix.graph.overlay import Model
+from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix.targets import DEFAULT
+
+EXAMPLES = [
+    Example(
+        why="a comparison and a shape go out",
+        before="g (float[N] x) => (bool[N] y, int64[1] s) { y = Equal(x, x)  s = Shape(x) }",
+        detect=True,
+        target="trt8.6",
+    ),
+    Example(
+        why="how many elements there are",
+        before="g (float[N] x) => (float[N] y, int64 s) { y = Neg(x)  s = Size(x) }",
+        detect=True,
+        target="trt8.4",
+    ),
+    Example(
+        why="TensorRT 10 was not reported to stumble",
+        before="g (float[N] x) => (bool[N] y, int64[1] s) { y = Equal(x, x)  s = Shape(x) }",
+        target="trt10",
+    ),
+    Example(
+        why="TensorRT-RTX was measured not to",
+        before="g (float[N] x) => (bool[N] y, int64[1] s) { y = Equal(x, x)  s = Shape(x) }",
+        target="rtx",
+    ),
+    Example(
+        why="booleans and shapes inside",
+        before="g (float[N] x) => (float[N] y) <float z = {0}> { c = Less(x, z)  s = Shape(x)  e = Expand(z, s) "
+        " y = Where(c, e, x) }",
+        target="trt8.6",
+    ),
+    Example(
+        why="booleans that come in",
+        before="g (float[N] x, bool[N] c) => (float[N] y) <float z = {0}> { y = Where(c, x, z) }",
+        target="trt8.6",
+    ),
+    Example(
+        why="a branch's output is none of the engine's",
+        before="""g (float[2] x, bool k) => (float[2] y) <float z = {0}> {
+            c = If(k)<then_branch = p () => (bool[2] u) { u = Less(x, z) },
+                      else_branch = q () => (bool[2] v) { v = Equal(x, z) }>
+            y = Where(c, x, z) }""",
+        target="trt8.6",
+    ),
+]
+
+
+@rule("IFC006", per="model", severity=Severity.WARNING, hazards=[36], examples=EXAMPLES)
+def boolean_or_shape_output(model: Model) -> Iterator[Match]:
+    """A graph output is boolean, or a shape, for TensorRT 8.
+
+    ## Why it matters
+    Users of TensorRT 8 report builds that fail with such outputs, while the same model without them builds:
+    `ShapeHostToDeviceCopy requires bool I/O but node can not be handled by Myelin` (NVIDIA/TensorRT #1698, #3596).
+    Reported, not measured: TensorRT-RTX 1.7.1 was measured to accept both, and nothing is said for TensorRT 10 and 11.
+
+    ## Fix
+    None: another type, or one output less, would be another interface. Cast booleans to int32 where the model is made,
+    and leave out shapes that the caller knows from its own buffers.
+
+    ## References
+    - https://github.com/NVIDIA/TensorRT/issues/1698
+    - https://github.com/NVIDIA/TensorRT/issues/3596
+    """
+    target = model.target or DEFAULT
+    if target.int64:
+        return  # newer than 8
+    for value in dict.fromkeys(model.main.outputs):
+        node = value.producer
+        if node is not None and node.is_onnx and node.op_type in ("Shape", "Size"):
+            yield Match(
+                f"output {value.name!r} is a shape, with which {target.title} may not build", value=value
+            )
+        elif node is not None and model.shapes.elem_type(value) == TensorProto.BOOL:
+            yield Match(
+                f"output {value.name!r} is boolean, with which {target.title} may not build", value=value
+            )

@@ -1,0 +1,78 @@
+"""What the parser refuses only because something is computed that could be a constant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from onnxfix.dtypes import name_of
+from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.targets import DEFAULT, Target
+from onnxfix_rules.ops import _common as ops
+
+
+class Refused:
+    """Asks about values that are to become constants; ``goes`` tells which nodes then go. Linear over all questions.
+
+    Measured with TensorRT-RTX 1.7.1: the parser follows axes of a reduction to a constant through Cast and Identity
+    only, while Unsqueeze, Squeeze, OneHot, TopK, CumSum, Split, Pad and Resize take whatever constants determine.
+    """
+
+    def __init__(self, model: Model, goes: Callable[[Node], bool]) -> None:
+        self._model = model
+        self._target: Target = model.target or DEFAULT
+        self._goes = goes
+        self._seen: set[Value] = set()
+        self._nodes: set[Node] | None = None
+
+    def why(self, values: Iterable[Value]) -> str:
+        """What TensorRT does not take as it is, as an end of a sentence; "" where nothing is known."""
+        values = list(values)
+        for value in values:
+            for use in value.uses:
+                if self._are_axes(value, use.node, use.index):
+                    return f": TensorRT wants a constant for the axes of {use.node.op_type}"
+        for value in values:
+            elem = self._missing(value)
+            if not elem and (elem := self._before(value)):
+                return f": {self._target.title} has no {name_of(elem)}"
+        return ""
+
+    def _are_axes(self, value: Value, node: Node, index: int) -> bool:
+        if not (
+            index == 1 and node.op_type.startswith("Reduce") and node.is_onnx and self._target.types_measured
+        ):
+            return False
+        source: Value | None = value
+        while source is not None and source.producer is not None and _followed(source.producer):
+            source = source.producer.input(0)
+        return source is not None and not source.is_constant and self._is_imported(node)
+
+    def _before(self, value: Value) -> int:
+        """A missing type that only what goes with the value is of; 0 without one."""
+        stack, found = [value], 0
+        while stack:
+            node = stack.pop().producer
+            if node is None or not self._goes(node):
+                continue
+            for given in node.inputs:
+                if given is None or given in self._seen:
+                    continue
+                self._seen.add(given)
+                stack.append(given)
+                elem = self._missing(given)
+                if elem and given.replaceable and all(self._goes(use.node) for use in given.uses):
+                    found = found or (elem if self._is_imported(node) else 0)
+        return found
+
+    def _missing(self, value: Value) -> int:
+        elem = self._model.shapes.elem_type(value)
+        return elem if elem and not self._target.has_type(elem) else 0
+
+    def _is_imported(self, node: Node) -> bool:
+        if self._nodes is None:
+            self._nodes = set(ops.imported(self._model))
+        return node in self._nodes
+
+
+def _followed(node: Node) -> bool:
+    return node.is_onnx and node.op_type in ("Cast", "Identity")

@@ -1,0 +1,76 @@
+"""OPS055: the remainder of floats that has the divisor's sign."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from onnxfix.edits import Draft
+from onnxfix.graph.overlay import Model, Node
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix_rules.ops import _common as ops
+
+EXAMPLES = [
+    Example(
+        why="the divisor's sign is the default, for floats since opset 28",
+        before="g (float[N,3] x, float[3] d) => (float[N,3] y) { y = Mod(x, d) }",
+        after="""g (float[N,3] x, float[3] d) => (float[N,3] y) <float zero = {0}, float minus = {-0.0}> {
+            r = Mod<fmod = 1>(x, d)  rn = Less(r, zero)  dn = Less(d, zero)  o = Xor(rn, dn)  m = Add(r, d)
+            s = Where(o, m, r)  e = Equal(r, zero)  z = Where(dn, minus, zero)  y = Where(e, z, s) }""",
+        opset=28,
+        ir_version=14,
+        safety=Safety.NUMERIC,
+    ),
+    Example(
+        why="the dividend's sign, which TensorRT has",
+        before="g (float[N,3] x, float[3] d) => (float[N,3] y) { y = Mod<fmod = 1>(x, d) }",
+    ),
+    Example(why="integers", before="g (int32[N,3] x, int32[3] d) => (int32[N,3] y) { y = Mod(x, d) }"),
+]
+
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
+
+
+@rule("OPS055", ops=["Mod"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[13], examples=EXAMPLES)
+def mod_of_floats(node: Node, model: Model) -> Iterator[Match]:
+    """A Mod of floats whose result has the divisor's sign, which is Python's `%`.
+
+    ## Why it matters
+    The parser stops: `The fmod attribute is set to 0. Inputs cannot be of floating point types.`, measured with
+    TensorRT-RTX 1.7.1. Opset 28 allows it.
+
+    ## Fix
+    The remainder that has the dividend's sign, by `fmod=1`, and the divisor added to it where the signs differ. Equal
+    up to rounding, and so it takes `--numeric-fixes`: also for `fmod=1` TensorRT computes `x - d * trunc(x / d)` (read
+    from the network that TensorRT-RTX 1.7.1 makes), which is less exact than ONNX Runtime where the quotient is large,
+    and NaN where the divisor is infinite.
+
+    TensorRT layers: 26.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__Mod.html
+    """
+    data, divisor, output = node.input(0), node.input(1), node.output()
+    elem = None if data is None else model.shapes.elem_type(data)
+    target = ops.target_of(model)
+    if data is None or divisor is None or output is None or elem not in _FLOATS or node.attr("fmod", 0) != 0:
+        return
+    if target.accepts("Mod", elem) is not True:
+        return
+    draft = Draft(node)
+    draft.remove(node)
+    dtype = helper.tensor_dtype_to_np_dtype(elem)
+    zero, minus = (draft.constant(np.array(number, dtype), "zero") for number in (0.0, -0.0))
+    rest = draft.add("Mod", [data, divisor], fmod=1)
+    negative = draft.add("Less", [divisor, zero])
+    differ = draft.add("Xor", [draft.add("Less", [rest, zero]), negative])
+    moved = draft.add("Where", [differ, draft.add("Add", [rest, divisor]), rest])
+    signed = draft.add("Where", [negative, minus, zero])
+    draft.add("Where", [draft.add("Equal", [rest, zero]), signed, moved], output=output.name)
+    yield Match(
+        "TensorRT has no Mod of floats but with fmod=1",
+        node=node,
+        fix=Fix("compute it from that with fmod=1", draft.edits, Safety.NUMERIC),
+    )

@@ -1,0 +1,70 @@
+"""OPS062: a Cast to eight bits and on, of what fits into them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnxfix import dtypes
+from onnxfix.edits import Draft
+from onnxfix.graph.overlay import Model, Node
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix_rules.ops import _common as ops
+from onnxfix_rules.ops._integers import unnarrowed
+
+EXAMPLES = [
+    Example(
+        why="wrapped around before",
+        before="""g (int32[N] x) => (float[N] y) <int32 m = {256}> {
+            r = Mod(x, m)  s = Cast<to = 2>(r)  y = Cast<to = 1>(s) }""",
+        after="g (int32[N] x) => (float[N] y) <int32 m = {256}> { r = Mod(x, m)  y = Cast<to = 1>(r) }",
+    ),
+    Example(
+        why="a sum of two that are small enough; the small one goes out too",
+        before="""g (bool[N] x, bool[N] z) => (float[N] y, uint8[N] s) {
+            a = Cast<to = 6>(x)  b = Cast<to = 6>(z)  r = Add(a, b)  s = Cast<to = 2>(r)  y = Cast<to = 1>(s) }""",
+        after="""g (bool[N] x, bool[N] z) => (float[N] y, uint8[N] s) {
+            a = Cast<to = 6>(x)  b = Cast<to = 6>(z)  r = Add(a, b)  s = Cast<to = 2>(r)  y = Cast<to = 1>(r) }""",
+    ),
+    Example(
+        why="what may be larger",
+        before="g (int32[N] x) => (float[N] y) { s = Cast<to = 2>(x)  y = Cast<to = 1>(s) }",
+    ),
+    Example(
+        why="what may be negative",
+        before="""g (int32[N] x) => (float[N] y) <int32 m = {256}> {
+            r = Mod<fmod = 1>(x, m)  s = Cast<to = 2>(r)  y = Cast<to = 1>(s) }""",
+    ),
+]
+
+
+@rule(
+    "OPS062", ops=["Cast"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[20, 2], examples=EXAMPLES
+)
+def cast_through_small_integer(node: Node, model: Model) -> Iterator[Match]:
+    """A Cast of int32 or int64 to uint8, all of which fit into it, and from there to something else.
+
+    ## Why it matters
+    uint8 between two nodes is refused: `TensorRT does not support UINT8 types for intermediate tensors`, measured with
+    TensorRT-RTX 1.7.1. So is the middle of such a chain, which arithmetic on bytes leaves behind.
+
+    ## Fix
+    Cast from the wide integer. Exact: the range of the integers is proven from the operators that they come from.
+
+    ## References
+    - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
+    """
+    value = node.input(0)
+    elem = None if value is None else model.shapes.elem_type(value)
+    if value is None or elem is None or ops.target_of(model).between(elem):
+        return
+    before = unnarrowed(value, node, model)
+    if before is None:
+        return
+    draft = Draft(node)
+    draft.set_input(node, 0, before)
+    yield Match(
+        f"{dtypes.name_of(elem)} between two Casts, which TensorRT does not have there",
+        node=node,
+        fix=Fix("cast from the wide integer", draft.edits),
+        reads=(value, before),
+    )

@@ -1,0 +1,108 @@
+"""PRC008: powers and exponentials in half precision, whose results pass 65504."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.rule import Example, Match, Severity, rule
+
+from ._common import ANY_RANK, HALF, HIGHEST, producer, scalar, type_of
+
+_IO = "g (float16[N,8] x) => (float16[N,8] y)"
+
+
+def _detected(why: str, before: str) -> Example:
+    return Example(why, before, detect=True, opset=17, ir_version=8)
+
+
+def _silent(why: str, before: str) -> Example:
+    return Example(why, before, opset=17, ir_version=8)
+
+
+EXAMPLES = [
+    _detected(
+        "the cube in an approximated GELU", f"{_IO} <float16 c = {{16896}}> {{ p = Pow(x, c)  y = Tanh(p) }}"
+    ),
+    _detected("a square", f"{_IO} <float16 c = {{16384}}> {{ p = Pow(x, c)  y = Neg(p) }}"),
+    _detected("an exponent in another type", f"{_IO} <int64 c = {{2}}> {{ p = Pow(x, c)  y = Neg(p) }}"),
+    _detected("an exponential", f"{_IO} {{ y = Exp(x) }}"),
+    _silent(
+        "an exponential of what is not positive: behind its maximum",
+        f"{_IO} {{ h = ReduceMax<axes=[1]>(x)  d = Sub(x, h)  y = Exp(d) }}",
+    ),
+    _silent(
+        "an exponential of what is not positive: minus a square",
+        f"{_IO} {{ q = Mul(x, x)  d = Neg(q)  y = Exp(d) }}",
+    ),
+    _silent(
+        "an exponential of what is not positive: minus a magnitude",
+        f"{_IO} {{ q = Abs(x)  d = Neg(q)  y = Exp(d) }}",
+    ),
+    _silent("a root", f"{_IO} <float16 c = {{14336}}> {{ y = Pow(x, c) }}"),
+    _silent("a reciprocal", f"{_IO} <float16 c = {{48128}}> {{ p = Abs(x)  y = Pow(p, c) }}"),
+    _silent(
+        "a square in a mean: a norm's, or a sum's matter",
+        f"{_IO} <float16 c = {{16384}}> {{ p = Pow(x, c)  y = ReduceMean<axes=[1]>(p) }}".replace(
+            "8] y", "1] y"
+        ),
+    ),
+    _silent(
+        "the exponential of a Softmax written out, PRC007's matter",
+        f"{_IO} <int64[1] k = {{1}}> {{ e = Exp(x)  s = ReduceSum(e, k)  y = Div(e, s) }}",
+    ),
+    _silent("in float32", "g (float[N,8] x) => (float[N,8] y) { y = Exp(x) }"),
+    _silent("exponents of run time", "g (float16[N] x, float16[N] p) => (float16[N] y) { y = Pow(x, p) }"),
+    Example(
+        "another domain's Exp",
+        f'<ir_version: 8, opset_import: ["" : 17, "o" : 1]> {_IO} {{ y = o.Exp(x) }}',
+        runs=False,
+    ),
+]
+
+
+@rule("PRC008", ops=["Pow", "Exp"], severity=Severity.INFO, hazards=[12], examples=EXAMPLES)
+def power_in_half_precision(node: Node, model: Model) -> Iterator[Match]:
+    """A power or an exponential is computed in half precision, where it is infinite from a modest operand on.
+
+    ## Why it matters
+    float16 ends at 65504: a square passes it from 256 on, a cube (as in GELU's approximation by tanh) from 40.3, an
+    exponential from 11.1. With `onnx.reference` such results are infinite, and a Tanh or a quotient behind them may
+    hide it or make NaN of it. TensorRT-RTX 1.7.1 builds these models without a warning; it has one for the squares of
+    norms only (see PRC001).
+
+    ## Fix
+    None: cast back to half precision the result is as large as before. Keep what follows in float32 as well, up to
+    where the values are small again, or bound the operand by Clip. Operands that are not positive by their making
+    (behind a maximum, minus a square or a magnitude) are not reported, and neither are squares that are averaged or
+    summed, which other rules look at.
+
+    ## References
+    - NVIDIA/TensorRT issues 2922, 3136, 4328
+    - https://en.wikipedia.org/wiki/Half-precision_floating-point_format
+    """
+    data, output = node.input(0), node.output()
+    if data is None or output is None or type_of(data, model) != HALF:
+        return
+    if any(use.node.is_onnx and use.node.op_type.startswith("Reduce") for use in output.uses):
+        return
+    if node.op_type == "Exp":
+        if not _not_positive(data):
+            yield Match("an exponential in half precision: from 11.1 on it is infinite", node=node)
+        return
+    exponent = scalar(node.input(1), most=ANY_RANK)
+    if exponent is not None and exponent >= 1.5:
+        limit = HIGHEST ** (1 / exponent)
+        yield Match(
+            f"the power {exponent:g} in half precision: from {limit:.3g} on it is infinite", node=node
+        )
+
+
+def _not_positive(value: Value) -> bool:
+    """Whether it cannot be positive: ``x - max(x)``, ``-x * x``, ``-|x|``."""
+    less = producer(value, "Sub")
+    if less is not None and (top := producer(less.input(1), "ReduceMax")) is not None:
+        return top.input(0) is less.input(0)
+    negated = producer(value, "Neg")
+    source = None if negated is None else producer(negated.input(0), "Abs", "Mul", "Relu", "Sqrt")
+    return source is not None and (source.op_type != "Mul" or source.input(0) is source.input(1))

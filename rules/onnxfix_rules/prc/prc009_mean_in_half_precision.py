@@ -1,0 +1,173 @@
+"""PRC009: means and pools over many elements in half precision."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+from onnxfix.edits import Draft
+from onnxfix.graph.overlay import Model, Node
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+
+from ._common import FLOAT, HALF, producer, type_of
+from ._norm import axes_of
+
+_IMAGE = "g (float16[N,2,16,16] x) => (float16[N,2,1,1] y)"
+_ROW = "g (float16[N,256] x) => (float16[N,1] y)"
+
+
+def _example(why: str, before: str, after: str, opset: int = 17) -> Example:
+    return Example(why, before, after, safety=Safety.NUMERIC, opset=opset, ir_version=8)
+
+
+def _silent(why: str, before: str, runs: bool = True) -> Example:
+    return Example(why, before, opset=17, ir_version=8, runs=runs)
+
+
+EXAMPLES = [
+    _example(
+        "a global average",
+        f"{_IMAGE} {{ y = GlobalAveragePool(x) }}",
+        f"{_IMAGE} {{ w = Cast<to=1>(x)  p = GlobalAveragePool(w)  y = Cast<to=10>(p) }}",
+    ),
+    _example(
+        "a global average of unknown size",
+        "g (float16[1,2,H,W] x) => (float16[1,2,1,1] y) { y = GlobalAveragePool(x) }",
+        "g (float16[1,2,H,W] x) => (float16[1,2,1,1] y)"
+        " { w = Cast<to=1>(x)  p = GlobalAveragePool(w)  y = Cast<to=10>(p) }",
+    ),
+    _example(
+        "an average over large windows",
+        f"{_IMAGE} {{ y = AveragePool<kernel_shape=[16,16]>(x) }}",
+        f"{_IMAGE} {{ w = Cast<to=1>(x)  p = AveragePool<kernel_shape=[16,16]>(w)  y = Cast<to=10>(p) }}",
+    ),
+    _example(
+        "a mean, axes as an attribute",
+        f"{_ROW} {{ y = ReduceMean<axes=[1]>(x) }}",
+        f"{_ROW} {{ w = Cast<to=1>(x)  p = ReduceMean<axes=[1]>(w)  y = Cast<to=10>(p) }}",
+    ),
+    _example(
+        "a mean, axes as an input",
+        f"{_ROW} <int64[1] k = {{-1}}> {{ y = ReduceMean(x, k) }}",
+        f"{_ROW} <int64[1] k = {{-1}}> {{ w = Cast<to=1>(x)  p = ReduceMean(w, k)  y = Cast<to=10>(p) }}",
+        opset=18,
+    ),
+    Example(
+        "a root of a sum of squares",
+        f"{_IMAGE} {{ y = GlobalLpPool(x) }}",
+        f"{_IMAGE} {{ w = Cast<to=1>(x)  p = GlobalLpPool(w)  y = Cast<to=10>(p) }}",
+        safety=Safety.NUMERIC,
+        opset=17,
+        ir_version=8,
+        runs=False,  # neither oracle has GlobalLpPool in half precision
+    ),
+    _silent(
+        "an average over small windows",
+        "g (float16[N,2,16,16] x) => (float16[N,2,8,8] y)"
+        " { y = AveragePool<kernel_shape=[2,2], strides=[2,2]>(x) }",
+    ),
+    _silent("a mean of a few", f"{_ROW} {{ y = ReduceMean<axes=[1]>(x) }}".replace("256", "127")),
+    _silent(
+        "the mean of a norm, PRC001's matter",
+        "g (float16[N,256] x) => (float16[N,256] y) { m = ReduceMean<axes=[1]>(x)  y = Sub(x, m) }",
+    ),
+    _silent(
+        "the mean of squares of a norm, PRC001's matter",
+        f"{_ROW} <float16 e = {{5145}}> {{ q = Mul(x, x)  v = ReduceMean<axes=[1]>(q)  a = Add(v, e)"
+        "  y = Sqrt(a) }",
+    ),
+    _silent(
+        "a maximum",
+        f"{_IMAGE} {{ y = GlobalMaxPool(x) }}",
+    ),
+    _silent("in float32", f"{_ROW} {{ y = ReduceMean<axes=[1]>(x) }}".replace("float16", "float")),
+    _silent(
+        "in bfloat16", f"{_ROW} {{ y = ReduceMean<axes=[1]>(x) }}".replace("float16", "bfloat16"), runs=False
+    ),
+    Example(
+        "axes that are not constant",
+        "g (float16[N,256] x, int64[1] k) => (float16[N,1] y) { y = ReduceMean(x, k) }",
+        opset=18,
+        ir_version=8,
+    ),
+    Example(
+        "no axes, and no reduction then",
+        "g (float16[N,256] x) => (float16[N,256] y) { y = ReduceMean<noop_with_empty_axes=1>(x) }",
+        opset=18,
+        ir_version=8,
+    ),
+]
+MANY = 128
+"""So many elements of 512, which AutoCast takes for the largest that half precision should hold, sum up to 65536."""
+
+
+@rule(
+    "PRC009",
+    ops=["AveragePool", "GlobalAveragePool", "GlobalLpPool", "LpPool", "ReduceMean"],
+    safety=Safety.NUMERIC,
+    severity=Severity.INFO,
+    hazards=[12],
+    examples=EXAMPLES,
+)
+def mean_in_half_precision(node: Node, model: Model) -> Iterator[Match]:
+    """A mean or a pool over many elements is computed in half precision, where the sum passes 65504 on its way.
+
+    ## Why it matters
+    The mean of 256 elements of 300 is 300, their sum 76800. `onnx.reference`, which sums in the tensor's type, gives
+    infinity for ReduceMean then. TensorRT-RTX 1.7.1 builds such models without a warning; which type its kernels sum
+    in is not documented. Looked at from 128 elements on: 128 times 512, the largest value that NVIDIA's AutoCast leaves
+    in half precision by default, is the first such sum beyond 65504. The means of a norm are left to PRC001.
+
+    ## Fix
+    In float32 between two Casts. NUMERIC: roundings; where the sum overflowed, a finite value replaces infinity, which
+    verification judges by the original in higher precision.
+
+    ## References
+    - NVIDIA/TensorRT issues 3136, 4328; NVIDIA ModelOpt, AutoCast (`data_max`)
+    """
+    data, output = node.input(0), node.output()
+    if data is None or output is None or len(node.outputs) != 1 or type_of(data, model) != HALF:
+        return
+    count = _count(node, model)
+    if count is not None and count < MANY:
+        return
+    if node.op_type == "ReduceMean" and _of_norm(node):
+        return
+    attributes: dict[str, Any] = {a.name: node.attr(a.name) for a in node.proto.attribute}
+    draft = Draft(node)
+    wide = draft.add("Cast", [data], hint="wide", to=FLOAT)
+    result = draft.add(node.op_type, [wide, *node.inputs[1:]], **attributes)
+    draft.remove(node)
+    draft.add("Cast", [result], output=output.name, to=HALF)
+    many = "an unknown number of" if count is None else f"{count:,}"
+    yield Match(
+        f"{node.op_type} in half precision over {many} elements: their sum may pass 65504",
+        node=node,
+        fix=Fix("compute it in float32, between Casts", draft.edits, Safety.NUMERIC),
+    )
+
+
+def _count(node: Node, model: Model) -> int | None:
+    """The elements of one sum; None where it is not known, 0 where nothing is summed or that is not understood."""
+    data = node.input(0)
+    shape = None if data is None else model.shapes.shape(data)
+    if node.op_type in ("AveragePool", "LpPool"):
+        return int(math.prod(node.attr("kernel_shape", [])))
+    if node.op_type == "ReduceMean":
+        axes = axes_of(node, model)
+        if axes == ():
+            return 0
+        sizes = shape if shape is None or axes is None else [shape[axis] for axis in axes]
+    else:
+        sizes = None if shape is None else shape[2:]
+    known = [None] if sizes is None else [dim.value for dim in sizes]
+    return None if None in known else math.prod(size for size in known if size is not None)
+
+
+def _of_norm(node: Node) -> bool:
+    """Whether it looks like a norm's mean: it is subtracted, or it is one of squares that something is added to."""
+    output, data = node.output(), node.input(0)
+    readers = [use.node for use in output.uses if use.node.is_onnx] if output is not None else []
+    square = producer(data, "Pow", "Mul")
+    return any(one.op_type == "Sub" or (one.op_type == "Add" and square is not None) for one in readers)

@@ -1,0 +1,109 @@
+"""PRC010: matrix products over very many elements in half precision."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from onnxfix.graph.overlay import Model, Node
+from onnxfix.rule import Example, Match, Severity, rule
+
+from ._common import HALF, type_of
+
+LONG = 1 << 14
+"""So many products of two numbers of magnitude 2 sum up to 65536."""
+
+
+def _detected(why: str, before: str) -> Example:
+    return Example(why, before, detect=True, opset=17, ir_version=8)
+
+
+def _silent(why: str, before: str) -> Example:
+    return Example(why, before, opset=17, ir_version=8)
+
+
+EXAMPLES = [
+    _detected(
+        "a product of two runtime matrices",
+        "g (float16[2,16384] a, float16[16384,2] b) => (float16[2,2] y) { y = MatMul(a, b) }",
+    ),
+    _detected(
+        "a vector first",
+        "g (float16[20000] a, float16[20000,2] b) => (float16[2] y) { y = MatMul(a, b) }",
+    ),
+    _detected(
+        "the length is known from the second operand alone",
+        "g (float16[2,K] a, float16[16384,2] b) => (float16[2,2] y) { y = MatMul(a, b) }",
+    ),
+    _detected(
+        "Gemm with a transposed first operand",
+        "g (float16[16384,2] a, float16[K,3] b) => (float16[2,3] y) { y = Gemm<transA=1>(a, b) }",
+    ),
+    _detected(
+        "Gemm with a transposed second operand",
+        "g (float16[2,K] a, float16[3,16384] b) => (float16[2,3] y) { y = Gemm<transB=1>(a, b) }",
+    ),
+    _detected(
+        "a convolution with a kernel as large as the image",
+        "g (float16[1,64,16,16] a, float16[2,64,16,16] w) => (float16[1,2,1,1] y) { y = Conv(a, w) }",
+    ),
+    _silent(
+        "shorter",
+        "g (float16[2,16383] a, float16[16383,2] b) => (float16[2,2] y) { y = MatMul(a, b) }",
+    ),
+    _silent(
+        "in float32",
+        "g (float[2,16384] a, float[16384,2] b) => (float[2,2] y) { y = MatMul(a, b) }",
+    ),
+    _silent(
+        "of unknown length",
+        "g (float16[2,K] a, float16[K,2] b) => (float16[2,2] y) { y = MatMul(a, b) }",
+    ),
+    _silent(
+        "large in another dimension",
+        "g (float16[16384,2] a, float16[2,2] b) => (float16[16384,2] y) { y = MatMul(a, b) }",
+    ),
+]
+
+
+@rule("PRC010", ops=["MatMul", "Gemm", "Conv"], severity=Severity.INFO, hazards=[12], examples=EXAMPLES)
+def long_dot_product(node: Node, model: Model) -> Iterator[Match]:
+    """A matrix product or convolution in half precision sums up 16384 products or more for each result.
+
+    ## Why it matters
+    So many products of two numbers of magnitude 2, if they have one sign, pass 65504, float16's largest number. Which
+    type the sum is kept in on its way is the kernel's matter; the result is float16 in any case, and infinite then.
+    TensorRT-RTX 1.7.1 builds such models without a warning. ONNX Runtime computes half precision in float32 on the CPU
+    and shows nothing.
+
+    ## Fix
+    None: whether values of that size meet is known to who has the data. Scale an operand down before and the result up
+    after what follows, or keep the product and what reads it in float32.
+
+    ## References
+    - NVIDIA/TensorRT issues 2922, 3136, 4328
+    - NVIDIA ModelOpt, AutoCast (`max_depth_of_reduction`)
+    """
+    data = node.input(0)
+    if data is None or type_of(data, model) != HALF:
+        return
+    count = _length(node, model)
+    if count >= LONG:
+        yield Match(f"{node.op_type} in half precision over {count:,} products for each result", node=node)
+
+
+def _length(node: Node, model: Model) -> int:
+    """The products in one sum, 0 where that is not known."""
+    left, right = node.input(0), node.input(1)
+    first = None if left is None else model.shapes.shape(left)
+    second = None if right is None else model.shapes.shape(right)
+    if node.op_type == "Conv":
+        sizes = [None] if second is None else [dim.value for dim in second[1:]]
+        return 0 if None in sizes else math.prod(size for size in sizes if size is not None)
+    turned = bool(node.attr("transA", 0)), bool(node.attr("transB", 0))
+    found = []
+    if first:
+        found.append(first[-2 if turned[0] else -1].value)
+    if second:
+        found.append(second[-1 if turned[1] or len(second) == 1 else -2].value)
+    return max((size for size in found if size is not None), default=0)

@@ -172,6 +172,8 @@ def test_the_sdist_can_build_and_test_itself(distributions: Path) -> None:
         "README.md",
         "LICENSE",
         "tests/conftest.py",
+        "docs/make.py",
+        "docs/hazards.md",
         f"fixtures/{MODEL.name}",
         ".ci/run",
     }

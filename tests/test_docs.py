@@ -1,0 +1,279 @@
+"""The docs say what the rules say: nothing stale, no dead link, every hazard and every rule in its place.
+
+What docs/make.py writes is compared with what stands in docs/; the rest looks at the Markdown itself.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from onnxfix.catalogue import facts_of
+from onnxfix.graph.overlay import Model, Node
+from onnxfix.registry import BUILT_IN, rules_of
+from onnxfix.render.rules import rule_markdown
+from onnxfix.rule import Match, Rule, rule
+
+pytestmark = pytest.mark.xdist_group(
+    "docs"
+)  # two seconds for the facts of all rules: once, not once a worker
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
+RULES = sorted(rules_of(BUILT_IN), key=lambda rule: rule.code)
+ENTRIES = 55
+COMMAND = "run `python docs/make.py`"
+PAGES = [
+    *sorted(DOCS.rglob("*.md")),
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "benchmarks").rglob("*.md")),
+]
+
+
+@cache
+def maker() -> ModuleType:
+    """docs/make.py, which is no module of a package."""
+    spec = importlib.util.spec_from_file_location("docs_make", DOCS / "make.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["docs_make"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@cache
+def contents() -> dict[Path, str]:
+    return maker().contents()  # type: ignore[no-any-return]
+
+
+@cache
+def catalogue() -> str:
+    return (DOCS / "hazards.md").read_text(encoding="utf-8")
+
+
+def sections(text: str) -> dict[int, str]:
+    """The catalogue's entries: number to text."""
+    parts = re.split(r"^###? (?:(\d+)\. )?.*$", text, flags=re.MULTILINE)
+    return {int(number): body for number, body in zip(parts[1::2], parts[2::2], strict=True) if number}
+
+
+def table_rows(text: str) -> dict[int, list[str]]:
+    """Number to codes, by the catalogue's table."""
+    rows = re.findall(r"^\| (\d+) \| (.*)$", text, re.MULTILINE)
+    return {int(number): re.findall(r"rules/(\w+)\.md", rest) for number, rest in rows}
+
+
+def parsed(text: str) -> list[Token]:
+    return MarkdownIt("commonmark").enable("table").parse(text)
+
+
+def inline(tokens: list[Token]) -> Iterator[list[Token]]:
+    yield from (token.children for token in tokens if token.children)
+
+
+def faults(text: str) -> list[str]:
+    """What is wrong with a page as Markdown: headings, fences, tables, accidental emphasis and HTML."""
+    tokens = parsed(text)
+    found = []
+    levels = [int(token.tag[1]) for token in tokens if token.type == "heading_open"]
+    if levels.count(1) != 1 or levels[0] != 1:
+        found.append("not one title, at the top")
+    found += [f"heading of level {b} under {a}" for a, b in itertools.pairwise(levels) if b > a + 1]
+    found += ["a fence without a language" for t in tokens if t.type == "fence" and not t.info]
+    found += ["an indented block, which is code" for t in tokens if t.type == "code_block"]
+    found += [
+        f"HTML: {t.content!r}" for t in tokens if t.type == "html_block" and not t.content.startswith("<!--")
+    ]
+    for children in inline(tokens):
+        found += [f"HTML: {t.content!r}" for t in children if t.type == "html_inline" and t.content != "<br>"]
+        found += list(accidents(children))
+    found += list(uneven_tables(text))
+    return found
+
+
+def accidents(children: list[Token]) -> Iterator[str]:
+    """Emphasis within a word, such as two powers in a line make of ``2**24``."""
+    for before, mark, after in zip(children, children[1:], children[2:], strict=False):
+        opens = mark.type in ("strong_open", "em_open") and before.content[-1:].isalnum()
+        closes = mark.type in ("strong_close", "em_close") and after.content[:1].isalnum()
+        if opens or closes:
+            yield f"emphasis inside of a word: {before.content!r} {after.content!r}"
+
+
+def uneven_tables(text: str) -> Iterator[str]:
+    """Rows of a table that have more or fewer cells than its head."""
+    wide = 0
+    for line in re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL).splitlines():
+        cells = len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else 0
+        if cells and wide and cells != wide:
+            yield f"{cells - 1} cells under {wide - 1}: {line[:60]}"
+        wide = cells and (wide or cells)
+
+
+def anchors(path: Path) -> set[str]:
+    """The headings of a page as GitHub names them."""
+    tokens = parsed(path.read_text(encoding="utf-8"))
+    titles = [after.content for token, after in itertools.pairwise(tokens) if token.type == "heading_open"]
+    return {maker().slug(title.replace("`", "")) for title in titles}
+
+
+def dead_links(path: Path) -> list[str]:
+    """Relative links of a page that lead nowhere."""
+    found = []
+    for children in inline(parsed(path.read_text(encoding="utf-8"))):
+        for token in children:
+            target = str(token.attrGet("href") or "") if token.type == "link_open" else ""
+            place, _, anchor = target.partition("#")
+            if not target or re.match(r"https?://\S+$", target):
+                continue
+            other = (path.parent / place).resolve() if place else path
+            if not other.exists() or (anchor and anchor not in anchors(other)):
+                found.append(target)
+    return found
+
+
+def test_docs_are_what_the_rules_say() -> None:
+    written = contents().items()
+    stale = [
+        str(p.relative_to(ROOT)) for p, text in written if not p.exists() or p.read_text("utf-8") != text
+    ]
+    assert not stale, f"stale: {stale}; {COMMAND}"
+
+
+def test_there_is_a_page_for_each_rule_and_no_other() -> None:
+    codes = {path.stem for path in (DOCS / "rules").glob("*.md")} - {"README"}
+    assert codes == {rule.code for rule in RULES}, COMMAND
+
+
+def test_the_index_is_what_the_command_prints() -> None:
+    command = [sys.executable, "-m", "onnxfix", "rules", "--format", "markdown", "--select", "CST,GRA001"]
+    printed = subprocess.run(
+        command, capture_output=True, encoding="utf-8", cwd=ROOT, timeout=120, check=True
+    )
+    index = (DOCS / "rules" / "README.md").read_text(encoding="utf-8")
+    lines = printed.stdout.splitlines()
+    rows = [line for line in lines if re.match(r"\| \[[A-Z]", line)]
+    assert [row[3:9] for row in rows] == ["CST001", "CST002", "CST003", "CST004", "CST005", "GRA001"]
+    assert [line for line in lines if line not in index.splitlines()] == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(path: Path) -> None:
+    assert dead_links(path) == []
+
+
+@pytest.mark.parametrize("path", sorted(DOCS.rglob("*.md")), ids=lambda path: path.name)
+def test_pages_are_markdown(path: Path) -> None:
+    assert faults(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
+def test_every_page_is_what_explain_prints(rule: Rule) -> None:
+    """The same text, but for the row, the hazards, and examples beyond the first ones."""
+    path = DOCS / "rules" / f"{rule.code}.md"
+    assert path.exists(), COMMAND
+    page = path.read_text(encoding="utf-8")
+    said = rule_markdown(rule)
+    start = said.partition("## Examples")[0].partition("\n\n")
+    assert page.startswith(start[0]), COMMAND
+    assert start[2].strip() in page, COMMAND
+    shown = re.findall(r"^### .*$", page, re.MULTILINE)
+    assert all(f"{title}\n" in said for title in shown)
+    assert len(shown) <= maker().MOST_EXAMPLES
+    if rule.examples:
+        left_alone = [title for title in shown if "left alone" in title]
+        assert left_alone, "no near miss is shown"
+        assert len(left_alone) < len(shown), "nothing but near misses is shown"
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
+def test_every_rule_has_evidence(rule: Rule) -> None:
+    facts = facts_of(rule)
+    assert facts.links or facts.measured or facts.quote, (
+        "no link, issue, message or measurement in the docstring"
+    )
+    assert any(facts.severities.values()), "finds nothing under any target"
+
+
+def test_the_catalogue_is_complete() -> None:
+    titles = maker().titles_of(catalogue())
+    assert sorted(titles) == list(range(1, ENTRIES + 1))
+    rows, texts = table_rows(catalogue()), sections(catalogue())
+    assert list(rows) == list(titles)
+    assert sorted(texts) == sorted(titles)
+    for number, text in texts.items():
+        assert len(text.split()) > 10, f"entry {number} says nothing"
+        assert rows[number] or "\nNo rule: " in text, (
+            f"entry {number} has neither a rule nor a reason for none"
+        )
+
+
+def test_the_catalogue_knows_every_rule_once() -> None:
+    rows = table_rows(catalogue())
+    beyond = re.findall(r"rules/(\w+)\.md", catalogue().partition("<!-- beyond")[2])
+    assert sorted({code for codes in rows.values() for code in codes} | set(beyond)) == [
+        r.code for r in RULES
+    ]
+    assert beyond == [rule.code for rule in RULES if not rule.hazards]
+    for known in RULES:
+        assert {number for number, codes in rows.items() if known.code in codes} == set(known.hazards)
+
+
+def test_every_code_that_the_docs_name_exists() -> None:
+    families = "|".join(sorted({rule.code[:3] for rule in RULES}))
+    codes = {rule.code for rule in RULES}
+    for path in PAGES:
+        named = re.findall(rf"\b(?:{families})\d{{3}}\b", path.read_text(encoding="utf-8"))
+        assert set(named) <= codes, path
+
+
+def test_github_names_headings_so() -> None:
+    titles = {46: "`Trilu` without `upper`", 5: "`auto_pad` beside (`a=1`), and 10 % more: so"}
+    assert maker().anchor(46, titles) == "46-trilu-without-upper"
+    assert maker().anchor(5, titles) == "5-auto_pad-beside-a1-and-10--more-so"
+
+
+def test_an_unknown_hazard_is_refused() -> None:
+    @rule("TOY004", hazards=[99])
+    def lost(node: Node, model: Model) -> Iterator[Match]:
+        """Lost."""
+        yield from ()
+
+    with pytest.raises(ValueError, match=r"TOY004 .*\[99\]"):
+        maker().page(lost, facts_of(lost), {1: "one"})
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("# A\n\n### C\n", "heading of level 3"),
+        ("text\n\n# A\n\n# B\n", "not one title"),
+        ("# A\n\n```\ncode\n```\n", "without a language"),
+        ("# A\n\nbelow 2**24, and above 2**24 too\n", "inside of a word"),
+        ("# A\n\na list<float> here\n", "HTML"),
+        ("# A\n\n    indented\n", "indented"),
+        ("# A\n\n| a | b |\n|---|---|\n| 1 | 2 | 3 |\n", "3 cells under 2"),
+    ],
+)
+def test_the_checks_of_markdown_can_fail(text: str, fault: str) -> None:
+    assert any(fault in found for found in faults(text)), faults(text)
+
+
+def test_the_check_of_links_can_fail(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# One\n\n## Two words\n\n[a](#two-words) [b](#three) [c](page.md) [d](gone.md) [e](https://x.y)\n"
+    )
+    assert dead_links(page) == ["#three", "gone.md"]

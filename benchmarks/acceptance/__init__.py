@@ -1,0 +1,1 @@
+"""What TensorRT builds of ONNX's node models, as they are and after onnxfix and its peers."""

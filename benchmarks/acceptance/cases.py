@@ -1,0 +1,126 @@
+"""ONNX's node models with their data, and folders of exported models with inputs made for them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from acceptance import running
+from onnxfix.backends import reference
+from onnxfix.backends.trt_types import Profile
+from onnxfix.errors import UsageError
+from onnxfix.graph import wire
+from onnxfix.sandbox import Worker
+from onnxfix.verification.inputs import make_inputs
+from onnxfix.verification.plan import assignments, grown
+from onnxfix.verification.signature import signature
+
+#: Of operators that draw random numbers. A Dropout draws where it trains, which only its third input can ask for
+#: from opset 12 on.
+RANDOM = frozenset(
+    {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+)
+
+
+@dataclass(frozen=True)
+class NodeCase:
+    """A model, the inputs of its data sets, and the outputs expected of them (empty: those of the model itself)."""
+
+    name: str
+    data: bytes
+    feeds: tuple[dict[str, Any], ...]
+    expected: tuple[list[Any], ...]
+    rtol: float
+    atol: float
+
+    @property
+    def profile(self) -> Profile | None:
+        """The optimisation profile of the original model's own data; every tool's result is built with it."""
+        return Profile.of_feeds(self.feeds) if self.feeds else None
+
+
+def node_cases(every: int = 1, match: str = "") -> list[NodeCase]:
+    """ONNX's node models: each ``every``-th of those whose name holds ``match``."""
+    from onnx.backend.test.case.node import collect_testcases
+
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        found = collect_testcases(None)
+    chosen = [one for one in found if one.model is not None and match in one.name][::every]
+    cases = []
+    for one in chosen:
+        assert one.model is not None
+        names = [info.name for info in one.model.graph.input]
+        sets = one.data_sets or ()
+        cases.append(
+            NodeCase(
+                one.name,
+                one.model.SerializeToString(),
+                tuple(dict(zip(names, map(value_of, inputs), strict=False)) for inputs, _ in sets),
+                tuple(list(map(value_of, outputs)) for _, outputs in sets),
+                one.rtol,
+                one.atol,
+            )
+        )
+    return cases
+
+
+def value_of(stored: Any) -> Any:
+    """A value of a data set: arrays as they are, numpy's scalars as arrays of rank 0, protobufs as what they hold."""
+    if isinstance(stored, onnx.TensorProto):
+        return numpy_helper.to_array(stored)
+    if isinstance(stored, onnx.SequenceProto):
+        return numpy_helper.to_list(stored)
+    if isinstance(stored, onnx.OptionalProto):
+        return numpy_helper.to_optional(stored)
+    return np.asarray(stored) if isinstance(stored, np.generic) else stored
+
+
+def export_cases(folders: Sequence[Path], worker: Worker) -> list[NodeCase]:
+    """Every model directly in the folders, with inputs of up to three sizes of its symbols that it runs with.
+
+    They have no expected outputs: what they compute themselves is it.
+
+    Raises:
+        UsageError: a model has weights in other files, which a rewritten copy elsewhere would not find.
+    """
+    cases = []
+    for path in (path for folder in folders for path in sorted(folder.glob("*.onnx"))):
+        known = signature(path)
+        if wire.external_files(known.model):
+            raise UsageError(f"{path}: models with external data are not measured here")
+        feeds: tuple[dict[str, Any], ...] = ()
+        for group in (assignments(known, {})[:3], *grown(known, {})):
+            feeds = tuple(make_inputs(known, sizes, seed) for seed, sizes in enumerate(group))
+            if running.outputs_of(worker, "ort-cpu", path, feeds).ok:
+                break
+        cases.append(NodeCase(path.stem, path.read_bytes(), feeds, (), 1e-3, 1e-4))
+    return cases
+
+
+def random_operators(model: onnx.ModelProto) -> list[str]:
+    """Operators of the model, functions and subgraphs included, that may draw random numbers."""
+    found = {
+        node.op_type
+        for node in reference.nodes(model)
+        if node.op_type in RANDOM or (node.op_type == "Dropout" and len(node.input) > 2 and node.input[2])
+    }
+    return sorted(found)
+
+
+def half_type(model: onnx.ModelProto) -> str:
+    """The coarser of the half-precision types that nodes, inputs or weights name; "" for none."""
+    types = {tensor.data_type for tensor in wire.all_tensors(model)}
+    types.update(info.type.tensor_type.elem_type for info in model.graph.input)
+    for node in reference.nodes(model):
+        types.update(one.i for one in node.attribute if one.name in ("to", "dtype", "output_dtype"))
+    if onnx.TensorProto.BFLOAT16 in types:
+        return "bfloat16"
+    return "float16" if onnx.TensorProto.FLOAT16 in types else ""

@@ -89,7 +89,7 @@ def slope_of_another_axis(node: Node, model: Model) -> Iterator[Match]:
     Since opset 7 the slope is aligned with the last dimensions, and the data is never repeated. A slope `[C]` on
     `[N,C,H,W]`, which older exporters write for one number per channel, is no valid ONNX: ONNX Runtime refuses it, and
     TensorRT does too: `slope tensor must be unidirectional broadcastable to input tensor`, measured with TensorRT-RTX
-    1.7.1.
+    1.7.1. A slope of a higher rank than the data TensorRT may take, although ONNX Runtime refuses it: a warning.
 
     ## Fix
     Where the slope is a vector with one number for each channel: `[C,1,1]`. UNSAFE: it is what the exporter meant in
@@ -120,5 +120,6 @@ def slope_of_another_axis(node: Node, model: Model) -> Iterator[Match]:
         f"the slope {text(other)} does not broadcast to the data {text(shape)}",
         node=node,
         fix=fix,
+        severity=Severity.WARNING if len(other) > len(shape) else None,
         reads=(slope,),
     )

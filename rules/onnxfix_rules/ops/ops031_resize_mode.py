@@ -134,7 +134,8 @@ def resize_mode(node: Node, model: Model) -> Iterator[Match]:
       only support round_prefer_floor nearest mode in tf_half_pixel_for_nn!`
     - cubic by scales along more than the last two axes: `This version of TensorRT only supports cubic resizing on the
       outermost 2 dimensions.`; linear along more than the last three: the same with 3, and by sizes `Linear resize mode
-      only supports resize up to last 3 dimensions` from the builder
+      only supports resize up to last 3 dimensions` from the builder. Cubic by scales that `axes` names is taken
+      everywhere, although the layer is documented for the last two: a warning
 
     ## Fix
     An attribute that has no effect is dropped, exactly: the aspect ratio beside scales, the rounding of neighbours in
@@ -159,6 +160,7 @@ def resize_mode(node: Node, model: Model) -> Iterator[Match]:
         )
     for reason in _reasons(node, model):
         yield Match(f"TensorRT refuses this Resize: {reason}", node=node)
+    yield from _cubic_by_axes(node, model)
 
 
 def _idle(node: Node) -> Iterator[str]:
@@ -192,9 +194,27 @@ def _reasons(node: Node, model: Model) -> Iterator[str]:
         first is not None
         and last is not None
         and first[0] < first[1] - last
-        and (kind == "linear" or first[2])
+        and (kind == "linear" or (first[2] and not _names_axes(node, first[1])))
     ):
         yield f"{kind} goes along the last {last} axes only, and axis {first[0]} of {first[1]} is resized"
+
+
+def _names_axes(node: Node, rank: int) -> bool:
+    """Whether the scales are for some axes only."""
+    axes = node.attr("axes") if node.opset >= 18 else None
+    return axes is not None and len(axes) < rank
+
+
+def _cubic_by_axes(node: Node, model: Model) -> Iterator[Match]:
+    """The check that refuses cubic interpolation elsewhere does not see scales that name their axes."""
+    first = _first_resized(node, model) if node.attr("mode", "nearest") == "cubic" else None
+    if first is not None and first[2] and first[0] < first[1] - 2 and _names_axes(node, first[1]):
+        yield Match(
+            f"cubic goes along the last 2 axes only, and axis {first[0]} of {first[1]} is resized; named by axes, "
+            "TensorRT takes it all the same",
+            node=node,
+            severity=Severity.WARNING,
+        )
 
 
 def _first_resized(node: Node, model: Model) -> tuple[int, int, bool] | None:

@@ -45,7 +45,8 @@ def cast_through_small_integer(node: Node, model: Model) -> Iterator[Match]:
 
     ## Why it matters
     uint8 between two nodes is refused: `TensorRT does not support UINT8 types for intermediate tensors`, measured with
-    TensorRT-RTX 1.7.1. So is the middle of such a chain, which arithmetic on bytes leaves behind.
+    TensorRT-RTX 1.7.1. So is the middle of such a chain, which arithmetic on bytes leaves behind; information where
+    the small integers are a graph output, which another node may read beside.
 
     ## Fix
     Cast from the wide integer. Exact: the range of the integers is proven from the operators that they come from.
@@ -66,5 +67,6 @@ def cast_through_small_integer(node: Node, model: Model) -> Iterator[Match]:
         f"{dtypes.name_of(elem)} between two Casts, which TensorRT does not have there",
         node=node,
         fix=Fix("cast from the wide integer", draft.edits),
+        severity=Severity.INFO if value.is_output else None,  # what goes out may be read beside
         reads=(value, before),
     )

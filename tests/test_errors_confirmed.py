@@ -1,0 +1,93 @@
+"""What is an error is refused by the real TensorRT-RTX, or known to be read as something else, in every example."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import onnx
+import pytest
+
+from onnxfix.backends.tensorrt import attempt
+from onnxfix.registry import registry
+from onnxfix.rule import Example, Rule, Severity
+from onnxfix.sandbox import Worker
+from onnxfix.testing import findings, model_of
+from real_tensorrt import REAL
+
+#: TensorRT takes these and means something else, as their pages and tests show.
+MISREAD = {
+    "CTL001": "rows of a scan output that the loop never made",
+    "GRA003": "a declared type that nothing has",
+    "IFC001": "an input of unknown shape as a scalar",
+    "IFC002": "float64 as float32",
+    "OPS010": "the lower triangle for the upper one",
+    "OPS011": "the batch as time",
+    "OPS012": "channels in another order",
+    "OPS013": "a result that is moved by a pixel",
+    "OPS014": "another size of the result",
+    "OPS015": "keys that are padding, or outside of the window",
+    "OPS016": "pads that do not count",
+    "OPS017": "an input of another name",
+    "OPS018": "a bias where ONNX has none",
+    "OPS034": "another bound",
+    "OPS035": "an index that is none",
+    "OPS036": "a reflection of what is not there",
+    "OPS060": "the operator of that name",
+    "QDQ004": "uint8 as int8",
+}
+#: It builds for the one size that it works for.
+ONE_SIZE = {"OPS064"}
+
+RULES = [rule for rule in registry().rules if rule.per != "build" and rule.module.startswith("onnxfix_rules")]
+
+
+def errors(rule: Rule) -> Iterator[Example]:
+    """The rule's examples in which it finds an error for TensorRT-RTX."""
+    for example in rule.examples:
+        if (example.after is not None or example.detect) and any(
+            found.severity is Severity.ERROR for found in findings(rule, model_of(example), "rtx")
+        ):
+            yield example
+
+
+CASES = [
+    pytest.param(rule, example, id=f"{rule.code}-{example.why[:60]}")
+    for rule in RULES
+    if rule.code not in MISREAD.keys() | ONE_SIZE
+    for example in errors(rule)
+]
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[Worker]:
+    with Worker() as found:
+        yield found
+
+
+@REAL
+@pytest.mark.parametrize(("rule", "example"), CASES)
+def test_tensorrt_refuses_what_is_an_error(
+    rule: Rule, example: Example, worker: Worker, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.onnx"
+    onnx.save(model_of(example), path)
+    build = attempt(worker, path, package="tensorrt-rtx")
+    assert build.status != "accepted", f"{rule.code} calls it an error, and TensorRT-RTX builds it"
+
+
+@REAL
+@pytest.mark.parametrize("code", sorted(MISREAD.keys() | ONE_SIZE))
+def test_the_exceptions_are_needed(code: str, worker: Worker, tmp_path: Path) -> None:
+    rule = next(rule for rule in RULES if rule.code == code)
+    taken = []
+    for number, example in enumerate(errors(rule)):
+        path = tmp_path / f"{number}.onnx"
+        onnx.save(model_of(example), path)
+        taken.append(attempt(worker, path, package="tensorrt-rtx").status == "accepted")
+    assert any(taken), f"{code} needs no exception"
+
+
+def test_most_rules_are_asked() -> None:
+    assert len({case.values[0].code for case in CASES}) > 60
+    assert len(CASES) > 400

@@ -300,3 +300,19 @@ def test_value_info_of_removed_values_goes_and_of_others_stays() -> None:
     commit(model, [bypass_b(model)])
     assert "b" not in {info.name for info in proto.graph.value_info}
     assert {info.name for info in proto.graph.value_info} >= {"a", "d"}
+
+
+def test_a_loop_keeps_the_place_of_a_condition_that_is_left_out() -> None:
+    """It has at least two inputs; any other operator's left-out ones go from the end of the list."""
+    model = Model(
+        proto_of(
+            """g (float[2] x, int64 n, bool c, float m) => (float[K,2] y, float[2] z) {
+            y = Loop(n, c)<body = b (int64 i, bool on) => (bool more, float[2] w) { more = Identity(on)  w = Neg(x) }>
+            z = Clip(x, , m) }"""
+        )
+    )
+    commit(model, [[ed.SetInput(node_at(model, "y"), 1, ""), ed.SetInput(node_at(model, "z"), 2, "")]])
+    assert list(node_at(model, "y").proto.input) == ["n", ""]
+    assert list(node_at(model, "z").proto.input) == ["x"]
+    assert_links(model)
+    onnx.checker.check_model(model.proto, full_check=True)

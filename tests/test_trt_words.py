@@ -229,6 +229,24 @@ def test_a_refusal_of_what_a_fix_made_is_not_inherited() -> None:
         assert (result.status, result.refutes) == ("failed", blamed)
 
 
+def test_a_refused_node_of_another_name_is_the_same_node(tmp_path: Path) -> None:
+    """Identity at the end goes, and Det has its name; another Det, or one that is another, a fix has made."""
+    model = onnx.parser.parse_model(
+        HEADER + "g (float[2,2] x) => (float y) { q = ReduceSum<keepdims = 0>(x)  y = Identity(q) }"
+    )
+    refused = build("refused", "parse", "q: ReduceSum")
+    place = Place(output="y", operator="ReduceSum")
+    after = TrtBuild("refused", "parse", (Issue("parse", "error", "t", place),))
+    for text, blamed in (
+        ("{ y = ReduceSum<keepdims = 0>(x) }", False),
+        ("{ y = ReduceSum<keepdims = 1>(x) }", True),
+        ("{ a = ReduceSum<keepdims = 0>(x)  y = ReduceSum<keepdims = 0>(a) }", True),
+    ):
+        path = write(tmp_path / "fixed.onnx", f"g (float[2,2] x) => (float y) {text}")
+        result = judge((refused, after), builder(), inherit=True, original=model, fixed=path)
+        assert (result.status, result.refutes) == ("failed", blamed), text
+
+
 def test_an_original_that_could_not_be_asked_about_has_not_failed() -> None:
     reason = said(build("error", "", "libfoo is missing"), build())
     assert "could not be asked about the original" in reason

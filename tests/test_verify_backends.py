@@ -239,6 +239,41 @@ def test_nodes_are_found_everywhere() -> None:
 
 
 @pytest.mark.parametrize("backend", BOTH)
+@pytest.mark.parametrize("shape", [(), (2,), (1, 2), (2, 2)])
+def test_scan_outputs_are_stacked_along_a_new_axis(
+    backend: str, shape: tuple[int, ...], tmp_path: Path
+) -> None:
+    """onnx's own evaluator puts them behind each other along their first axis, and gives scalars a second one."""
+    dims = f"[{','.join(map(str, shape))}]" if shape else ""
+    text = f"""<ir_version: 8, opset_import: ["": 17]> g (float{dims} x, int64 n) => (float{dims} s, float y) {{
+        s, y = Loop(n, , x) <body = b (int64 i, bool c, float{dims} v) => (bool d, float{dims} w, float{dims} r) {{
+            d = Identity(c) w = Add(v, x) r = Neg(v) }}> }}"""
+    proto = parser.parse_model(text)
+    for _ in range(len(shape) + 1):
+        proto.graph.output[1].type.tensor_type.shape.dim.add()
+    path = tmp_path / "m.onnx"
+    path.write_bytes(proto.SerializeToString())
+    x = np.ones(shape, np.float32)
+    last, rows = backends.load(backend, str(path)).run({"x": x, "n": np.array(3, np.int64)})
+    np.testing.assert_array_equal(last, 4 * x)
+    np.testing.assert_array_equal(rows, np.stack([-x, -2 * x, -3 * x]))
+
+
+@pytest.mark.parametrize("backend", BOTH)
+@pytest.mark.parametrize("opset", [13, 18])
+def test_a_sum_of_squares_has_the_type_of_its_input(backend: str, opset: int, tmp_path: Path) -> None:
+    """onnx's own evaluator gives int64 for int32."""
+    call = "ReduceSumSquare<axes = [1]>(x)" if opset < 18 else "ReduceSumSquare(x, a)"
+    text = f"""<ir_version: 8, opset_import: ["": {opset}]> g (int32[2,2] x) => (int32[2,1] y)
+        <int64[1] a = {{1}}> {{ y = {call} }}"""
+    path = tmp_path / "m.onnx"
+    path.write_bytes(parser.parse_model(text).SerializeToString())
+    (y,) = backends.load(backend, str(path)).run({"x": np.array([[3, 4], [-5, 12]], np.int32)})
+    assert y.dtype == np.int32
+    np.testing.assert_array_equal(y, np.array([[25], [169]], np.int32))
+
+
+@pytest.mark.parametrize("backend", BOTH)
 def test_a_loop_without_a_condition_runs_as_often_as_it_says(backend: str, tmp_path: Path) -> None:
     """onnx's own evaluator runs it zero times; in a branch, another evaluator of the same kind is at work."""
     body = "body = b (int64 i, bool c, float[2] v) => (bool d, float[2] w) { d = Identity(c) w = Add(v, x) }"

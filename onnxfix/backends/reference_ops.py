@@ -14,24 +14,50 @@ if TYPE_CHECKING:
 
 @functools.cache
 def corrected() -> tuple[type[Any], ...]:
-    """Loop, GatherElements, LayerNormalization and RMSNormalization."""
-    return (_loop(), _gather_elements(), *_norms())
+    """Loop, GatherElements, ReduceSumSquare, LayerNormalization and RMSNormalization."""
+    return (_loop(), _gather_elements(), _sum_of_squares(), *_norms())
 
 
 def _loop() -> type[Any]:
-    """Loop, with the condition that the specification gives a loop without one: true.
+    """Loop, as the specification has it.
 
-    onnx 1.23 and older take the missing condition itself for the answer, and run such a loop zero times.
+    onnx 1.23 and older take a missing condition itself for the answer, which is true, and run such a loop zero times;
+    they put scan outputs behind each other along their first axis, not along a new one; and a value outside hides the
+    body's input of that name.
     """
     import numpy as np
     from onnx.reference.ops.op_loop import Loop as Own
 
     class Loop(Own):
         op_domain = ""
+        body: Any
 
-        def _run(self, M: Any, cond: Any, *args: Any, **how: Any) -> Any:
-            given = np.array(True) if cond is None else cond
-            return super()._run(M, given, *args, **how)  # type: ignore[no-untyped-call]
+        def _run(
+            self,
+            M: Any,
+            cond: Any,
+            *args: Any,
+            context: Any = None,
+            attributes: Any = None,
+            bindings: Any = None,
+            **_: Any,
+        ) -> Any:
+            names, carried, going = (
+                self.body.input_names,
+                list(args),
+                np.array(True) if cond is None else cond,
+            )
+            rows: list[list[Any]] = [[] for _ in range(len(self.body.output_names) - 1 - len(carried))]
+            step = 0
+            while bool(np.all(going)) and (M is None or step < M):
+                values = {**(context or {}), **dict(zip(names[2:], carried, strict=True))}
+                values[names[0]], values[names[1]] = np.array(step, np.int64), going
+                going, *found = self._run_body(values, attributes=attributes, bindings=bindings)  # type: ignore[attr-defined]
+                carried = found[: len(carried)]
+                for row, value in zip(rows, found[len(carried) :], strict=True):
+                    row.append(value)
+                step += 1
+            return self._check_and_fix_outputs((*carried, *(np.stack(row) for row in rows)))
 
     return Loop
 
@@ -50,6 +76,26 @@ def _gather_elements() -> type[Any]:
             return (np.asarray(data[tuple(places)]),)
 
     return GatherElements
+
+
+def _sum_of_squares() -> type[Any]:
+    """ReduceSumSquare in the type of its input: onnx 1.23 and older sum int32 as int64, and give that type."""
+    import numpy as np
+    from onnx.reference.ops._op import OpRunReduceNumpy
+
+    class ReduceSumSquare(OpRunReduceNumpy):
+        op_domain = ""
+
+        def _run(
+            self, data: Any, axes: Any = None, keepdims: int = 1, noop_with_empty_axes: int = 0
+        ) -> tuple[npt.NDArray[Any]]:
+            # Before opset 18 the axes are a list, an attribute.
+            given = np.asarray(axes, np.int64) if axes is not None else None
+            along = self.handle_axes(given, noop_with_empty_axes)  # type: ignore[no-untyped-call]
+            total = np.sum(np.square(data), axis=along, keepdims=keepdims != 0, dtype=data.dtype)
+            return (np.asarray(total),)
+
+    return ReduceSumSquare
 
 
 def _norms() -> tuple[type[Any], ...]:

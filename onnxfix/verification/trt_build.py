@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from onnx import ModelProto
+import onnx
+from onnx import AttributeProto, ModelProto, NodeProto
 
 from onnxfix import targets
 from onnxfix.backends import reference, tensorrt, trt_files, trt_package
@@ -170,7 +171,9 @@ def climb(request: Request) -> RungResult:
             before = _original(found, request.original, given)
             profiles = before.profiles if before.accepted and before.profiles else given
             builds = (before, _fixed(found, request.fixed, profiles, before))
-        result = judge(builds, found, inherit=request.inherit, original=request.known.model)
+        result = judge(
+            builds, found, inherit=request.inherit, original=request.known.model, fixed=request.fixed
+        )
         if origin and any(build.profiles for build in builds):  # a model of static shape has none
             result = replace(result, notes=(*result.notes, origin))
         if not request.trt.batch_sweep or result.status == "skipped":
@@ -233,15 +236,20 @@ def _fixed(found: Builder, path: Path, profiles: Sequence[Profile] | None, befor
 
 
 def judge(
-    builds: Sequence[TrtBuild], found: Builder, *, inherit: bool, original: ModelProto | None = None
+    builds: Sequence[TrtBuild],
+    found: Builder,
+    *,
+    inherit: bool,
+    original: ModelProto | None = None,
+    fixed: Path | None = None,
 ) -> RungResult:
     """The rung's result for the builds of the original and of the fixed model (or of the one model).
 
     With ``inherit``, a refusal is no fault of the fixes where the original is refused too, unless it is about a node
-    that ``original`` does not have.
+    that ``original`` does not have. One of another name is the same node if ``fixed`` holds no more of its kind.
     """
     before, after = builds[0], builds[-1]
-    inherited = inherit and not before.accepted and not _is_new(after, original)
+    inherited = inherit and not before.accepted and not _is_new(after, original, fixed)
     who, why = found.who, _why(after, found)
     verb = _VERBS.get(after.status, ("fails on", ""))[0]
     if after.accepted:
@@ -267,14 +275,31 @@ def judge(
     return RungResult(NAME, "failed", reason, notes=found.notes(), builds=tuple(builds), inherited=inherited)
 
 
-def _is_new(build: TrtBuild, original: ModelProto | None) -> bool:
+def _is_new(build: TrtBuild, original: ModelProto | None, fixed: Path | None) -> bool:
     """Whether the first error is about a node that the original does not have."""
     if original is None or not build.errors or not build.errors[0].place.operator:
         return False
     place = build.errors[0].place
-    return not any(
-        node.op_type == place.operator and place.output in node.output for node in reference.nodes(original)
-    )
+    known = [node for node in reference.nodes(original) if node.op_type == place.operator]
+    if any(place.output in node.output for node in known):
+        return False
+    if fixed is None or not known:
+        return True
+    model = onnx.load(str(fixed), load_external_data=False)
+    now = [node for node in reference.nodes(model) if node.op_type == place.operator]
+    named = next((_kind(node) for node in now if place.output in node.output), None)
+    # Rules that take nodes away let others have their names: what was there before is no new node.
+    return named is None or _count(now, named) > _count(known, named)
+
+
+def _kind(node: NodeProto) -> tuple[str, list[bytes]]:
+    """What a node is besides its names; what stands in its subgraphs has names too."""
+    plain = (a for a in node.attribute if a.type not in (AttributeProto.GRAPH, AttributeProto.GRAPHS))
+    return node.domain, sorted(attribute.SerializeToString(deterministic=True) for attribute in plain)
+
+
+def _count(nodes: Sequence[NodeProto], kind: tuple[str, list[bytes]]) -> int:
+    return sum(_kind(node) == kind for node in nodes)
 
 
 def _acceptance(builds: Sequence[TrtBuild], found: Builder) -> str:

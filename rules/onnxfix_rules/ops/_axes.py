@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from onnx import TensorProto
 
 from onnxfix import dtypes
 from onnxfix.edits import Draft
@@ -64,7 +65,9 @@ def is_shape_tensor(value: Value, model: Model) -> bool:
 
 
 def count_of(axes: Value, model: Model) -> int | None:
-    """How many axes there are, where that is certain."""
+    """How many axes there are, where that is certain, and that they are int64."""
+    if model.shapes.elem_type(axes) != TensorProto.INT64:
+        return None
     shape = model.shapes.static_shape(axes)
     return shape[0] if shape is not None and len(shape) == 1 else None
 

@@ -79,6 +79,8 @@ def windows_of(node: Node, sizes: list[int | None]) -> list[Window] | None:
         return None
     if not len(kernel) == len(gaps) == len(steps) == count or len(pads) != 2 * count or min(pads) < 0:
         return None
+    if min(*kernel, *gaps, *steps) < 1:
+        return None
     ceil = bool(node.attr("ceil_mode", 0))
     found = [
         Window(sizes[i], kernel[i], gaps[i], steps[i], pads[i], pads[count + i], ceil) for i in range(count)

@@ -11,6 +11,7 @@ from onnxfix import dtypes
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Model, Node, Value
 from onnxfix_rules.ops import _rewrite as rw
+from onnxfix_rules.ops._integers import SMALL
 
 LIMIT = 1 << 22
 """Elements that are compared."""
@@ -35,8 +36,8 @@ def reduced(draft: Draft, node: Node, model: Model, op: str) -> str:
     if 0 in shapes[0] or 0 in shapes[1]:
         return ""
     neutral = _neutral(op, elem)
-    if neutral is None:
-        return ""
+    if neutral is None or (op in ("Add", "Mul") and elem in SMALL):
+        return ""  # nor does ONNX add or multiply eight bits along an axis
     kind = model.shapes.elem_type(indices)
     if not kind:
         return ""

@@ -111,6 +111,14 @@ EXAMPLES = [
         runs=False,
     ),
     Example(
+        why="int8, which ONNX does not add along an axis",
+        before="""g (int8[4,3] x, int8[2,3] u, int64[2,1] i) => (int8[4,3] y) {
+            y = ScatterND<reduction = "add">(x, i, u) }""",
+        detect=True,
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Example(
         why="indices at run time into a dynamic axis",
         before="""g (float[N,3] x, float[2,3] u, int64[2,1] i) => (float[N,3] y) {
             y = ScatterND<reduction = "add">(x, i, u) }""",

@@ -106,6 +106,10 @@ EXAMPLES = [
             y = ReduceSumSquare<noop_with_empty_axes = 1>(x, a) }""",
     ),
     Example(
+        why="keepdims that is neither 0 nor 1, which is 1 for ONNX's reference and 0 for ONNX Runtime",
+        before="g (float[2,3] x, int64[1] a) => (float[A,B] y) { y = ReduceSum<keepdims = 2>(x, a) }",
+    ),
+    Example(
         why="an unknown number of axes",
         before="g (float[2,3] x, int64[K] a) => (float[A,B] y) { y = ReduceSum(x, a) }",
         runs=False,
@@ -279,7 +283,9 @@ def _of_some(node: Node, data: Value, output: Value, axes: Value, rank: int, cou
         return None
     draft = Draft(node)
     choice = Choice(draft, data, axes, rank=rank, count=count)
-    keep = node.attr("keepdims", 1) != 0
+    keep = node.attr("keepdims", 1)
+    if keep not in (0, 1):
+        return None
     rows = {
         gone: [ONE if axis in gone else axis for axis in range(rank) if keep or axis not in gone]
         for gone in choice.sets

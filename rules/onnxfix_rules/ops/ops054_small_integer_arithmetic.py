@@ -59,6 +59,11 @@ EXAMPLES = [
             v = Cast<to = 1>(x)  p = MaxPool<kernel_shape = [3, 3]>(v)  y = Cast<to = 2>(p) }""",
     ),
     Example(
+        why="pooled, with a window that has nothing but padding",
+        before="g (uint8[1,1,4,4] x) => (uint8[1,1,4,5] y) { y = MaxPool<kernel_shape = [3, 2], pads = [1,2,1,0]>(x) }",
+        runs=False,
+    ),
+    Example(
         why="the place of the largest",
         before="g (uint8[2,5] x) => (int64[2,1] y) { y = ArgMax<axis = 1>(x) }",
         after="g (uint8[2,5] x) => (int64[2,1] y) { v = Cast<to = 6>(x)  y = ArgMax<axis = 1>(v) }",
@@ -122,9 +127,7 @@ def small_integer_arithmetic(node: Node, model: Model) -> Iterator[Match]:
     if output is None or elem is None or elem not in SMALL or not _refused(node, model, elem):
         return
     pooled = node.op_type == "MaxPool"
-    if pooled and (
-        rw.is_read(node.output(1)) or node.attr("ceil_mode", 0) or set(node.attr("dilations", [1])) != {1}
-    ):
+    if pooled and not _pools(node):
         return
     computer = Computer(Draft(node), model, elem, TensorProto.FLOAT if pooled else TensorProto.INT32)
     proto = rw.copy_of(node)
@@ -145,6 +148,17 @@ def small_integer_arithmetic(node: Node, model: Model) -> Iterator[Match]:
         node=node,
         fix=Fix(f"compute it in {'float' if pooled else 'int32'}", computer.draft.edits),
         reads=tuple(value for value in node.inputs if value is not None),
+    )
+
+
+def _pools(node: Node) -> bool:
+    """Whether a MaxPool is one in float: each window has an element, which need not be so in the padding."""
+    kernel, pads = node.attr("kernel_shape", []), node.attr("pads", [0])
+    return not (
+        rw.is_read(node.output(1))
+        or node.attr("ceil_mode", 0)
+        or set(node.attr("dilations", [1])) != {1}
+        or max(pads, default=0) >= min(kernel, default=0)
     )
 
 

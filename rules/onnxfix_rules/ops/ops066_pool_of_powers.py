@@ -43,6 +43,13 @@ EXAMPLES = [
         safety=Safety.NUMERIC,
     ),
     Example(
+        why="strides longer than the window, which crop where the padding is to be found",
+        before="""g (float[1,2,5,6] x) => (float[1,2,3,2] y) {
+            y = LpPool<kernel_shape = [2, 2], strides = [2, 3], auto_pad = "SAME_LOWER", p = 3>(x) }""",
+        detect=True,
+        safety=Safety.NUMERIC,
+    ),
+    Example(
         why="the second norm, which TensorRT has",
         before="g (float[1,2,5,5] x) => (float[1,2,4,4] y) { y = LpPool<kernel_shape = [2, 2]>(x) }",
     ),
@@ -87,7 +94,7 @@ def pool_of_powers(node: Node, model: Model) -> Iterator[Match]:
     if (power in (1, 2) and not dilated) or ops.target_of(model).imports("LpPool") is not True:
         return
     fix = None
-    if not node.attr("ceil_mode", 0) and power >= 1 and node.scope.opset() >= 7:
+    if not node.attr("ceil_mode", 0) and power >= 1 and node.scope.opset() >= 7 and _pads(node):
         draft = Draft(node)
         dtype = np.dtype(helper.tensor_dtype_to_np_dtype(elem))
         name = _powers(draft, data, power, dtype)
@@ -102,6 +109,14 @@ def pool_of_powers(node: Node, model: Model) -> Iterator[Match]:
         node=node,
         fix=fix,
     )
+
+
+def _pads(node: Node) -> bool:
+    """Whether no padding is negative: an AveragePool has none, and `auto_pad` may come to it by long strides."""
+    kernel = node.attr("kernel_shape")
+    if node.attr("auto_pad", "NOTSET") not in ("NOTSET", "VALID"):
+        return all(step <= size for step, size in zip(node.attr("strides", []), kernel, strict=False))
+    return min(node.attr("pads", []), default=0) >= 0
 
 
 def _powers(draft: Draft, data: Value, power: int, dtype: np.dtype[Any]) -> str:

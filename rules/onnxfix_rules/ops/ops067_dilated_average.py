@@ -47,6 +47,14 @@ EXAMPLES = [
         safety=Safety.NUMERIC,
     ),
     Example(
+        why="a stride of 0",
+        before="""g (float[N,2,9] x) => (float[N,2,7] y) {
+            y = AveragePool<kernel_shape = [2], dilations = [2], strides = [0]>(x) }""",
+        opset=19,
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Example(
         why="no gaps",
         before="g (float[N,2,9] x) => (float[N,2,8] y) { y = AveragePool<kernel_shape = [2], dilations = [1]>(x) }",
         opset=19,

@@ -311,6 +311,8 @@ def apply(
         _known(select, ignore, target)
         if no_verify and (model_check or require or rungs or save_engine):
             raise UsageError("--no-verify contradicts --require, --rungs, --save-engine and --model-check")
+        if no_verify and (inputs or input_shapes or shapes_alias):
+            raise UsageError("--inputs and --input-shapes: nothing to do with --no-verify")
         if save_engine is not None and len(models) > 1:
             raise UsageError("--save-engine takes one model")
         _available(simplify, graphsurgeon)

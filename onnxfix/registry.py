@@ -10,7 +10,7 @@ from functools import cache
 from importlib import metadata
 from types import ModuleType
 
-from onnxfix.errors import UsageError
+from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.rule import Rule
 
 GROUP = "onnxfix.rules"
@@ -46,7 +46,11 @@ class Registry:
 
         Raises:
             UsageError: a selector matches no rule.
+            OnnxfixError: the built-in rules could not be loaded; to go on without them would find nothing.
         """
+        for warning in self.warnings:
+            if f"({BUILT_IN}) cannot be loaded" in warning:
+                raise OnnxfixError(warning)
         self._known((*(select or ()), *(ignore or ())))
         chosen = []
         for rule in self.rules:

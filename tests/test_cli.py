@@ -159,6 +159,8 @@ def test_several_models_and_summary(tmp_path: Path) -> None:
         ["-o", "x.onnx", "--in-place"],
         ["--output-dir", "d", "--in-place"],
         ["--no-verify", "--require", "ort-cpu"],
+        ["--no-verify", "--inputs", "x.npz"],
+        ["--no-verify", "--input-shapes", "x:1x3"],
         ["--select", "NOPE"],
         ["--ignore", "CST999"],
         ["--target", "trt99"],

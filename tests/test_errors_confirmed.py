@@ -13,6 +13,7 @@ from onnxfix.registry import registry
 from onnxfix.rule import Example, Rule, Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import findings, model_of
+from onnxfix_rules.trt._common import known
 from real_tensorrt import REAL
 
 #: TensorRT takes these and means something else, as their pages and tests show.
@@ -91,3 +92,19 @@ def test_the_exceptions_are_needed(code: str, worker: Worker, tmp_path: Path) ->
 def test_most_rules_are_asked() -> None:
     assert len({case.values[0].code for case in CASES}) > 60
     assert len(CASES) > 400
+
+
+#: The text is of something else, which the model has too.
+BESIDE = {"GRA020", "IFC005", "OPS001"}
+
+
+@REAL
+@pytest.mark.parametrize("code", sorted({case.values[0].code for case in CASES} - BESIDE))
+def test_what_tensorrt_says_is_known_to_be_about_the_rule(code: str, worker: Worker, tmp_path: Path) -> None:
+    """Else the rule's finding would not be confirmed, and TensorRT's would point elsewhere."""
+    for number, case in enumerate(case for case in CASES if case.values[0].code == code):
+        path = tmp_path / f"{number}.onnx"
+        onnx.save(model_of(case.values[1]), path)
+        build = attempt(worker, path, package="tensorrt-rtx")
+        about = known(build.errors[0].text) if build.errors else None
+        assert about is None or code in about, f"{case.values[1].why}: {build.errors[0].text}"

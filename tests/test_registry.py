@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from onnxfix.errors import UsageError
+from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.graph.overlay import Model, Node
 from onnxfix.registry import Registry, registry, rules_of
 from onnxfix.rule import Match, Rule, rule
@@ -95,3 +95,11 @@ def test_entry_point_may_name_a_module_an_attribute_or_a_list(
 def test_codes_and_names_are_unique() -> None:
     names = [found.name for found in registry().rules]
     assert len(names) == len(set(names))
+
+
+def test_without_the_built_in_rules_nothing_is_found_and_nothing_is_said_to_be_fine() -> None:
+    found = Registry(RULES.rules[:1], ("rule pack 'core' (onnxfix_rules) cannot be loaded: SyntaxError: x",))
+    with pytest.raises(OnnxfixError, match="cannot be loaded"):
+        found.choose()
+    other = Registry(RULES.rules[:1], ("rule pack 'theirs' (their_rules) cannot be loaded: ImportError: x",))
+    assert other.choose() == list(RULES.rules[:1])

@@ -8,34 +8,79 @@ from dataclasses import replace
 from onnxfix.backends.trt_types import Issue, TrtBuild
 from onnxfix.rule import Match, Severity
 
+#: Rules about operators that have no importer; the first says so of all of them, and gives way to the others.
+_OPERATORS = (
+    "OPS001", "OPS026", "OPS050", "OPS051", "OPS052", "OPS053", "OPS056", "OPS057", "OPS061", "OPS063", "OPS068",
+    "OPS070", "QDQ007", "QDQ008", "QDQ009", "CTL020",
+)  # fmt: skip
+_BYTES = ("OPS032", "OPS054", "OPS062", "QDQ002", "QDQ005", "QDQ011", "QDQ014", "QDQ016")
 #: Reasons for which TensorRT refuses a model, and the rules that know them, the most telling first. Measured with
 #: TensorRT-RTX 1.7.1, except for the two of allowzero and Squeeze, which are those of TensorRT 8 and 10.
 _REASONS = (
-    (r"\A\s*(?:false)?\s*\Z", ("OPS001",)),  # the parser's way to say that it knows no such operator
+    (r"\A\s*(?:false)?\s*\Z", _OPERATORS),  # the parser's way to say that it knows no such operator
     (
         r"Plugin not found|plugin was not found|failed to load \w+ plugin|not found in plugin registry",
-        ("OPS001",),
+        (*_OPERATORS, "QDQ014"),
     ),
     (r"Found unsupported input type of INT(?:32|64)|operator SQRT with .*INT(?:32|64)", ("INT006",)),
     (
         r"Found unsupported input type of|input has type \w+ but must have type|Only FLOAT, HALF or INT8",
-        ("OPS002",),
+        ("OPS002", "INT006", "OPS025", "OPS050", *_BYTES),
     ),
-    (r"does not support UINT8 types for intermediate tensors", ("CST003", "INT001", "OPS002")),
-    (r"Unsupported data type for the Cast operator", ("CST003", "CST004", "INT001")),
-    (r"must resolve to a build-time constant|axis is not a constant", ("INT001",)),
-    (r"must be an initializer|which is not an initializer", ("INT001",)),
+    (
+        r"does not support UINT8 types for intermediate tensors",
+        ("CST003", "INT001", "OPS002", "CST001", "OPS027", *_BYTES),
+    ),
+    (
+        r"Unsupported data type for the Cast operator",
+        ("CST003", "CST004", "INT001", "CST001", "CST005", "IFC005"),
+    ),
+    (r"Failed to convert ONNX date type", ("IFC005", "CST004", "CST005")),
+    (
+        r"must resolve to a build-time constant|axis is not a constant",
+        ("INT001", "OPS040", "OPS041", "OPS042", "GRA010"),
+    ),
+    (r"must be an initializer|which is not an initializer", ("INT001", "QDQ011")),
     (r"at least 2 dimensions are required for input", ("OPS023",)),
+    (r"at least 1 dimensions are required for input", ("OPS024",)),
     (r"input starts misaligns with the shape of input axes", ("OPS020",)),
-    (r"doesn't support mode than 1 outputs for", ("OPS021",)),
-    (r"Non-zero zero point is not supported", ("QDQ001", "QDQ002")),
+    (r"doesn't support mode than 1 outputs for", ("OPS021", "OPS037", "OPS043", "OPS050")),
+    (r"only supports Attention nodes with one output", ("OPS021", "OPS050")),
+    (r"Node has more output tensors than TRT expected", ("OPS022", "OPS060")),
+    (r"does not support dilations other than 1", ("OPS037", "OPS066", "OPS067")),
+    (r"ScatterND with reduction is not supported|Unsupported reduction type", ("OPS039",)),
+    (r"training mode|training_mode", ("OPS043",)),
+    (
+        r"Non-zero zero point is not supported",
+        ("QDQ001", "QDQ002", "QDQ003", "QDQ005", "QDQ011", "QDQ012"),
+    ),
+    (r"Scale coefficients must all be positive", ("QDQ010",)),
+    (r"Quantized constant .* is only allowed before DQ", ("QDQ012", "QDQ002", "OPS032")),
+    (r"has datatype FP8 but is not", ("QDQ013", "CST005")),
     (r"K exceeds the maximum value allowed", ("OPS044",)),
-    (r"reshape wildcard -1 has infinite number of solutions", ("RSH002",)),
+    (
+        r"Number of dimensions \(\d+\) is not in the valid range|Failed to convert ONNX dimensions",
+        ("OPS045",),
+    ),
+    (r"Eyelike does not work for dynamically shaped tensors", ("OPS046",)),
+    (r"Invalid character\(s\) in Einsum equation", ("OPS028",)),
+    (r"must have same input types|must all be of the same type|must be of same type", ("PRC004", "OPS054")),
+    (r"reshape wildcard -1 has infinite number of solutions", ("RSH002", "RSH006")),
     (r"reshape of non-empty tensor to empty tensor", ("RSH003", "RSH006")),
     (r"would change volume", ("RSH008",)),
     (r"not compatible for elementwise|broadcast dimensions must be conformable", ("BRC004",)),
-    (r"Failed to import initializer", ("GRA002",)),
-    (r"Node input was not registered", ("GRA004",)),
+    (r"slope tensor must be unidirectional broadcastable", ("BRC007",)),
+    (r"size elements must be non-negative", ("BRC008",)),
+    (r"IRecurrenceLayer must have inputs with same shape|inputs to IRecurrenceLayer", ("CTL015", "OPS011")),
+    (r"Must have inputs with equal ranks when condition is not", ("CTL011", "IFC001")),
+    (r"does not support the sparse_value", ("GRA006", "GRA008")),
+    (
+        r"Failed to import initializer",
+        ("GRA002", "CST005", "GRA008", "IFC005", "OPS032", "QDQ002", "QDQ006", "QDQ015"),
+    ),
+    (r"Node input was not registered", ("GRA004", "CTL012", "GRA007")),
+    (r"Pre-opset 7 broadcasting is unsupported|Attribute scales is missing", ("GRA020",)),
+    (r"is a shape tensor and must have type Int32 or Int64", ("OPS071",)),
     (r"Attribute not found: allowzero", ("RSH005",)),
     (r"Cannot infer squeeze dimensions from a dynamic shape", ("RSH009",)),
 )

@@ -1,0 +1,398 @@
+"""Make the full-size exports that report.py measures: real architectures and sizes, random weights.
+
+    pip install "torch==2.13.0" "transformers==5.*" onnx onnxscript     (an environment of its own; no GPU, no download)
+    python benchmarks/exports/make.py FOLDER            all that FOLDER does not have yet
+    python benchmarks/exports/make.py FOLDER NAME...    these, again
+
+The name of a row says architecture, exporter (``legacy``: TorchScript, ``dynamo``: torch.export) and opset. Every
+export has a process of its own, since exporters keep memory; one that fails is named, and the others go on. The exit
+code is 1 where one failed. Weights come from a fixed seed. Up to 5 GB of memory, 7 GB on disk, half an hour on 4 cores.
+
+Sizes are those of bert-base (110M parameters), gpt2 (124M), SmolLM-135M (the Llama architecture; a Llama of a billion
+would be over protobuf's 2 GB in float32), vit-base-patch16-224 (86M), swin-tiny (28M), t5-base (encoder 110M, decoder
+162M), whisper-base (encoder 20M, decoder 52M), clip-vit-base-patch32 (151M), segformer-b0 (4M), detr-resnet-50 (41M).
+Nothing is cut. Language models are exported without a cache of keys and values.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers as hf
+from torch import Tensor, nn
+
+Axes = dict[int, str]
+BATCH: Axes = {0: "batch"}
+TEXT: Axes = {0: "batch", 1: "seq"}
+
+
+@dataclass(frozen=True)
+class Built:
+    """What is exported: ``inputs`` are name -> (example, dynamic axes), ``outputs`` name -> dynamic axes."""
+
+    model: nn.Module
+    inputs: dict[str, tuple[Tensor, Axes]]
+    outputs: dict[str, Axes]
+
+
+class Call(nn.Module):
+    """A model as a function of tensors by position, which returns the named fields of its result."""
+
+    def __init__(self, model: nn.Module, names: list[str], fields: list[str], **fixed: Any) -> None:
+        super().__init__()
+        self.model, self.names, self.fields, self.fixed = model, names, fields, fixed
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        result = self.model(**dict(zip(self.names, inputs, strict=True)), **self.fixed)
+        return tuple(result[field] for field in self.fields)
+
+
+def random(model: nn.Module, half: bool = False) -> nn.Module:
+    """The model ready to export, with what starts as zeros and ones made random: trained models have neither."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter += 0.05 * torch.randn_like(parameter)
+        for name, buffer in model.named_buffers():
+            if name.endswith("running_mean"):
+                buffer += 0.05 * torch.randn_like(buffer)
+            elif name.endswith("running_var"):
+                buffer += 0.05 * torch.rand_like(buffer)
+    model.eval()
+    return model.half() if half else model
+
+
+def built(
+    model: nn.Module,
+    inputs: dict[str, tuple[Tensor, Axes]],
+    outputs: dict[str, Axes],
+    **fixed: Any,
+) -> Built:
+    """``inputs`` are called as the model's own parameters, ``outputs`` as the fields of its result."""
+    return Built(Call(model, list(inputs), list(outputs), **fixed), inputs, outputs)
+
+
+def ids(vocabulary: int, length: int = 16) -> tuple[Tensor, Axes]:
+    """Two rows of tokens."""
+    return torch.randint(3, vocabulary, (2, length)), TEXT
+
+
+def mask(length: int = 16) -> tuple[Tensor, Axes]:
+    """Two rows of tokens of which the second one ends earlier."""
+    value = torch.ones(2, length, dtype=torch.int64)
+    value[1, length - 3 :] = 0
+    return value, TEXT
+
+
+def image(size: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Axes]:
+    """Two square images of three channels."""
+    return torch.randn(2, 3, size, size).to(dtype), BATCH
+
+
+def bert(half: bool = False) -> Built:
+    """bert-base-uncased with its pooler."""
+    model = random(hf.BertModel(hf.BertConfig(attn_implementation="eager")), half)
+    inputs = {"input_ids": ids(30522), "attention_mask": mask()}
+    return built(model, inputs, {"last_hidden_state": TEXT, "pooler_output": BATCH})
+
+
+def gpt2() -> Built:
+    """gpt2 with its head."""
+    model = random(hf.GPT2LMHeadModel(hf.GPT2Config(attn_implementation="eager")))
+    return built(
+        model, {"input_ids": ids(50257), "attention_mask": mask()}, {"logits": TEXT}, use_cache=False
+    )
+
+
+def llama() -> Built:
+    """SmolLM-135M: rotary embeddings, grouped heads, RMSNorm."""
+    config = hf.LlamaConfig(
+        hidden_size=576,
+        intermediate_size=1536,
+        num_hidden_layers=30,
+        num_attention_heads=9,
+        num_key_value_heads=3,
+        vocab_size=49152,
+        max_position_embeddings=2048,
+        tie_word_embeddings=True,
+        attn_implementation="eager",
+    )
+    model = random(hf.LlamaForCausalLM(config))
+    return built(
+        model, {"input_ids": ids(49152), "attention_mask": mask()}, {"logits": TEXT}, use_cache=False
+    )
+
+
+def vit(half: bool = False) -> Built:
+    """vit-base-patch16-224 with its classifier."""
+    config = hf.ViTConfig(num_labels=1000, attn_implementation="eager")
+    dtype = torch.float16 if half else torch.float32
+    model = random(hf.ViTForImageClassification(config), half)
+    return built(model, {"pixel_values": image(224, dtype)}, {"logits": BATCH})
+
+
+def swin(attention: str = "sdpa") -> Built:
+    """swin-tiny-patch4-window7-224 with its classifier."""
+    config = hf.SwinConfig(num_labels=1000, attn_implementation=attention)
+    model = random(hf.SwinForImageClassification(config))
+    return built(model, {"pixel_values": image(224)}, {"logits": BATCH})
+
+
+def _t5_config() -> Any:
+    return hf.T5Config(
+        d_model=768,
+        d_ff=3072,
+        d_kv=64,
+        num_layers=12,
+        num_heads=12,
+        use_cache=False,
+        attn_implementation="eager",
+    )
+
+
+def t5_encoder() -> Built:
+    """t5-base's encoder: relative positions, RMSNorm."""
+    model = random(hf.T5EncoderModel(_t5_config()))
+    return built(model, {"input_ids": ids(32128), "attention_mask": mask()}, {"last_hidden_state": TEXT})
+
+
+class T5Decoder(nn.Module):
+    """t5-base's decoder and head, as a function of what the encoder made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        whole = hf.T5ForConditionalGeneration(_t5_config())
+        self.decoder, self.head = whole.decoder, whole.lm_head
+
+    def forward(
+        self, input_ids: Tensor, encoder_hidden_states: Tensor, encoder_attention_mask: Tensor
+    ) -> dict[str, Tensor]:
+        hidden = self.decoder(
+            input_ids=input_ids,
+            encoder_hidden_states=encoder_hidden_states,
+            encoder_attention_mask=encoder_attention_mask,
+            use_cache=False,
+        ).last_hidden_state
+        return {"logits": self.head(hidden)}
+
+
+def t5_decoder() -> Built:
+    """t5-base's decoder and head: cross attention over a second symbolic length."""
+    source = {0: "batch", 1: "source"}
+    inputs = {
+        "input_ids": ids(32128, 12),
+        "encoder_hidden_states": (torch.randn(2, 16, 768), source),
+        "encoder_attention_mask": (mask()[0], source),
+    }
+    return built(random(T5Decoder()), inputs, {"logits": TEXT})
+
+
+def _whisper_config() -> Any:
+    return hf.WhisperConfig(
+        d_model=512,
+        encoder_layers=6,
+        encoder_attention_heads=8,
+        encoder_ffn_dim=2048,
+        decoder_layers=6,
+        decoder_attention_heads=8,
+        decoder_ffn_dim=2048,
+        use_cache=False,
+        attn_implementation="eager",
+    )
+
+
+def whisper_encoder() -> Built:
+    """whisper-base's encoder: 30 seconds of sound as 80 bands."""
+    model = random(hf.WhisperModel(_whisper_config()).get_encoder())
+    inputs = {"input_features": (torch.randn(2, 80, 3000), BATCH)}
+    return built(model, inputs, {"last_hidden_state": BATCH})
+
+
+class WhisperDecoder(nn.Module):
+    """whisper-base's decoder and head, as a function of what the encoder made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        whole = hf.WhisperForConditionalGeneration(_whisper_config())
+        self.decoder, self.head = whole.model.decoder, whole.proj_out
+
+    def forward(self, input_ids: Tensor, encoder_hidden_states: Tensor) -> dict[str, Tensor]:
+        hidden = self.decoder(
+            input_ids=input_ids, encoder_hidden_states=encoder_hidden_states, use_cache=False
+        ).last_hidden_state
+        return {"logits": self.head(hidden)}
+
+
+def whisper_decoder() -> Built:
+    """whisper-base's decoder and head."""
+    inputs = {
+        "input_ids": ids(51865, 12),
+        "encoder_hidden_states": (torch.randn(2, 1500, 512), BATCH),
+    }
+    return built(random(WhisperDecoder()), inputs, {"logits": TEXT})
+
+
+def clip() -> Built:
+    """clip-vit-base-patch32: both towers and their similarity."""
+    config = hf.CLIPConfig(attn_implementation="eager")
+    inputs = {
+        "input_ids": (torch.randint(3, 49408, (2, 16)), {0: "texts", 1: "seq"}),
+        "pixel_values": (torch.randn(2, 3, 224, 224), {0: "images"}),
+        "attention_mask": (mask()[0], {0: "texts", 1: "seq"}),
+    }
+    outputs = {"logits_per_image": {0: "images", 1: "texts"}, "image_embeds": {0: "images"}}
+    return built(random(hf.CLIPModel(config)), inputs, outputs)
+
+
+def segformer() -> Built:
+    """segformer-b0-finetuned-ade-512-512."""
+    config = hf.SegformerConfig(num_labels=150)
+    model = random(hf.SegformerForSemanticSegmentation(config))
+    return built(model, {"pixel_values": image(512)}, {"logits": BATCH})
+
+
+def detr() -> Built:
+    """detr-resnet-50 on images of 640 x 640, with the mask of what is padded."""
+    backbone = hf.ResNetConfig(
+        depths=[3, 4, 6, 3],
+        hidden_sizes=[256, 512, 1024, 2048],
+        layer_type="bottleneck",
+        out_features=["stage4"],
+    )
+    config = hf.DetrConfig(
+        use_timm_backbone=False,
+        use_pretrained_backbone=False,
+        backbone=None,
+        backbone_config=backbone,
+        num_labels=91,
+        attn_implementation="eager",
+    )
+    pixels = torch.ones(2, 640, 640, dtype=torch.int64)
+    pixels[1, :, 500:] = 0
+    inputs = {"pixel_values": image(640), "pixel_mask": (pixels, BATCH)}
+    return built(random(hf.DetrForObjectDetection(config)), inputs, {"logits": BATCH, "pred_boxes": BATCH})
+
+
+#: name -> (builder, exporter, opset)
+ROWS: dict[str, tuple[Callable[[], Built], str, int]] = {
+    "bert.legacy.op11": (bert, "legacy", 11),
+    "bert.legacy.op17": (bert, "legacy", 17),
+    "bert.dynamo.op20": (bert, "dynamo", 20),
+    "bert_fp16.legacy.op13": (lambda: bert(half=True), "legacy", 13),
+    "gpt2.legacy.op13": (gpt2, "legacy", 13),
+    "gpt2.dynamo.op18": (gpt2, "dynamo", 18),
+    "llama.legacy.op14": (llama, "legacy", 14),
+    "llama.dynamo.op20": (llama, "dynamo", 20),
+    "vit.legacy.op17": (vit, "legacy", 17),
+    "vit.dynamo.op19": (vit, "dynamo", 19),
+    "vit_fp16.legacy.op16": (lambda: vit(half=True), "legacy", 16),
+    # The fused attention of PyTorch has no export below opset 14.
+    "swin.legacy.op13": (lambda: swin("eager"), "legacy", 13),
+    "swin.dynamo.op18": (swin, "dynamo", 18),
+    "t5_encoder.legacy.op12": (t5_encoder, "legacy", 12),
+    "t5_decoder.dynamo.op18": (t5_decoder, "dynamo", 18),
+    "whisper_encoder.legacy.op15": (whisper_encoder, "legacy", 15),
+    "whisper_decoder.dynamo.op19": (whisper_decoder, "dynamo", 19),
+    "clip.legacy.op14": (clip, "legacy", 14),
+    "segformer.legacy.op16": (segformer, "legacy", 16),
+    "segformer.dynamo.op20": (segformer, "dynamo", 20),
+    "detr.legacy.op12": (detr, "legacy", 12),
+    "detr.dynamo.op18": (detr, "dynamo", 18),
+}
+
+
+def export(name: str, path: Path) -> None:
+    """Build and export one row. The file appears when it is whole.
+
+    Raises:
+        Exception: whatever torch and transformers raise; the model does not export.
+    """
+    build, exporter, opset = ROWS[name]
+    warnings.simplefilter("ignore")
+    torch.manual_seed(0)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "4")))
+    what = build()
+    examples = tuple(example for example, _ in what.inputs.values())
+    unfinished = path.with_name(path.name + ".part")
+    common: dict[str, Any] = {
+        "input_names": list(what.inputs),
+        "output_names": list(what.outputs),
+        "opset_version": opset,
+        "external_data": False,
+    }
+    with torch.no_grad():
+        if exporter == "legacy":
+            axes = {key: value for key, (_, value) in what.inputs.items()} | what.outputs
+            torch.onnx.export(
+                what.model, examples, str(unfinished), dynamo=False, dynamic_axes=axes, **common
+            )
+        else:
+            torch.onnx.export(
+                what.model,
+                examples,
+                str(unfinished),
+                dynamo=True,
+                dynamic_shapes=(tuple(_dims(what)),),
+                verbose=False,
+                **common,
+            )
+    unfinished.replace(path)
+
+
+def _dims(what: Built) -> list[dict[int, Any]]:
+    """The dynamic axes as torch.export wants them: one object for each name."""
+    known: dict[str, Any] = {}
+    return [
+        {axis: known.setdefault(dim, torch.export.Dim(dim)) for axis, dim in axes.items()}
+        for _, axes in what.inputs.values()
+    ]
+
+
+def main() -> int:
+    """Run as the module's docstring says."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--here", action="store_true", help="export in this process")
+    arguments = parser.parse_args()
+    unknown = [name for name in arguments.names if name not in ROWS]
+    if unknown:
+        parser.error(f"no row {unknown[0]}; the rows are {', '.join(ROWS)}")
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    failed: list[str] = []
+    for name in arguments.names or ROWS:
+        path = arguments.folder / f"{name}.onnx"
+        if path.exists() and not arguments.names:
+            continue
+        if arguments.here:
+            export(name, path)
+            continue
+        start = time.monotonic()
+        child = subprocess.run(
+            [sys.executable, __file__, "--here", str(arguments.folder), name], capture_output=True, text=True
+        )
+        seconds = time.monotonic() - start
+        if child.returncode == 0:
+            print(f"{name}: {path.stat().st_size / 1e6:.0f} MB, {seconds:.0f} s", flush=True)
+        else:
+            failed.append(name)
+            last = next((line for line in reversed(child.stderr.splitlines()) if line.strip()), "killed")
+            print(f"FAILED {name}: {last}", file=sys.stderr, flush=True)
+    print(f"{len(failed)} failed: {' '.join(failed) or '–'}")
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

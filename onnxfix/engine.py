@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from onnx import GraphProto
@@ -12,6 +12,7 @@ from onnx import GraphProto
 from onnxfix.commit import Transaction
 from onnxfix.edits import rewired, touched
 from onnxfix.errors import EditError, ShadowedError
+from onnxfix.graph.imported import imported
 from onnxfix.graph.overlay import Model, Node, UnknownAttribute, Value
 from onnxfix.rule import Fix, Match, Rule, Safety, Severity
 
@@ -100,7 +101,7 @@ def check(model: Model, rules: Sequence[Rule], problems: list[str] | None = None
             if (node.domain, node.op_type) in rule.ops and node.domain == "" and not node.is_onnx:
                 continue  # a local function that has a standard operator's name
             found.extend(_run(rule, problems, node, model))
-    return sorted(_telling(found), key=lambda item: item.rule.code)
+    return sorted(_reached(model, list(_telling(found))), key=lambda item: item.rule.code)
 
 
 def _telling(found: Sequence[Found]) -> Iterator[Found]:
@@ -113,6 +114,27 @@ def _telling(found: Sequence[Found]) -> Iterator[Found]:
         node = item.match.node
         if not item.rule.general or node is None or node not in graver or graver[node] < item.severity:
             yield item
+
+
+def _reached(model: Model, found: list[Found]) -> list[Found]:
+    """The findings, where what would be an error is a warning in a place that the parser may never come to.
+
+    That is a function that nobody calls, and a branch that a constant condition does not take.
+    """
+    if not any(_inside(item, model) for item in found):
+        return found
+    reached = set(imported(model))
+    return [
+        Found(item.rule, replace(item.match, severity=Severity.WARNING))
+        if _inside(item, model) and item.match.node not in reached
+        else item
+        for item in found
+    ]
+
+
+def _inside(item: Found, model: Model) -> bool:
+    node = item.match.node
+    return item.severity is Severity.ERROR and node is not None and node.scope is not model.main
 
 
 def check_build(build: TrtBuild, rules: Sequence[Rule], problems: list[str] | None = None) -> list[Found]:

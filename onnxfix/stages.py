@@ -9,7 +9,8 @@ from pathlib import Path
 
 from onnx import ModelProto
 
-from onnxfix.graph import wire
+from onnxfix.errors import UsageError
+from onnxfix.graph import apart, wire
 from onnxfix.graph.overlay import Model
 from onnxfix.proof import Options, climb, reason_of, refuted
 from onnxfix.report import StepDone
@@ -105,7 +106,7 @@ class Stages:
         if self.changed:
             wire.write(self.base.data, self.scratch)
             source = self.scratch
-        made = make(step, source, self.base.proto, self.against.proto)
+        made = self._made(step, source)
         dropped = StepDone(step.name, step.tool, "dropped", made.refused)
         if made.proto is None:
             return dropped
@@ -121,8 +122,8 @@ class Stages:
             return replace(dropped, reason="; ".join(why))
         wire.write(data, self.scratch)
         verdict = self._judge(made)
-        if made.broken:
-            why.append("values were not compared")
+        if made.broken and not refuted(verdict):
+            why.append(_values(verdict) or "values were not compared")
         if not verdict.passed:
             why.append(reason_of(verdict) or f"not proven: {_unproven(verdict)}")
         after = wire.Loaded(made.proto, data, self.first.path)
@@ -139,16 +140,32 @@ class Stages:
         wire.write(data, self.against_path)
         return replace(dropped, status="taken", reason="; ".join(why), safety="unsafe")
 
+    def _made(self, step: Step, source: Path) -> Made:
+        """What the step makes of ``source``.
+
+        Raises:
+            UsageError: a script is at fault. One that writes over the original, as scripts that were run by hand did,
+                would have its result compared with itself.
+        """
+        files = [self.original, *(self.original.parent / f for f in wire.external_files(self.first.proto))]
+        stamps = [apart.stamp(file) for file in files]
+        made = make(step, source, self.base.proto, self.against.proto)
+        for file, stamp in zip(files, stamps, strict=True):
+            if step.script is not None and apart.stamp(file) != stamp:
+                raise UsageError(f"{step.script}: the script changed {file}; it may change the graph alone")
+        return made
+
     def _judge(self, made: Made) -> Verdict:
-        """The CPU's rungs, where the interface stands: else there is nothing to compare, but the model to check."""
+        """The CPU's rungs where inputs and outputs stand: else there is nothing to compare, but the model to check."""
         assert made.proto is not None
-        options = replace(self.options, rungs=("contract",)) if made.broken else self.options
+        old, new = self.against.proto.graph, made.proto.graph
+        comparable = (old.input, old.output) == (new.input, new.output)
         return climb(
             self.against_path,
             self.scratch,
             self.against.proto,
             made.proto,
-            options,
+            self.options if comparable else replace(self.options, rungs=("contract",)),
             exact=False,
             interface=not made.broken,
         )
@@ -173,9 +190,13 @@ def _unproven(verdict: Verdict) -> str:
 
 def _proof(verdict: Verdict) -> str:
     """What was proven of a step's result, for people."""
+    return _values(verdict) or "the interface stands; no values were compared"
+
+
+def _values(verdict: Verdict) -> str:
+    """What the rungs say that compared values and passed."""
     ran = [rung for rung in verdict.rungs if rung.status == "passed" and rung.name != "contract"]
-    said = "; ".join(f"{rung.name}: {rung.reason}" for rung in ran)
-    return said or "the interface stands; no values were compared"
+    return "; ".join(f"{rung.name}: {rung.reason}" for rung in ran)
 
 
 def after_unsafe(verdict: Verdict, stages: Stages) -> Verdict:

@@ -244,3 +244,23 @@ def test_general_findings_give_way_to_graver_ones_about_the_same_node() -> None:
         ("TST020", "a"), ("TST020", "d"), ("TST021", "a"), ("TST021", "b"), ("TST021", "c"),
     ]  # fmt: skip
     assert len(check(model, [any_negation])) == 4
+
+
+@rule("TST022", ops=["Abs"], severity=Severity.ERROR)
+def any_abs(node: Node, model: Model) -> Iterator[Match]:
+    """Abs."""
+    yield Match("an Abs", node=node)
+
+
+def test_an_error_where_the_parser_never_comes_is_a_warning() -> None:
+    branches = """<then_branch = t () => (float[2] a) { a = Abs(x) },
+        else_branch = e () => (float[2] b) { b = Abs(x) }>"""
+    text = f"""g (float[2] x, bool c) => (float[2] y, float[2] z, float[2] w) <bool k = {{1}}> {{
+        y = If(k){branches.replace(" a)", " a1)").replace("a =", "a1 =").replace(" b)", " b1)").replace("b =", "b1 =")}
+        z = If(c){branches}  w = my.F(x) }}
+        <domain: "my", opset_import: ["" : 18]> F (i) => (o) {{ o = Abs(i) }}
+        <domain: "my", opset_import: ["" : 18]> G (i) => (p) {{ p = Abs(i) }}"""
+    found = check(Model(proto_of(text)), [any_abs])
+    assert {item.match.node.first_output: item.severity.name for item in found if item.match.node} == {
+        "a1": "ERROR", "b1": "WARNING", "a": "ERROR", "b": "ERROR", "o": "ERROR", "p": "WARNING",
+    }  # fmt: skip

@@ -338,8 +338,25 @@ COUNT = "def fix(graph):\n    graph.nodes[0].name = f'the first of {len(graph.no
             "def fix(graph):\n    import os, signal\n    os.kill(os.getpid(), signal.SIGSEGV)\n",
             "killed by SIGSEGV",
         ),
+        ("def fix(graph):\n    raise KeyboardInterrupt\n", "s.py:2: KeyboardInterrupt"),
+        (
+            "class Odd(Exception):\n    def __str__(self):\n        return 1 / 0\n\n"
+            "def fix(graph):\n    raise Odd\n",
+            "s.py:6: Odd",
+        ),
     ],
-    ids=["no-function", "syntax", "import", "raises", "exits", "returns", "export", "crash"],
+    ids=[
+        "no-function",
+        "syntax",
+        "import",
+        "raises",
+        "exits",
+        "returns",
+        "export",
+        "crash",
+        "interrupts",
+        "textless",
+    ],
 )
 def test_a_script_at_fault_is_one_line_and_nothing_is_written(
     tmp_path: Path, text: str, message: str
@@ -353,6 +370,34 @@ def test_a_script_at_fault_is_one_line_and_nothing_is_written(
     assert message in err
     assert len(err.strip().splitlines()) == 1
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m.onnx", "s.py"]
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model.onnx.data"])
+def test_a_script_that_writes_over_the_model_is_at_fault(tmp_path: Path, name: str) -> None:
+    """As a script does that was run by hand before: its result would be compared with itself, and be proven."""
+    (tmp_path / "model.onnx").write_bytes(raw(peer_models.write_external(tmp_path)))
+    text = (
+        f"import pathlib\nFILE = pathlib.Path({str(tmp_path / name)!r})\n"
+        "def fix(graph):\n    FILE.write_bytes(FILE.read_bytes())\n"
+    )
+    script = write(tmp_path / "s.py", text)
+    with pytest.raises(
+        UsageError, match=rf"s\.py: the script changed .*{name}; it may change the graph alone"
+    ):
+        apply(tmp_path / "model.onnx", tmp_path / "out.onnx", graphsurgeon=[script])
+    assert not (tmp_path / "out.onnx").exists()
+
+
+def test_a_script_is_a_module_as_any_other(tmp_path: Path) -> None:
+    """Dataclasses look their annotations up in the module of that name."""
+    text = (
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n\n"
+        "@dataclass\nclass Plan:\n    name: str = 'planned'\n\n"
+        "def fix(graph):\n    graph.nodes[0].name = Plan().name\n"
+    )
+    report = apply(model_at(tmp_path), graphsurgeon=[write(tmp_path / "s.py", text)])
+    assert report.model is not None
+    assert report.model.graph.node[0].name == "planned"
 
 
 def test_a_script_that_hangs_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -411,6 +456,20 @@ def test_unsafe_changes_need_the_flag_and_are_reported(tmp_path: Path, text: str
     assert contract is not None
     assert "UNSAFE" in contract.reason
     assert "byte for byte" not in contract.reason
+
+
+@pytest.mark.parametrize(("more", "words"), [("", "ort-cpu: identical"), (WRONG, "ort-cpu: output y")])
+def test_an_unsafe_change_of_a_note_does_not_hide_one_of_values(
+    tmp_path: Path, more: str, words: str
+) -> None:
+    text = (more or NOTHING).replace("def fix", "def more")
+    text += "\ndef fix(graph):\n    graph.name = 'another'\n    more(graph)\n"
+    report = apply(model_at(tmp_path), graphsurgeon=[write(tmp_path / "s.py", text)], unsafe_fixes=True)
+    step = the_step(report)
+    assert (step.status, step.safety) == ("taken", "unsafe")
+    assert "graph field 'name' changed" in step.reason
+    assert words in step.reason
+    assert "not compared" not in step.reason
 
 
 def test_rules_after_an_unsafe_step_are_proven_against_its_result(tmp_path: Path) -> None:

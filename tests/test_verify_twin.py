@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, defs, helper, numpy_helper, parser
 
+from onnxfix import backends
 from onnxfix.backends import reference
 from onnxfix.verification import plan, remote, twin
 from onnxfix.verification.compare import Metrics, Twin, compare, tolerance_for
@@ -117,6 +118,30 @@ def test_a_wider_output_may_differ_as_the_original_does_from_its_twin(dtype: Any
     assert judged(wild, np.array([1, 2, 4], dtype), exact, overflow=False).agreement == "different"
 
 
+def test_where_the_original_was_right_an_overflow_beside_it_excuses_nothing() -> None:
+    """Half precision's tolerance is none for a float32 value that half precision never touched."""
+    assert judged(f32(1, INF), f32(1.009, 60000), f32(1, 60000)).agreement == "different"
+    assert judged(f32(1, 0), f32(1.009, 60000), f32(1, 60000)).agreement == "different", "spoilt, but finite"
+    assert judged(f32(1, INF), f32(1, 60100), f32(1, 60000)).agreement == "within"
+    # In float32 too the roundings of half precision may be left out, as far as they were there.
+    assert judged(f32(1, 402, INF), f32(1, 398, 60000), f32(1, 400, 60000)).agreement == "within"
+    assert judged(f32(1, 400, INF), f32(1, 398, 60000), f32(1, 400, 60000)).agreement == "different"
+    # What was lost is judged whole: zeros beside a large gain are no reference.
+    assert judged(f16(0, 0), f16(1, 10000), f32(1, 10000)).agreement == "within"
+    assert judged(f16(0, 0), f16(500, 10000), f32(1, 10000)).worse == 0, (
+        "the original was wrong there as well"
+    )
+    assert judged(f16(1, 0), f16(500, 10000), f32(1, 10000)).worse == 1
+
+
+def test_numbers_beyond_half_precision_are_no_measure() -> None:
+    mask, lowest = f32(1, NAN, -INF), -3.4e38
+    assert judged(mask, f32(1, 2, lowest), f32(1, 2, lowest)).agreement == "within"
+    assert judged(mask, f32(1, 3, lowest), f32(1, 2, lowest)).agreement == "different"
+    assert judged(mask, f32(7, 2, lowest), f32(1, 2, lowest)).agreement == "different"
+    assert judged(mask, f32(1, 2, -1e5), f32(1, 2, lowest)).agreement == "different"
+
+
 NUMBERS = st.sampled_from([0.0, 1.0, -1.0, 1.004, 100.0, 60000.0, INF, -INF, NAN])
 
 
@@ -197,8 +222,8 @@ def test_both_give_the_same_where_nothing_overflows(tmp_path: Path, backend: str
     feed = {"x": f16(1, 2, 3, 4).reshape(2, 2), "c": np.array(branch)}
     if backend == "reference":
         feed["q"] = [np.ones(2, ml_dtypes.bfloat16)]
-    first, values = made.run(feed)
-    assert first == ""
+    lost, values = made.run(feed)
+    assert lost == ()
     assert values["y"].dtype == values["r"][0].dtype == np.dtype(made.precision) == np.float64
     assert values["k"].tolist() == [1, 1, 1]
     wanted = [[2, 4], [4, 6]] if branch else [[1, 2], [3, 4]]
@@ -215,10 +240,10 @@ def test_the_value_that_overflows_is_named(tmp_path: Path, backend: str) -> None
     text = SCORES.replace("(float16[2,2] y)", "(float16[2,2] y, float16[2,2] s)") + AFTER
     onnx.save(model(text), tmp_path / "m.onnx")
     made = twin.load(backend, str(tmp_path / "m.onnx"), str(tmp_path))
-    first, values = made.run(LARGE)
-    assert first == "s"
+    lost, values = made.run(LARGE)
+    assert lost[0] == "s"
     np.testing.assert_array_equal(values["y"], np.full((2, 2), 16000, np.float32))
-    assert made.run({name: value / np.float16(100) for name, value in LARGE.items()})[0] == ""
+    assert made.run({name: value / np.float16(100) for name, value in LARGE.items()})[0] == ()
 
 
 def test_weights_beside_the_model(tmp_path: Path) -> None:
@@ -226,8 +251,8 @@ def test_weights_beside_the_model(tmp_path: Path) -> None:
     proto.graph.initializer.append(numpy_helper.from_array(np.full(64, 300, np.float16), "w"))
     onnx.save(proto, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
     made = twin.load("reference", str(tmp_path / "m.onnx"), str(tmp_path))
-    first, values = made.run({"x": np.full((1, 64), 300, np.float16)})
-    assert first == "y"
+    lost, values = made.run({"x": np.full((1, 64), 300, np.float16)})
+    assert lost == ("y",)
     assert (values["y"] == 90000).all()
 
 
@@ -245,8 +270,8 @@ def test_weights_stored_apart_are_loaded_again(tmp_path: Path, monkeypatch: pyte
     onnx.save(proto, tmp_path / "m.onnx")
     for _ in range(2):  # the second time over the files of the first
         made = twin.load("ort-cpu", str(tmp_path / "m.onnx"), str(tmp_path))
-        first, values = made.run({"x": np.full(1024, 300, np.float16)})
-        assert (first, values["y"][0]) == ("y", 90000)
+        lost, values = made.run({"x": np.full(1024, 300, np.float16)})
+        assert (lost, values["y"][0]) == (("y",), 90000)
         assert (tmp_path / "single.data").stat().st_size == 8 * 1024, "written over, not behind"
 
 
@@ -266,8 +291,8 @@ def test_what_is_infinite_in_both_is_no_overflow(tmp_path: Path) -> None:
     onnx.save(model(text), tmp_path / "m.onnx")
     for backend in ("reference", "ort-cpu"):
         made = twin.load(backend, str(tmp_path / "m.onnx"), str(tmp_path))
-        assert made.run({"x": f16(1, 2), "z": f16(1, 0)})[0] == ""
-        assert made.run({"x": f16(1, 60), "z": f16(1, 2)})[0] == "y"
+        assert made.run({"x": f16(1, 2), "z": f16(1, 0)})[0] == ()
+        assert made.run({"x": f16(1, 60), "z": f16(1, 2)})[0] == ("y",)
 
 
 # ------------------------------------------------------------------------------------------------- the ladder
@@ -354,6 +379,39 @@ def test_finite_values_that_an_overflow_spoilt(tmp_path: Path) -> None:
     )
     found = rung(tmp_path, before, after, inputs=[{"x": np.full((1, 8), 500, np.float16)}])
     assert found.reason.endswith(f"8 of 8 values: {TOLD}")
+
+
+BESIDE = """g (float[2] f, float16[2] h, bool c) => (float[2] y, int64[2] k, float16[2] z) <float one = {%s}> {
+    y = Mul(f, one) %s  z = If(c) <then_branch = t () => (float16[2] u) { p = Mul(h, h) u = Sqrt(p) },
+    else_branch = e () => (float16[2] w) { w = Neg(h) }> }"""
+ROUNDED = "r = Cast<to=10>(f) s = Cast<to=1>(r) k = Cast<to=7>(s)"
+
+
+@pytest.mark.parametrize(
+    ("one", "rounded", "wrong"),
+    [("1.009", ROUNDED, "output y"), ("1", "k = Cast<to=7>(f)", "output k"), ("1", ROUNDED, "")],
+)
+def test_an_overflow_excuses_only_what_hangs_on_it(
+    tmp_path: Path, one: str, rounded: str, wrong: str
+) -> None:
+    for file, text in (("a.onnx", BESIDE % ("1", ROUNDED)), ("b.onnx", BESIDE % (one, rounded))):
+        if file == "b.onnx":
+            text = text.replace("p = Mul(h, h) u = Sqrt(p)", "u = Abs(h)")
+        onnx.save(model(text), tmp_path / file)
+    feed = {"f": f32(2049, 1), "h": f16(900, 1), "c": np.array(True)}
+    [found] = verify(
+        tmp_path / "a.onnx", tmp_path / "b.onnx", exact=False, rungs=["reference"], inputs=[feed]
+    ).rungs
+    assert found.status == ("failed" if wrong else "passed")
+    assert wrong in found.reason
+    assert wrong or found.reason.endswith(f"1 of 2 values: {TOLD}")
+
+
+def test_what_an_output_hangs_on() -> None:
+    found = twin.origins(model(BESIDE % ("1", ROUNDED)).graph)
+    assert found["y"] == {"y", "f", "one"}
+    assert found["k"] == {"k", "s", "r", "f"}
+    assert found["z"] == {"z", "c", "p", "u", "w", "h"}
 
 
 def test_the_twin_on_onnxruntime(tmp_path: Path) -> None:
@@ -505,6 +563,22 @@ def test_gather_elements_over_long_axes(length: int) -> None:
     np.testing.assert_array_equal(got, np.take_along_axis(data, index % length, 1))
     with pytest.raises(IndexError):
         reference.evaluator(model(io)).run(None, {"x": data, "i": index + length})
+
+
+@pytest.mark.parametrize("backend", ["reference", "ort-cpu"])
+@pytest.mark.parametrize(("trips", "going"), [(0, 1), (3, 0), (2, 1)])
+def test_a_loop_that_runs_zero_times_has_scan_outputs(
+    tmp_path: Path, backend: str, trips: int, going: int
+) -> None:
+    text = f"""g (float16[3] x) => (float16[3] y, float16[N,3] z, int64[N] k) {{ n = Constant<value=int64 {{{trips}}}>()
+        c = Constant<value=bool {{{going}}}>() y, z, k = Loop(n, c, x) <body = b (int64 i, bool d, float16[3] v) =>
+        (bool e, float16[3] u, float16[3] s, int64 j) {{ e = Identity(d) u = Add(v, v) s = Neg(v) j = Identity(i)
+        }}> }}"""
+    onnx.save(model(text), tmp_path / "m.onnx")
+    y, z, k = backends.load(backend, str(tmp_path / "m.onnx")).run({"x": f16(1, 2, 3)})
+    rows = trips * going
+    assert (z.shape, z.dtype, k.shape, k.dtype) == ((rows, 3), np.float16, (rows,), np.int64)
+    np.testing.assert_array_equal(y, f16(1, 2, 3) * 2**rows)
 
 
 def test_corrections_hold_inside_functions() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    from onnx import ValueInfoProto
 
 
 @functools.cache
@@ -22,8 +23,8 @@ def _loop() -> type[Any]:
     """Loop, as the specification has it.
 
     onnx 1.23 and older take a missing condition itself for the answer, which is true, and run such a loop zero times;
-    they put scan outputs behind each other along their first axis, not along a new one; and a value outside hides the
-    body's input of that name.
+    they put scan outputs behind each other along their first axis, not along a new one, and fail where there are none;
+    and a value outside hides the body's input of that name.
     """
     import numpy as np
     from onnx.reference.ops.op_loop import Loop as Own
@@ -57,9 +58,20 @@ def _loop() -> type[Any]:
                 for row, value in zip(rows, found[len(carried) :], strict=True):
                     row.append(value)
                 step += 1
-            return self._check_and_fix_outputs((*carried, *(np.stack(row) for row in rows)))
+            infos = self.body.proto_.output[1 + len(carried) :]
+            scans = (np.stack(row) if row else _no_rows(info) for row, info in zip(rows, infos, strict=True))
+            return self._check_and_fix_outputs((*carried, *scans))
 
     return Loop
+
+
+def _no_rows(info: ValueInfoProto) -> npt.NDArray[Any]:
+    """The scan output of a Loop that runs zero times, whose type the body alone says; what it leaves open is 0."""
+    import numpy as np
+    from onnx.helper import tensor_dtype_to_np_dtype
+
+    kind = info.type.tensor_type
+    return np.empty((0, *(dim.dim_value for dim in kind.shape.dim)), tensor_dtype_to_np_dtype(kind.elem_type))
 
 
 def _gather_elements() -> type[Any]:

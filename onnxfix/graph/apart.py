@@ -43,6 +43,15 @@ def _identity(path: Path) -> tuple[int, int] | str:
     return found.st_dev, found.st_ino
 
 
+def stamp(path: Path) -> tuple[int, ...]:
+    """Equal while nobody writes to the file or puts another one in its place; empty where there is none."""
+    try:
+        found = os.stat(path)
+    except (OSError, ValueError):
+        return ()
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
 def files_of(loaded: wire.Loaded, folder: Path | None = None) -> Iterator[File]:
     """A model that was read, its external data, and what that becomes where the model is written to ``folder``."""
     if loaded.path is None:

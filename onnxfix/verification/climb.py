@@ -27,7 +27,10 @@ REMOTE = "onnxfix.verification.remote"
 #: Kinds of data to try, one after the other, when the original refuses the one that was planned.
 _MILDER: tuple[Kind, ...] = ("small", "ones", "zeros")
 _DEATHS = 3
-_BEYOND = "original and fixed model both leave half precision's range on values made to do so"
+_BEYOND = (
+    "on values made to leave half precision's range the original does, and the fixed model does not agree with it in "
+    "higher precision"
+)
 _SEARCH = 60.0  # seconds to look for inputs that the original takes
 _ENOUGH = 3  # assignments at which a model of dynamic shape should have been compared
 

@@ -25,10 +25,11 @@ class Twin:
     """What the original computes with its half-precision tensors in a wider type.
 
     ``value`` is one output of it; ``half`` names the half-precision type. ``overflow``: on this feed some value of the
-    original is not finite that is finite in that type. Only then may the fixed model agree with the twin instead of the
-    original, element by element, within half precision's tolerance, where the twin is finite in the output's type; one
-    that is not finite there never does. An output in a wider type may also differ from the original by as much as the
-    original does from its twin, at most by half precision's tolerance.
+    original on which this output hangs is not finite that is finite in that type. Only then may the fixed model agree
+    with the twin instead of the original, element by element, where the twin is finite in the output's type: within
+    half precision's tolerance where the original is out of that, and as near as the original is elsewhere. One that is
+    not finite there never does. An output in a wider type may also differ from the original by as much as the original
+    does from its twin, at most by half precision's tolerance.
     """
 
     value: Any
@@ -262,8 +263,9 @@ def _judge(
         out &= outside(a, b, _measured(a, twin, known["dtype"], how, loose))[0]
         if how.twin.overflow:
             usable = out & np.isfinite(twin)
-            gone = usable & outside(twin, a, loose)[0]
-            agrees = usable & ~outside(np.where(usable, twin, a), b, loose)[0]
+            gone = usable & outside(a, twin, loose)[0]
+            base = tolerance_for(known["dtype"], how.noise, how.coarse)
+            agrees = usable & ~_off_twin(a, b, twin, gone, base, how.twin)
             known["by_twin"] = int(np.count_nonzero(agrees))
             out, a = out & ~agrees, np.where(agrees, twin, a)
     known.update(errors(a, b))
@@ -289,6 +291,37 @@ def _twin_of(original: npt.NDArray[Any], twin: Twin | None) -> npt.NDArray[Any] 
         return None
     with np.errstate(all="ignore"):
         return np.where(np.isfinite(wide(value.astype(original.dtype))), wide(value), np.nan)
+
+
+def _off_twin(
+    a: npt.NDArray[Any],
+    b: npt.NDArray[Any],
+    twin: npt.NDArray[Any],
+    gone: npt.NDArray[np.bool_],
+    base: Tolerance,
+    how: Twin,
+) -> npt.NDArray[np.bool_]:
+    """Where ``b`` is out of tolerance of the twin.
+
+    What is ``gone`` is held to half precision's tolerance, for which numbers beyond its range are no measure (a mask of
+    -3.4e38 would excuse anything). In a wider type the rest is held to that type's, and to how far the original is off.
+    """
+    loose = tolerance_for(how.half, base.noise / 4.0)
+    whole = np.where(np.isfinite(twin), twin, a)
+    huge = np.abs(whole) > _HIGHEST[how.half]
+    near = outside(np.where(huge, np.nan, whole), b, loose)[0]
+    lost = np.where(huge, outside(whole, b, Tolerance(loose.rtol, 0.0, loose.noise))[0], near)
+    if base.rtol >= loose.rtol:
+        return lost
+    kept = np.where(gone, np.nan, twin)
+    off = errors(kept, a)
+    share = off["max_abs"] / off["scale"] if off["scale"] else 0.0
+    rtol, atol = base.rtol + 4.0 * off["max_rel"], base.atol + 4.0 * share
+    own = Tolerance(min(rtol, loose.rtol), min(atol, loose.atol), base.noise)
+    return np.where(gone, lost, outside(kept, b, own)[0])
+
+
+_HIGHEST = {"float16": 65504.0, "bfloat16": float.fromhex("0x1.fep127")}
 
 
 def _measured(

@@ -182,14 +182,15 @@ def by_twin(
     note("twin")
     try:
         _STATE.twins = _STATE.twins or twin.load(_STATE.backend, _STATE.path, folder)
-        first, values = _STATE.twins.run(feed)
+        lost, values = _STATE.twins.run(feed)
     except Exception as error:
         return _failed("twin", error)
     note("compare")
-    judges = {name: Twin(value, half, bool(first)) for name, value in values.items()}
+    origins = _STATE.twins.origins  # an overflow excuses what is computed from it, and nothing else
+    judges = {n: Twin(value, half, not origins[n].isdisjoint(lost)) for n, value in values.items()}
     unstable = {*skip, *drawn}
     metrics = _compare(_STATE.original.outputs, expected, found, unstable, False, noise, coarse, judges)
-    return Ran(metrics=metrics, beyond=first, precision=_STATE.twins.precision)
+    return Ran(metrics=metrics, beyond=lost[0] if lost else "", precision=_STATE.twins.precision)
 
 
 def _differs(metric: Metrics) -> bool:

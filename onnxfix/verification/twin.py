@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -131,15 +131,13 @@ def raised(value: Any, elem: int) -> Any:
     )
 
 
-def beyond(names: Sequence[str], half: Sequence[Any], single: Sequence[Any]) -> str:
-    """The first name whose value is not finite in half precision at a place where it is in the twin; "" if none.
+def beyond(names: Sequence[str], half: Sequence[Any], single: Sequence[Any]) -> tuple[str, ...]:
+    """The names whose value is not finite in half precision at a place where it is in the twin.
 
     ``half`` and ``single`` are what the original and its twin computed for ``names``.
     """
-    for name, low, high in zip(names, half, single, strict=True):
-        if any(_lost(a, b) for a, b in _pairs(low, high)):
-            return name
-    return ""
+    values = zip(names, half, single, strict=True)
+    return tuple(name for name, low, high in values if any(_lost(a, b) for a, b in _pairs(low, high)))
 
 
 def _pairs(low: Any, high: Any) -> Iterator[tuple[Any, Any]]:
@@ -170,7 +168,7 @@ class Traced(Protocol):
 class Twins:
     """The original with its half-precision values as outputs (``probe``), and the same in ``elem`` (``single``).
 
-    The first ``count`` names are the original's own outputs.
+    The first ``count`` names are the original's own outputs; ``origins`` are the values that each of them hangs on.
     """
 
     probe: Session
@@ -178,27 +176,28 @@ class Twins:
     names: tuple[str, ...]
     count: int
     elem: int
+    origins: Mapping[str, frozenset[str]]
 
     @property
     def precision(self) -> str:
         """The twin's type as people call it."""
         return str(helper.tensor_dtype_to_np_dtype(self.elem))
 
-    def run(self, feed: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-        """The first value with which the original leaves half precision's range on ``feed`` ("" if none), and the
-        outputs of the twin by name."""
+    def run(self, feed: dict[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
+        """The values with which the original leaves half precision's range on ``feed``, in the order of computation,
+        and the outputs of the twin by name."""
         wide = {name: raised(value, self.elem) for name, value in feed.items()}
         if isinstance(self.probe, Traced) and isinstance(self.single, Traced):
             _, lost = self.probe.traced(feed)
             values, also = self.single.traced(wide)
-            first = next((name for name, count in lost.items() if count > also.get(name, 0)), "")
-            return first, dict(zip(self.names[: self.count], values, strict=False))
+            gone = tuple(name for name, count in lost.items() if count > also.get(name, 0))
+            return gone, dict(zip(self.names[: self.count], values, strict=False))
         low = dict(zip(self.probe.outputs, self.probe.run(feed), strict=True))
         high = dict(zip(self.single.outputs, self.single.run(wide), strict=True))
         # In the order of computation: what comes last are the outputs.
         order = (*self.names[self.count :], *self.names[: self.count])
-        first = beyond(order, [low[name] for name in order], [high[name] for name in order])
-        return first, {name: high[name] for name in self.names[: self.count]}
+        gone = beyond(order, [low[name] for name in order], [high[name] for name in order])
+        return gone, {name: high[name] for name in self.names[: self.count]}
 
 
 def load(backend: str, original: str, folder: str) -> Twins:
@@ -223,7 +222,33 @@ def load(backend: str, original: str, folder: str) -> Twins:
     _save(model, probe, large)
     first = backends.load(backend, str(probe))
     single, elem = _widest(backend, probe, 2 * weights <= _DOUBLE_BYTES, large)
-    return Twins(first, single, names, len(own), elem)
+    return Twins(first, single, names, len(own), elem, origins(model.graph))
+
+
+def origins(graph: GraphProto) -> dict[str, frozenset[str]]:
+    """Each output with the names of the values that it is computed from: its own, and all of those in the subgraphs on
+    the way to it."""
+    made = {name: node for node in graph.node for name in node.output if name}
+    found = {}
+    for output in graph.output:
+        seen, left = set[str](), [output.name]
+        while left:
+            name = left.pop()
+            if name not in seen:
+                seen.add(name)
+                left.extend(_read(made[name]) if name in made else ())
+        found[output.name] = frozenset(seen)
+    return found
+
+
+def _read(node: NodeProto) -> Iterator[str]:
+    """What a node reads, and every name that is read or given in its subgraphs."""
+    yield from node.input
+    for body in _bodies(node):
+        for graph in _graphs(body):
+            for inner in graph.node:
+                yield from inner.input
+            yield from (info.name for info in graph.output)
 
 
 def _widest(backend: str, probe: Path, double: bool, large: bool) -> tuple[Session, int]:

@@ -97,7 +97,8 @@ def graphsurgeon(source: str, script: str, output: str, faithful: str, embed: bo
         changed = function(graph)
     except _Unusable as error:
         return Said("script", str(error))
-    except (Exception, SystemExit) as error:
+    # Whatever it is, SystemExit and KeyboardInterrupt among it: only the script can have raised it.
+    except BaseException as error:
         return Said("script", _explained(error, path, script))
     graph = graph if changed is None else changed
     if not isinstance(graph, gs.Graph):
@@ -123,6 +124,7 @@ def _function(path: str, script: str) -> Any:
     """Run the script as a module of its own and take the function out of it."""
     module = ModuleType("onnxfix_graphsurgeon_script")
     module.__file__ = path
+    sys.modules[module.__name__] = module  # dataclasses and pickle look it up there
     sys.path.insert(0, os.path.dirname(path))  # as if it had been started: it may have helpers beside it
     code: CodeType = compile(Path(path).read_bytes(), path, "exec")
     exec(code, module.__dict__)
@@ -140,5 +142,9 @@ def _explained(error: BaseException, path: str, script: str) -> str:
     where = f"{script}:{line}" if line else script
     if isinstance(error, SystemExit):
         return f"{where}: the script ended itself (SystemExit: {error.code})"
-    text = error.msg if isinstance(error, SyntaxError) else one_line(error, 200)
-    return f"{where}: {'SyntaxError: ' if isinstance(error, SyntaxError) else ''}{text}"
+    if isinstance(error, SyntaxError):
+        return f"{where}: SyntaxError: {error.msg}"
+    try:
+        return f"{where}: {one_line(error, 200)}"
+    except Exception:  # its text is made by the script, too
+        return f"{where}: {type(error).__name__}"

@@ -64,7 +64,7 @@ _RENAMED_ONLY = {
         "LeakyRelu",
         "Log",
     ),
-    *("Max", "Mean", "Min", "Neg", "Reciprocal", "Relu", "Selu", "Sigmoid", "Sqrt", "Sum", "Tanh"),
+    *("Max", "Mean", "Min", "Neg", "Reciprocal", "Relu", "Sigmoid", "Sqrt", "Sum", "Tanh"),
     "AveragePool",
 }
 """Whose newer version has more types, or one more attribute whose default is the old behaviour."""
@@ -120,6 +120,8 @@ def _prelu(node: Node, draft: Draft) -> str:
 def _batch_norm(node: Node, draft: Draft) -> str:
     if not node.attr("is_test", 0):
         return "BatchNormalization is in training mode (is_test = 0)"
+    if len(node.outputs) > 1:
+        return "BatchNormalization gives more than its result"
     _drop(node, draft, "is_test")
     return ""
 
@@ -160,6 +162,14 @@ def _concat(node: Node, draft: Draft) -> str:
     return ""
 
 
+def _selu(node: Node, draft: Draft) -> str:
+    """The defaults got more digits with operator set 6."""
+    for name, default in (("alpha", 1.6732), ("gamma", 1.0507)):
+        if node.attr(name) is None:
+            draft.set_attr(node, name, default)
+    return ""
+
+
 _HANDLERS: dict[str, Callable[[Node, Draft], str]] = {
     **dict.fromkeys(_BINARY, _binary),
     "BatchNormalization": _batch_norm,
@@ -168,5 +178,6 @@ _HANDLERS: dict[str, Callable[[Node, Draft], str]] = {
     "Dropout": _dropout,
     "Gemm": _gemm,
     "PRelu": _prelu,
+    "Selu": _selu,
     "Upsample": _upsample,
 }

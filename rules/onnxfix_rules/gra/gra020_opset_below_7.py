@@ -9,6 +9,7 @@ from onnxfix.edits import Draft, Edit, SetImport
 from onnxfix.graph.overlay import Model, Node
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.gra import _legacy
+from onnxfix_rules.ops import _common as ops
 
 _REFUSED = {
     *(
@@ -103,6 +104,17 @@ EXAMPLES = [
         runs=False,
     ),
     Example(
+        why="Selu, whose defaults had fewer digits before operator set 6",
+        before="g (float[N] x) => (float[N] y) { a = Selu<alpha = 2.0>(x)  b = Selu(a)  y = Sum(b, b) }",
+        after=NEWER
+        + """g (float[N] x) => (float[N] y) {
+            a = Selu<alpha = 2.0, gamma = 1.0507>(x)  b = Selu<alpha = 1.6732, gamma = 1.0507>(a)  y = Sum(b, b) }""",
+        safety=Safety.UNSAFE,
+        runs=False,
+        opset=5,
+        ir_version=3,
+    ),
+    Example(
         why="without the unsafe fixes it is only found",
         before="g (float[N] x) => (float[N] y) { y = Sum(x, x) }",
         detect=True,
@@ -123,6 +135,16 @@ EXAMPLES = [
         why="a normalisation in training mode computes something else",
         before="""g (float[2,3] x, float[3] s) => (float[2,3] y) {
             a = BatchNormalization(x, s, s, s, s)  y = Add(a, x) }""",
+        detect=True,
+        safety=Safety.UNSAFE,
+        runs=False,
+        opset=6,
+        ir_version=3,
+    ),
+    Example(
+        why="a normalisation that gives its running mean and variance, which is training since operator set 7",
+        before="""g (float[2,3] x, float[3] s) => (float[2,3] y, float[3] m, float[3] v) {
+            a, m, v = BatchNormalization<is_test = 1>(x, s, s, s, s)  y = Add(a, x) }""",
         detect=True,
         safety=Safety.UNSAFE,
         runs=False,
@@ -154,6 +176,16 @@ EXAMPLES = [
         ir_version=3,
     ),
     Example(
+        why="in the branch that a constant does not take, which TensorRT does not import",
+        before="""g (float[2] x) => (float[2] y) <bool c = {0}> {
+            y = If(c)<then_branch = p () => (float[2] u) { u = Add(x, x) },
+                      else_branch = q () => (float[2] v) { v = Neg(x) }> }""",
+        runs=False,
+        safety=Safety.UNSAFE,
+        opset=6,
+        ir_version=3,
+    ),
+    Example(
         why="the old version is another domain's",
         before="""<ir_version: 8, opset_import: ["" : 17, "d" : 6]> g (float[N] x) => (float[N] y) {
             a = d.Add(x, x)  y = Add(a, x) }
@@ -178,10 +210,10 @@ def opset_below_7(model: Model) -> Iterator[Match]:
     ## Fix
     The model imports operator set 7, and each node is said in its terms: ``axis`` becomes an Unsqueeze of the operand
     (nothing, where it lies at the end), a PRelu slope for each channel gets its place, ``broadcast``, ``is_test = 1``
-    and ``consumed_inputs`` go, Upsample's two scales become four. Values stay the same, bit for bit. It is UNSAFE all
-    the same because the imported operator set is part of the interface that onnxfix keeps: what else reads the model
-    must take operator set 7. ONNX Runtime has no kernels for these operators before operator set 7, so only the
-    reference rung can compare.
+    and ``consumed_inputs`` go, Upsample's two scales become four, and the defaults of a Selu before operator set 6 are
+    written out. Values stay the same, bit for bit. It is UNSAFE all the same because the imported operator set is part
+    of the interface that onnxfix keeps: what else reads the model must take operator set 7. ONNX Runtime has no kernels
+    for these operators before operator set 7, so only the reference rung can compare.
 
     There is no fix where a node is in training mode, where ``axis`` aligns operands of unknown rank, and for operators
     whose form changed otherwise (recurrences; before operator set 5 also Reshape, Pad, Split and Tile).
@@ -194,7 +226,9 @@ def opset_below_7(model: Model) -> Iterator[Match]:
     if not 0 < version < _legacy.NEW:
         return
     nodes = [node for node in model.nodes() if node.is_onnx]
-    refused = [node for node in nodes if node.op_type in _REFUSED and node.opset < _legacy.NEW]
+    refused = [
+        node for node in ops.imported(model) if node.is_onnx and node.opset < _legacy.NEW and _refused(node)
+    ]
     if not refused:
         return
     counts = Counter(node.op_type for node in refused)
@@ -206,6 +240,11 @@ def opset_below_7(model: Model) -> Iterator[Match]:
     if why:
         message += f"; no conversion, since {why}"
     yield Match(message, node=refused[0], fix=None if why else _fix(model, nodes))
+
+
+def _refused(node: Node) -> bool:
+    """Whether the parser stops at the node; an Upsample it takes with the newer attribute."""
+    return node.op_type in _REFUSED and (node.op_type != "Upsample" or node.attr("scales") is None)
 
 
 def _fix(model: Model, nodes: list[Node]) -> Fix:

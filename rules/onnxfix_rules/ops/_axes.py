@@ -26,7 +26,31 @@ def at_run_time(node: Node, model: Model, index: int = 1) -> Value | None:
     if value is None or not _of_main_graph(node) or value.initializer is not None or value.is_constant:
         return None
     known = model.shapes.value(value)
-    return None if known is not None and known.static is not None else value
+    settled = known is not None and known.static is not None
+    return None if settled or _from_weights(node, value) else value
+
+
+def _from_weights(node: Node, value: Value) -> bool:
+    """Whether TensorRT computes it from weights when it builds, defaults that a caller may override among them.
+
+    Measured with TensorRT-RTX 1.7.1: the axes of a reduction through Cast and Identity only, others through arithmetic.
+    """
+    seen, stack = {value}, [value]
+    while stack:
+        one = stack.pop()
+        if one.initializer is not None or one.is_constant:
+            continue
+        made = one.producer
+        if made is None or not made.is_onnx or made.subgraphs or len(seen) > _FAR:
+            return False
+        if node.op_type.startswith("Reduce") and made.op_type not in ("Cast", "Identity"):
+            return False
+        new = [read for read in made.inputs if read is not None and read not in seen]
+        if not made.inputs:
+            return False
+        seen.update(new)
+        stack += new
+    return True
 
 
 def _of_main_graph(node: Node) -> bool:

@@ -2,58 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from onnx import FunctionProto
-
-from onnxfix.graph.overlay import Model, Node, Scope
+from onnxfix.graph.imported import imported
+from onnxfix.graph.overlay import Model
 from onnxfix.targets import DEFAULT, Target
+
+__all__ = ["imported", "target_of"]
 
 
 def target_of(model: Model) -> Target:
     """The target that the model is meant for."""
     target: Target | None = model.target
     return DEFAULT if target is None else target
-
-
-def imported(model: Model) -> Iterator[Node]:
-    """The nodes that the parser certainly imports, dead ones included.
-
-    Measured with TensorRT-RTX 1.7.1: it imports every node of the graph, of loop bodies and of functions that are
-    called, and both branches of an If; where its condition is a weight, only the branch taken.
-    """
-    bodies = {_key(scope.proto): scope for scope in model.functions}
-    stack = [model.main]
-    while stack:
-        for node in stack.pop().nodes:
-            yield node
-            body = bodies.pop((node.domain, node.op_type, node.overload), None)
-            if body is not None:
-                stack.append(body)
-            stack.extend(sub for sub in node.subgraphs if _entered(node, sub))
-
-
-def _key(proto: object) -> tuple[str, str, str]:
-    """What a node that calls this function says: domain, operator, overload."""
-    assert isinstance(proto, FunctionProto)
-    return "" if proto.domain == "ai.onnx" else proto.domain, proto.name, proto.overload
-
-
-def _entered(node: Node, sub: Scope) -> bool:
-    """Whether the parser goes into this body: certainly, that is."""
-    if node.op_type != "If":
-        return True
-    condition = node.input(0)
-    if condition is None:
-        return False
-    if condition.producer is not None and condition.producer.op_type != "Constant":
-        return True
-    if condition.initializer is None and condition.is_input and condition.scope is node.scope.model.main:
-        return True
-    # A weight; a function's own input may be one too, where the function is called.
-    value = condition.constant()
-    return value is not None and value.size == 1 and sub.attr == _taken(bool(value.reshape(-1)[0]))
-
-
-def _taken(condition: bool) -> str:
-    return "then_branch" if condition else "else_branch"

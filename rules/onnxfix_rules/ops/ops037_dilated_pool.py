@@ -98,6 +98,12 @@ EXAMPLES = [
         before="g (float[1,1,9] x) => (float[1,1,8] y) { y = MaxPool<kernel_shape = [2]>(x) }",
     ),
     Example(
+        why="an attribute that MaxPool did not have before opset 10",
+        before="g (float[1,1,9] x) => (float[1,1,7] y) { y = MaxPool<kernel_shape = [2], dilations = [2]>(x) }",
+        opset=9,
+        runs=False,
+    ),
+    Example(
         why="a Conv, which may have gaps",
         before="""g (float[1,1,9] x, float[1,1,2] w) => (float[1,1,7] y) { y = Conv<dilations = [2]>(x, w) }""",
     ),
@@ -141,6 +147,8 @@ def dilated_pool(node: Node, model: Model) -> Iterator[Match]:
     gaps = node.attr("dilations")
     if not gaps or all(gap == 1 for gap in gaps):
         return
+    if node.op_type == "MaxPool" and node.opset < 10:
+        return  # it has no such attribute yet, and TensorRT takes it
     yield Match(
         f"TensorRT has no {node.op_type} with dilations, such as {gaps}",
         node=node,

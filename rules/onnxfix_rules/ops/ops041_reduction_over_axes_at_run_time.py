@@ -184,6 +184,11 @@ EXAMPLES = [
         before="g (float[2,3] x) => (float[2,1] y) { y = ReduceMean<axes = [1]>(x) }",
         opset=17,
     ),
+    Example(
+        why="a default that a caller may override is a weight to TensorRT, which follows Cast and Identity to it",
+        before="""g (float[2,3] x, int64[1] a = {1}) => (float[A,B] y) {
+            b = Identity(a)  c = Cast<to = 6>(b)  d = Cast<to = 7>(c)  y = ReduceSum(x, d) }""",
+    ),
 ]
 
 

@@ -110,6 +110,11 @@ EXAMPLES = [
         before="g (float[2,3] x) => (float[2,1,3] y) { y = Unsqueeze<axes = [1]>(x) }",
         opset=12,
     ),
+    Example(
+        why="computed from a default that a caller may override, which is a weight to TensorRT",
+        before="""g (float[2,1] x, int64[1] a = {1}) => (float[A] y) <int64[1] z = {0}> {
+            b = Add(a, z)  y = Squeeze(x, b) }""",
+    ),
 ]
 
 

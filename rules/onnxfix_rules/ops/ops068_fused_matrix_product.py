@@ -68,6 +68,21 @@ EXAMPLES = [
     ),
     Example(why="ONNX's MatMul", before=f"{_PRODUCT} {{ y = MatMul(x, w) }}"),
     Example(
+        why="a turned matrix by a vector, of which ONNX Runtime makes something else",
+        before=f"""{_HEAD} g (float[3,4] x, float[3] w) => (float[4] y) {{
+            y = com.microsoft.FusedMatMul<transA = 1>(x, w) }}""",
+        safety=Safety.NUMERIC,
+        detect=True,
+    ),
+    Example(
+        why="a vector by a turned matrix",
+        before=f"""{_HEAD} g (float[3] x, float[4,3] w) => (float[4] y) {{
+            y = com.microsoft.FusedMatMul<transA = 1, transB = 1>(x, w) }}""",
+        after=f"""{_HEAD} g (float[3] x, float[4,3] w) => (float[4] y) {{
+            t = Transpose<perm = [1,0]>(w)  y = MatMul(x, t) }}""",
+        safety=Safety.NUMERIC,
+    ),
+    Example(
         why="a local function of that name",
         before=f"""{_PRODUCT} {{ y = com.microsoft.FusedMatMul(x, w) }}
             <domain: "com.microsoft", opset_import: ["" : 17]> FusedMatMul (a, b) => (c) {{ c = MatMul(a, b) }}""",
@@ -103,7 +118,8 @@ def fused_matrix_product(node: Node, model: Model) -> Iterator[Match]:
     by another name. Else NUMERIC, as ONNX Runtime scales and turns inside the product (differences of 2.4e-7 on
     probes). `transBatchA` and `transBatchB`, which put the first dimension behind the batch, are honoured. None where
     something is to be turned whose rank is not known, or scaled whose type is not, or where ONNX Runtime refuses it
-    itself (`transBatchA` of a matrix, or of factors of different ranks). Better still: export again, without
+    itself (`transBatchA` of a matrix, or of factors of different ranks), nor for a turned matrix by a vector: ONNX
+    Runtime 1.31.1 was measured to compute another product there. Better still: export again, without
     ONNX Runtime's optimiser.
 
     ## References
@@ -131,6 +147,8 @@ def _written(node: Node, left: Value, right: Value, output: Value, model: Model)
     moved = bool(node.attr("transBatchA", 0) or node.attr("transBatchB", 0))
     if moved and (ranks[0] is None or ranks[0] < 3 or ranks[0] != ranks[1]):
         return None  # ONNX Runtime refuses that
+    if node.attr("transA", 0) and ranks[0] != 1 and (ranks[1] is None or ranks[1] < 2):
+        return None  # ONNX Runtime multiplies a vector by another matrix than the transposed one
     exact = alpha == 1.0
     for value, side, rank in ((left, "A", ranks[0]), (right, "B", ranks[1])):
         turn, batch = bool(node.attr(f"trans{side}", 0)), bool(node.attr(f"transBatch{side}", 0))

@@ -111,7 +111,8 @@ def clip_with_bounds_at_run_time(node: Node, model: Model) -> Iterator[Match]:
     `Min(Max(x, min), max)`: first the minimum, then the maximum, which wins where they cross. So ONNX defines Clip, and
     the numbers are the same. NUMERIC for the sake of two values that a bound may have at run time: with -0.0 the sign
     of a zero differs, even between the vectorised and the last elements of ONNX Runtime's Clip, and a NaN, which ONNX
-    leaves open, is passed over by ONNX Runtime's Clip and not by its Max. A NaN in the data stays in both.
+    leaves open, is passed over by ONNX Runtime's Clip and not by its Max. A NaN in the data stays in both. Where a
+    bound is missing, an infinity on that side stays, of which ONNX Runtime's Clip makes the largest finite number.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Clip.html

@@ -76,6 +76,12 @@ EXAMPLES = [
                       else_branch = w () => (float[4,4] z) { z = Neg(x) }> }""",
     ),
     Example(
+        why="no scales beside the sizes",
+        before="""g (float[4,4] x, float[0] s) => (float[8,8] y) <int64[2] k = {8, 8}> {
+            y = Resize<mode = "nearest">(x, , s, k) }""",
+        runs=False,
+    ),
+    Example(
         why="nothing was measured with TensorRT 10",
         before="""g (float[1,1,2,2] x, float[4] s) => (float[A,B,C,D] y) { y = Resize<mode = "nearest">(x, , s) }""",
         target="trt10",
@@ -159,7 +165,7 @@ def shape_from_floats(model: Model) -> Iterator[Match]:
             continue
         places = next((indices for since, indices in versions if node.opset >= since), ())
         for value in map(node.input, places):
-            source = None if value is None else _float_source(value, model)
+            source = None if value is None or _is_empty(value, model) else _float_source(value, model)
             if value is None or source is None:
                 continue
             kind = name_of(model.shapes.elem_type(source) or 0)
@@ -189,6 +195,12 @@ def _float_source(value: Value, model: Model) -> Value | None:
         if len(seen) > _FAR:
             return None
     return None
+
+
+def _is_empty(value: Value, model: Model) -> bool:
+    """Whether nothing is in it: so Resize is given scales that do not count beside sizes."""
+    shape = model.shapes.shape(value)
+    return shape is not None and any(dim.value == 0 for dim in shape)
 
 
 def _is_given(value: Value, model: Model) -> bool:

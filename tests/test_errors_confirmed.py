@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-import onnx
 import pytest
 
-from onnxfix.backends.tensorrt import attempt
 from onnxfix.registry import registry
 from onnxfix.rule import Example, Rule, Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import findings, model_of
 from onnxfix_rules.trt._common import known
-from real_tensorrt import REAL
+from real_tensorrt import REAL, built
 
 #: TensorRT takes these and means something else, as their pages and tests show.
 MISREAD = {
@@ -71,9 +69,7 @@ def worker() -> Iterator[Worker]:
 def test_tensorrt_refuses_what_is_an_error(
     rule: Rule, example: Example, worker: Worker, tmp_path: Path
 ) -> None:
-    path = tmp_path / "model.onnx"
-    onnx.save(model_of(example), path)
-    build = attempt(worker, path, package="tensorrt-rtx")
+    build = built(worker, model_of(example), tmp_path)
     assert build.status != "accepted", f"{rule.code} calls it an error, and TensorRT-RTX builds it"
 
 
@@ -82,10 +78,8 @@ def test_tensorrt_refuses_what_is_an_error(
 def test_the_exceptions_are_needed(code: str, worker: Worker, tmp_path: Path) -> None:
     rule = next(rule for rule in RULES if rule.code == code)
     taken = []
-    for number, example in enumerate(errors(rule)):
-        path = tmp_path / f"{number}.onnx"
-        onnx.save(model_of(example), path)
-        taken.append(attempt(worker, path, package="tensorrt-rtx").status == "accepted")
+    for example in errors(rule):
+        taken.append(built(worker, model_of(example), tmp_path).status == "accepted")
     assert any(taken), f"{code} needs no exception"
 
 
@@ -102,9 +96,7 @@ BESIDE = {"GRA020", "IFC005", "OPS001"}
 @pytest.mark.parametrize("code", sorted({case.values[0].code for case in CASES} - BESIDE))
 def test_what_tensorrt_says_is_known_to_be_about_the_rule(code: str, worker: Worker, tmp_path: Path) -> None:
     """Else the rule's finding would not be confirmed, and TensorRT's would point elsewhere."""
-    for number, case in enumerate(case for case in CASES if case.values[0].code == code):
-        path = tmp_path / f"{number}.onnx"
-        onnx.save(model_of(case.values[1]), path)
-        build = attempt(worker, path, package="tensorrt-rtx")
+    for case in (case for case in CASES if case.values[0].code == code):
+        build = built(worker, model_of(case.values[1]), tmp_path)
         about = known(build.errors[0].text) if build.errors else None
         assert about is None or code in about, f"{case.values[1].why}: {build.errors[0].text}"

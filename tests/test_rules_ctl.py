@@ -18,13 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto
 
-from onnxfix.backends.tensorrt import attempt
-from onnxfix.backends.trt_types import TrtBuild
 from onnxfix.registry import registry
 from onnxfix.rule import Example, Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, findings, fixed, model_of
-from real_tensorrt import REAL
+from real_tensorrt import REAL, built
 
 CODES = ("CTL010", "CTL011", "CTL012", "CTL013", "CTL014", "CTL015", "CTL020")
 RULES = {rule.code: rule for rule in registry().rules if rule.code in CODES}
@@ -39,12 +37,6 @@ def worker() -> Iterator[Worker]:
 
 def model(text: str, opset: int = 18) -> ModelProto:
     return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : {opset}]>\n{text}')
-
-
-def built(worker: Worker, proto: ModelProto, tmp_path: Path) -> TrtBuild:
-    path = tmp_path / "model.onnx"
-    onnx.save(proto, path)
-    return attempt(worker, path, package="tensorrt-rtx")
 
 
 def runtime(proto: ModelProto, feed: Feed) -> list[Any]:

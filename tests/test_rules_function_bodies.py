@@ -15,8 +15,6 @@ import onnx
 import pytest
 from onnx import ModelProto, defs, helper, parser
 
-from onnxfix.backends.tensorrt import attempt
-from onnxfix.backends.trt_types import TrtBuild
 from onnxfix.engine import Applied
 from onnxfix.graph.overlay import Model
 from onnxfix.registry import registry
@@ -25,7 +23,7 @@ from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, assert_same_outputs, findings, fixed
 from onnxfix_rules.ops import _bodies
 from onnxfix_rules.ops.ops050_operator_with_function_body import FUNCTIONS, operator_with_function_body
-from real_tensorrt import REAL
+from real_tensorrt import REAL, built
 
 
 def model_of(text: str, opset: int) -> ModelProto:
@@ -346,12 +344,6 @@ def test_exact_fixes_are_those_that_move() -> None:
 def worker() -> Iterator[Worker]:
     with Worker() as one:
         yield one
-
-
-def built(worker: Worker, model: ModelProto, tmp_path: Path) -> TrtBuild:
-    path = tmp_path / "model.onnx"
-    onnx.save(model, path)
-    return attempt(worker, path, package="tensorrt-rtx")
 
 
 _QKV = "TYPE[B,2,S,64] q, TYPE[B,2,S,64] k, TYPE[B,2,S,64] v"

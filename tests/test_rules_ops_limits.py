@@ -16,13 +16,11 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from onnxfix.backends.tensorrt import attempt
-from onnxfix.backends.trt_types import TrtBuild
 from onnxfix.registry import registry
 from onnxfix.rule import Rule, Safety, Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, assert_same_outputs, findings, fixed
-from real_tensorrt import REAL
+from real_tensorrt import REAL, built
 
 RULES: dict[str, Rule] = {rule.code: rule for rule in registry().rules}
 
@@ -514,12 +512,6 @@ ACCEPTED = [
 def worker() -> Iterator[Worker]:
     with Worker() as one:
         yield one
-
-
-def built(worker: Worker, model: ModelProto, tmp_path: Path) -> TrtBuild:
-    path = tmp_path / "model.onnx"
-    onnx.save(model, path)
-    return attempt(worker, path, package="tensorrt-rtx")
 
 
 def repaired(probe: Probe, safety: Safety) -> ModelProto:

@@ -24,8 +24,6 @@ from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from onnxfix.backends.tensorrt import attempt
-from onnxfix.backends.trt_types import TrtBuild
 from onnxfix.registry import registry
 from onnxfix.rule import Safety, Severity
 from onnxfix.sandbox import Worker
@@ -33,7 +31,7 @@ from onnxfix.testing import assert_interface_kept, findings, fixed, overlay
 from onnxfix.verification.compare import identical
 from onnxfix.verification.inputs import make_inputs
 from onnxfix_rules.qdq._range import bounds_of
-from real_tensorrt import REAL
+from real_tensorrt import REAL, built
 
 Array = np.ndarray[Any, Any]
 Feed = dict[str, Array]
@@ -136,12 +134,6 @@ def numbers(draw: st.DrawFn, shape: Sequence[int], *, all_values: bool) -> Array
 def worker() -> Iterator[Worker]:
     with Worker() as one:
         yield one
-
-
-def built(worker: Worker, model: ModelProto, folder: Path) -> TrtBuild:
-    path = folder / "model.onnx"
-    onnx.save(model, path)
-    return attempt(worker, path, package="tensorrt-rtx")
 
 
 # ---- random quantised activations --------------------------------------------------------------------------------

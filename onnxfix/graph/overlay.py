@@ -142,6 +142,11 @@ class Value:
         return array
 
 
+def is_read(value: Value | None) -> bool:
+    """Whether anything asks for an output: a node, the graph's caller, or something that names it otherwise."""
+    return value is not None and (value.use_count > 0 or not value.replaceable)
+
+
 class Node:
     """One operator call."""
 

@@ -92,8 +92,3 @@ def true_inside(body: Scope) -> list[Edit] | None:
     draft = Draft(body.nodes[0])
     draft.replace_uses(inner, draft.constant(np.array(True), "true"))
     return draft.edits
-
-
-def is_read(value: Value | None) -> bool:
-    """Whether anything reads the value, or knows its name."""
-    return value is not None and (value.use_count > 0 or not value.replaceable)

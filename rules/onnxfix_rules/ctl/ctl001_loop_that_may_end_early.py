@@ -8,7 +8,7 @@ import numpy as np
 
 from onnxfix.edits import Draft, Edit, SetInput
 from onnxfix.graph import tensors
-from onnxfix.graph.overlay import Model, Node, Scope, Value
+from onnxfix.graph.overlay import Model, Node, Scope, Value, is_read
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 
 _SMALL = 16
@@ -166,7 +166,7 @@ def loop_that_may_end_early(node: Node, model: Model) -> Iterator[Match]:
     carried = len(node.inputs) - 2
     if len(body.inputs) != carried + 2 or not body.outputs:
         return
-    if not any(_is_read(value) for value in node.outputs[carried:]):
+    if not any(is_read(value) for value in node.outputs[carried:]):
         return
     begun = _is_any(condition, count)
     if (begun or _is_true(condition, None, model, defaults=True)) and _is_true(
@@ -189,10 +189,6 @@ def loop_that_may_end_early(node: Node, model: Model) -> Iterator[Match]:
         "iteration of the trip count",
         node=node,
     )
-
-
-def _is_read(value: Value | None) -> bool:
-    return value is not None and (value.use_count > 0 or not value.replaceable)
 
 
 def _is_any(condition: Value, count: Value) -> bool:

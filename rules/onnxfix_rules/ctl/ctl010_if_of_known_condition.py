@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Model, Node, Scope, Value
+from onnxfix.graph.overlay import Model, Node, Scope, Value, is_read
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
-from onnxfix_rules.ctl import _inline, _loops
+from onnxfix_rules.ctl import _inline
 
 _TWO = """<then_branch = p () => (float[2] u) { u = Neg(x) }, else_branch = q () => (float[2] v) { v = Abs(x) }>"""
 _GUARD = """s = Shape(x)  d = Gather(s, z)  c = Equal(d, o)  y = If(c)
@@ -214,9 +214,7 @@ def known(condition: Value, model: Model) -> bool | None:
 def _inlined(node: Node, branch: Scope) -> Fix | None:
     """The branch's nodes in place of the If."""
     pairs = [
-        (o, r)
-        for o, r in zip(node.outputs, branch.outputs, strict=False)
-        if o is not None and _loops.is_read(o)
+        (o, r) for o, r in zip(node.outputs, branch.outputs, strict=False) if o is not None and is_read(o)
     ]
     results = [result for _, result in pairs]
     nodes = _inline.needed(branch, results)

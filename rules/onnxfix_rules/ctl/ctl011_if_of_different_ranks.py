@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.graph.overlay import Model, Node
+from onnxfix.graph.overlay import Model, Node, is_read
 from onnxfix.graph.symbols import equal
 from onnxfix.rule import Example, Match, Severity, rule
-from onnxfix_rules.ctl import _loops
 from onnxfix_rules.ctl.ctl010_if_of_known_condition import known
 
 _GUARD = """s = Shape(x)  d = Gather(s, z)  c = Equal(d, o)  t = If(c)
@@ -97,7 +96,7 @@ def if_of_different_ranks(node: Node, model: Model) -> Iterator[Match]:
     then, other = branches["then_branch"], branches["else_branch"]
     for output, a, b in zip(node.outputs, then.outputs, other.outputs, strict=False):
         first, second = model.shapes.shape(a), model.shapes.shape(b)
-        if output is None or not _loops.is_read(output) or first is None or second is None:
+        if output is None or not is_read(output) or first is None or second is None:
             continue
         texts = [f"[{','.join(map(str, shape))}]" for shape in (first, second)]
         if len(first) != len(second):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onnxfix.edits import SetInput
-from onnxfix.graph.overlay import Model, Node
+from onnxfix.graph.overlay import Model, Node, is_read
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.ctl import _loops
 
@@ -77,7 +77,7 @@ def loop_condition_that_never_ends_it(node: Node, model: Model) -> Iterator[Matc
     condition = node.input(1)
     if body is None or node.input(0) is None or condition is None or len(node.inputs) < 3:
         return
-    if any(_loops.is_read(value) for value in node.outputs[len(node.inputs) - 2 :]):
+    if any(is_read(value) for value in node.outputs[len(node.inputs) - 2 :]):
         return
     if not _loops.begins(node, model) or not _loops.goes_on(body, model):
         return

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Model, Node, Scope, Value
+from onnxfix.graph.overlay import Model, Node, Scope, Value, is_read
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.ctl import _inline, _loops
 from onnxfix_rules.gra import _random as random_numbers
@@ -232,13 +232,11 @@ def _plan(node: Node, body: Scope, count: int) -> list[list[Node]] | None:
     """The nodes that each iteration needs; None where they are too many or cannot be written out."""
     carried = len(node.inputs) - 2
     rows = [
-        r
-        for o, r in zip(node.outputs[carried:], body.outputs[1 + carried :], strict=False)
-        if _loops.is_read(o)
+        r for o, r in zip(node.outputs[carried:], body.outputs[1 + carried :], strict=False) if is_read(o)
     ]
     if rows and not count:
         return None
-    read = [r for o, r in zip(node.outputs[:carried], body.outputs[1:], strict=False) if _loops.is_read(o)]
+    read = [r for o, r in zip(node.outputs[:carried], body.outputs[1:], strict=False) if is_read(o)]
     plan: list[list[Node]] = []
     known: dict[frozenset[Value], list[Node] | None] = {}
     total = 0
@@ -286,7 +284,7 @@ def _unrolled(node: Node, body: Scope, plan: Sequence[Sequence[Node]]) -> Draft 
     state = [value.name for value in node.inputs[2:] if value is not None]
     of: list[Value] = [value for value in node.inputs[2:] if value is not None]
     rows: dict[int, list[str]] = {
-        k: [] for k in range(carried, len(node.outputs)) if _loops.is_read(node.outputs[k])
+        k: [] for k in range(carried, len(node.outputs)) if is_read(node.outputs[k])
     }
     always: dict[Value, str] = {}
     targets: dict[Value, str] = {}
@@ -305,7 +303,7 @@ def _unrolled(node: Node, body: Scope, plan: Sequence[Sequence[Node]]) -> Draft 
         for k, names_of_rows in rows.items():
             names_of_rows.append(inliner.name(body.outputs[1 + k], names))
     for output, source, value in zip(node.outputs, state, of, strict=False):
-        if output is None or not _loops.is_read(output) or targets.get(value) == output.name:
+        if output is None or not is_read(output) or targets.get(value) == output.name:
             continue
         if not _inline.deliver(draft, output, source, value):
             return None

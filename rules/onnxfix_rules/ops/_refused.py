@@ -9,7 +9,7 @@ from __future__ import annotations
 from onnx import TensorProto
 
 from onnxfix.dtypes import name_of
-from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.overlay import Model, Node, Value, is_read
 from onnxfix.targets import Target
 
 _HALF = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
@@ -46,11 +46,6 @@ def reason(node: Node, model: Model, target: Target) -> str:
     if target.types_measured and node.op_type == "Attention":
         return _attention(node) or _shapes_of_attention(node, model, target)
     return ""
-
-
-def is_read(value: Value | None) -> bool:
-    """Whether somebody asks for an output."""
-    return value is not None and (value.use_count > 0 or not value.replaceable)
 
 
 def _layer_normalization(node: Node) -> str:

@@ -11,11 +11,6 @@ from onnxfix.edits import AddNode, Draft
 from onnxfix.graph.overlay import Node, Value
 
 
-def is_read(value: Value | None) -> bool:
-    """Whether anything reads an output: a node, the graph's caller, or something that names it otherwise."""
-    return value is not None and (value.use_count > 0 or not value.replaceable)
-
-
 def copy_of(node: Node) -> NodeProto:
     """The node's protobuf, to be changed and put in its place by ``replace``."""
     proto = NodeProto()

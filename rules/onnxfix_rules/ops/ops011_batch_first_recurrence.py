@@ -8,7 +8,7 @@ from typing import Any
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from onnxfix.edits import AddNode, Draft
-from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.overlay import Model, Node, is_read
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 
 _OUTPUTS = ((2, 0, 1, 3), (1, 0, 2), (1, 0, 2))
@@ -155,17 +155,13 @@ def batch_first_recurrence(node: Node, model: Model) -> Iterator[Match]:
     shape = model.shapes.static_shape(data)
     if shape is not None and shape[:2] == (1, 1) and node.attr("direction", "forward") != "bidirectional":
         return
-    if not any(_is_read(value) for value in node.outputs):
+    if not any(is_read(value) for value in node.outputs):
         return
     yield Match(
         f"{node.op_type} with layout=1 has the batch first; TensorRT ignores it and takes the batch for the time",
         node=node,
         fix=Fix("put the time first, by Transposes around it", _time_first(node).edits),
     )
-
-
-def _is_read(value: Value | None) -> bool:
-    return value is not None and (value.use_count > 0 or not value.replaceable)
 
 
 def _time_first(node: Node) -> Draft:
@@ -182,7 +178,7 @@ def _time_first(node: Node) -> Draft:
             proto.input[index] = draft.add("Transpose", [value], hint=f"time_first_{index}", perm=[1, 0, 2])
     back = []
     for index, name in enumerate(node.proto.output):
-        read = _is_read(node.outputs[index])
+        read = is_read(node.outputs[index])
         proto.output[index] = ""
         if read:
             proto.output[index] = draft.name(f"time_first_{name}")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from onnxfix import dtypes
 from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Model, Node
+from onnxfix.graph.overlay import Model, Node, is_read
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.ops import _rewrite as rw
 
@@ -147,7 +147,7 @@ def unused_extra_output(node: Node, model: Model) -> Iterator[Match]:
     extra = [value for value in node.outputs[1:] if value is not None]
     if not extra:
         return
-    read = [value.name for value in extra if rw.is_read(value)]
+    read = [value.name for value in extra if is_read(value)]
     if node.outputs[0] is None or read or (node.op_type == "Attention" and _has_past(node)):
         why = (
             f"{', '.join(read)} is read"

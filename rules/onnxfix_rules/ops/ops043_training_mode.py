@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.overlay import Model, Node, Value, is_read
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.ops import _rewrite as rw
 
@@ -125,7 +125,7 @@ def _batch_normalization(node: Node) -> Iterator[Match]:
     if not trains or node.opset < 7:
         return
     fix = None
-    if not any(rw.is_read(value) for value in node.outputs[1:]) and node.outputs[0] is not None:
+    if not any(is_read(value) for value in node.outputs[1:]) and node.outputs[0] is not None:
         draft = Draft(node)
         proto = rw.copy_of(node)
         del proto.output[1:]
@@ -145,7 +145,7 @@ def _dropout(node: Node) -> Iterator[Match]:
         return
     ratio = 0.5 if node.input(1) is None else _scalar(node.input(1))
     draft = Draft(node)
-    if any(rw.is_read(value) for value in node.outputs[1:]):
+    if any(is_read(value) for value in node.outputs[1:]):
         draft.set_input(node, 2, None)
     elif output.replaceable:
         draft.replace_uses(output, data)

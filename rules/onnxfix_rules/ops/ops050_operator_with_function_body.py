@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from onnx import NodeProto, TensorProto
 
 from onnxfix.edits import AddNode, Draft, Edit, defined
-from onnxfix.graph.overlay import Model, Node, UnknownAttribute
+from onnxfix.graph.overlay import Model, Node, UnknownAttribute, is_read
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix.targets import Target
 from onnxfix.targets.documented import names
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops._bodies import Body, body_of
 from onnxfix_rules.ops._nested import flat, rename
-from onnxfix_rules.ops._refused import data_of, is_read, reason
+from onnxfix_rules.ops._refused import data_of, reason
 
 _NLL = "g (float[3,5] x, int64[3] t) => (float[3] y)"
 _GATHERED = """z = Constant<value = int64[1] {0}>()  o = Constant<value = int64[1] {1}>()

@@ -9,7 +9,7 @@ from onnx import TensorProto
 from onnxfix import dtypes
 from onnxfix.dtypes import INTEGERS
 from onnxfix.edits import AddNode, Draft, RemoveNode
-from onnxfix.graph.overlay import Model, Node
+from onnxfix.graph.overlay import Model, Node, is_read
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops import _rewrite as rw
@@ -155,7 +155,7 @@ def _pools(node: Node) -> bool:
     """Whether a MaxPool is one in float: each window has an element, which need not be so in the padding."""
     kernel, pads = node.attr("kernel_shape", []), node.attr("pads", [0])
     return not (
-        rw.is_read(node.output(1))
+        is_read(node.output(1))
         or node.attr("ceil_mode", 0)
         or set(node.attr("dilations", [1])) != {1}
         or max(pads, default=0) >= min(kernel, default=0)

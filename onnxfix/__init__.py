@@ -1,6 +1,6 @@
 """onnxfix repairs ONNX models before they go to NVIDIA TensorRT, and proves that they still are the same models.
 
-``check``, ``apply`` and ``verify`` are the command line's verbs as functions. Everything is imported on first use,
+``check``, ``apply``, ``verify`` and ``lift`` are the command line's verbs as functions. Everything is imported on first use,
 so that ``import onnxfix`` costs nothing.
 """
 
@@ -14,17 +14,19 @@ if TYPE_CHECKING:
     from onnxfix.api import apply, check, verify
     from onnxfix.backends.trt_types import TrtOptions
     from onnxfix.errors import ModelError, OnnxfixError, UsageError
+    from onnxfix.lifting import lift
     from onnxfix.report import Report
     from onnxfix.rule import Example, Fix, Match, Rule, Safety, Severity
 
 __all__ = [
     "Example", "Fix", "Match", "ModelError", "OnnxfixError", "Report", "Rule", "Safety", "Severity", "TrtOptions",
-    "UsageError", "__version__", "apply", "check", "verify",
+    "UsageError", "__version__", "apply", "check", "lift", "verify",
 ]  # fmt: skip
 
 _HOME = {
     **dict.fromkeys(("apply", "check", "verify"), "onnxfix.api"),
     **dict.fromkeys(("ModelError", "OnnxfixError", "UsageError"), "onnxfix.errors"),
+    "lift": "onnxfix.lifting",
     "Report": "onnxfix.report",
     "TrtOptions": "onnxfix.backends.trt_types",
     **dict.fromkeys(("Example", "Fix", "Match", "Rule", "Safety", "Severity"), "onnxfix.rule"),

@@ -14,6 +14,7 @@ from onnx import ModelProto
 
 from onnxfix import confirm, engine
 from onnxfix.backends import trt_files
+from onnxfix.backends.trt_reading import Reading
 from onnxfix.backends.trt_types import TrtBuild, TrtOptions
 from onnxfix.errors import UsageError
 from onnxfix.graph import apart, wire
@@ -49,7 +50,8 @@ def check(
         select: rule codes, beginnings of codes, names, or ``ALL``; the default rules without it.
         ignore: the same, to leave out.
         target: ``trt8.4``, ``trt8.6``, ``trt10``, ``trt11`` (default) or ``rtx``.
-        trt: also ask TensorRT's real parser and builder (True, or how), and list what they say.
+        trt: also ask TensorRT's real parser and builder (True, or how), list what they say, and where the network that
+            was imported computes something else, unless the rule TRT004 is not wanted.
         progress: called with a few words before each step.
 
     Raises:
@@ -66,16 +68,18 @@ def check(
     _say(progress, "checking")
     problems: list[str] = []
     own = [finding_of(item) for item in engine.check(model, rules, problems)]
-    build, notes = _built(asked, loaded, progress)
+    network = any(rule.per == "network" for rule in rules)
+    build, reading, notes = _built(asked, loaded, network, progress)
     problems.extend(confirm.trouble(build))
     nodes = sum(1 for _ in model.nodes())
     return Report(
         path=_name(loaded),
         command="check",
         target=aim.name,
-        headline=confirm.headline([build], asked=True) if build is not None else "",
-        findings=confirm.together(own, build, rules, registry().rules, problems),
+        headline=_headline(build, reading),
+        findings=confirm.together(own, build, rules, registry().rules, problems, reading),
         build=build,
+        network=reading,
         nodes_before=nodes,
         nodes_after=nodes,
         seconds=time.perf_counter() - start,
@@ -96,17 +100,28 @@ def _asked(trt: TrtOptions | bool, aim: Target) -> TrtOptions | None:
     return asked
 
 
+def _headline(build: TrtBuild | None, reading: Reading | None) -> str:
+    if build is None:
+        return ""
+    return confirm.headline([build], [reading] if reading is not None else [], asked=True)
+
+
 def _built(
-    asked: TrtOptions | None, loaded: wire.Loaded, progress: Progress | None
-) -> tuple[TrtBuild | None, tuple[str, ...]]:
-    """What TensorRT makes of the model, and notes on who judged it."""
+    asked: TrtOptions | None, loaded: wire.Loaded, network: bool, progress: Progress | None
+) -> tuple[TrtBuild | None, Reading | None, tuple[str, ...]]:
+    """What TensorRT makes of the model and, with ``network``, how it reads it; and notes on who judged it."""
     from onnxfix.proof import on_disk
 
     if asked is None:
-        return None, ()
+        return None, None, ()
     _say(progress, "asking TensorRT")
     with ExitStack() as stack, closing(confirm.insist(asked)) as builder:
-        return confirm.ask(builder, on_disk(loaded, stack), loaded.proto), builder.notes()
+        path = on_disk(loaded, stack)
+        build, reading = confirm.ask(builder, path, loaded.proto), None
+        if network and (build.accepted or build.stage in ("profile", "build")):
+            _say(progress, "reading TensorRT's network")
+            reading = confirm.reads(builder, path, loaded.proto)
+        return build, reading, (*builder.notes(), *confirm.unread(reading))
 
 
 def apply(

@@ -55,10 +55,10 @@ def facts_of(rule: Rule) -> Facts:
     flagged = [example for example in rule.examples if example.after is not None or example.detect]
     severities: dict[str, tuple[Severity, ...]] = {}
     safeties: set[Safety] = set()
-    unfixed = rule.per == "build"  # what TensorRT says of a build is no model, and no fix of its own
+    unfixed = of_tensorrt = rule.per in ("build", "network")  # its word is no model, and no fix of its own
     for target in TARGETS:
         found = [item for example in flagged for item in _found(rule, example, target)]
-        grave = {item.severity for item in found} or ({rule.severity} if rule.per == "build" else set())
+        grave = {item.severity for item in found} or ({rule.severity} if of_tensorrt else set())
         severities[target] = tuple(sorted(grave, reverse=True))
         safeties |= {item.match.fix.safety for item in found if item.match.fix is not None}
         unfixed |= any(item.match.fix is None for item in found)

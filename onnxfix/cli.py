@@ -168,7 +168,11 @@ def check(
     ignore: Ignore = None,
     target: TargetName = None,
     trt: Annotated[
-        bool, typer.Option("--trt", help="Also ask TensorRT's parser and builder, and list what they say.")
+        bool,
+        typer.Option(
+            "--trt",
+            help="Also ask TensorRT's parser and builder, and compare the network that they imported with the model.",
+        ),
     ] = False,
     trt_package: TrtPackage = Package.auto,
     compute_capability: Capability = None,
@@ -408,6 +412,36 @@ def verify(
         asked = _trt(trt_package, compute_capability, shapes, tf32, save_engine, cache)
         _separate(models, {}, inputs, report, asked)
         _run([original], one, FailOn.never, format, report, quiet, verbose)
+
+
+@app.command()
+def lift(
+    model: Annotated[Path, typer.Argument(help="An ONNX file.", show_default=False)],
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="File to write; MODEL.lifted.onnx without it.", show_default=False
+        ),
+    ] = None,
+    trt_package: TrtPackage = Package.auto,
+    format: FormatOption = Format.text,
+) -> None:
+    """Write what TensorRT understood of a model: its imported network, as a model to open and to run."""
+    with _guard(format):
+        from onnxfix.lifting import lift
+        from onnxfix.render.lift import lifted_json, show_lifted
+        from onnxfix.render.progress import Steps
+
+        asked = _trt(trt_package, None, ((), (), ()))
+        _insist(asked)
+        with Steps(1) as steps:
+            target = output if output is not None else model.with_name(f"{model.stem}.lifted.onnx")
+            found = lift(model, target, trt=asked, progress=steps.of(str(model)))
+        if format is Format.json:
+            standard_output().write(lifted_json(model, found) + "\n")
+        else:
+            show_lifted(model, found)
+        raise typer.Exit(found.exit_code)
 
 
 @app.command()

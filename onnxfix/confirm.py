@@ -20,6 +20,7 @@ from onnxfix.report import AppliedFix, Finding, Report, finding_of
 from onnxfix.rule import Match, Rule, Safety, Severity
 
 if TYPE_CHECKING:
+    from onnxfix.backends.trt_reading import Reading
     from onnxfix.backends.trt_types import TrtBuild, TrtOptions
     from onnxfix.verification.trt_build import Builder
 
@@ -60,12 +61,44 @@ def ask(builder: Builder, path: Path, model: ModelProto) -> TrtBuild:
     return replace(build, version=build.version or builder.choice.version)
 
 
+def reads(builder: Builder, path: Path, model: ModelProto) -> Reading:
+    """How TensorRT reads the model file, whose contents ``model`` is. What the model computes is executed.
+
+    Raises:
+        OnnxfixError: verification itself failed.
+    """
+    from onnxfix.sandbox import shared
+    from onnxfix.verification import trt_network
+    from onnxfix.verification.climb import Request
+    from onnxfix.verification.ladder import Limits, half_type
+    from onnxfix.verification.signature import signature
+
+    limits = Limits()
+    request = Request(
+        original=path.absolute(),
+        fixed=path.absolute(),
+        known=signature(model),
+        worker=shared(),
+        exact=False,
+        seed=0,
+        noise={},
+        shapes={},
+        given=None,
+        coarse=half_type(model),
+        step=limits.step,
+        total=limits.total,
+        trt=builder.options,
+    )
+    return trt_network.reading(request, builder)
+
+
 def together(
     own: Sequence[Finding],
     build: TrtBuild | None,
     rules: Sequence[Rule],
     known: Sequence[Rule],
     problems: list[str],
+    reading: Reading | None = None,
 ) -> tuple[Finding, ...]:
     """The rules' own findings and TensorRT's, each told of the other, ordered by code.
 
@@ -78,37 +111,40 @@ def together(
         rules: those of the run; TensorRT's findings are listed as far as their rules are among them.
         known: all rules that there are: pointers lead to these, and they confirm.
         problems: takes a line for every rule that fails.
+        reading: how TensorRT reads it; None where that was not asked.
     """
-    if build is None:
+    if build is None and reading is None:
         return tuple(own)
-    marked = confirmed(own, build, known)
-    said = _said(build, rules, marked, known, problems)
+    marked = confirmed(own, build, known, reading)
+    said = _said(build, rules, marked, known, problems, reading)
     news = [found for match, found in said if not any(_repeats(match, found, item) for item in marked)]
     return tuple(sorted((*marked, *news), key=lambda item: item.code))
 
 
 def findings(
-    build: TrtBuild,
+    build: TrtBuild | None,
     rules: Sequence[Rule],
     own: Sequence[Finding] = (),
     known: Sequence[Rule] = (),
     problems: list[str] | None = None,
+    reading: Reading | None = None,
 ) -> list[Finding]:
-    """What TensorRT said, by the rules about builds among ``rules``, with pointers to ``own`` and ``known``."""
-    return [found for _, found in _said(build, rules, own, known, problems)]
+    """What TensorRT said, by the rules about that among ``rules``, with pointers to ``own`` and ``known``."""
+    return [found for _, found in _said(build, rules, own, known, problems, reading)]
 
 
 def _said(
-    build: TrtBuild,
+    build: TrtBuild | None,
     rules: Sequence[Rule],
     own: Sequence[Finding],
     known: Sequence[Rule],
     problems: list[str] | None,
+    reading: Reading | None,
 ) -> list[tuple[Match, Finding]]:
     codes = {rule.code for rule in (*rules, *known)}
     return [
-        (found.match, replace(finding_of(found), pointer=_pointer(found.match, own, codes)))
-        for found in engine.check_build(build, rules, problems)
+        (found.match, replace(finding_of(found), pointer=_pointer(found, own, codes)))
+        for found in engine.check_build(build, rules, problems, reading=reading)
     ]
 
 
@@ -126,37 +162,52 @@ def _repeats(match: Match, said: Finding, item: Finding) -> bool:
     )
 
 
-def confirmed(items: Sequence[Item], build: TrtBuild, rules: Sequence[Rule]) -> tuple[Item, ...]:
+def confirmed(
+    items: Sequence[Item], build: TrtBuild | None, rules: Sequence[Rule], reading: Reading | None = None
+) -> tuple[Item, ...]:
     """The findings or fixes, with TensorRT's words where it confirms them.
 
-    ``build`` is of the model that the findings are about; for fixes, of the model before them.
+    ``build`` and ``reading`` are of the model that the findings are about; for fixes, of the model before them.
     """
-    said: list[str] = []
-    told = engine.check_build(
-        build, rules, said
-    )  # a rule that fails is reported where its findings are listed
+    said: list[str] = []  # a rule that fails is reported where its findings are listed
+    told = engine.check_build(build, rules, said, reading=reading)
     return tuple(replace(item, confirmed=_words(item, told)) for item in items)
 
 
 def _words(item: Finding | AppliedFix, told: Sequence[Found]) -> str:
-    return next((found.match.message for found in told if _same(found.match, item)), "")
+    return next((found.match.message for found in told if _same(found, item)), "")
 
 
-def _same(match: Match, item: Finding | AppliedFix) -> bool:
+def _same(found: Found, item: Finding | AppliedFix) -> bool:
     """Whether TensorRT's match is about what the rule found."""
+    match = found.match
     if not match.at:
         return False
+    if found.rule.per == "network":
+        return _bears_out(match, item)
     if match.about is not None:
         return item.code in match.about and item.place in (match.at, match.around)
     return item.place == match.at and Severity[item.severity.upper()] >= Severity.WARNING
 
 
-def _pointer(match: Match, own: Sequence[Finding], codes: set[str]) -> str:
+def _bears_out(match: Match, item: Finding | AppliedFix) -> bool:
+    """Whether what TensorRT reads differently is at the place of a rule's finding: at the same tensor, or at the node
+    of the main graph around it."""
+    if Severity[item.severity.upper()] < Severity.WARNING:
+        return False
+    path, _, _ = item.place.rpartition(" / ")
+    output, _, node = match.at.removesuffix(")").partition(" (")
+    inside = bool(path) and path.partition(".")[0] in {node or output, output}
+    return inside or item.place.partition(" (")[0] == output
+
+
+def _pointer(found: Found, own: Sequence[Finding], codes: set[str]) -> str:
     """Which rule helps with what TensorRT said: one that found it there, one that found its like, one to read."""
-    about = match.about or ()
-    there = [item for item in own if _same(match, item)]
+    about = found.match.about or ()
+    there = [item for item in own if _same(found, item)]
     alike = [item for code in about for item in own if item.code == code]
-    for items, verb in ((there, "fixes it" if about else "may fix it"), (alike, "may fix it")):
+    sure = bool(about) or (found.rule.per == "network" and any(item.severity == "error" for item in there))
+    for items, verb in ((there, "fixes it" if sure else "may fix it"), (alike, "may fix it")):
         fixes = sorted((item for item in items if item.fix), key=lambda item: Safety[item.safety.upper()])
         if fixes:
             return f"{fixes[0].code} {verb}{flag(fixes[0].safety)}"
@@ -173,25 +224,30 @@ def flag(safety: str) -> str:
 
 def heard(report: Report, rules: Sequence[Rule], known: Sequence[Rule]) -> Report:
     """The report of an ``apply`` with what TensorRT said of the original and of the result, where it was asked."""
-    builds = report.builds
-    if not builds:
+    if not report.builds and not report.networks:
         return report
     problems = list(report.problems)
+    builds: tuple[TrtBuild | None, ...] = report.builds or (None,)
+    networks: tuple[Reading | None, ...] = report.networks or (None,)
     return replace(
         report,
-        headline=headline(builds),
-        findings=together(report.findings, builds[-1], rules, known, problems),
-        applied=confirmed(report.applied, builds[0], known),
+        headline=headline(report.builds, report.networks),
+        findings=together(report.findings, builds[-1], rules, known, problems, networks[-1]),
+        applied=confirmed(report.applied, builds[0], known, networks[0]),
         problems=tuple(dict.fromkeys(problems)),
     )
 
 
-def headline(builds: Sequence[TrtBuild], *, asked: bool = False) -> str:
-    """TensorRT's word on a model, where that is news: it was refused and is not any more, or it still is.
+def headline(builds: Sequence[TrtBuild], networks: Sequence[Reading] = (), *, asked: bool = False) -> str:
+    """TensorRT's word on a model, where that is news: it was refused and is not any more, or it still is; or it is
+    accepted and read differently.
 
-    ``builds`` are of the original and, where there is one, of the result; ``asked`` says that its word is what the
-    user wanted, so that it is news in any case.
+    ``builds`` and ``networks`` are of the original and, where there is one, of the result; ``asked`` says that its word
+    is what the user wanted, so that it is news in any case.
     """
+    told = _misread(networks)
+    if told and all(build.accepted for build in builds):
+        return told
     if not builds or not all(build.judged for build in builds):
         return ""
     from onnxfix.verification.trt_build import product
@@ -208,6 +264,28 @@ def headline(builds: Sequence[TrtBuild], *, asked: bool = False) -> str:
         return ""  # a rung that failed, which says so
     verb = "refuses" if after.status == "refused" else "fails on"
     return f"{name} {'still ' if len(builds) > 1 else ''}{verb} it"
+
+
+def _misread(networks: Sequence[Reading]) -> str:
+    """That TensorRT reads the model differently, or did so and does not any more."""
+    from onnxfix.verification.trt_build import product
+
+    if not networks or "differs" not in (networks[0].status, networks[-1].status):
+        return ""
+    before, after = networks[0], networks[-1]
+    name = product(after.package, after.version).strip()
+    if after.status == "agrees":
+        return f"{name} read it differently and reads the result as it is meant"
+    if after.status != "differs" or (len(networks) > 1 and before.status == "agrees"):
+        return ""
+    return f"{name} accepts it and {'still ' if len(networks) > 1 else ''}reads it differently"
+
+
+def unread(reading: Reading | None) -> Iterator[str]:
+    """Why nothing is known of how TensorRT reads a model that it accepts."""
+    if reading is not None and not reading.judged and reading.status != "refused":
+        why = "cannot be read back" if reading.status == "gap" else "could not be compared with the model"
+        yield f"TensorRT's network {why}: {reading.reason or 'no reason was given'}"
 
 
 def trouble(build: TrtBuild | None) -> Iterator[str]:

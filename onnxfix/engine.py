@@ -17,6 +17,7 @@ from onnxfix.graph.overlay import Model, Node, UnknownAttribute, Value
 from onnxfix.rule import Fix, Match, Rule, Safety, Severity
 
 if TYPE_CHECKING:
+    from onnxfix.backends.trt_reading import Reading
     from onnxfix.backends.trt_types import TrtBuild
 
 MAX_ROUNDS = 200
@@ -81,7 +82,7 @@ Allow = Callable[[FixKey], bool]
 def check(model: Model, rules: Sequence[Rule], problems: list[str] | None = None) -> list[Found]:
     """All matches, ordered by rule code, then by place in the model. The model is not changed.
 
-    A rule that raises is reported in ``problems`` and the others go on. Rules about builds are left out.
+    A rule that raises is reported in ``problems`` and the others go on. Rules about builds and networks are left out.
     """
     found: list[Found] = []
     by_op: dict[tuple[str, str], list[Rule]] = {}
@@ -137,10 +138,20 @@ def _inside(item: Found, model: Model) -> bool:
     return item.severity is Severity.ERROR and node is not None and node.scope is not model.main
 
 
-def check_build(build: TrtBuild, rules: Sequence[Rule], problems: list[str] | None = None) -> list[Found]:
-    """All matches of the rules about builds, ordered by rule code, then as TensorRT said them."""
-    about = sorted((rule for rule in rules if rule.per == "build"), key=lambda rule: rule.code)
-    return [found for rule in about for found in _run(rule, problems, build)]
+def check_build(
+    build: TrtBuild | None,
+    rules: Sequence[Rule],
+    problems: list[str] | None = None,
+    *,
+    reading: Reading | None = None,
+) -> list[Found]:
+    """All matches of the rules about builds and networks, ordered by rule code, then as TensorRT said them.
+
+    ``reading`` is how TensorRT reads the model; None, for it as for ``build``, where it was not asked.
+    """
+    handed = {"build": build, "network": reading}
+    about = sorted((rule for rule in rules if handed.get(rule.per) is not None), key=lambda rule: rule.code)
+    return [found for rule in about for found in _run(rule, problems, handed[rule.per])]
 
 
 def _run(rule: Rule, problems: list[str] | None, *arguments: object) -> Iterator[Found]:

@@ -20,7 +20,7 @@ from onnxfix.rule import Rule, Safety
 from onnxfix.stages import Stages, after_unsafe, unsafe_notes
 from onnxfix.targets import Target
 from onnxfix.verification.ladder import DEFAULT_RUNGS, RungResult, Verdict
-from onnxfix.verification.verdict import STATIC
+from onnxfix.verification.verdict import ALONE
 from onnxfix.whole.steps import Step
 
 MAX_WITHDRAWN = 25
@@ -166,7 +166,7 @@ class _Prover:
         if not self.options.verify:
             return Verdict((same,), settled=True)
         options = self.options
-        asked = set(options.rungs if options.rungs is not None else DEFAULT_RUNGS).intersection(STATIC)
+        asked = set(options.rungs if options.rungs is not None else DEFAULT_RUNGS).intersection(ALONE)
         rungs = tuple(asked.difference(("contract",)))
         if not options.require and not rungs:
             return Verdict((same,), settled=True)
@@ -210,7 +210,7 @@ def prove(
         wider, wider_run = prover.fix(safety, lambda key: key not in gone)
         if any(item.safety == Safety.UNSAFE for item in wider_run.applied):
             second = prover.judge(wider, wider_run)
-            invalid = [r for r in second.rungs if r.name in STATIC and r.refutes]
+            invalid = [r for r in second.rungs if r.name in ALONE and r.refutes]
             if invalid:
                 withdrawn += _unsafe_withdrawn(wider_run, reason_of(second))
                 if run.applied or stages.changed:
@@ -218,7 +218,7 @@ def prove(
             else:
                 proto, run = wider, wider_run
                 values = set(options.require).difference(
-                    STATIC
+                    ALONE
                 )  # asked of what is written, and of nothing less
                 verdict = second if second.passed or values else _without_unsafe(verdict, second)
                 if not second.passed:
@@ -247,12 +247,12 @@ def _unsafe_withdrawn(run: FixRun, reason: str) -> list[Withdrawn]:
 def _without_unsafe(proven: Verdict, second: Verdict) -> Verdict:
     """The verdict on a model with UNSAFE fixes that is not proven equal: what was proven, and of what.
 
-    The contract and TensorRT's builder judge the model that is written; the rungs that compare values hold for the
+    The contract and TensorRT's parser and builder judge the model that is written; the rungs that compare values hold for the
     model without the UNSAFE fixes, and say so.
     """
     rungs = []
     for rung in second.rungs:
-        before = rung if rung.name in STATIC else proven.rung(rung.name)
+        before = rung if rung.name in ALONE else proven.rung(rung.name)
         if before is None:
             continue  # without the UNSAFE fixes nothing had changed, so that nothing was compared
         if before is not rung and before.status != "skipped":

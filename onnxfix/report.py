@@ -12,6 +12,7 @@ from onnxfix.rule import Severity
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from onnxfix.backends.trt_reading import Reading
     from onnxfix.backends.trt_types import TrtBuild
     from onnxfix.verification.ladder import Verdict
 
@@ -88,7 +89,8 @@ class Report:
     or dropped. ``problems`` are faults of onnxfix or of a rule: the run is
     not to be trusted in full. ``notes`` is what a reader should know besides. ``verdict`` is None where nothing
     was to be verified. ``headline`` is TensorRT's word on the model, where that is news. ``build`` is what ``check``
-    had it build. ``model`` is the resulting ``ModelProto`` and not part of the JSON.
+    had it build, ``network`` how it reads what it imported. ``model`` is the resulting ``ModelProto`` and not part of
+    the JSON.
     """
 
     path: str
@@ -101,6 +103,7 @@ class Report:
     steps: tuple[StepDone, ...] = ()
     verdict: Verdict | None = None
     build: TrtBuild | None = None
+    network: Reading | None = None
     output: str = ""
     engine: str = ""
     changed: bool = False
@@ -117,6 +120,17 @@ class Report:
         """What TensorRT made of the original and, if that is another model, of the result; empty where not asked."""
         rung = self.verdict.rung("trt-build") if self.verdict is not None else None
         return rung.builds if rung is not None else (self.build,) if self.build is not None else ()
+
+    @property
+    def networks(self) -> tuple[Reading, ...]:
+        """How TensorRT reads the original and, if that is another model, the result; empty where not asked."""
+        rung = self.verdict.rung("trt-network") if self.verdict is not None else None
+        return rung.networks if rung is not None else (self.network,) if self.network is not None else ()
+
+    @property
+    def righted(self) -> bool:
+        """Whether TensorRT reads the original differently, and the result as it is."""
+        return len(self.networks) > 1 and [one.status for one in self.networks] == ["differs", "agrees"]
 
     @property
     def won(self) -> bool:

@@ -108,7 +108,7 @@ class Example:
 
 
 Generator = Callable[..., Iterator[Match]]
-Per = Literal["node", "scope", "model", "build"]
+Per = Literal["node", "scope", "model", "build", "network"]
 
 
 @dataclass(frozen=True)
@@ -154,8 +154,8 @@ def rule(
         ops: operators the rule looks at (``Cast``, ``com.microsoft::Gelu``); for ``per="node"`` only. ``"*"`` is
             every operator of every domain. Names without domain mean ONNX's own operators, never a local
             function that has the name.
-        per: what the generator is called with: ``(node, model)``, ``(scope, model)``, ``(model)``, or ``(build)``
-            with what TensorRT made of the model, a ``TrtBuild``.
+        per: what the generator is called with: ``(node, model)``, ``(scope, model)``, ``(model)``, ``(build)`` with
+            what TensorRT made of the model, a ``TrtBuild``, or ``(network)`` with how it reads it, a ``Reading``.
         safety: of its fixes, None where it only detects; a match's own fix may say otherwise.
         severity: of its findings unless a match says otherwise.
         examples: its tests and documentation.

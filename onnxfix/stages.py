@@ -206,7 +206,7 @@ def after_unsafe(verdict: Verdict, stages: Stages) -> Verdict:
     for rung in verdict.rungs:
         if rung.name == "contract" and rung.status == "passed":
             rung = replace(rung, reason=f"as {names} (UNSAFE) left it: {rung.reason}")
-        elif rung.name != "trt-build" and rung.status != "skipped":
+        elif rung.name not in ("trt-build", "trt-network") and rung.status != "skipped":
             rung = replace(rung, reason=f"against the model after {names} (UNSAFE): {rung.reason}")
         rungs.append(rung)
     return replace(verdict, rungs=tuple(rungs))

@@ -43,6 +43,7 @@ LAYERS = [
     ["stages"],
     ["prove"],
     ["output"],
+    ["lifting"],
     ["config"],
     ["render"],
     ["api"],

@@ -20,7 +20,7 @@ from onnxfix.registry import Registry
 from onnxfix.report import Report
 from onnxfix.rule import Fix, Match, Rule, Safety, rule
 from onnxfix.verification.climb import Request
-from onnxfix.verification.verdict import STATIC, RungResult
+from onnxfix.verification.verdict import ALONE, RungResult
 
 HEADER = '<ir_version: 10, opset_import: ["" : 18, "custom" : 1]>\n'
 MODEL = """g (float[N, 4] x) => (float[N, 4] y) {
@@ -130,7 +130,7 @@ def test_unsafe_change_is_made_and_said(model: Path, monkeypatch: pytest.MonkeyP
     assert "Sqrt" not in [node.op_type for node in onnx.load(out).graph.node]
     assert any("BBB003" in note and "ort-cpu" in note for note in report.notes)
     assert report.verdict is not None
-    ran = [rung for rung in report.verdict.rungs if rung.name not in STATIC and rung.status != "skipped"]
+    ran = [rung for rung in report.verdict.rungs if rung.name not in ALONE and rung.status != "skipped"]
     assert {rung.name for rung in ran} >= {"reference", "ort-cpu"}
     for rung in ran:  # what passed is not what was written, and each rung says so
         assert rung.reason.startswith("without the UNSAFE fixes: ")
@@ -143,7 +143,7 @@ def test_unsafe_change_alone_is_not_called_unchanged(model: Path, monkeypatch: p
     report, out = apply(model, unsafe_fixes=True)
     assert out.read_bytes() != model.read_bytes()
     assert report.verdict is not None
-    assert {rung.name for rung in report.verdict.rungs} <= set(STATIC)  # no rung compared values
+    assert {rung.name for rung in report.verdict.rungs} <= set(ALONE)  # no rung compared the two
     assert "byte for byte" not in report.verdict.rungs[0].reason
     assert any("not proven equal" in note for note in report.notes)
 

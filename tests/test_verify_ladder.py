@@ -15,6 +15,7 @@ import onnx
 import pytest
 from onnx import parser
 
+from onnxfix.backends.trt_types import TrtOptions
 from onnxfix.errors import ModelError, OnnxfixError, UsageError
 from onnxfix.sandbox import Worker
 from onnxfix.verification import remote
@@ -513,10 +514,10 @@ def test_given_shapes(run: Verify) -> None:
 
 def test_required_rungs(run: Verify) -> None:
     assert run(ADD, require=["ort-cpu"]).passed
-    verdict = run(ADD, require=["trt-network"])
+    verdict = run(ADD, require=["trt-network"], trt=TrtOptions(package="tensorrt"))
     assert (verdict.failed, verdict.passed) == (True, False)
     assert rung(verdict, "trt-network").status == "skipped"
-    assert rung(verdict, "trt-network").reason == "not available in this version of onnxfix"
+    assert rung(verdict, "trt-network").reason.startswith("tensorrt is not installed")
     assert run(UNKNOWN_OP, require=["ort-cpu"]).failed
     with pytest.raises(UsageError, match="no rung ort; the rungs are contract, reference, ort-cpu, ort-cuda"):
         run(ADD, require=["ort"])

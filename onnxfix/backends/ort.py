@@ -68,7 +68,7 @@ class OrtSession:
     """
 
     def __init__(
-        self, path: str, options: Any, providers: Sequence[str | tuple[str, dict[str, str]]]
+        self, path: str | bytes, options: Any, providers: Sequence[str | tuple[str, dict[str, str]]]
     ) -> None:
         import onnxruntime as ort
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 @functools.cache
 def corrected() -> tuple[type[Any], ...]:
-    """Loop, GatherElements, ReduceSumSquare, LayerNormalization and RMSNormalization."""
-    return (_loop(), _gather_elements(), _sum_of_squares(), *_norms())
+    """Loop, GatherElements, ReduceSumSquare, ConvTranspose, LayerNormalization and RMSNormalization."""
+    return (_loop(), _gather_elements(), _sum_of_squares(), _conv_transpose(), *_norms())
 
 
 def _loop() -> type[Any]:
@@ -161,3 +161,73 @@ def _norms() -> tuple[type[Any], ...]:
             return ((normalized.astype(Scale.dtype) * Scale),)
 
     return LayerNormalization, RMSNormalization
+
+
+def _conv_transpose() -> type[Any]:
+    """ConvTranspose, as the specification has it since opset 11.
+
+    onnx 1.23 and older fail with ``output_shape``, put the odd element of the padding at the wrong end, and forget
+    ``output_padding`` beside ``auto_pad``.
+    """
+    import numpy as np
+    from onnx.reference.op_run import OpRun
+
+    class ConvTranspose(OpRun):
+        op_domain = ""
+
+        def _run(
+            self,
+            X: npt.NDArray[Any],
+            W: npt.NDArray[Any],
+            B: npt.NDArray[Any] | None = None,
+            auto_pad: str = "NOTSET",
+            dilations: Any = None,
+            group: int = 1,
+            kernel_shape: Any = None,
+            output_padding: Any = None,
+            output_shape: Any = None,
+            pads: Any = None,
+            strides: Any = None,
+        ) -> Any:
+            axes = W.ndim - 2
+            steps, gaps = [list(one or [1] * axes) for one in (strides, dilations)]
+            more, spans = list(output_padding or [0] * axes), []
+            for size, gap in zip(W.shape[2:], gaps, strict=True):
+                spans.append((size - 1) * gap + 1)
+            full = [(n - 1) * s + w + o for n, s, w, o in zip(X.shape[2:], steps, spans, more, strict=True)]
+            begins, sizes = _cut(full, X.shape[2:], steps, auto_pad, output_shape, pads)
+            outside = W.shape[1]
+            out = np.zeros((X.shape[0], outside * group, *full), np.result_type(X.dtype, np.float32))
+            for number in range(group):
+                inside = slice(number * (W.shape[0] // group), (number + 1) * (W.shape[0] // group))
+                rows = slice(number * outside, (number + 1) * outside)
+                for tap in np.ndindex(*W.shape[2:]):
+                    places = [
+                        slice(k * d, k * d + (n - 1) * s + 1, s)
+                        for k, d, n, s in zip(tap, gaps, X.shape[2:], steps, strict=True)
+                    ]
+                    part = np.einsum("nc...,cm->nm...", X[:, inside], W[inside][(..., *tap)])
+                    out[(slice(None), rows, *places)] += part
+            wide = [(max(0, -b), max(0, b + n - f)) for b, n, f in zip(begins, sizes, full, strict=True)]
+            out = np.pad(out, [(0, 0), (0, 0), *wide])
+            keep = [slice(max(0, b), max(0, b) + n) for b, n in zip(begins, sizes, strict=True)]
+            out = out[(slice(None), slice(None), *keep)]
+            if B is not None:
+                out = out + B.reshape(-1, *[1] * axes)
+            return (out.astype(X.dtype),)
+
+    return ConvTranspose
+
+
+def _cut(
+    full: list[int], inputs: tuple[int, ...], steps: list[int], auto_pad: str, shape: Any, pads: Any
+) -> tuple[list[int], list[int]]:
+    """Where each axis of a transposed convolution's whole result begins to count, and how many elements do."""
+    if not shape and auto_pad.startswith("SAME"):
+        shape = [n * s for n, s in zip(inputs, steps, strict=True)]
+    if shape:
+        total = [f - n for f, n in zip(full, list(shape), strict=True)]
+        return [t // 2 if auto_pad == "SAME_UPPER" else t - t // 2 for t in total], list(shape)
+    ends = list(pads) if pads and auto_pad == "NOTSET" else [0] * (2 * len(full))
+    begins, rest = ends[: len(full)], ends[len(full) :]
+    return begins, [f - b - e for f, b, e in zip(full, begins, rest, strict=True)]

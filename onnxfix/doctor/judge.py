@@ -66,7 +66,7 @@ def rungs(facts: Facts) -> Iterator[Rung]:
     yield _ort_cpu(facts)
     yield _ort_cuda(facts)
     yield _trt_build(facts)
-    yield Rung("trt-network", False, "not in this version of onnxfix")
+    yield _trt_network(facts)
     yield _trt_gpu(facts)
 
 
@@ -131,6 +131,15 @@ def _trt_build(facts: Facts) -> Rung:
     ahead = "" if facts.trt.gpu is not None else "ahead of time for "
     where = f"{ahead}compute capability {facts.trt.capability}"
     return Rung("trt-build", True, f"{facts.trt.package} {facts.trt.version}, {where}")
+
+
+def _trt_network(facts: Facts) -> Rung:
+    """It parses as trt-build does; what was read back is executed by whatever executes ONNX models here."""
+    build = _trt_build(facts)
+    if not build.available or isinstance(facts.trt, Missing):
+        return Rung("trt-network", False, build.reason, build.mend)
+    runs = next((rung.name for rung in (_ort_cuda(facts), _ort_cpu(facts)) if rung.available), "reference")
+    return Rung("trt-network", True, f"{facts.trt.package} {facts.trt.version}, read back and run as on {runs}")
 
 
 def _trt_gpu(facts: Facts) -> Rung:

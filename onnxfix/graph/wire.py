@@ -286,7 +286,7 @@ def copy_external(proto: ModelProto, source: Path, destination: Path) -> list[Pa
                 continue
             new.parent.mkdir(parents=True, exist_ok=True)
             with temporary_beside(new) as temporary:
-                _copy_file(old, temporary)
+                copy_file(old, temporary)
                 replace(temporary, new)
             made.append(new)
     except BaseException:
@@ -308,7 +308,7 @@ def _same_bytes(first: Path, second: Path) -> bool:
                 return True
 
 
-def _copy_file(source: Path, destination: Path) -> None:
+def copy_file(source: Path, destination: Path) -> None:
     """Copy by reflink or ``copy_file_range`` where the system has them: the bytes need not pass through us."""
     with source.open("rb") as reader, destination.open("r+b") as writer:
         remaining = source.stat().st_size

@@ -18,6 +18,7 @@ from rich.text import Text
 from onnxfix.backends.trt_types import Issue
 from onnxfix.confirm import flag
 from onnxfix.render.builds import build_lines
+from onnxfix.render.networks import network_lines
 from onnxfix.render.stream import output, printable
 from onnxfix.report import AppliedFix, Finding, Report, StepDone
 from onnxfix.verification.verdict import RungResult
@@ -43,6 +44,8 @@ def render_report(report: Report, *, quiet: bool = False, verbose: bool = False)
         yield Text.assemble((report.path, "bold"), f"  {_headline(report)}")
     if report.won and report.headline:
         yield Text(f"  before: {report.builds[0].reason}")
+    elif report.righted and report.headline:
+        yield Text(f"  before: {report.networks[0].grave[0]}")
     if not quiet:
         yield from _steps(report.steps)
         yield from _findings(report.findings, verbose)
@@ -53,6 +56,8 @@ def render_report(report: Report, *, quiet: bool = False, verbose: bool = False)
             )
         if report.build is not None and verbose:
             yield from (Text(f"  {line}") for line in build_lines([report.build]))
+        if report.network is not None and verbose:
+            yield from (Text(f"  {line}") for line in network_lines([report.network]))
         yield from _rungs(report, verbose)
     for problem in report.problems:
         yield Text.assemble(("  problem ", "bold red"), f"{problem} (a fault of onnxfix or of the rule)")
@@ -94,6 +99,8 @@ def _unverified(report: Report) -> str:
     refuted = [rung.name for rung in rungs if rung.refutes]
     if refuted == ["trt-build"]:
         return "TensorRT does not build it"
+    if refuted == ["trt-network"]:
+        return "TensorRT reads it differently"
     if refuted:
         return DIFFERS
     results = {rung.name: rung for rung in rungs}
@@ -199,6 +206,7 @@ def _details(rung: RungResult) -> Iterator[str]:
         said.add(feed.reason)
         yield f"{feed.label}: {feed.status}{f': {reason}' if feed.reason else ''}"
     yield from build_lines(rung.builds)
+    yield from network_lines(rung.networks)
     if rung.excluded:
         yield f"not compared, the original differs from itself: {', '.join(rung.excluded)}"
     yield from rung.notes
@@ -228,6 +236,8 @@ def render_summary(reports: Sequence[Report], errors: Sequence[tuple[str, str]])
     words = [f"{len(reports) + len(errors)} models", f"{fixed} fixed", f"{left} findings left"]
     won = sum(report.won for report in reports)
     words += [f"{won} that TensorRT refused and now accepts"] if won else []
+    righted = sum(report.righted for report in reports)
+    words += [f"{righted} that TensorRT read differently and now reads as meant"] if righted else []
     words += [f"{len(failed)} not verified"] if failed else []
     words += [f"{len(errors)} unreadable"] if errors else []
     yield Text(", ".join(words), style="bold")

@@ -79,13 +79,14 @@ def climb(request: Request, name: str) -> RungResult:
 
 
 def _too_large(request: Request) -> str | None:
-    sizes = [_elements(request.known, sweep) for sweep in plan.assignments(request.known, request.shapes)[:2]]
+    sizes = [elements(request.known, sweep) for sweep in plan.assignments(request.known, request.shapes)[:2]]
     if request.given is not None:
         sizes = [sum(map(plan.size, feed.values())) for feed in request.given]
     return reference.infeasible(request.known.model, min(sizes))
 
 
-def _elements(known: Signature, assignment: Assignment) -> int:
+def elements(known: Signature, assignment: Assignment) -> int:
+    """How many elements all inputs have under an assignment."""
     sizes = ([known.size(dim, assignment) or 2 for dim in one.dims or ()] for one in known.inputs)
     return sum(math.prod(shape) for shape in sizes)
 

@@ -17,7 +17,7 @@ from onnxfix.backends.trt_types import TrtOptions
 from onnxfix.errors import ModelError, UsageError
 from onnxfix.graph import wire
 from onnxfix.sandbox import Worker, one_line, shared
-from onnxfix.verification import plan, trt_build, trt_gpu
+from onnxfix.verification import plan, trt_build, trt_gpu, trt_network
 from onnxfix.verification.climb import REMOTE, Request, climb
 from onnxfix.verification.files import check_inputs, load_inputs
 from onnxfix.verification.signature import Signature, signature
@@ -29,7 +29,7 @@ __all__ = ["DEFAULT_RUNGS", "RUNGS", "FeedResult", "Limits", "RungResult", "Verd
 Contract = Callable[[onnx.ModelProto, onnx.ModelProto], list[str]]
 
 #: What runs when nothing else is asked for.
-DEFAULT_RUNGS = ("contract", "reference", "ort-cpu", "ort-cuda", "trt-build", "trt-gpu")
+DEFAULT_RUNGS = ("contract", "reference", "ort-cpu", "ort-cuda", "trt-build", "trt-network", "trt-gpu")
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def verify(
     wanted = {*(DEFAULT_RUNGS if rungs is None else rungs), *require}
     limits = limits or Limits()
     known = signature(_existing(original))
-    if wanted.intersection(("trt-build", "trt-gpu")):
+    if wanted.intersection(("trt-build", "trt-network", "trt-gpu")):
         trt_build.check(trt or TrtOptions(), known)
     with ExitStack() as stack:
         if worker is None and limits.memory_mb is not None:
@@ -105,7 +105,7 @@ def verify(
             given=_given(known, inputs),
             trt=trt or TrtOptions(),
             inherit=inherit,
-            half="" if exact else _half_type(known.model),
+            half="" if exact else half_type(known.model),
         )
         results: list[RungResult] = []
         for name in RUNGS:
@@ -144,12 +144,12 @@ def _forgiving(request: Request, results: Sequence[RungResult]) -> Request:
     rewrite changes bits. Where the reference evaluator, which rounds after every node, found identical bits, the
     tolerance of the half type is enough here; where it did not run, nothing is forgiven.
     """
-    half = _half_type(request.known.model)
+    half = half_type(request.known.model)
     proven = any(rung.name == "reference" and rung.status == "passed" and rung.exact for rung in results)
     return replace(request, exact=False, coarse=half) if request.exact and half and proven else request
 
 
-def _half_type(model: onnx.ModelProto) -> str:
+def half_type(model: onnx.ModelProto) -> str:
     """The coarser of the half-precision types that nodes, inputs or weights of the model name; "" for none."""
     types = {tensor.data_type for tensor in wire.all_tensors(model)}
     types.update(info.type.tensor_type.elem_type for info in model.graph.input)
@@ -192,12 +192,10 @@ def _rung(name: str, request: Request, contract: Contract | None, limits: Limits
     if name == "trt-build":
         return trt_build.climb(request)
     # On a GPU nothing is asked for bit by bit, so half precision need not be proven elsewhere first.
-    request = replace(request, coarse=_half_type(request.known.model))
+    request = replace(request, coarse=half_type(request.known.model))
     if name == "ort-cuda":
         return climb(request, name)
-    if name == "trt-gpu":
-        return trt_gpu.climb(request)
-    return RungResult(name, "skipped", "not available in this version of onnxfix")
+    return trt_network.climb(request) if name == "trt-network" else trt_gpu.climb(request)
 
 
 def _contract(request: Request, contract: Contract | None, limits: Limits) -> RungResult:

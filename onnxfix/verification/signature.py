@@ -59,6 +59,10 @@ class Signature:
             return None
         return tuple(out.name for out in self.model.graph.output if self._flow.depends_on_draw(out.name))
 
+    def draws_on(self, name: str) -> bool:
+        """Whether the values of a tensor of the main graph hang on a random operator."""
+        return self.drawn is not None and self._flow.depends_on_draw(name)
+
     @cached_property
     def _flow(self) -> Flow:
         return Flow(self.model)

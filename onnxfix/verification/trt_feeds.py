@@ -38,10 +38,16 @@ class Trial:
 
 class Finder:
     """Looks for trials. ``refused`` collects the feeds that make none, with the reason; ``asked`` is the optimisation
-    profile that the user gave."""
+    profile that the user gave, ``planned`` are feeds to try first in place of those of the ladder's plan."""
 
-    def __init__(self, request: Request, expect: Expect, asked: Profile | None = None) -> None:
-        self.request, self.expect, self.asked = request, expect, asked
+    def __init__(
+        self,
+        request: Request,
+        expect: Expect,
+        asked: Profile | None = None,
+        planned: Sequence[Feed] = (),
+    ) -> None:
+        self.request, self.expect, self.asked, self.planned = request, expect, asked, planned
         self.found: list[Trial] = []
         self.refused: list[FeedResult] = []
         self._deadline = time.monotonic() + request.total
@@ -64,7 +70,7 @@ class Finder:
         request = self.request
         sweep = plan.assignments(request.known, request.shapes)
         # Never the limits of the types: TensorRT and ONNX Runtime round and order sums differently.
-        feeds = plan.feeds(request.known, sweep, request.seed, exact=False)
+        feeds = [*self.planned] or plan.feeds(request.known, sweep, request.seed, exact=False)
         if self.asked is not None:
             feeds = self._inside(self.asked)
         for feed in feeds:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from onnxfix.backends.trt_reading import Reading
 from onnxfix.backends.trt_types import TrtBuild
 from onnxfix.verification.compare import Metrics
 from onnxfix.verification.plan import Feed
@@ -18,6 +19,9 @@ RUNGS = ("contract", "reference", "ort-cpu", "ort-cuda", "trt-build", "trt-netwo
 CPU_RUNGS = RUNGS[:3]
 #: Those that compute nothing: what they prove says nothing about values.
 STATIC = ("contract", "trt-build")
+#: Those that judge each model by itself, or what it declares: that they pass does not prove that the two compute the
+#: same. trt-network compares values, but those of a model with those of TensorRT's reading of that same model.
+ALONE = (*STATIC, "trt-network")
 
 
 @dataclass(frozen=True)
@@ -39,7 +43,8 @@ class RungResult:
     ``excluded`` are outputs in which the original differs from itself; ``notes`` what a reader should know
     besides; ``seconds`` is wall-clock time. ``informative`` are runs that inform and do not decide, such as the same
     with TF32 on. ``builds`` are what TensorRT made of the original and, unless that is the same file, of the fixed
-    model. ``inherited``: it failed, and the original fails in the same way, so that no fix is to blame.
+    model, ``networks`` how it reads them. ``inherited``: it failed, and the original fails in the same way, so that
+    no fix is to blame.
     """
 
     name: str
@@ -53,6 +58,7 @@ class RungResult:
     seconds: float = 0.0
     informative: tuple[FeedResult, ...] = ()
     builds: tuple[TrtBuild, ...] = ()
+    networks: tuple[Reading, ...] = ()
     inherited: bool = False
 
     @property
@@ -81,19 +87,19 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Nothing failed and something was proven: a rung that executes the models passed; where none was asked for,
-        one that does not; and ``contract`` where no other was. Neither ``passed`` nor ``failed``: it could not be
-        checked."""
+        """Nothing failed and something was proven: a rung that compares the models passed; where none was asked for,
+        one that judges them alone; and ``contract`` where no other was. Neither ``passed`` nor ``failed``: it could not
+        be checked."""
         if self.failed:
             return False
         more = [rung for rung in self.rungs if rung.name != "contract"]
-        asked = [rung for rung in more if rung.name not in STATIC] or more or self.rungs
+        asked = [rung for rung in more if rung.name not in ALONE] or more or self.rungs
         return self.settled or any(rung.status == "passed" for rung in asked)
 
     @property
     def compared(self) -> bool:
-        """Whether a rung compared values."""
-        return any(rung.status == "passed" and rung.name not in STATIC for rung in self.rungs)
+        """Whether a rung compared values of the two models."""
+        return any(rung.status == "passed" and rung.name not in ALONE for rung in self.rungs)
 
     def rung(self, name: str) -> RungResult | None:
         """The result of one rung; None where it was not climbed."""

@@ -1,0 +1,193 @@
+"""TensorRT's network, read back as an ONNX model.
+
+Building an engine proves nothing about values, but the network that TensorRT's parser imported can be inspected layer
+by layer, without a GPU: kinds, parameters, weights, tensors. ``lift`` writes them down as an ONNX model, which any
+runtime executes: what TensorRT understood. It runs where the model is parsed, in the sandbox: ``attempt``.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from onnx import ModelProto, helper
+
+from onnxfix.backends.lift.control import DOMAIN, Writer
+from onnxfix.backends.lift.emit import Emit, info
+from onnxfix.backends.lift.network import Layer, Network, Tensor
+from onnxfix.backends.lift.records import Gap, Lifted, NetTensor
+from onnxfix.backends.lift.scopes import Scopes
+from onnxfix.backends.trt_log import logger_of, text_of
+from onnxfix.backends.trt_package import load
+from onnxfix.sandbox import Worker, note
+
+__all__ = ["Gap", "Lifted", "NetTensor", "attempt", "lift"]
+
+_MEMORY = re.compile(
+    r"bad_alloc|out of memory|failed to allocate|cannot allocate|OutOfMemory|memory allocation", re.I
+)
+
+
+def attempt(
+    worker: Worker, path: Path | str, out: Path | str, *, package: str, timeout: float = 300.0
+) -> Lifted:
+    """``lift`` in a sandbox, whose crash, hang or lack of memory is a result too.
+
+    ``timeout`` is in seconds, for parsing and for reading back each; ``worker`` bounds the memory.
+    """
+    outcome = worker.call(f"{__name__}:lift", timeout=timeout, path=str(path), out=str(out), package=package)
+    if outcome.ok:
+        found: Lifted = outcome.value
+        return found
+    status = outcome.status if outcome.status != "ok" else "error"
+    if status == "error" and _MEMORY.search(outcome.message):
+        status = "memory"
+    doing = {"parse": "TensorRT's parser", "lift": "reading the network back"}.get(outcome.note, "TensorRT")
+    was = " was" if outcome.message.startswith("killed") else ""
+    return Lifted(
+        status, f"{doing}{was} {outcome.message}" if status != "error" else outcome.message, package=package
+    )
+
+
+def lift(path: str, out: str, *, package: str) -> Lifted:
+    """Parse the model file and write the network to ``out``, with large weights in ``out`` + ".data" beside it.
+
+    Call it in a sandbox, one that has run TensorRT with ``trt_log``'s logger only.
+
+    Raises:
+        ImportError: the package does not load.
+        OSError: a file cannot be written.
+        RuntimeError: TensorRT refuses to start here, or another logger was there first.
+    """
+    trt = load(package)
+    log, ear = logger_of(trt)
+    ear.listen()
+    builder = trt.Builder(log)
+    raw = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+    if raw is None:
+        raise RuntimeError(next((one.text for one in ear.messages), "TensorRT made no network"))
+    base = Lifted("refused", package=package, version=str(trt.__version__))
+    note("parse")
+    began, lines = time.perf_counter(), ear.lines
+    parser = trt.OnnxParser(raw, log)
+    parsed = parser.parse_from_file(path)
+    if ear.lines == lines:
+        raise RuntimeError("TensorRT reports to another logger of this process: use a fresh sandbox")
+    parsing = time.perf_counter() - began
+    if not parsed:
+        said = [text_of(parser.get_error(number).desc) for number in range(parser.num_errors)]
+        return replace(
+            base, reason=" ".join((said or ["TensorRT gave no reason"])[0].split()), seconds=(parsing, 0.0)
+        )
+    note("lift")
+    began = time.perf_counter()
+    found = write(trt, raw, Path(out), base)
+    return replace(found, seconds=(parsing, time.perf_counter() - began))
+
+
+def write(trt: Any, raw: Any, out: Path, base: Lifted) -> Lifted:
+    """Write an INetworkDefinition of the module ``trt`` to ``out``; ``base`` says where it came from."""
+    network = Network(trt, raw)
+    scopes = Scopes(network)
+    with _emit(out) as emit:
+        emit.reserve(tensor.name for tensor in (*network.inputs, *network.outputs))
+        emit.reserve(tensor.name for layer in network.layers for tensor in layer.outputs)
+        for tensor in network.inputs:
+            emit.uses(tensor.dtype)
+            emit.declare(tensor)
+        for layer in network.layers:  # it has no output, so that nothing hangs on it
+            if layer.kind == "ASSERTION":
+                emit.note(_left_out(layer))
+        writer = Writer(scopes, emit)
+        writer.write()
+        base = replace(
+            base,
+            layers=network.kinds,
+            inputs=tuple(map(_described, network.inputs)),
+            outputs=tuple(map(_described, network.outputs)),
+            gaps=tuple(writer.gaps),
+            notes=tuple(emit.notes),
+        )
+        model = _model(network, emit)
+    out.write_bytes(model.SerializeToString())
+    made = emit.names()
+    return replace(
+        base,
+        status="unlifted" if base.gaps else "lifted",
+        reason=str(base.gaps[0]) if base.gaps else "",
+        path=str(out),
+        names={tensor.name: value for tensor, value in made.items()},
+        types={tensor.name: tensor.dtype for tensor in made},
+        drawn=_drawn(network, emit.random),
+    )
+
+
+def _left_out(layer: Layer) -> str:
+    where = f" of ONNX node {layer.label}" if layer.label else ""
+    said = " ".join(str(layer.native.message).split())
+    return f"an assertion{where} is left out: {said or '(it says nothing)'}"
+
+
+@contextmanager
+def _emit(out: Path) -> Iterator[Emit]:
+    emit = Emit(out.with_name(out.name + ".data"))
+    try:
+        yield emit
+    finally:
+        emit.close()
+
+
+def _model(network: Network, emit: Emit) -> ModelProto:
+    names = emit.names()
+    outputs = []
+    for tensor in network.outputs:
+        value = names[tensor]
+        if value != tensor.name or tensor.is_input or emit.is_weight(value):
+            value = emit.output(value, tensor)
+        outputs.append(info(value, tensor.dtype, _dims(tensor)))
+    graph = emit.graph("seen by TensorRT")
+    graph.input.extend(info(names[tensor], tensor.dtype, _dims(tensor)) for tensor in network.inputs)
+    graph.output.extend(outputs)
+    imports = [helper.make_opsetid("", emit.opset)]
+    if any(node.domain == DOMAIN for node in graph.node):
+        imports.append(helper.make_opsetid(DOMAIN, 1))
+    return helper.make_model(graph, opset_imports=imports, ir_version=10, producer_name="onnxfix")
+
+
+def _dims(tensor: Tensor) -> tuple[int | str, ...] | None:
+    """The dimensions of an input or output; a dynamic one by its name, where it has one."""
+    if tensor.shape is None:
+        return None
+    named = (tensor.native.get_dimension_name(axis) for axis in range(len(tensor.shape)))
+    pairs = zip(tensor.shape, named, strict=True)
+    if not tensor.is_input:
+        return tuple(size if size >= 0 else -1 for size in tensor.shape)
+    return tuple(
+        size if size >= 0 else name or f"{tensor.name}.{axis}" for axis, (size, name) in enumerate(pairs)
+    )
+
+
+def _described(tensor: Tensor) -> NetTensor:
+    return NetTensor(tensor.name, tensor.dtype, _dims(tensor) or ())
+
+
+def _drawn(network: Network, random: set[Tensor]) -> tuple[str, ...]:
+    """Outputs that hang on random numbers, even through a loop or a conditional."""
+    groups: dict[str, list[Layer]] = defaultdict(list)
+    for layer in network.layers:
+        groups[layer.group].append(layer)
+    reached = set(random)
+    stack = list(random)
+    while stack:
+        for user in network.users.get(stack.pop(), ()):
+            mates = groups[user.group] if user.group else [user]
+            fresh = [tensor for one in mates for tensor in one.outputs if tensor not in reached]
+            reached.update(fresh)
+            stack.extend(fresh)
+    return tuple(tensor.name for tensor in network.outputs if tensor in reached)

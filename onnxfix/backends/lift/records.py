@@ -1,0 +1,73 @@
+"""What reading a network back gives: frozen records that cross the sandbox's pipe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+#: "lifted": the model was written. "refused": TensorRT's parser takes no such model. "unlifted": the network holds a
+#: layer that onnxfix cannot read back; the model that was written has a node of no ONNX domain in its place. The
+#: others: what became of the child, "error" where nothing was learnt.
+Status = Literal["lifted", "refused", "unlifted", "crash", "timeout", "memory", "error"]
+
+
+@dataclass(frozen=True)
+class NetTensor:
+    """An input or output of the network. ``dtype`` is TensorRT's name of the type ("FLOAT"), ``dims`` are sizes, or
+    the names of dynamic dimensions."""
+
+    name: str
+    dtype: str
+    dims: tuple[int | str, ...]
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A layer that was not read back: its kind and name, the label of the ONNX node that it came from, and why."""
+
+    kind: str
+    layer: str
+    label: str
+    reason: str
+
+    def __str__(self) -> str:
+        """``RAGGED_SOFTMAX layer x of ONNX node y: why``, on one line."""
+        node = f" of ONNX node {self.label}" if self.label else ""
+        return f"{self.kind} layer {self.layer or '(unnamed)'}{node}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Lifted:
+    """A network as an ONNX model, or why there is none.
+
+    ``path`` is the model's file. ``names`` leads from each tensor of the ONNX model that is a tensor of the network to
+    its name in the lifted model, ``types`` to its type there, by TensorRT's name. ``layers`` counts them by kind.
+    ``gaps`` are layers that could not be read back (status "unlifted"); ``notes`` say what was left out on purpose;
+    ``drawn`` are outputs that hang on random numbers. ``seconds`` are those of parsing and of lifting.
+    """
+
+    status: Status
+    reason: str = ""
+    path: str = ""
+    inputs: tuple[NetTensor, ...] = ()
+    outputs: tuple[NetTensor, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
+    types: Mapping[str, str] = field(default_factory=dict)
+    layers: tuple[tuple[str, int], ...] = ()
+    gaps: tuple[Gap, ...] = ()
+    notes: tuple[str, ...] = ()
+    drawn: tuple[str, ...] = ()
+    package: str = ""
+    version: str = ""
+    seconds: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def lifted(self) -> bool:
+        """Whether there is a model at ``path`` that can be run."""
+        return self.status == "lifted"
+
+    @property
+    def exit_code(self) -> int:
+        """0 for a whole model, 1 where TensorRT refuses it or a layer is missing, 2 where nothing was learnt."""
+        return {"lifted": 0, "error": 2}.get(self.status, 1)

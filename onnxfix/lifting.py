@@ -1,0 +1,118 @@
+"""``lift``: what TensorRT understood of a model, written as a model that people can open and run."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+from onnx import ModelProto
+
+from onnxfix import confirm
+from onnxfix.backends import lift as reader
+from onnxfix.backends.lift import Lifted
+from onnxfix.backends.trt_types import TrtOptions
+from onnxfix.errors import UsageError
+from onnxfix.graph import apart, regular, wire
+from onnxfix.proof import on_disk
+
+EMBEDDED = 1 << 30
+"""Bytes of weights up to which they stay in the model file; larger ones go to a file beside it."""
+
+
+def lift(
+    source: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    trt: TrtOptions | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Lifted:
+    """Have TensorRT's parser import a model, and write the network as an ONNX model to ``output``.
+
+    Layers that onnxfix cannot read back are nodes of the domain "tensorrt" there: the model can be looked at and not
+    run, and the result's status is "unlifted". Nothing is written where TensorRT refuses the model.
+
+    Args:
+        source: path of the model. It is read only.
+        output: path to write to. Weights of more than 1 GiB go to ``output`` + ".data" beside it.
+        trt: which TensorRT to ask, and its limits.
+        progress: called with a few words before each step.
+
+    Raises:
+        ModelError: the model cannot be read.
+        UsageError: TensorRT is not there, or the output cannot be written.
+        OnnxfixError: writing failed.
+    """
+    say = progress or (lambda words: None)
+    say("reading")
+    loaded = wire.load(source)
+    destination = _destination(loaded, Path(output))
+    with ExitStack() as stack:
+        builder = stack.enter_context(closing(confirm.insist(trt or TrtOptions())))
+        model = on_disk(loaded, stack)
+        del loaded  # TensorRT reads the file itself; large weights need not be held twice
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
+        say("reading TensorRT's network")
+        found = reader.attempt(
+            builder.worker,
+            model,
+            folder / "lifted.onnx",
+            package=builder.choice.package,
+            timeout=builder.options.timeout,
+        )
+        found = replace(found, version=found.version or builder.choice.version)
+        if found.path:
+            say("writing")
+            _install(Path(found.path), destination)
+            found = replace(found, path=str(output))
+    return found
+
+
+def _destination(loaded: wire.Loaded, output: Path) -> Path:
+    """Where the model goes, a link followed.
+
+    Raises:
+        UsageError: it cannot be written, or is a file that is read.
+    """
+    if output.is_dir():
+        raise UsageError(f"{output}: is a directory; name the output file")
+    real = regular.destination(output)
+    if not real.parent.is_dir():
+        raise UsageError(f"{real.parent}: no such directory for the output")
+    written = [apart.File("the output", output), apart.File("the output's weights", _beside(real))]
+    apart.separate(written, list(apart.files_of(loaded)))
+    if _beside(real).exists():  # an output of before may need it until the very end
+        raise UsageError(f"{_beside(real)}: is in the way of the weights; remove it, or name another output")
+    return real
+
+
+def _beside(destination: Path) -> Path:
+    return destination.with_name(destination.name + ".data")
+
+
+def _install(lifted: Path, destination: Path) -> None:
+    """Write the lifted model and its weights to their place; the model last, so that it never names what is not
+    there."""
+    weights = _beside(lifted)
+    size = weights.stat().st_size if weights.exists() else 0
+    model = onnx.load(lifted, load_external_data=size <= EMBEDDED)
+    if size > EMBEDDED:
+        beside = _beside(destination)
+        _rename(model, beside.name)
+        with wire.temporary_beside(beside) as temporary:
+            wire.copy_file(weights, temporary)
+            wire.replace(temporary, beside)
+    with wire.temporary_beside(destination) as temporary:
+        wire.write(wire.serialize(model), temporary)
+        wire.replace(temporary, destination)
+
+
+def _rename(model: ModelProto, location: str) -> None:
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = location

@@ -1,0 +1,278 @@
+"""The child's side of the rung trt-network: runs a model and the network that TensorRT made of it, one at a time.
+
+What the one computed is kept here until the other has run, so that outputs need not travel. Every function is called
+through the sandbox.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+from onnx import ModelProto, TensorProto, helper
+
+from onnxfix import backends
+from onnxfix.backends import ort
+from onnxfix.graph import wire
+from onnxfix.sandbox import one_line
+from onnxfix.verification.compare import Metrics, compare
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+#: How far inputs are moved to see what a model's own rounding amounts to: about one unit in float32's last place.
+RELATIVE = 1e-7
+#: Of ONNX Runtime. Its threads spin while they wait for each other: one for each core takes three times as long as half
+#: of them as soon as anything else runs on the machine.
+THREADS = max(1, (os.cpu_count() or 2) // 2)
+_LARGE = 1024  # bytes of a tensor that a sketch of the model does without
+_WORDS = 1500  # characters of an error: ONNX Runtime names the node at the end of some
+#: ONNX Runtime's own word for the folder of external data, for a model that is given as bytes.
+_FOLDER = "session.model_external_initializers_file_folder_path"
+
+
+@dataclass(frozen=True)
+class Told:
+    """What came of a call. ``error`` is "" where it went well; ``died``: the child did not survive it. ``lacking``: the
+    backend cannot do this, which says nothing about the model. ``size`` is in bytes, of what was kept."""
+
+    error: str = ""
+    lacking: bool = False
+    died: bool = False
+    size: int = 0
+
+
+@dataclass
+class _State:
+    session: backends.Session | None = None
+    #: (side, feed) -> output -> value
+    kept: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+    #: path -> the model with its weights in files, and the folder of these
+    slim: dict[str, tuple[ModelProto, str]] = field(default_factory=dict)
+
+
+_STATE = _State()
+
+
+def drop() -> None:
+    """Let go of everything."""
+    _STATE.session = None
+    _STATE.kept.clear()
+    _STATE.slim.clear()
+
+
+def unload() -> None:
+    """Let go of the model, not of what it computed."""
+    _STATE.session = None
+
+
+def sketch(path: str) -> bytes:
+    """The model file without the data of its larger tensors, for who wants to look at the graph alone."""
+    model = onnx.load(path, load_external_data=False)
+    for tensor in wire.all_tensors(model):
+        if tensor.ByteSize() > _LARGE:
+            for name in ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data"):
+                tensor.ClearField(name)
+    return bytes(model.SerializeToString())
+
+
+# --------------------------------------------------------------------------------------------- loading and running
+
+
+def load(
+    backend: str,
+    path: str,
+    *,
+    extra: Sequence[str] = (),
+    scratch: str = "",
+    options: Mapping[str, Any] | None = None,
+) -> Told:
+    """Load a model in place of the last. ``extra``: with these tensors of the main graph for outputs instead of its
+    own, for which ``scratch`` is a folder to write to; on ONNX Runtime's CPU provider or the reference evaluator."""
+    _STATE.session = None
+    try:
+        if not extra:
+            _STATE.session = backends.load(backend, path, **(options or {}))
+        elif backend == "reference":
+            whole = _with_outputs(onnx.load(path), extra)
+            variant = Path(scratch) / "variant.onnx"
+            onnx.save(whole, variant)
+            _STATE.session = backends.load(backend, str(variant))
+        else:
+            model, folder = _slim(path, scratch)
+            chosen = ort.session_options(THREADS)
+            chosen.add_session_config_entry(_FOLDER, folder)
+            data = _with_outputs(model, extra).SerializeToString()
+            _STATE.session = ort.OrtSession(data, chosen, ["CPUExecutionProvider"])
+    except Exception as error:
+        return _failed(error)
+    return Told()
+
+
+def _failed(error: Exception) -> Told:
+    lacking = isinstance(error, (backends.Unsupported, backends.Broken))
+    return Told(str(error) if lacking else one_line(error, _WORDS), lacking)
+
+
+def _slim(path: str, scratch: str) -> tuple[ModelProto, str]:
+    """The model and the folder of its weights. What it holds itself is written to one file, once: variants of it are
+    then cheap. A model that has weights in files already keeps the rest in itself, for there is one folder only."""
+    if path not in _STATE.slim:
+        model = onnx.load(path, load_external_data=False)
+        if any(tensor.data_location == TensorProto.EXTERNAL for tensor in wire.all_tensors(model)):
+            _STATE.slim[path] = model, str(Path(path).parent)
+        else:
+            with (Path(scratch) / f"weights{len(_STATE.slim)}.bin").open("wb") as file:  # one for each model
+                for tensor in model.graph.initializer:
+                    if len(tensor.raw_data) > _LARGE:
+                        _store(tensor, file)
+            _STATE.slim[path] = model, scratch
+    return _STATE.slim[path]
+
+
+def _store(tensor: TensorProto, file: Any) -> None:
+    file.write(b"\0" * (-file.tell() % 64))
+    where = {"location": Path(file.name).name, "offset": file.tell(), "length": len(tensor.raw_data)}
+    file.write(tensor.raw_data)
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in where.items():
+        tensor.external_data.add(key=key, value=str(value))
+
+
+def _with_outputs(model: ModelProto, names: Sequence[str]) -> ModelProto:
+    """A copy of the model that gives these tensors and nothing else."""
+    found = ModelProto()
+    found.CopyFrom(model)
+    graph = found.graph
+    made = {name for node in graph.node for name in node.output}
+    declared = {info.name: info for info in model.graph.output}
+    del graph.output[:]
+    for name in names:
+        if name in made:
+            graph.output.append(declared.get(name, onnx.ValueInfoProto(name=name)))
+        else:  # an input or a weight
+            graph.node.append(helper.make_node("Identity", [name], [f"{name}{COPY}"]))
+            graph.output.append(onnx.ValueInfoProto(name=f"{name}{COPY}"))
+    return found
+
+
+COPY = "/onnxfix-copy"
+"""The end of the name under which a tensor is given that no node computes."""
+
+
+def run(
+    side: str,
+    key: str,
+    feed: Mapping[str, Any],
+    *,
+    wires: Mapping[str, tuple[str, int]] | None = None,
+    moved: bool = False,
+) -> Told:
+    """Run the loaded model and keep its outputs as those of ``side`` for the feed ``key``.
+
+    ``wires`` leads from the names of the feed to those of the model and to their element types there; ``moved`` moves
+    every floating-point input a little first.
+    """
+    if _STATE.session is None:
+        return Told("no model is loaded", lacking=True)
+    given = shaken(feed) if moved else dict(feed)
+    if wires is not None:
+        given = {wires[name][0]: _as(value, wires[name][1]) for name, value in given.items() if name in wires}
+    try:
+        values = dict(zip(_STATE.session.outputs, _STATE.session.run(given), strict=True))
+    except Exception as error:
+        return _failed(error)
+    _STATE.kept[side, key] = {name.removesuffix(COPY): value for name, value in values.items()}
+    return Told(size=sum(getattr(value, "nbytes", 0) for value in values.values()))
+
+
+def _as(value: Any, elem: int) -> Any:
+    with np.errstate(all="ignore"):
+        return np.asarray(value).astype(helper.tensor_dtype_to_np_dtype(elem))
+
+
+def shaken(feed: Mapping[str, Any], seed: int = 0) -> dict[str, Any]:
+    """The feed with every floating-point element moved by ``RELATIVE`` up or down, at random; in half precision by one
+    unit in the last place."""
+    rng = np.random.default_rng(seed)
+    return {name: _shaken(value, rng) for name, value in feed.items()}
+
+
+def _shaken(value: Any, rng: np.random.Generator) -> Any:
+    dtype = getattr(value, "dtype", np.dtype(bool)).name
+    if dtype not in ("float64", "float32", "float16", "bfloat16"):
+        return value
+    signs = np.asarray(rng.integers(0, 2, value.shape) * 2 - 1)
+    if value.dtype.itemsize > 2:
+        return np.asarray(
+            value * (1.0 + RELATIVE * signs), value.dtype
+        )  # never a scalar, which no session takes
+    bits = np.ascontiguousarray(value).reshape(-1).view(np.uint16)
+    exponent = 0x7C00 if dtype == "float16" else 0x7F80
+    finite = bits & exponent != exponent
+    whole = (bits & 0x7FFF != 0) & finite  # one step down from 0 would be NaN
+    edge = (bits & 0x7FFF) == exponent - 1  # and one up from the greatest number infinity
+    step = np.where(whole, np.where(edge, -1, signs.reshape(-1)), 0)
+    return (bits.astype(np.int32) + step).astype(np.uint16).view(value.dtype).reshape(value.shape)
+
+
+# ------------------------------------------------------------------------------------------------------ comparing
+
+
+def forget(key: str) -> None:
+    """Let go of what was computed for a feed."""
+    for place in [place for place in _STATE.kept if place[1] == key]:
+        del _STATE.kept[place]
+
+
+def judge(
+    key: str, pairs: Sequence[tuple[str, str]], *, coarse: str, noise: Mapping[str, float]
+) -> tuple[Metrics, ...]:
+    """Compare what "onnx" and "lifted" computed for a feed: pairs of names on the one side and on the other. The
+    metrics are called by the former."""
+    wanted, found = _STATE.kept["onnx", key], _STATE.kept["lifted", key]
+    metrics: list[Metrics] = []
+    for name, other in pairs:
+        if other not in found:
+            metrics.append(Metrics(name, "different", "is no output of the network", worse=1))
+            continue
+        a, b = aligned(wanted[name], found[other])
+        metrics.extend(compare(name, a, b, exact=False, noise=noise.get(name, 0.0), coarse=coarse))
+    return tuple(metrics)
+
+
+def wobble(key: str, names: Sequence[str]) -> dict[str, float]:
+    """How far "moved" is from "onnx" at most, by tensor: the greatest distance between finite values."""
+    before, after = _STATE.kept["onnx", key], _STATE.kept["moved", key]
+    found = {}
+    for name in names:
+        parts = compare(name, before[name], after[name], exact=False)
+        found[name] = max((part.max_abs for part in parts), default=0.0)
+    return found
+
+
+def aligned(wanted: Any, value: Any) -> tuple[Any, Any]:
+    """Both in one type, where TensorRT has another than ONNX: that is told apart from what they compute. Floats in the
+    narrower of the two, integers in the wider, both as float64 where only one is a float."""
+    if not isinstance(wanted, np.ndarray) or not isinstance(value, np.ndarray) or wanted.dtype == value.dtype:
+        return wanted, value
+    kinds = [_kind(one.dtype) for one in (wanted, value)]
+    if "" in kinds:
+        return wanted, value
+    common: npt.DTypeLike = np.float64 if "float" in kinds else np.int64
+    if kinds == ["float", "float"]:
+        common = min(wanted.dtype, value.dtype, key=lambda dtype: dtype.itemsize)
+    with np.errstate(all="ignore"):
+        return wanted.astype(common), value.astype(common)
+
+
+def _kind(dtype: np.dtype[Any]) -> str:
+    if dtype.kind == "b" or "int" in dtype.name:
+        return "int"
+    return "float" if "float" in dtype.name else ""

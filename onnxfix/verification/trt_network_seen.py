@@ -1,0 +1,62 @@
+"""What running a model and TensorRT's network of it has shown, and what it comes to for one feed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from onnxfix.backends.trt_reading import Misread
+from onnxfix.verification.compare import Metrics
+from onnxfix.verification.progress import difference, different
+from onnxfix.verification.trt_feeds import Trial
+from onnxfix.verification.verdict import FeedResult, FeedStatus
+
+
+@dataclass
+class Seen:
+    """What running both has shown.
+
+    ``lacking``: why this backend cannot do it, so that another should be asked; ``unknown``: why nothing was learnt.
+    ``disputed``: ONNX Runtime refuses the model for its types, of which somebody else may think otherwise. ``trials``
+    are the inputs that the model takes, ``compared`` those that both took. ``off`` are the tensors that
+    differ because of the misreads.
+    """
+
+    misreads: list[Misread] = field(default_factory=list)
+    results: list[FeedResult] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    noise: dict[str, float] = field(default_factory=dict)
+    off: frozenset[str] = frozenset()
+    trials: tuple[Trial, ...] = ()
+    compared: list[Trial] = field(default_factory=list)
+    lacking: str = ""
+    unknown: str = ""
+    disputed: bool = False
+
+    @property
+    def stuck(self) -> bool:
+        """Whether there is no point in going on."""
+        return bool(self.lacking or self.unknown)
+
+
+def output_of(metric: Metrics) -> str:
+    """The output that a comparison is about: of a sequence each element has metrics of its own."""
+    return metric.name.split("[")[0]
+
+
+def result_of(trial: Trial, metrics: tuple[Metrics, ...]) -> FeedResult:
+    """What the comparison of all outputs came to on the inputs of a trial."""
+    wrong = different(metrics)
+    if wrong:
+        return FeedResult(trial.label, trial.feed, "different", difference(wrong[0]), metrics)
+    within = any(metric.agreement == "within" for metric in metrics)
+    status: FeedStatus = "within" if within else "identical"
+    return FeedResult(trial.label, trial.feed, status, "", metrics)
+
+
+def excused(result: FeedResult, trial: Trial, metrics: tuple[Metrics, ...]) -> FeedResult:
+    """The result of a trial whose differences are noise."""
+    if (result.label, result.feed) != (trial.label, trial.feed):
+        return result
+    new = {metric.name: metric for metric in metrics}
+    parts = tuple(new.get(metric.name, metric) for metric in result.metrics)
+    return replace(result, status="within", reason="", metrics=parts)

@@ -1,7 +1,7 @@
 """onnxfix repairs ONNX models before they go to NVIDIA TensorRT, and proves that they still are the same models.
 
-``check``, ``apply``, ``verify`` and ``lift`` are the command line's verbs as functions. Everything is imported on first use,
-so that ``import onnxfix`` costs nothing.
+``check``, ``apply``, ``verify`` and ``lift`` are the command line's verbs as functions. Everything is imported on first
+use, so that ``import onnxfix`` costs nothing.
 """
 
 from __future__ import annotations

@@ -247,8 +247,8 @@ def _unsafe_withdrawn(run: FixRun, reason: str) -> list[Withdrawn]:
 def _without_unsafe(proven: Verdict, second: Verdict) -> Verdict:
     """The verdict on a model with UNSAFE fixes that is not proven equal: what was proven, and of what.
 
-    The contract and TensorRT's parser and builder judge the model that is written; the rungs that compare values hold for the
-    model without the UNSAFE fixes, and say so.
+    The contract and TensorRT's parser and builder judge the model that is written; the rungs that compare values hold
+    for the model without the UNSAFE fixes, and say so.
     """
     rungs = []
     for rung in second.rungs:

@@ -387,7 +387,8 @@ def test_findings_of_a_missing_type_do_not_repeat() -> None:
 
 def test_an_input_that_goes_out_is_one_finding() -> None:
     same = "g (uint16[2] x, float[2] z) => (uint16[2] x, float[2] y) { y = Neg(z) }"
-    assert [item.rule.code for item in found(model(same))] == ["IFC005"]
+    # What the network's input would be called (OPS085) is another matter than its type.
+    assert [item.rule.code for item in found(model(same))] == ["IFC005", "OPS085"]
 
 
 def test_another_rule_that_says_more_speaks_alone() -> None:

@@ -1030,7 +1030,8 @@ NEAR_MISSES = [
         d = DequantizeLinear<axis = 0, block_size = 2>(w, s)  y = MatMul(x, d) }""",
     """g (int64[N] i) => (float[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.5}> {
         d = DequantizeLinear(w, s)  y = Gather(d, i) }""",
-    """g (int64[N] i) => (float[N,2] y) <uint8[3,2] w = {1, 2, 3, 4, 5, 6}> {
+    # QDQ018: the text stores words, of which TensorRT reads the bytes.
+    """g (int64[N] i) => (float[N,2] y) <uint8[3,2] w = {255, 0, 0, 0, 0, 0}> {
         t = Gather(w, i)  y = Cast<to = 1>(t) }""",
     "g (int8[N,4] x) => (float[N,4] y) <float s = {0.1}> { y = DequantizeLinear(x, s) }",
     """g (uint8[N,4] x) => (float[N,4] y) <float z = {114}, float s = {0.1}> {
@@ -1046,8 +1047,9 @@ NEAR_MISSES = [
 
 
 def test_every_rule_is_probed_twice() -> None:
-    assert {code: sum(probe.code == code for probe in PROBES) >= 2 for code in BY_CODE} == dict.fromkeys(
-        BY_CODE, True
+    here = BY_CODE.keys() - {"QDQ017", "QDQ018", "QDQ019"}  # test_rules_misread_4.py
+    assert {code: sum(probe.code == code for probe in PROBES) >= 2 for code in here} == dict.fromkeys(
+        here, True
     )
 
 

@@ -236,4 +236,4 @@ def test_time_grows_with_the_number_of_nodes() -> None:
 
     seconds(100)
     small = min(seconds(600) for _ in range(3))
-    assert seconds(6000) < 20 * small
+    assert min(seconds(6000) for _ in range(3)) < 20 * small  # other work on the machine may slow one

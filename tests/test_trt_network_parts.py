@@ -142,6 +142,9 @@ def test_distance_of_the_model_from_itself() -> None:
     child._STATE.kept["onnx", "0"] = {"y": np.array([1.0, 2.0]), "z": np.array([1, 5])}
     child._STATE.kept["moved", "0"] = {"y": np.array([1.5, 2.0]), "z": np.array([1, 7])}
     assert child.wobble("0", ["y", "z"]) == {"y": 0.5, "z": 2.0}
+    child._STATE.kept["moved", "1"] = child._STATE.kept["onnx", "1"] = {"y": np.ones(2), "z": np.arange(2)}
+    assert child.wobble("1", ["y", "z"]) == {"y": child.FLOOR, "z": 0.0}
+    child.forget("1")
     child._STATE.kept["lifted", "0"] = {"y": np.array([1.5, 2.0])}
     pairs = [("y", "y"), ("z", "w")]
     first, second = child.judge("0", pairs, coarse="", noise={"y": 0.2})

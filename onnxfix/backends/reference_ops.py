@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 @functools.cache
 def corrected() -> tuple[type[Any], ...]:
-    """Loop, GatherElements, ReduceSumSquare, ConvTranspose, LayerNormalization and RMSNormalization."""
-    return (_loop(), _gather_elements(), _sum_of_squares(), _conv_transpose(), *_norms())
+    """Loop, GatherElements, ReduceSumSquare, LogSoftmax and its loss, ConvTranspose, and the two norms of layers."""
+    return (_loop(), _gather_elements(), _sum_of_squares(), *_log_softmax(), _conv_transpose(), *_norms())
 
 
 def _loop() -> type[Any]:
@@ -108,6 +108,49 @@ def _sum_of_squares() -> type[Any]:
             return (np.asarray(total),)
 
     return ReduceSumSquare
+
+
+def _log_softmax() -> tuple[type[Any], ...]:
+    """LogSoftmax and SoftmaxCrossEntropyLoss as their functions have it: the logarithm of a probability that is too
+    small to be held too.
+
+    onnx 1.23 and older take the logarithm of the probabilities, which is -inf where one is 0, and LogSoftmax along one
+    axis in every operator set. Before opset 13 "the input [...] will be coerced into a 2-dimensional tensor", and
+    ``axis`` is 1 by default (ONNX operators, LogSoftmax-11).
+    """
+    import numpy as np
+    from onnx.reference.op_run import OpRun
+    from onnx.reference.ops import op_negative_log_likelihood_loss
+
+    own: Any = op_negative_log_likelihood_loss.NegativeLogLikelihoodLoss
+
+    def logarithms(x: npt.NDArray[Any], axes: tuple[int, ...]) -> npt.NDArray[Any]:
+        if x.size == 0:
+            return x.copy()
+        less = x - x.max(axis=axes, keepdims=True)
+        total = np.exp(less).sum(axis=axes, keepdims=True, dtype=x.dtype)
+        return np.asarray(less - np.log(total), x.dtype)
+
+    class LogSoftmax(OpRun):
+        op_domain = ""
+
+        def _run(self, X: Any, axis: int = -1) -> tuple[npt.NDArray[Any]]:
+            if self.run_params["opsets"].get("", 13) >= 13:
+                return (logarithms(X, (axis,)),)
+            given = any(one.name == "axis" for one in self.onnx_node.attribute)
+            return (logarithms(X, tuple(range(axis % X.ndim if given else 1, X.ndim))),)
+
+    class SoftmaxCrossEntropyLoss(OpRun):
+        op_domain = ""
+
+        def _run(
+            self, x: Any, target: Any, weight: Any = None, ignore_index: Any = None, reduction: str = "mean"
+        ) -> tuple[Any, ...]:
+            found = logarithms(x, (1,))
+            loss = own._run(self, found, target, weight, ignore_index, reduction)[0]
+            return (loss, found)[: len(self.onnx_node.output)]
+
+    return LogSoftmax, SoftmaxCrossEntropyLoss
 
 
 def _norms() -> tuple[type[Any], ...]:

@@ -139,7 +139,9 @@ def _trt_network(facts: Facts) -> Rung:
     if not build.available or isinstance(facts.trt, Missing):
         return Rung("trt-network", False, build.reason, build.mend)
     runs = next((rung.name for rung in (_ort_cuda(facts), _ort_cpu(facts)) if rung.available), "reference")
-    return Rung("trt-network", True, f"{facts.trt.package} {facts.trt.version}, read back and run as on {runs}")
+    return Rung(
+        "trt-network", True, f"{facts.trt.package} {facts.trt.version}, read back and run as on {runs}"
+    )
 
 
 def _trt_gpu(facts: Facts) -> Rung:

@@ -27,9 +27,11 @@ if TYPE_CHECKING:
 
 #: How far inputs are moved to see what a model's own rounding amounts to: about one unit in float32's last place.
 RELATIVE = 1e-7
-#: Of ONNX Runtime. Its threads spin while they wait for each other: one for each core takes three times as long as half
-#: of them as soon as anything else runs on the machine.
+#: Of ONNX Runtime: one for each core takes three times as long as half of them as soon as anything else runs.
 THREADS = max(1, (os.cpu_count() or 2) // 2)
+#: A quarter of a unit in float32's last place, of 1: where terms of that size cancel out, what is left is rounding, and
+#: nothing shows it where a model has no floating-point input.
+FLOOR = 2.0**-25
 _LARGE = 1024  # bytes of a tensor that a sketch of the model does without
 _WORDS = 1500  # characters of an error: ONNX Runtime names the node at the end of some
 #: ONNX Runtime's own word for the folder of external data, for a model that is given as bytes.
@@ -248,12 +250,14 @@ def judge(
 
 
 def wobble(key: str, names: Sequence[str]) -> dict[str, float]:
-    """How far "moved" is from "onnx" at most, by tensor: the greatest distance between finite values."""
+    """How far "moved" is from "onnx" at most, by tensor: the greatest distance between finite values; of floats at
+    least ``FLOOR``."""
     before, after = _STATE.kept["onnx", key], _STATE.kept["moved", key]
     found = {}
     for name in names:
         parts = compare(name, before[name], after[name], exact=False)
-        found[name] = max((part.max_abs for part in parts), default=0.0)
+        least = FLOOR if any("float" in part.dtype for part in parts) else 0.0
+        found[name] = max([least, *(part.max_abs for part in parts)])
     return found
 
 

@@ -38,7 +38,8 @@ class Trial:
 
 class Finder:
     """Looks for trials. ``refused`` collects the feeds that make none, with the reason; ``asked`` is the optimisation
-    profile that the user gave, ``planned`` are feeds to try first in place of those of the ladder's plan."""
+    profile that the user gave, ``planned`` are feeds to try first in place of those of the ladder's plan. ``empty``:
+    tensors without elements will do."""
 
     def __init__(
         self,
@@ -46,8 +47,11 @@ class Finder:
         expect: Expect,
         asked: Profile | None = None,
         planned: Sequence[Feed] = (),
+        *,
+        empty: bool = False,
     ) -> None:
         self.request, self.expect, self.asked, self.planned = request, expect, asked, planned
+        self.empty = empty
         self.found: list[Trial] = []
         self.refused: list[FeedResult] = []
         self._deadline = time.monotonic() + request.total
@@ -110,7 +114,7 @@ class Finder:
             values = make_inputs(self.request.known, feed.assignment, feed.seed, kind=feed.kind)
         except MemoryError:
             return False
-        if any(isinstance(value, np.ndarray) and not value.size for value in values.values()):
+        if any(map(self._is_empty, values.values())):
             return False  # engines are not asked about empty tensors
         return self._try(feed.label, feed, values)
 
@@ -128,11 +132,14 @@ class Finder:
         self.found.append(Trial(label, feed, values, expected))
         return True
 
+    def _is_empty(self, value: Any) -> bool:
+        return not self.empty and isinstance(value, np.ndarray) and not value.size
+
     def _unfit(self, values: Mapping[str, Any]) -> str:
         for name, value in values.items():
             if self.request.known[name].default is not None:
                 return f"TensorRT keeps the default of input {name}: it takes no other value"
-            if isinstance(value, np.ndarray) and not value.size:
+            if self._is_empty(value):
                 return f"input {name} is empty"
         return ""
 

@@ -115,9 +115,7 @@ def _outcome(reads: Sequence[Read], found: Builder) -> str:
             else []
         )
         harmless = sum(one.harmless for one in after.misreads)
-        more += (
-            [f"{harmless} harmless difference{'s' * (harmless > 1)} in what is declared"] if harmless else []
-        )
+        more += [f"{harmless} harmless difference{'s' * (harmless > 1)}"] if harmless else []
         said = (
             f"what {found.product} imported computes what {which} does: {_how(reads[-1])} on {after.reason}"
         )

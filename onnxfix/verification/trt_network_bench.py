@@ -114,14 +114,18 @@ class Bench:
         coarse: str,
         noise: Mapping[str, float] | None = None,
     ) -> tuple[Metrics, ...] | Told:
-        """See ``network_child.judge``."""
+        """See ``network_child.judge``; Told where what is to be compared was lost with the sandbox."""
+        if not self.alive:
+            return Told("the sandbox ended, and with it what was computed", died=True)
         found: tuple[Metrics, ...] | Told = self._call(
             "judge", key=key, pairs=tuple(pairs), coarse=coarse, noise=dict(noise or {})
         )
         return found
 
     def wobble(self, key: str, names: Sequence[str]) -> dict[str, float]:
-        """See ``network_child.wobble``; nothing where the child died of it."""
+        """See ``network_child.wobble``; nothing where the child died, of it or before."""
+        if not self.alive:
+            return {}
         found = self._call("wobble", key=key, names=tuple(names))
         return {} if isinstance(found, Told) else found
 

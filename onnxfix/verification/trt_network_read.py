@@ -27,7 +27,7 @@ from onnxfix.verification.trt_feeds import Trial, shapes
 from onnxfix.verification.trt_network_bench import Bench
 from onnxfix.verification.trt_network_interface import inputs_of, interface, partners
 from onnxfix.verification.trt_network_locate import Pair, output_pairs
-from onnxfix.verification.trt_network_run import Terms, execute
+from onnxfix.verification.trt_network_run import REFERENCE_STEP, Terms, execute
 from onnxfix.verification.trt_network_seen import Seen
 from onnxfix.verification.verdict import FeedResult
 
@@ -36,7 +36,6 @@ _ON = {
     "ort-cuda": "ONNX Runtime on CUDA",
     "reference": "onnx.reference",
 }
-_REFERENCE = 30.0  # seconds for one run of the reference evaluator
 _STATUS = {"refused": "refused", "unlifted": "gap"}
 
 
@@ -107,7 +106,7 @@ def _of(
     request = replace(request, known=known)
     seen, backend, lacking = Seen(), "", list[str]()
     for backend in _backends(request):
-        bench.step = min(request.step, _REFERENCE) if backend == "reference" else request.step
+        bench.step = min(request.step, REFERENCE_STEP) if backend == "reference" else request.step
         seen = execute(request, bench, pair, backend, terms)
         if not seen.lacking:
             break
@@ -115,7 +114,7 @@ def _of(
     if seen.lacking:
         seen.unknown = "; ".join(lacking)
     if seen.disputed:
-        bench.step = min(request.step, _REFERENCE)
+        bench.step = min(request.step, REFERENCE_STEP)
         other = execute(request, bench, pair, "reference", terms)
         if other.compared and not other.stuck:
             # Invalid, and still what it looks like: what the specification computes is what TensorRT imported, or not.

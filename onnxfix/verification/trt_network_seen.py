@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from onnxfix.backends.trt_reading import Misread
@@ -38,9 +39,12 @@ class Seen:
         return bool(self.lacking or self.unknown)
 
 
-def output_of(metric: Metrics) -> str:
-    """The output that a comparison is about: of a sequence each element has metrics of its own."""
-    return metric.name.split("[")[0]
+def output_of(metric: Metrics, outputs: Collection[str]) -> str:
+    """The one of the ``outputs`` that a comparison is about: of a sequence each element has metrics of its own. Their
+    names may hold brackets too."""
+    if metric.name in outputs:
+        return metric.name
+    return max((one for one in outputs if metric.name.startswith(f"{one}[")), key=len, default=metric.name)
 
 
 def result_of(trial: Trial, metrics: tuple[Metrics, ...]) -> FeedResult:
@@ -60,3 +64,8 @@ def excused(result: FeedResult, trial: Trial, metrics: tuple[Metrics, ...]) -> F
     new = {metric.name: metric for metric in metrics}
     parts = tuple(new.get(metric.name, metric) for metric in result.metrics)
     return replace(result, status="within", reason="", metrics=parts)
+
+
+def overruled(result: FeedResult, other: FeedResult) -> FeedResult:
+    """The result of a trial, or what another backend found of it."""
+    return other if (result.label, result.feed) == (other.label, other.feed) else result

@@ -11,6 +11,7 @@ from onnxfix.dtypes import INTEGERS
 from onnxfix.edits import AddNode, Draft, RemoveNode
 from onnxfix.graph.overlay import Model, Node, is_read
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix_rules.ops import _bounds
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops import _rewrite as rw
 from onnxfix_rules.ops._integers import SMALL, Computer, range_of, unnarrowed
@@ -53,6 +54,18 @@ EXAMPLES = [
             v = Cast<to = 6>(x)  n = Cast<to = 6>(m)  c = Clip(v, n)  y = Cast<to = 3>(c) }""",
     ),
     Example(
+        why="uint8 within bounds that are constants",
+        before="g (uint8[N] x) => (uint8[N] y) <uint8 a = {1}, uint8 b = {200}> { y = Clip(x, a, b) }",
+        after="""g (uint8[N] x) => (uint8[N] y) <int32 a = {1}, int32 b = {200}> {
+            v = Cast<to = 6>(x)  c = Clip(v, a, b)  y = Cast<to = 2>(c) }""",
+    ),
+    Example(
+        why="int8 within an upper bound",
+        before="g (int8[N] x) => (int8[N] y) <int8 b = {20}> { y = Clip(x, , b) }",
+        after="""g (int8[N] x) => (int8[N] y) <int32 b = {20}> {
+            v = Cast<to = 6>(x)  c = Clip(v, , b)  y = Cast<to = 3>(c) }""",
+    ),
+    Example(
         why="pooled, in float, which holds all of them",
         before="g (uint8[1,1,4,4] x) => (uint8[1,1,2,2] y) { y = MaxPool<kernel_shape = [3, 3]>(x) }",
         after="""g (uint8[1,1,4,4] x) => (uint8[1,1,2,2] y) {
@@ -84,6 +97,16 @@ EXAMPLES = [
     Example(
         why="int8, which TensorRT adds", before="g (int8[N] x, int8[N] z) => (int8[N] y) { y = Add(x, z) }"
     ),
+    Example(
+        why="int8 within bounds that are constants, which TensorRT takes and misreads (OPS074)",
+        before="g (int8[N] x) => (int8[N] y) <int8 a = {-10}, int8 b = {20}> { y = Clip(x, a, b) }",
+    ),
+    Example(
+        why="int8 whose bounds are left out by empty names",
+        before="g (int8[N] x) => (int8[N] y) { y = Clip(x, , ) }",
+        after="""g (int8[N] x) => (int8[N] y) { v = Cast<to = 6>(x)  c = Clip(v, , )  y = Cast<to = 3>(c) }""",
+    ),
+    Example(why="int8 without bounds", before="g (int8[N] x) => (int8[N] y) { y = Clip(x) }"),
     Example(why="int32", before="g (int32[N] x, int32[N] z) => (bool[N] y) { y = Greater(x, z) }"),
     Example(
         why="uint16, which TensorRT has not at all",
@@ -167,12 +190,19 @@ def _refused(node: Node, model: Model, elem: int) -> bool:
     target = ops.target_of(model)
     if not target.has_type(elem) or target.imports(node.op_type) is not True:
         return False
+    if node.op_type == "Clip" and elem == TensorProto.INT8 and not _clip_refused(node):
+        return False
     if target.accepts(node.op_type, elem) is False:
         return True
     # What lies between two nodes is refused by all of them.
     return not target.between(elem) and any(
         value is not None and unnarrowed(value, node, model) is not None for value in node.inputs
     )
+
+
+def _clip_refused(node: Node) -> bool:
+    """Whether bounds of int8 are refused, and not read, right or wrong (OPS074)."""
+    return not (_bounds.are_none(node) or _bounds.are_taken_for_zero(node))
 
 
 def _stays(node: Node, model: Model, elem: int) -> bool:

@@ -55,7 +55,7 @@ _REASONS = (
         ("QDQ001", "QDQ002", "QDQ003", "QDQ005", "QDQ011", "QDQ012"),
     ),
     (r"Scale coefficients must all be positive", ("QDQ010",)),
-    (r"Quantized constant .* is only allowed before DQ", ("QDQ012", "QDQ002", "OPS032")),
+    (r"Quantized constant .* is only allowed before DQ", ("QDQ012", "QDQ002", "OPS032", "QDQ019")),
     (r"has datatype FP8 but is not", ("QDQ013", "CST005")),
     (r"K exceeds the maximum value allowed", ("OPS044",)),
     (
@@ -72,7 +72,10 @@ _REASONS = (
     (r"slope tensor must be unidirectional broadcastable", ("BRC007",)),
     (r"size elements must be non-negative", ("BRC008",)),
     (r"IRecurrenceLayer must have inputs with same shape|inputs to IRecurrenceLayer", ("CTL015", "OPS011")),
-    (r"Must have inputs with equal ranks when condition is not", ("CTL011", "IFC001")),
+    (r"padding size is larger than or equal to the filter size", ("OPS075",)),
+    (r"`axes` attribute is supported with `scales` tensor only", ("OPS081",)),
+    (r"quantization axis must divide into whole blocks", ("QDQ017",)),
+    (r"Must have inputs with equal ranks when condition is not", ("CTL011", "IFC001", "QDQ019")),
     (r"does not support the sparse_value", ("GRA006", "GRA008")),
     (
         r"Failed to import initializer",

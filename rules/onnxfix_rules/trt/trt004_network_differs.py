@@ -28,9 +28,10 @@ def network_differs(reading: Reading) -> Iterator[Match]:
     - **error**: a value or a weight differs; an input or output has another name or type, or an input another shape;
       ONNX Runtime refuses a model that TensorRT imports all the same; the imported network fails on inputs that the
       model takes.
-    - **warning**: float32 in place of float64 at an input or output; a declared type or shape that is wrong, where no
-      value was seen to hang on it; a model that ONNX Runtime refuses for its types, while ONNX's reference evaluator
-      computes what TensorRT imported.
+    - **warning**: infinity or NaN where ONNX has a number, for values at the edge of their type alone (0, 1e4); float32
+      in place of float64 at an input or output; a declared type or shape that is wrong, where no value was seen to
+      hang on it; a model that ONNX Runtime refuses for its types, while ONNX's reference evaluator computes what
+      TensorRT imported.
 
     What this proves is the import, for the inputs that were tried. It proves nothing about kernels and fusions: no
     engine is executed, which the rung `trt-gpu` does. What no input exposes is not seen, and a network with a layer

@@ -1,0 +1,1 @@
+"""Where TensorRT reads ONNX's node models, and every small change of them, as other models."""

@@ -1,0 +1,271 @@
+"""In a sandbox: what TensorRT's parser makes of one variant, and what ONNX Runtime and ONNX's evaluator make of it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import ModelProto
+
+from misimports import layers
+from misimports.judge import Difference, Judgement, Ran, difference, ignored, judge
+from misimports.models import nodes
+from onnxfix import backends, engine
+from onnxfix.backends import lift
+from onnxfix.backends.lift.records import Lifted
+from onnxfix.graph.overlay import Model
+from onnxfix.registry import registry
+from onnxfix.sandbox import note, one_line
+from onnxfix.targets import target_named
+
+PACKAGE = "tensorrt-rtx"
+
+
+@dataclass(frozen=True)
+class Said:
+    """A finding of onnxfix's rules: code, severity, operator of the node it names ("" for none)."""
+
+    code: str
+    severity: str
+    operator: str
+
+
+@dataclass(frozen=True)
+class Found:
+    """What became of one variant.
+
+    ``checked`` is what ONNX's checker and strict inference say against it ("" for nothing), ``status`` that of
+    ``Lifted``. ``layers`` and ``said`` are there where anybody disagrees, ``text`` is the model then, and
+    ``operator`` that of the first node whose output differs, "" where nobody can say.
+    """
+
+    status: str
+    checked: str = ""
+    judgement: Judgement = field(default_factory=lambda: Judgement("invalid"))
+    reason: str = ""
+    gaps: tuple[str, ...] = ()
+    layers: str = ""
+    said: tuple[Said, ...] = ()
+    text: str = ""
+    operator: str = ""
+    version: str = ""
+
+    @property
+    def parsed(self) -> bool:
+        """Whether TensorRT's parser takes it."""
+        return self.status in ("lifted", "unlifted")
+
+
+def look(
+    data: bytes, feeds: Sequence[Mapping[str, Any]], skip: Sequence[str], half: str, random: bool
+) -> Found:
+    """Judge one variant. ``feeds`` are inputs to try, the first that ONNX runs with counts; ``skip`` are steps that
+    killed the process before (lift, onnxruntime, evaluator)."""
+    warnings.simplefilter("ignore")
+    os.environ["ALLOW_RELEASED_ONNX_OPSET_ONLY"] = "0"
+    model = onnx.load_model_from_string(data)
+    note("check")
+    checked = _checked(model)
+    with tempfile.TemporaryDirectory() as folder:
+        path, out = Path(folder) / "model.onnx", Path(folder) / "lifted.onnx"
+        path.write_bytes(model.SerializeToString())
+        note("lift")
+        known = (
+            Lifted("crash", "it killed the process")
+            if "lift" in skip
+            else lift.lift(str(path), str(out), package=PACKAGE)
+        )
+        feed, ort, evaluator = _original(str(path), feeds, skip)
+        unheard = next(filter(None, map(ignored, nodes(model.graph))), "")
+        evaluator = Ran(words=unheard) if unheard else evaluator
+        if checked and known.status != "lifted":
+            return Found(known.status, checked, Judgement("invalid", words=checked), known.reason)
+        if not known.lifted:
+            ran = ort.ok or evaluator.ok
+            verdict = Judgement("not run" if ran else "invalid", words=known.reason)
+            gaps = tuple(f"{one.kind}: {one.reason}" for one in known.gaps)
+            return Found(known.status, checked, verdict, known.reason, gaps, version=known.version)
+        if checked or not (ort.ok or evaluator.ok):
+            words = checked or f"onnxruntime: {ort.words}; evaluator: {evaluator.words}"
+            return Found("lifted", checked, Judgement("invalid", words=words), version=known.version)
+        found = _reading(known, out, model, feed, ort, evaluator, skip, half, random)
+        if found.verdict == "equal":
+            return Found("lifted", "", found, version=known.version)
+        note("layers")
+        return Found(
+            "lifted",
+            "",
+            found,
+            layers=layers.described(str(path), PACKAGE),
+            said=_said(model),
+            text=onnx.printer.to_text(model),
+            operator=_first_node(known, out, model, path, feed, half),
+            version=known.version,
+        )
+
+
+def _checked(model: ModelProto) -> str:
+    """What is wrong with the model by ONNX's own checker; outputs get the types that ONNX infers (in place)."""
+    cleared = ModelProto()
+    cleared.CopyFrom(model)
+    unknown = [info for info in cleared.graph.output if not _is_known(info)]
+    for info in unknown:
+        info.ClearField("type")
+    try:
+        inferred = onnx.shape_inference.infer_shapes(cleared, strict_mode=True, data_prop=True)
+    except Exception as error:
+        return f"inference: {one_line(error)}"
+    names = {info.name for info in unknown}
+    for info, new in zip(model.graph.output, inferred.graph.output, strict=True):
+        if info.name in names and new.type.tensor_type.HasField("shape"):
+            info.CopyFrom(new)
+    try:
+        onnx.checker.check_model(model)
+    except Exception as error:
+        return f"checker: {one_line(error)}"
+    return ""
+
+
+def _is_known(info: onnx.ValueInfoProto) -> bool:
+    """Whether an output says anything of its sizes."""
+    if not info.type.HasField("tensor_type"):
+        return True
+    return any(dim.WhichOneof("value") for dim in info.type.tensor_type.shape.dim)
+
+
+def _original(
+    path: str, feeds: Sequence[Mapping[str, Any]], skip: Sequence[str]
+) -> tuple[Mapping[str, Any], Ran, Ran]:
+    """What ONNX Runtime and the evaluator compute, with the first inputs that one of them runs with."""
+    ran = (Ran(words="no inputs"), Ran(words="no inputs"))
+    for feed in feeds:
+        one = tuple(_run(name, path, feed, skip) for name in ("ort-cpu", "reference"))
+        if one[0].ok or one[1].ok:
+            return feed, one[0], one[1]
+        ran = (one[0], one[1]) if ran[0].words == "no inputs" else ran
+    return (feeds[0] if feeds else {}), *ran
+
+
+def _run(
+    backend: str, path: str, feed: Mapping[str, Any], skip: Sequence[str] = (), names: Sequence[str] = ()
+) -> Ran:
+    step = "onnxruntime" if backend == "ort-cpu" else "evaluator"
+    if step in skip:
+        return Ran(words="it killed the process")
+    note(step)
+    try:
+        session = backends.load(backend, path)
+        values = session.run(dict(feed))
+    except Exception as error:
+        return Ran(words=one_line(error))
+    if any(
+        isinstance(one, np.ndarray) and one.dtype == object and one.size and one.flat[0] is None
+        for one in values
+    ):
+        return Ran(words="an output without a value")
+    return Ran(dict(zip(names or session.outputs, values, strict=True)))
+
+
+def _reading(
+    known: Lifted, out: Path, model: ModelProto, feed: Mapping[str, Any], ort: Ran, evaluator: Ran,
+    skip: Sequence[str], half: str, random: bool,
+) -> Judgement:  # fmt: skip
+    """The lifted model's own outputs against those of the original."""
+    wanted = [info.name for info in model.graph.output]
+    given, renamed = _given(known, model, feed)
+    if given is None:
+        return Judgement("different", "interface", renamed)
+    drawn = wanted if random else known.drawn
+    names = [tensor.name for tensor in known.outputs]
+    names = wanted if len(names) == len(wanted) and set(names) != set(wanted) else names
+    first = _ordered(_run("ort-cpu", str(out), given, (), names), wanted)
+    found = judge(ort, evaluator, [first], half, drawn)
+    if found.verdict in ("equal", "evaluator", "onnxruntime"):
+        return found if renamed is None else Judgement("different", "interface", renamed)
+    second = _ordered(_run("reference", str(out), given, (), names), wanted)
+    return judge(ort, evaluator, [first, second], half, drawn)
+
+
+def _first_node(
+    known: Lifted, out: Path, model: ModelProto, path: Path, feed: Mapping[str, Any], half: str
+) -> str:
+    """The operator of the first node whose outputs differ."""
+    if len(model.graph.node) < 2:
+        return ""
+    given, _ = _given(known, model, feed)
+    made = [name for node in model.graph.node for name in node.output if name in known.names]
+    if given is None or not made:
+        return ""
+    original = _with_outputs(path, made)
+    lifted = _with_outputs(out, [known.names[name] for name in made])
+    for backend in ("ort-cpu", "reference"):
+        a, b = _run(backend, original, feed), _run(backend, lifted, given)
+        if a.values is None or b.values is None:
+            continue
+        for node in model.graph.node:
+            for name in node.output:
+                pair = ({name: a.values.get(name)}, {name: b.values.get(known.names.get(name, ""))})
+                if name in made and difference(*pair, half) is not None:
+                    return str(node.op_type)
+    return ""
+
+
+def _with_outputs(path: Path, names: Sequence[str]) -> str:
+    """A copy of a model that gives these values too, without declaring what they are like."""
+    model = onnx.load(path, load_external_data=False)
+    there = {info.name for info in model.graph.output}
+    model.graph.output.extend(
+        onnx.ValueInfoProto(name=name) for name in dict.fromkeys(names) if name not in there
+    )
+    copy = path.with_name(f"all-{path.name}")
+    copy.write_bytes(model.SerializeToString())
+    return str(copy)
+
+
+def _ordered(ran: Ran, wanted: Sequence[str]) -> Ran:
+    if ran.values is None or set(ran.values) != set(wanted):
+        return ran
+    return Ran({name: ran.values[name] for name in wanted})
+
+
+def _given(
+    known: Lifted, model: ModelProto, feed: Mapping[str, Any]
+) -> tuple[dict[str, Any] | None, Difference | None]:
+    """The inputs by the names and types that TensorRT has, by place where the names differ; None where it cannot be."""
+    types = {tensor.name: tensor.dtype for tensor in known.inputs}
+    names = [info.name for info in model.graph.input if info.name in feed]
+    if set(types) <= set(names):
+        return {name: _as(feed[name], types[name]) for name in names if name in types}, None
+    renamed = Difference("interface", "inputs", str(names), str(list(types)))
+    if len(types) != len(names):
+        return None, renamed
+    return {name: _as(feed[old], types[name]) for name, old in zip(types, names, strict=True)}, renamed
+
+
+def _as(value: Any, dtype: str) -> Any:
+    from onnxfix.backends.lift.types import numpy_type
+
+    array = np.asarray(value)
+    with np.errstate(all="ignore"):
+        return array if array.dtype == numpy_type(dtype) else array.astype(numpy_type(dtype))
+
+
+def _said(model: ModelProto) -> tuple[Said, ...]:
+    """What onnxfix's rules say of the model for TensorRT-RTX and for TensorRT."""
+    rules, problems = registry().choose(["ALL"], None), list[str]()
+    found: dict[Said, None] = {}
+    for target in ("rtx", None):
+        whole = Model(model, None)
+        whole.target = target_named(target)
+        for one in engine.check(whole, rules, problems):
+            node = one.match.node
+            operator = node.op_type if node is not None else ""
+            found[Said(one.rule.code, one.severity.name.lower(), operator)] = None
+    return tuple(found)

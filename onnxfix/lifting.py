@@ -50,7 +50,10 @@ def lift(
     say = progress or (lambda words: None)
     say("reading")
     loaded = wire.load(source)
-    destination = _destination(loaded, Path(output))
+    try:
+        destination = _destination(loaded, Path(output))
+    except (OSError, ValueError) as error:  # a name that is too long, or holds a zero byte
+        raise UsageError(f"{str(output)!r}: cannot be written: {getattr(error, 'strerror', error)}") from None
     with ExitStack() as stack:
         builder = stack.enter_context(closing(confirm.insist(trt or TrtOptions())))
         model = on_disk(loaded, stack)

@@ -254,3 +254,31 @@ def test_a_loop_that_ends_early_leaves_rows_that_nothing_defines(
     assert rows.shape == (4, 2)
     np.testing.assert_array_equal(rows[: len(s)], s)
     assert np.isnan(rows[len(s) :]).all()
+
+
+@pytest.mark.parametrize("condition", [True, False])
+def test_nodes_of_several_graphs_may_share_a_name(worker: Worker, tmp_path: Path, condition: bool) -> None:
+    """TensorRT calls loops and conditionals like the nodes that they come from."""
+    model = lifted.text("""g (float[2,2] x, bool c, bool d) => (float[2,2] y) {
+        n = Constant<value_int = 3>()
+        y = If(c) <then_branch = t () => (float[2,2] p) {
+                p = If(d) <then_branch = t2 () => (float[2,2] r) { r = Neg(x) },
+                           else_branch = e2 () => (float[2,2] r2) { r2 = Abs(x) }>
+            }, else_branch = e () => (float[2,2] q) {
+                q = Loop(n, , x) <body = b (int64 i, bool k, float[2,2] a) => (bool k2, float[2,2] a2) {
+                    k2 = Constant<value = bool {1}>()
+                    h = Add(a, x)
+                    a2 = Loop(n, , h) <body = b2 (int64 j, bool l, float[2,2] u) => (bool l2, float[2,2] u2) {
+                        l2 = Constant<value = bool {1}>()
+                        u2 = Mul(u, a)
+                    }>
+                }>
+            }>
+    }""")
+    stack = list(model.graph.node)
+    while stack:
+        node = stack.pop()
+        stack.extend(inner for attribute in node.attribute for inner in attribute.g.node)
+        if node.op_type in ("If", "Loop"):
+            node.name = "same"
+    lifted.agree(worker, model, tmp_path, {"x": X, "c": np.array(condition), "d": np.array(False)})

@@ -192,6 +192,20 @@ def test_what_is_no_number_at_the_edge_alone_is_told_and_no_more(stage: networks
     ]
 
 
+def test_no_number_beside_one_that_differs_at_the_edge_is_grave(stage: networks.Stage) -> None:
+    text = "g (float[8,32] x) => (float[8,32] y) { y = Abs(x) }"
+    lost = "b = Abs(x) c = Mul(b, b) d = Div(c, b)"  # NaN at 0
+    mild = stage.climb((text, text.replace("y = Abs(x)", f"{lost} y = Abs(d)")))
+    assert (mild.status, mild.networks[0].misreads[0].harmless) == ("passed", True)
+    more = f"{lost} e = Sub(b, k) f = Relu(e) y = Add(d, f)"  # and another number beyond 100
+    other = text.replace("y = Abs(x)", more).replace("y) {", "y) <float k = {100}> {")
+    grave = stage.climb((text, other))
+    (one,) = grave.networks[0].misreads
+    assert (grave.status, one.tensorrt, one.harmless) == ("failed", "nan", False)
+    assert "NaN or Inf at other places (" in one.extent
+    assert one.extent.endswith("others are out of tolerance")
+
+
 def test_a_number_that_differs_at_the_edge_alone_is_grave(stage: networks.Stage) -> None:
     text = "g (float[2,6] x) => (float[2,6] y) { y = Abs(x) }"
     clipped = text.replace("y = Abs(x)", "c = Clip(x, a, b) y = Abs(c)")
@@ -211,6 +225,33 @@ def test_empty_inputs_will_do(stage: networks.Stage) -> None:
         "skipped",
         "no output has a value that could be compared",
     )
+
+
+@pytest.mark.parametrize("name", ["y[0]", "[red]y[/red]", "["])
+def test_names_may_hold_brackets(stage: networks.Stage, name: str) -> None:
+    pair = networks.model(CHAIN), networks.model(WRONG)
+    for one in pair:
+        one.graph.node[-1].output[0] = one.graph.output[0].name = name
+    rung = stage.climb(pair)
+    assert (rung.status, kinds(rung)) == ("failed", [("value", "b")])
+    touchy = networks.model(TOUCHY)
+    touchy.graph.node[-1].output[0] = touchy.graph.output[0].name = name
+    rung = stage.climb((touchy, TOUCHY.replace("Sin(a)", "Cos(a)").replace("y", "z")))
+    assert dict(rung.networks[0].noise).keys() == {name}
+
+
+def test_outputs_of_nan_alone_prove_nothing(stage: networks.Stage) -> None:
+    lost = "g (float[2,3] x) => (float[2,3] y{}) <float k = {{-1}}> {{ a = Abs(x) b = Sub(k, a) y = Sqrt(b) {} }}"
+    alone, more = lost.format("", ""), lost.format(", float[2,3] z", "z = Neg(x)")
+    rung = stage.climb((alone, alone.replace("Abs(x)", "Mul(x, x)")))
+    assert (rung.status, rung.networks[0].status) == ("skipped", "unknown")
+    words = "nothing but NaN and infinity on all inputs, in which a difference would be lost: output y"
+    assert words in rung.reason
+    rung = stage.climb((more, more.replace("Abs(x)", "Mul(x, x)")))
+    assert (rung.status, words in rung.notes) == ("passed", True)
+    assert stage.climb((more, more.replace("Neg(x)", "Abs(x)"))).status == "failed"
+    numbers = lost.replace("-1", "1e6").format("", "")
+    assert stage.climb((numbers, numbers)).networks[0].notes == ()
 
 
 def test_random_outputs_are_left_out(stage: networks.Stage) -> None:

@@ -17,6 +17,7 @@ from onnxfix.backends import Unsupported
 from onnxfix.errors import OnnxfixError
 from onnxfix.sandbox import Worker
 from onnxfix.verification import network_child as child
+from onnxfix.verification.compare import Metrics, output_of
 from onnxfix.verification.network_child import Told, aligned, shaken
 from onnxfix.verification.trt_network_bench import Bench, Tried
 from onnxfix.verification.trt_network_interface import inputs_of, partners
@@ -318,3 +319,11 @@ def test_inputs_with_a_default_are_none() -> None:
 )
 def test_partners(declared: list[str], found: list[str], pairs: dict[str, int]) -> None:
     assert partners(declared, found) == pairs
+
+
+@pytest.mark.parametrize(
+    ("name", "output"),
+    [("y", "y"), ("y[0]", "y[0]"), ("y[0][1]", "y[0]"), ("y[2]", "y"), ("m['[a]']", "m"), ("[", "[")],
+)
+def test_metrics_of_an_element_belong_to_its_output(name: str, output: str) -> None:
+    assert output_of(Metrics(name, "identical"), ["y", "y[0]", "m", "["]) == output

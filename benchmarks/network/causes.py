@@ -114,32 +114,6 @@ def without_input(operator: str, place: int) -> Edit:
     return edit
 
 
-def as_int8(model: ModelProto) -> bool:
-    """Quantize to int8 where ONNX means uint8: that of a zero point of 0, or of none."""
-    found = False
-    for node in nodes(model, "QuantizeLinear"):
-        name = f"{node.output[0]}/zero"
-        shape = _shape(model, node.input[1])
-        model.graph.initializer.append(onnx.numpy_helper.from_array(np.zeros(shape, np.int8), name))
-        del node.input[2:]
-        node.input.append(name)
-        for out in model.graph.output:
-            if out.name == node.output[0]:
-                found |= out.type.tensor_type.elem_type == onnx.TensorProto.UINT8
-                out.type.tensor_type.elem_type = onnx.TensorProto.INT8
-    return found
-
-
-def _shape(model: ModelProto, name: str) -> tuple[int, ...]:
-    for tensor in model.graph.initializer:
-        if tensor.name == name:
-            return tuple(tensor.dims)
-    for info in model.graph.input:
-        if info.name == name:
-            return tuple(one.dim_value for one in info.type.tensor_type.shape.dim)
-    return ()
-
-
 def declared(operators: str, **values: Any) -> Callable[[Seen], str | None]:
     """TensorRT itself says of an output that it has another shape than ONNX expects; the model is one node of these
     operators, with these attributes."""
@@ -217,42 +191,13 @@ CAUSES: tuple[Cause, ...] = (
         {"mode=DCR": without("SpaceToDepth", "mode")},
     ),
     Cause(
-        "hazard 49/50",
-        "`auto_pad`, `output_shape` and `output_padding` of `ConvTranspose` decide where the padding goes; TensorRT "
-        "puts it elsewhere or nowhere",
-        "`pre_padding` and `post_padding` of the DECONVOLUTION layer",
-        {
-            "without auto_pad": without("ConvTranspose", "auto_pad"),
-            "without auto_pad and output_padding": without("ConvTranspose", "auto_pad", "output_padding"),
-            "without output_shape": without("ConvTranspose", "output_shape"),
-            "without output_shape and output_padding": without(
-                "ConvTranspose", "output_shape", "output_padding"
-            ),
-            "without all three": without("ConvTranspose", "auto_pad", "output_shape", "output_padding"),
-            "auto_pad=SAME_UPPER": having("ConvTranspose", auto_pad="SAME_UPPER"),
-            "auto_pad=SAME_LOWER": having("ConvTranspose", auto_pad="SAME_LOWER"),
-        },
-    ),
-    Cause(
         "hazard 51",
         "`nonpad_kv_seqlen` of `Attention` masks keys; TensorRT ignores it",
         "no layer reads the network's input of that name",
         {"no nonpad_kv_seqlen": without_input("Attention", 6)},
     ),
     Cause(
-        "hazard 52",
-        "windows of `Attention`; TensorRT attends to everything",
-        "the ATTENTION layer has no mask that a window makes",
-        {"no windows": without("Attention", "left_window_size", "right_window_size")},
-    ),
-    Cause(
-        "hazard 7",
-        "`QuantizeLinear` without zero point, or with one of uint8, makes uint8; TensorRT makes int8",
-        "the output type of the QUANTIZE layer is INT8",
-        {"int8": as_int8},
-    ),
-    Cause(
-        "new: ceil_mode",
+        "hazard 59",
         "with `ceil_mode=1` a last window that would start in the padding is left out; TensorRT keeps it",
         "`padding_mode` of the POOLING layer is EXPLICIT_ROUND_UP",
         witness=declared("AveragePool LpPool MaxPool", ceil_mode=1),

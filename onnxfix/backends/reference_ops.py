@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @functools.cache
 def corrected() -> tuple[type[Any], ...]:
-    """Loop, GatherElements, ReduceSumSquare, LogSoftmax and its loss, ConvTranspose, and the two norms of layers."""
+    """Loop, GatherElements, ReduceSumSquare, LogSoftmax and the losses, ConvTranspose, and the two norms of layers."""
     return (_loop(), _gather_elements(), _sum_of_squares(), *_log_softmax(), _conv_transpose(), *_norms())
 
 
@@ -111,8 +111,8 @@ def _sum_of_squares() -> type[Any]:
 
 
 def _log_softmax() -> tuple[type[Any], ...]:
-    """LogSoftmax and SoftmaxCrossEntropyLoss as their functions have it: the logarithm of a probability that is too
-    small to be held too.
+    """LogSoftmax, SoftmaxCrossEntropyLoss and NegativeLogLikelihoodLoss as their functions have it: the logarithm of a
+    probability that is too small to be held too.
 
     onnx 1.23 and older take the logarithm of the probabilities, which is -inf where one is 0, and LogSoftmax along one
     axis in every operator set. Before opset 13 "the input [...] will be coerced into a 2-dimensional tensor", and
@@ -120,9 +120,6 @@ def _log_softmax() -> tuple[type[Any], ...]:
     """
     import numpy as np
     from onnx.reference.op_run import OpRun
-    from onnx.reference.ops import op_negative_log_likelihood_loss
-
-    own: Any = op_negative_log_likelihood_loss.NegativeLogLikelihoodLoss
 
     def logarithms(x: npt.NDArray[Any], axes: tuple[int, ...]) -> npt.NDArray[Any]:
         if x.size == 0:
@@ -147,10 +144,38 @@ def _log_softmax() -> tuple[type[Any], ...]:
             self, x: Any, target: Any, weight: Any = None, ignore_index: Any = None, reduction: str = "mean"
         ) -> tuple[Any, ...]:
             found = logarithms(x, (1,))
-            loss = own._run(self, found, target, weight, ignore_index, reduction)[0]
+            loss = _likelihood_loss(found, target, weight, ignore_index, reduction)
             return (loss, found)[: len(self.onnx_node.output)]
 
-    return LogSoftmax, SoftmaxCrossEntropyLoss
+    class NegativeLogLikelihoodLoss(OpRun):
+        op_domain = ""
+
+        def _run(
+            self, x: Any, target: Any, weight: Any = None, ignore_index: Any = None, reduction: str = "mean"
+        ) -> tuple[Any, ...]:
+            return (_likelihood_loss(x, target, weight, ignore_index, reduction),)
+
+    return LogSoftmax, SoftmaxCrossEntropyLoss, NegativeLogLikelihoodLoss
+
+
+def _likelihood_loss(
+    x: Any, target: Any, weight: Any, ignored: int | None, reduction: str
+) -> npt.NDArray[Any]:
+    """NegativeLogLikelihoodLoss of x [N, C, ...] and target [N, ...]: a mean is over what is not ignored, NaN over
+    nothing, as by the operator's function. onnx 1.23 and older count everything where -1 is ignored, and no weights
+    are given."""
+    import numpy as np
+
+    seen = np.ones(target.shape, bool) if ignored is None else target != ignored
+    places = np.where(seen, target, 0)
+    factors = np.ones(x.shape[1], x.dtype) if weight is None else weight
+    counted = np.where(seen, factors[places], 0).astype(x.dtype)
+    loss = np.where(seen, -np.take_along_axis(x, places[:, None], 1)[:, 0] * counted, 0).astype(x.dtype)
+    if reduction == "none":
+        return np.asarray(loss)
+    total = loss.sum(dtype=x.dtype)
+    with np.errstate(all="ignore"):
+        return np.asarray(total if reduction == "sum" else total / counted.sum(dtype=x.dtype), x.dtype)
 
 
 def _norms() -> tuple[type[Any], ...]:
@@ -240,7 +265,10 @@ def _conv_transpose() -> type[Any]:
             full = [(n - 1) * s + w + o for n, s, w, o in zip(X.shape[2:], steps, spans, more, strict=True)]
             begins, sizes = _cut(full, X.shape[2:], steps, auto_pad, output_shape, pads)
             outside = W.shape[1]
-            out = np.zeros((X.shape[0], outside * group, *full), np.result_type(X.dtype, np.float32))
+            # einsum sums in the type that it is given, and knows no bfloat16.
+            wide = np.result_type(X.dtype, np.float32)
+            x, w = X.astype(wide), W.astype(wide)
+            out = np.zeros((X.shape[0], outside * group, *full), wide)
             for number in range(group):
                 inside = slice(number * (W.shape[0] // group), (number + 1) * (W.shape[0] // group))
                 rows = slice(number * outside, (number + 1) * outside)
@@ -249,14 +277,14 @@ def _conv_transpose() -> type[Any]:
                         slice(k * d, k * d + (n - 1) * s + 1, s)
                         for k, d, n, s in zip(tap, gaps, X.shape[2:], steps, strict=True)
                     ]
-                    part = np.einsum("nc...,cm->nm...", X[:, inside], W[inside][(..., *tap)])
+                    part = np.einsum("nc...,cm->nm...", x[:, inside], w[inside][(..., *tap)])
                     out[(slice(None), rows, *places)] += part
-            wide = [(max(0, -b), max(0, b + n - f)) for b, n, f in zip(begins, sizes, full, strict=True)]
-            out = np.pad(out, [(0, 0), (0, 0), *wide])
+            around = [(max(0, -b), max(0, b + n - f)) for b, n, f in zip(begins, sizes, full, strict=True)]
+            out = np.pad(out, [(0, 0), (0, 0), *around])
             keep = [slice(max(0, b), max(0, b) + n) for b, n in zip(begins, sizes, strict=True)]
             out = out[(slice(None), slice(None), *keep)]
             if B is not None:
-                out = out + B.reshape(-1, *[1] * axes)
+                out = out + B.astype(wide).reshape(-1, *[1] * axes)
             return (out.astype(X.dtype),)
 
     return ConvTranspose

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -90,6 +90,13 @@ class Metrics:
 def largest(metrics: Iterable[Metrics], *, relative: bool = False) -> Metrics | None:
     """The output with the largest error, absolute or as a share of its scale; None where there is no output."""
     return max(metrics, key=lambda one: one.relative if relative else one.max_abs, default=None)
+
+
+def output_of(metric: Metrics, outputs: Collection[str]) -> str:
+    """The one of the ``outputs`` that the metrics are about, whose names may hold brackets of their own."""
+    if metric.name in outputs:
+        return metric.name
+    return max((one for one in outputs if metric.name.startswith(f"{one}[")), key=len, default=metric.name)
 
 
 def compare(
@@ -278,7 +285,9 @@ def _judge(
     total, count = original.size, int(np.count_nonzero(out))
     reason = f"{count:,} of {total:,} elements are out of tolerance"
     if special.any():
-        reason = f"NaN or Inf at other places ({int(np.count_nonzero(special)):,} of {total:,} elements)"
+        moved = int(np.count_nonzero(special))
+        others = f", {count - moved:,} others are out of tolerance" if count > moved else ""
+        reason = f"NaN or Inf at other places ({moved:,} of {total:,} elements){others}"
         out = special
     known["worse"] = int(np.count_nonzero(worse))
     return _differ(name, reason, **known, **_first(original, fixed, out))

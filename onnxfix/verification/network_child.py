@@ -41,12 +41,14 @@ _FOLDER = "session.model_external_initializers_file_folder_path"
 @dataclass(frozen=True)
 class Told:
     """What came of a call. ``error`` is "" where it went well; ``died``: the child did not survive it. ``lacking``: the
-    backend cannot do this, which says nothing about the model. ``size`` is in bytes, of what was kept."""
+    backend cannot do this, which says nothing about the model. ``size`` is in bytes, of what was kept; ``blank`` are
+    the outputs that are NaN or infinity throughout."""
 
     error: str = ""
     lacking: bool = False
     died: bool = False
     size: int = 0
+    blank: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -191,7 +193,14 @@ def run(
     except Exception as error:
         return _failed(error)
     _STATE.kept[side, key] = {name.removesuffix(COPY): value for name, value in values.items()}
-    return Told(size=sum(getattr(value, "nbytes", 0) for value in values.values()))
+    blank = frozenset(name for name, value in _STATE.kept[side, key].items() if _is_blank(value))
+    return Told(size=sum(getattr(value, "nbytes", 0) for value in values.values()), blank=blank)
+
+
+def _is_blank(value: Any) -> bool:
+    """Whether it is made of NaN and infinity, in which any other difference would be lost."""
+    floats = isinstance(value, np.ndarray) and _kind(value.dtype) == "float" and value.size > 0
+    return floats and not np.isfinite(value).any()
 
 
 def _as(value: Any, elem: int) -> Any:

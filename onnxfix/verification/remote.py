@@ -14,7 +14,7 @@ from onnxfix import backends
 from onnxfix.errors import OnnxfixError
 from onnxfix.sandbox import Outcome, note, one_line
 from onnxfix.verification import twin
-from onnxfix.verification.compare import Metrics, Twin, compare
+from onnxfix.verification.compare import Metrics, Twin, compare, output_of
 
 
 @dataclass
@@ -156,12 +156,13 @@ def run(
     note("compare")
     _STATE.last = (feed, expected, found) if keep else None
     metrics = _compare(original.outputs, expected, found, unstable, exact, noise, coarse)
+    named = [(output_of(metric, original.outputs), metric) for metric in metrics]
     unstable |= {
         name
-        for name, metric in ((metric.name.split("[")[0], metric) for metric in metrics)
+        for name, metric in named
         if name in drawn and _differs(metric) and not metric.reason.startswith("has type")
     }
-    metrics = tuple(metric for metric in metrics if metric.name.split("[")[0] not in unstable)
+    metrics = tuple(metric for name, metric in named if name not in unstable)
     return Ran("", "", metrics, tuple(sorted(unstable)), seconds, wobble=wobble)
 
 

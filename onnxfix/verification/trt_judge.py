@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from onnxfix.backends.trt_run import Ran
-from onnxfix.verification.compare import Metrics, compare
+from onnxfix.verification.compare import Metrics, compare, output_of
 from onnxfix.verification.plan import Feed
 from onnxfix.verification.verdict import FeedResult, FeedStatus
 
@@ -100,7 +100,11 @@ def _find(
 
 def differing(terms: Terms, one: Ran, other: Ran) -> set[str]:
     """The outputs in which two runs differ by more than the tolerance."""
-    return {name.split("[")[0] for name in _wrong(_compare(terms, one, other))}
+    return {
+        output_of(metric, terms.names)
+        for metric in _compare(terms, one, other)
+        if metric.agreement == "different"
+    }
 
 
 def _compare(terms: Terms, expected: Ran | None, found: Ran | None) -> tuple[Metrics, ...]:

@@ -23,6 +23,10 @@ MOST = 5
 _LAYERS = 20  # that are named for one node
 _BYTES = 256 << 20  # of tensors that are asked of a model at once
 _FIRST, _GROWTH = 16, 4  # tensors that are asked for first, when nothing is known of their size
+_LEAST, _INFLATION = (
+    256 << 10,
+    4,
+)  # bytes of one tensor that are reckoned with, and as a multiple of the inputs'
 _KEY = "located"
 
 
@@ -68,9 +72,14 @@ class _Search:
         self.found: list[Misread] = []
         self.unsure = ""
 
+    def _guess(self) -> int:
+        """Bytes that a tensor inside may well take: those looked at first are often small shapes, which say nothing."""
+        fed = sum(getattr(value, "nbytes", 0) for value in self.trial.values.values())
+        return max(_LEAST, _INFLATION * fed)
+
     def run(self, wrong: Sequence[str]) -> Located:
         waiting = self._candidates(wrong)
-        size = _FIRST
+        size = max(1, min(_FIRST, _BYTES // self._guess()))
         while waiting and len(self.found) < MOST and not self.unsure:
             if time.monotonic() > self.deadline:
                 self.unsure = "there was no time to look further"
@@ -116,7 +125,7 @@ class _Search:
                 self._blame(name, metric)
         bench.unload()
         bench.forget(_KEY)
-        fits = int(len(part) * _BYTES / max(asked, 1))
+        fits = int(_BYTES / max(asked / max(len(part), 1), self._guess()))
         return max(1, min(fits, size * _GROWTH))
 
     def _metrics(self, part: Sequence[tuple[str, str]], noise: Mapping[str, float]) -> tuple[Metrics, ...]:

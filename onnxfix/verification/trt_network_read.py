@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
@@ -120,6 +120,9 @@ def _of(
             # Invalid, and still what it looks like: what the specification computes is what TensorRT imported, or not.
             other.misreads += [replace(one, harmless=True) for one in seen.misreads]
             seen, backend = other, "reference"
+    seen.blank = frozenset(name for name, other in outputs if other in (seen.blank or ()))
+    if outputs and len(seen.blank) == len(outputs) and not seen.misreads:
+        seen.unknown, seen.blank = seen.unknown or _lost(seen.blank), None
     return _concluded(base, terms.static, seen, backend, excluded)
 
 
@@ -174,7 +177,7 @@ def _concluded(
     plain = (one for one in static if not (one.harmless and one.kind == "shape" and _name(one) in seen.off))
     misreads = (*seen.misreads, *plain)
     status, reason = _outcome(misreads, seen, backend)
-    notes = [*base.notes, *seen.notes]
+    notes = [*base.notes, *seen.notes, *([_lost(seen.blank)] if seen.blank else [])]
     if excluded:
         notes.append(f"not compared, since they are random: {', '.join(excluded)}")
     ran = bool(seen.compared)
@@ -192,6 +195,11 @@ def _concluded(
     )
     off = seen.off | {_name(one) for one in reading.grave}
     return Read(reading, seen.trials, tuple(seen.results), off)
+
+
+def _lost(names: Iterable[str]) -> str:
+    words = ", ".join(sorted(names))
+    return f"nothing but NaN and infinity on all inputs, in which a difference would be lost: output {words}"
 
 
 def _name(one: Misread) -> str:

@@ -7,15 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from onnx import NodeProto
-
 from onnxfix.backends import reference
 from onnxfix.backends.trt_reading import Misread
 from onnxfix.errors import UsageError
 from onnxfix.sandbox import one_line
 from onnxfix.verification import plan
 from onnxfix.verification.climb import Request, elements
-from onnxfix.verification.compare import Metrics
+from onnxfix.verification.compare import Metrics, output_of
 from onnxfix.verification.inputs import make_inputs
 from onnxfix.verification.network_child import RELATIVE, Told
 from onnxfix.verification.plan import Feed
@@ -23,7 +21,7 @@ from onnxfix.verification.progress import different
 from onnxfix.verification.trt_feeds import Finder, Trial
 from onnxfix.verification.trt_network_bench import Bench, Tried
 from onnxfix.verification.trt_network_locate import Pair, label_of, layers_of, locate, misread
-from onnxfix.verification.trt_network_seen import Seen, excused, output_of, overruled, result_of
+from onnxfix.verification.trt_network_seen import Seen, excused, is_lost, is_slight, overruled, result_of
 from onnxfix.verification.trt_network_words import lacks, node_of, place_of, settled, told
 from onnxfix.verification.trt_shapes import given_profiles
 from onnxfix.verification.verdict import FeedResult
@@ -31,7 +29,6 @@ from onnxfix.verification.verdict import FeedResult
 _FEW = 64  # elements of all inputs, below which one feed would miss most of the edge values
 _MANY = 1 << 16  # elements of all inputs, from which the smallest shape has room for them
 _LOCATING = 180.0  # seconds
-_SLIGHT = 1e-2  # of an output's largest value: less may be an approximation
 REFERENCE_STEP = 30.0
 """Seconds for one run of the reference evaluator."""
 _WORDS = 400  # characters of ONNX Runtime's words in a record
@@ -177,13 +174,11 @@ class _Runner:
             self.seen.unknown = f"ONNX Runtime does not take the model: {said}"
             return
         node = node_of(words, self.graph)
+        layers = layers_of(self.pair.network.graph, node) if node is not None else ()
         self.seen.disputed = "Type Error" in words
         self.seen.misreads.append(
-            Misread("refused", place_of(node, self.graph), "the model", said, layers=self._layers(node))
+            Misread("refused", place_of(node, self.graph), "the model", said, layers=layers)
         )
-
-    def _layers(self, node: NodeProto | None) -> tuple[str, ...]:
-        return layers_of(self.pair.network.graph, node) if node is not None else ()
 
     def _any_values(self) -> dict[str, Any] | None:
         """Some inputs, whether the model takes them or not; None where none can be made."""
@@ -225,6 +220,7 @@ class _Runner:
             seen.unknown = f"the outputs could not be compared: {metrics.error}"
             return []
         seen.compared.append(trial)
+        seen.blank = came.blank if seen.blank is None else seen.blank & came.blank
         seen.results.append(result_of(trial, metrics))
         return list(dict.fromkeys(self._output(metric) for metric in different(metrics)))
 
@@ -269,7 +265,7 @@ class _Runner:
             deadline=time.monotonic() + min(self.request.total, _LOCATING),
         )
         # Infinity or NaN at the edge of the type alone: that it is not a number there need not matter to anybody.
-        edge = all(map(_is_special, (metric for metrics in left.values() for metric in metrics)))
+        edge = all(map(is_lost, (metric for metrics in left.values() for metric in metrics)))
         mild = edge and all(getattr(trials[one].feed, "kind", "") == "edge" for one in left)
         found = where.misreads or self._by_outputs(trials[key], left[key])
         self.seen.misreads.extend(replace(one, harmless=mild) for one in found)
@@ -283,7 +279,7 @@ class _Runner:
         Some of its kernels approximate (GRU: 2e-4 with inputs of 1e4).
         """
         metrics = [metric for parts in left.values() for metric in parts]
-        if self.backend == "reference" or not all(map(_is_slight, metrics)):
+        if self.backend == "reference" or not all(map(is_slight, metrics)):
             return False
         asked = [trials[key] for key in left]
         step, self.bench.step = self.bench.step, min(self.bench.step, REFERENCE_STEP)
@@ -294,8 +290,8 @@ class _Runner:
             for one in other.results:
                 self.seen.results = [overruled(result, one) for result in self.seen.results]
             self.seen.notes.append(
-                f"output {self._output(metrics[0])}: {metrics[0].reason} in ONNX Runtime and none in onnx.reference: its "
-                "kernels round otherwise"
+                f"output {self._output(metrics[0])}: {metrics[0].reason} in ONNX Runtime and none in onnx.reference: "
+                "its kernels round otherwise"
             )
         return agrees
 
@@ -341,11 +337,3 @@ class _Runner:
             node = next((one for one in self.graph.node if name in one.output), None)
             found.append(misread(self.pair, node, name, metric, trial.label))
         return found
-
-
-def _is_special(metric: Metrics) -> bool:
-    return metric.reason.startswith("NaN or Inf at other places")
-
-
-def _is_slight(metric: Metrics) -> bool:
-    return metric.first is not None and not _is_special(metric) and 0.0 < metric.relative <= _SLIGHT

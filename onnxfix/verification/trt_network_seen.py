@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from onnxfix.backends.trt_reading import Misread
@@ -10,6 +9,8 @@ from onnxfix.verification.compare import Metrics
 from onnxfix.verification.progress import difference, different
 from onnxfix.verification.trt_feeds import Trial
 from onnxfix.verification.verdict import FeedResult, FeedStatus
+
+_SLIGHT = 1e-2  # of an output's largest value: less may be an approximation
 
 
 @dataclass
@@ -19,7 +20,8 @@ class Seen:
     ``lacking``: why this backend cannot do it, so that another should be asked; ``unknown``: why nothing was learnt.
     ``disputed``: ONNX Runtime refuses the model for its types, of which somebody else may think otherwise. ``trials``
     are the inputs that the model takes, ``compared`` those that both took. ``off`` are the tensors that
-    differ because of the misreads.
+    differ because of the misreads. ``blank`` are the network's outputs without a finite value on all ``compared``; None
+    before the first.
     """
 
     misreads: list[Misread] = field(default_factory=list)
@@ -29,6 +31,7 @@ class Seen:
     off: frozenset[str] = frozenset()
     trials: tuple[Trial, ...] = ()
     compared: list[Trial] = field(default_factory=list)
+    blank: frozenset[str] | None = None
     lacking: str = ""
     unknown: str = ""
     disputed: bool = False
@@ -37,14 +40,6 @@ class Seen:
     def stuck(self) -> bool:
         """Whether there is no point in going on."""
         return bool(self.lacking or self.unknown)
-
-
-def output_of(metric: Metrics, outputs: Collection[str]) -> str:
-    """The one of the ``outputs`` that a comparison is about: of a sequence each element has metrics of its own. Their
-    names may hold brackets too."""
-    if metric.name in outputs:
-        return metric.name
-    return max((one for one in outputs if metric.name.startswith(f"{one}[")), key=len, default=metric.name)
 
 
 def result_of(trial: Trial, metrics: tuple[Metrics, ...]) -> FeedResult:
@@ -69,3 +64,17 @@ def excused(result: FeedResult, trial: Trial, metrics: tuple[Metrics, ...]) -> F
 def overruled(result: FeedResult, other: FeedResult) -> FeedResult:
     """The result of a trial, or what another backend found of it."""
     return other if (result.label, result.feed) == (other.label, other.feed) else result
+
+
+def is_lost(metric: Metrics) -> bool:
+    """Whether NaN or infinity are at other places, and every number is what it was."""
+    return _is_special(metric) and not metric.reason.endswith("out of tolerance")
+
+
+def is_slight(metric: Metrics) -> bool:
+    """Whether it may be an approximation."""
+    return metric.first is not None and not _is_special(metric) and 0.0 < metric.relative <= _SLIGHT
+
+
+def _is_special(metric: Metrics) -> bool:
+    return metric.reason.startswith("NaN or Inf at other places")

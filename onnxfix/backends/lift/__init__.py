@@ -7,12 +7,14 @@ runtime executes: what TensorRT understood. It runs where the model is parsed, i
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from onnx import ModelProto, helper
 from onnxfix.backends.lift.control import DOMAIN, Writer
 from onnxfix.backends.lift.emit import Emit, info
 from onnxfix.backends.lift.network import Layer, Network, Tensor
-from onnxfix.backends.lift.records import Gap, Lifted, NetTensor
+from onnxfix.backends.lift.records import Gap, Lifted, NetTensor, Status
 from onnxfix.backends.lift.scopes import Scopes
 from onnxfix.backends.trt_log import logger_of, text_of
 from onnxfix.backends.trt_package import load
@@ -30,7 +32,9 @@ from onnxfix.sandbox import Worker, note
 __all__ = ["Gap", "Lifted", "NetTensor", "attempt", "lift"]
 
 _MEMORY = re.compile(
-    r"bad_alloc|out of memory|failed to allocate|cannot allocate|OutOfMemory|memory allocation", re.I
+    r"bad_alloc|out of memory|failed to allocate|cannot allocate|OutOfMemory|Resource temporarily unavail"
+    r"|memory allocation|failed to map segment",
+    re.I,
 )
 
 
@@ -41,12 +45,15 @@ def attempt(
 
     ``timeout`` is in seconds, for parsing and for reading back each; ``worker`` bounds the memory.
     """
-    outcome = worker.call(f"{__name__}:lift", timeout=timeout, path=str(path), out=str(out), package=package)
+    here, there = (
+        os.path.abspath(one) for one in (path, out)
+    )  # the child keeps the folder that it started in
+    outcome = worker.call(f"{__name__}:lift", timeout=timeout, path=here, out=there, package=package)
     if outcome.ok:
         found: Lifted = outcome.value
-        return found
+        return replace(found, path=str(out)) if found.path else found
     status = outcome.status if outcome.status != "ok" else "error"
-    if status == "error" and _MEMORY.search(outcome.message):
+    if status in ("error", "crash") and _MEMORY.search(outcome.message):
         status = "memory"
     doing = {"parse": "TensorRT's parser", "lift": "reading the network back"}.get(outcome.note, "TensorRT")
     was = " was" if outcome.message.startswith("killed") else ""
@@ -82,13 +89,23 @@ def lift(path: str, out: str, *, package: str) -> Lifted:
     parsing = time.perf_counter() - began
     if not parsed:
         said = [text_of(parser.get_error(number).desc) for number in range(parser.num_errors)]
-        return replace(
-            base, reason=" ".join((said or ["TensorRT gave no reason"])[0].split()), seconds=(parsing, 0.0)
-        )
+        status, reason = _refusal([*said, *(one.text for one in ear.messages if not said)])
+        return replace(base, status=status, reason=reason, seconds=(parsing, 0.0))
     note("lift")
     began = time.perf_counter()
     found = write(trt, raw, Path(out), base)
     return replace(found, seconds=(parsing, time.perf_counter() - began))
+
+
+def _refusal(said: list[str]) -> tuple[Status, str]:
+    """Why the parser took no network. It catches a lack of memory and calls it an error of the model."""
+    memory = next((text for text in said if _MEMORY.search(text)), "")
+    told = (
+        f"TensorRT's parser ran out of memory: {memory}"
+        if memory
+        else (said or ["TensorRT gave no reason"])[0]
+    )
+    return "memory" if memory else "refused", " ".join(told.split())
 
 
 def write(trt: Any, raw: Any, out: Path, base: Lifted) -> Lifted:
@@ -97,6 +114,7 @@ def write(trt: Any, raw: Any, out: Path, base: Lifted) -> Lifted:
     scopes = Scopes(network)
     with _emit(out) as emit:
         emit.reserve(tensor.name for tensor in (*network.inputs, *network.outputs))
+        emit.copied.update(network.outputs)
         emit.reserve(tensor.name for layer in network.layers for tensor in layer.outputs)
         for tensor in network.inputs:
             emit.uses(tensor.dtype)
@@ -130,7 +148,7 @@ def write(trt: Any, raw: Any, out: Path, base: Lifted) -> Lifted:
 
 def _left_out(layer: Layer) -> str:
     where = f" of ONNX node {layer.label}" if layer.label else ""
-    said = " ".join(str(layer.native.message).split())
+    said = " ".join(text_of(lambda: layer.native.message).split())
     return f"an assertion{where} is left out: {said or '(it says nothing)'}"
 
 
@@ -164,7 +182,7 @@ def _dims(tensor: Tensor) -> tuple[int | str, ...] | None:
     """The dimensions of an input or output; a dynamic one by its name, where it has one."""
     if tensor.shape is None:
         return None
-    named = (tensor.native.get_dimension_name(axis) for axis in range(len(tensor.shape)))
+    named = (text_of(partial(tensor.native.get_dimension_name, axis)) for axis in range(len(tensor.shape)))
     pairs = zip(tensor.shape, named, strict=True)
     if not tensor.is_input:
         return tuple(size if size >= 0 else -1 for size in tensor.shape)

@@ -132,6 +132,7 @@ class Writer:
         states, ends = unit.of_kind("RECURRENCE"), unit.of_kind("LOOP_OUTPUT")
         with self.e.at((ends or unit.layers)[0]):
             count, going = self._limits(unit)
+            self._lengths(unit)
             rows = [
                 layer for layer in ends if layer.word("kind") != "LAST_VALUE" or not _is_state(layer, states)
             ]
@@ -169,10 +170,11 @@ class Writer:
             early = going is not None
             for layer in ends:
                 if layer in stacked:
-                    value = self._stacked(layer, stacked[layer], early)
+                    self.e.bind(layer.outputs[0], self._stacked(layer, stacked[layer], early))
                 else:
-                    value = next(last[s] for s in states if s.outputs[0] is layer.need(0))
-                self.e.bind(layer.outputs[0], value)
+                    state = next(s for s in states if s.outputs[0] is layer.need(0))
+                    self.e.bind(layer.outputs[0], last[state])
+                    last[state] = self.e.of(layer.outputs[0])  # it may have a new name by now
 
     def _limits(self, unit: Unit) -> tuple[str, Layer | None]:
         """The trip count ("" for none), and the recurrence that says whether to go on (None: always)."""
@@ -187,6 +189,14 @@ class Writer:
                     raise Unliftable("a loop that goes on while something else than a recurrence is true")
                 going = made[0]
         return count, going
+
+    def _lengths(self, unit: Unit) -> None:
+        """TensorRT does not say what becomes of rows that are missing or too many."""
+        counts = [layer.need(0) for layer in unit.of_kind("TRIP_LIMIT") if layer.word("kind") == "COUNT"]
+        ends = [layer.need(1) for layer in unit.of_kind("LOOP_OUTPUT") if layer.word("kind") != "LAST_VALUE"]
+        known = {int(array.item()) for one in counts + ends if (array := self.e.known(one)) is not None}
+        if counts and len(known) > 1:
+            raise Unliftable(f"outputs of another length than the trip count: {sorted(known)}")
 
     def _iterator(self, layer: Layer, number: str) -> None:
         """One slice of a tensor for each iteration, from the end where it is reversed."""
@@ -210,8 +220,11 @@ class Writer:
             zeros = self.e.const(np.zeros(rank, np.int64))
             pads = [zeros, missing] + ([self.e.const(np.zeros(rank - 1, np.int64))] if rank > 1 else [])
             dtype = layer.outputs[0].dtype
-            junk = self.e.const(np.nan, dtype) if dtype in ("FLOAT", "HALF", "BF16") else ""
+            wide = "FLOAT" if dtype == "BF16" else dtype  # ONNX Runtime pads no BF16
+            value = self.e.cast(value, wide) if wide != dtype else value
+            junk = self.e.const(np.nan, wide) if wide in ("FLOAT", "HALF") else ""
             value = self.e.op("Pad", value, self.e.op("Concat", *pads, axis=0), junk)
+            value = self.e.cast(value, dtype) if wide != dtype else value
         if kind == "REVERSE":
             ends = [self.e.ints([number]) for number in (-1, -(2**63), 0, -1)]
             value = self.e.op("Slice", value, *ends)

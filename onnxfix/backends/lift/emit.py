@@ -29,6 +29,9 @@ class Emit:
         self.opset = OPSET
         self.notes: dict[str, None] = {}  # in order, each once
         self.random: set[Tensor] = set()  # tensors that are made of random numbers
+        self.copied: set[Tensor] = (
+            set()
+        )  # whose names a copy takes, if they are weights: the network's outputs
         self._data = data
         self._file: BinaryIO | None = None
         self._graphs: list[list[NodeProto]] = [[]]
@@ -38,6 +41,7 @@ class Emit:
         self._reserved: dict[str, None] = {}
         self._numbers: dict[str, int] = {}  # the last number that was given to a name
         self._values: dict[Tensor, str] = {}
+        self._bound: set[str] = set()  # values that are called like a tensor already
         self._layer: Layer | None = None
         self._made: list[NodeProto] = []  # nodes made for the layer at hand
 
@@ -67,13 +71,14 @@ class Emit:
 
     def bind(self, tensor: Tensor, value: str) -> None:
         """Say which value a tensor of the network is; it takes the tensor's name where it can."""
-        if any(value in node.output for node in self._made):
+        if value not in self._bound and any(value in node.output for node in self._made):
             name = self.fresh(tensor.name, tensor=True)
             for node in self._made:  # nothing else can read it yet
                 _rename(node, value, name)
             value = name
         # Else it has a name already: an input, an initializer, another tensor.
         self._values[tensor] = value
+        self._bound.add(value)
 
     def declare(self, tensor: Tensor) -> str:
         """Make a value for a tensor that no node computes: an input of the model or of a loop's body."""
@@ -179,6 +184,7 @@ class Emit:
         """An initializer of an array whose bytes are those of ONNX's type ``elem`` (4-bit types: one element each).
         It is called like the tensor ``of``, whose value it is, where the name is free."""
         hint = hint if of is None else of.name
+        called = of is not None and of not in self.copied
         tensor = TensorProto(data_type=elem, dims=array.shape)
         raw: Any = np.ascontiguousarray(array)
         if elem in (TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1):
@@ -188,9 +194,9 @@ class Emit:
             key = (elem, array.shape, tensor.raw_data)
             if of is None and key in self._constants:
                 return self._constants[key]
-            tensor.name = self._constants[key] = self.fresh(hint or "constant", tensor=of is not None)
+            tensor.name = self._constants[key] = self.fresh(hint or "constant", tensor=called)
         else:
-            tensor.name = self.fresh(hint or "weights", tensor=of is not None)
+            tensor.name = self.fresh(hint or "weights", tensor=called)
             self._store(tensor, raw)
         if of is not None and self._layer is not None:  # whom the parser calls like the initializer
             tensor.metadata_props.add(key="trt_layer", value=self._layer.name)

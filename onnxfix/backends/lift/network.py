@@ -1,7 +1,7 @@
 """A network as TensorRT's parser left it: layers of their own class, tensors that can be told apart.
 
 ``layer.type`` is read before a layer is cast to its class: activation and pooling layers have a property of that name.
-Two Python wrappers of one tensor are the same object only while one of them is alive, so all are kept.
+Two Python wrappers of one tensor, or loop, are the same object only while one of them is alive, so all are kept.
 """
 
 from __future__ import annotations
@@ -9,7 +9,10 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
+
+from onnxfix.backends.trt_log import text_of
 
 _STAMP = re.compile(r"\[ONNX Layer: (.*?)(?: \| .*)?\]", re.S)
 #: Kinds whose class is not called after them.
@@ -105,6 +108,7 @@ class Network:
     def __init__(self, trt: Any, network: Any) -> None:
         self._trt = trt
         self._tensors: dict[int, Tensor] = {}
+        self._groups: dict[int, tuple[str, Any]] = {}
         self.inputs = [self._tensor(network.get_input(number)) for number in range(network.num_inputs)]
         raw = [network.get_layer(number) for number in range(network.num_layers)]
         labels = _labels(raw)
@@ -130,7 +134,7 @@ class Network:
             except (ValueError, RuntimeError):  # Dims of -1: not known
                 shape = None
             self._tensors[key] = Tensor(
-                native.name, native.dtype.name, shape, bool(native.is_network_input), native
+                text_of(lambda: native.name), native.dtype.name, shape, bool(native.is_network_input), native
             )
         return self._tensors[key]
 
@@ -146,20 +150,24 @@ class Network:
         return Layer(
             number,
             kind,
-            native.name,
+            text_of(lambda: native.name),
             label,
             tuple(None if one is None else self._tensor(one) for one in inputs),
             tuple(self._tensor(one) for one in outputs if one is not None),
             native,
-            f"{owner} {getattr(native, owner).name}" if owner else "",
+            self._group(owner, getattr(native, owner)) if owner else "",
         )
+
+    def _group(self, kind: str, native: Any) -> str:
+        """What a loop or conditional is called here. Its own name will not do: nodes of several graphs share one."""
+        return self._groups.setdefault(id(native), (f"{kind} {len(self._groups)}", native))[0]
 
 
 def _labels(layers: list[Any]) -> list[str]:
     """What the parser calls each layer's ONNX node. A layer without a stamp serves the next one that has one."""
     found: list[str] = []
     for layer in layers:
-        stamp = _STAMP.search(layer.metadata or "")
+        stamp = _STAMP.search(text_of(partial(getattr, layer, "metadata")))
         found.append(stamp[1] if stamp is not None else "")
     after = ""
     for place in range(len(found) - 1, -1, -1):

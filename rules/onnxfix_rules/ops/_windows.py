@@ -43,6 +43,12 @@ class Axis:
         return at_least(self._rest, 1) & ~self.in_padding
 
     @property
+    def some(self) -> Answer:
+        """Whether there is a window, or less than a stride is missing for one: ONNX Runtime cuts off the fraction of
+        a negative quotient, and has a window by rounding down where rounding up gives none."""
+        return at_least(self.size, self.kernel - self.begin - self.end - self.step + 1)
+
+    @property
     def padding(self) -> int:
         """The padding at the end with which rounding down gives ONNX's windows. Always less than the window.
 
@@ -76,6 +82,11 @@ class Pool:
     def beyond(self) -> Answer:
         """Whether windows reach beyond the padded input."""
         return _any(axis.beyond for axis in self.axes)
+
+    @property
+    def some(self) -> bool:
+        """Whether there are certainly windows along every axis of an image that is not empty."""
+        return all(axis.kernel - axis.begin - axis.end <= axis.step or axis.some.yes for axis in self.axes)
 
     def draft(self, node: Node) -> Draft:
         """The same windows by rounding down, with the padding written out."""

@@ -187,7 +187,8 @@ def group_normalization_of_one_group(node: Node, model: Model) -> Iterator[Match
     LayerNormalization with `axis = 1`, which ONNX calls the equivalent; scale and bias get axes of length 1, so that
     they lie along the channels. TensorRT reads it right: its layer has the channels among its axes, and the kernel
     sums 36 numbers. Rounding differs: `--numeric-fixes`. No fix where the rank is not known and scale and bias
-    are of the channels. ONNX Runtime takes a scale of that shape since 1.24.
+    are of the channels. ONNX Runtime takes a scale of that shape since 1.24, and no image
+    without pixels.
 
     TensorRT layers: 1, and 2 for scale and bias.
 

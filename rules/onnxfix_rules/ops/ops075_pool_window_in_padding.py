@@ -137,6 +137,18 @@ EXAMPLES = [
         before="""g (float[1,2,5,5] x) => (float[1,2,3,3] y) {
             y = AveragePool<kernel_shape = [2,2], strides = [3,3], ceil_mode = 1>(x) }""",
     ),
+    Example(
+        why="another axis, of dynamic size, may have no window at all, but would have one by rounding down",
+        before=f"{_ANY} {{ y = MaxPool<kernel_shape = [4,1], strides = [2,2], ceil_mode = 1>(x) }}",
+        after=f"{_ANY} {{ y = MaxPool<kernel_shape = [4,1], strides = [2,2], pads = [0,0,1,0]>(x) }}",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Example(
+        why="and by default it is only reported there",
+        before=f"{_ANY} {{ y = MaxPool<kernel_shape = [4,1], strides = [2,2], ceil_mode = 1>(x) }}",
+        detect=True,
+    ),
     Example(why="rounded down", before=f"{_EVEN} {{ y = MaxPool<{_SKIP}, ceil_mode = 0>(x) }}"),
     Example(
         why="SAME_UPPER, which rounds up by itself and alike",
@@ -193,7 +205,8 @@ def pool_window_in_padding(node: Node, model: Model) -> Iterator[Match]:
     An AveragePool that counts the padding needs `--numeric-fixes`, for ONNX Runtime takes another kernel then, which
     differs in the last bits; it has no fix where a window may reach beyond the padding, for added padding would count.
     With `auto_pad = VALID` only `ceil_mode` is dropped, and only where no window reaches over the edge: readers
-    disagree about such windows.
+    disagree about such windows. Along an axis of dynamic size an image that is shorter than the window by a stride or
+    more has no windows, and one after the fix: where that may be, it takes `--unsafe-fixes`.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__MaxPool.html: "Sliding windows that would start in the right padded region
@@ -206,7 +219,7 @@ def pool_window_in_padding(node: Node, model: Model) -> Iterator[Match]:
     counted = node.op_type == "AveragePool" and node.attr("count_include_pad", 0)
     fix = None
     if pool.beyond.no or not (counted or pool.valid):
-        safety = Safety.NUMERIC if counted else Safety.EXACT
+        safety = Safety.UNSAFE if not pool.some else Safety.NUMERIC if counted else Safety.EXACT
         fix = Fix("round down, with the padding that ONNX's windows need", pool.draft(node).edits, safety)
     starts = "starts" if certain else "may start"
     where = pool.where([axis.in_padding for axis in pool.axes])

@@ -158,7 +158,7 @@ def norm_over_the_edge(node: Node, model: Model) -> Iterator[Match]:
     certain = any(answer.yes for answer in wrong)
     fix = None
     if pool.beyond.no or not pool.valid:
-        safety = Safety.EXACT if pool.beyond.no else Safety.UNSAFE
+        safety = Safety.EXACT if pool.beyond.no and pool.some else Safety.UNSAFE
         fix = Fix("round down, with padding at the end", pool.draft(node).edits, safety)
     if pool.beyond.no:
         does, what = "starts" if certain else "may start", "in the padding; ONNX drops it, TensorRT keeps it"

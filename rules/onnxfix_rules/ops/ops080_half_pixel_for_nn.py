@@ -127,6 +127,24 @@ EXAMPLES = [
         opset=11,
     ),
     Example(
+        why="half of each size: the copy is without the roundings of a sum",
+        before=f"""g (float[1,2,8] x) => (float[1,2,4] y) <{_ROI}, float[3] s = {{1, 1, 0.5}}> {{
+            y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
+        after=f"""g (float[1,2,8] x) => (float[1,2,4] y) <{_ROI}, float[3] s = {{1, 1, 1}}, int64[1] b = {{1}},
+            int64[1] e = {{9223372036854775807}}, int64[1] a = {{2}}, int64[1] t = {{2}}> {{
+            d = Resize<{_ASYM}, mode = "linear">(x, r, s)  y = Slice(d, b, e, a, t) }}""",
+        opset=11,
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Example(
+        why="antialiasing, which TensorRT refuses (OPS031), and whose filter depends on the scales",
+        before=f"""{_G} <{_ROI}, float[4] s = {{1, 1, 0.5, 1.5}}> {{
+            y = Resize<{_TF}, mode = "linear", antialias = 1>(x, r, s) }}""",
+        opset=18,
+        runs=False,
+    ),
+    Example(
         why="by sizes, for which TensorRT refuses it",
         before=f"""{_G} <{_ROI}, float[0] s = {{}}, int64[4] z = {{1, 2, 8, 6}}> {{
             y = Resize<{_TF}, mode = "linear">(x, r, s, z) }}""",
@@ -157,7 +175,8 @@ def half_pixel_for_nn(node: Node, model: Model) -> Iterator[Match]:
     in between is twice as large along each axis that is resized. Nothing is done where the scales are computed.
 
     ONNX Runtime copies an image that is resized to its own size, by whatever factor. Where the size is not known and a
-    factor such as 1.1 or 0.6 may come to that in one of the two forms, it takes `--unsafe-fixes`.
+    factor such as 1.1 or 0.6 may come to that in one of the two forms, it takes `--unsafe-fixes`. Where every factor is
+    0.5, twice of which is a copy, roundings differ, and infinities that had a weight of 0: `--numeric-fixes`.
 
     TensorRT layers: one more.
 
@@ -166,6 +185,8 @@ def half_pixel_for_nn(node: Node, model: Model) -> Iterator[Match]:
     """
     if node.opset < 11 or node.attr("mode", "nearest") not in ("linear", "cubic"):
         return
+    if node.opset >= 18 and node.attr("antialias", 0):
+        return  # refused, and twice the scales would take another filter: OPS031
     scales = node.input(2)
     if (
         node.attr(_MODE, "half_pixel") != "tf_half_pixel_for_nn"
@@ -255,4 +276,6 @@ def _fix(node: Node, found: _Resized) -> Fix:
     read = [draft.constant(np.array(value, np.int64), name) for name, value in numbers.items()]
     put(draft, draft.add("Slice", [proto.output[0], *read]), output)
     safety = Safety.UNSAFE if found.copied else Safety.EXACT
+    if all(factor == 0.5 for factor in found.factors):
+        safety = Safety.NUMERIC  # the doubled image is a copy, where the original is sums with weights of 0
     return Fix("resize by twice the scales, and take every second pixel", draft.edits, safety)

@@ -123,6 +123,11 @@ EXAMPLES = [
             q = Div(n, f)  s = Concat<axis = 0>(o, q)  y = Resize<mode = "linear">(x, , s) }}""",
     ),
     Example(
+        why="one pixel, cubic",
+        before="""g (float[1,1,4,1] x) => (float[1,1,8,1] y) <float[2] o = {1, 1}, float[2] k = {2, 1.3}> {
+            s = Concat<axis = 0>(o, k)  y = Resize<mode = "cubic">(x, , s) }""",
+    ),
+    Example(
         why="a whole factor",
         before=f"""{_DYNAMIC} <float[2] o = {{1, 1}}, float[2] k = {{2, 3}}> {{ {_JOIN}
             y = Resize<mode = "linear">(x, , s) }}""",
@@ -312,7 +317,7 @@ _COORDINATES: dict[str, Callable[[Any, float], Any]] = {
 def _differs(node: Node, where: str, size: int, scale: np.float32) -> bool:
     """Whether some pixel is taken elsewhere by the ratio of the lengths than by the scale."""
     length = int(np.float32(size) * scale)
-    if length < 1:
+    if length < 1 or size == 1:  # of one pixel nothing else can be taken
         return False
     places = np.arange(min(length, 1 << 16), dtype=np.float64)
     at = [_COORDINATES[where](places, factor) for factor in (float(scale), length / size)]

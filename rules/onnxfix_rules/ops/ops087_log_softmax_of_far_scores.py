@@ -278,7 +278,8 @@ def log_softmax_of_far_scores(node: Node, model: Model) -> Iterator[Match]:
     in half, and a sum in bfloat16 may stop at 256. Where the type is not known, as in a local function, it stays.
 
     NUMERIC: ONNX Runtime computes it in this way, up to roundings. -inf, inf and NaN among the scores give what they
-    gave. No fix where the rank is not known before opset 13, and before opset 7.
+    gave; beside an inf, which makes NaN of its row, ONNX Runtime gives -inf in float64. No fix where the rank is not
+    known before opset 13, and before opset 7.
 
     Nothing is reported where the axis holds one score, and where only an ArgMax along the axis reads it: the largest
     probability of n is 1/n at least.

@@ -43,6 +43,7 @@ NOT_ABOUT = {
     "another norm, which TensorRT refuses: OPS066",
     "a signal, which TensorRT refuses",
     "by sizes, for which TensorRT refuses it",
+    "antialiasing, which TensorRT refuses (OPS031), and whose filter depends on the scales",
     "an attribute that there was not before opset 10, and that TensorRT does not read there",  # no ONNX
 }
 

@@ -29,9 +29,8 @@ class Emit:
         self.opset = OPSET
         self.notes: dict[str, None] = {}  # in order, each once
         self.random: set[Tensor] = set()  # tensors that are made of random numbers
-        self.copied: set[Tensor] = (
-            set()
-        )  # whose names a copy takes, if they are weights: the network's outputs
+        #: The network's outputs: where one is a weight, a copy takes its name.
+        self.copied: set[Tensor] = set()
         self._data = data
         self._file: BinaryIO | None = None
         self._graphs: list[list[NodeProto]] = [[]]

@@ -20,6 +20,7 @@ from typing import Any
 from onnxfix.backends import trt_files, trt_profiles
 from onnxfix.backends.trt_log import Heard, logger_of, text_of
 from onnxfix.backends.trt_package import DEFAULT_CAPABILITY, load, member, missing
+from onnxfix.backends.trt_parse import MEMORY, empty_network, epitaph, parse
 from onnxfix.backends.trt_places import Layers, Places, own_words
 from onnxfix.backends.trt_types import Issue, Place, Profile, Severity, Stage, Status, TrtBuild
 from onnxfix.errors import OnnxfixError, UsageError
@@ -29,13 +30,6 @@ __all__ = ["attempt", "build", "missing"]
 
 #: The parser prefixes what it logs with its own source line.
 _ORIGIN = re.compile(r"\A(\w+\.[ch]pp:\d+): ")
-#: "Resource temporarily unavailable" is what starting a thread ends with where its stack does not fit any more, and
-#: the last two are what loading libraries ends with.
-_MEMORY = re.compile(
-    r"bad_alloc|out of memory|failed to allocate|cannot allocate|OutOfMemory|Resource temporarily unavail"
-    r"|memory allocation|failed to map segment",
-    re.I,
-)
 #: What the child says it is at, besides parsing and building: what was asked for is looked at, before the model is
 #: parsed and after, or what was built is written.
 _ASKED, _PLANNING, _SAVING = "asked", "planning", "saving"
@@ -81,11 +75,10 @@ def attempt(
         raise (OnnxfixError if outcome.note == _SAVING else UsageError)(outcome.message)
     stage = _STAGES.get(outcome.note, "")
     doing = {"parse": "the parser", "build": "the builder"}.get(stage, "TensorRT")
-    was = " was" if outcome.message.startswith("killed") else ""
-    told = f"{doing}{was} {outcome.message}" if outcome.status != "error" else outcome.message
+    told = epitaph(outcome, doing)
     status: Status = "error" if outcome.status == "ok" else outcome.status
     return TrtBuild(
-        status="memory" if status in ("error", "crash") and _MEMORY.search(told) else status,
+        status="memory" if status in ("error", "crash") and MEMORY.search(told) else status,
         stage=stage,
         errors=(Issue(stage, "error", told),),
         package=package,
@@ -141,9 +134,7 @@ class _Run:
         self.log, self.ear = logger_of(trt)
         self.ear.listen()
         self.builder = trt.Builder(self.log)
-        # Strongly typed: the graph's own types are the precision. From TensorRT 11 on there is nothing else.
-        flag = 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
-        self.network = self.builder.create_network(flag)
+        self.network = empty_network(trt, self.builder)
         if self.network is None:
             raise RuntimeError(self._first_error() or "TensorRT made no network")
         self.base = TrtBuild(
@@ -157,16 +148,11 @@ class _Run:
             note(_ASKED)
             self._timing_cache(self.builder.create_builder_config(), timing_cache)
             self.ear.listen()
-        note("parse")
-        began, lines = time.perf_counter(), self.ear.lines
-        parser = self.trt.OnnxParser(self.network, self.log)
-        parsed = parser.parse_from_file(self.path)
-        if self.ear.lines == lines:
-            raise RuntimeError("TensorRT reports to another logger of this process: use a fresh sandbox")
+        parser, parsed, seconds = parse(self.trt, self.network, self.log, self.ear, self.path)
         self.layers = Layers(self.network)
         done = replace(
             self.base,
-            parse_seconds=time.perf_counter() - began,
+            parse_seconds=seconds,
             layers=tuple(sorted(self.layers.kinds.items())),
             warnings=self._issues("parse", "warning"),
         )
@@ -230,7 +216,7 @@ class _Run:
         if engine is None:
             errors = self._issues("build", "error")
             heard = (*errors, *warnings)  # what led to it is logged as a warning at times
-            memory = any(_MEMORY.search(one.text) for one in heard)
+            memory = any(MEMORY.search(one.text) for one in heard)
             return replace(
                 done,
                 status="memory" if memory else "refused",

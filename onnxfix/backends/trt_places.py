@@ -15,6 +15,7 @@ from typing import Any
 
 import onnx
 
+from onnxfix.backends.trt_log import text_of
 from onnxfix.backends.trt_types import Place
 from onnxfix.errors import ModelError
 from onnxfix.graph.overlay import Model, Node
@@ -37,6 +38,12 @@ _NO_GPU = re.compile(
 def own_words(text: str) -> str:
     """TensorRT's words without what it adds of a missing GPU; "" where it says nothing else."""
     return _NO_GPU.sub("", text).strip()
+
+
+def stamp_of(layer: Any) -> str | None:
+    """What the parser calls the ONNX node that it made a layer of TensorRT's for; None for one of its own accord."""
+    stamp = _STAMP.search(text_of(lambda: layer.metadata))
+    return stamp[1] if stamp is not None else None
 
 
 class Places:
@@ -153,10 +160,10 @@ class Layers:
         for number in range(network.num_layers):
             layer = network.get_layer(number)
             self.kinds[layer.type.name] += 1
-            stamp = _STAMP.search(layer.metadata or "")
+            label = stamp_of(layer)
             waiting.append(layer.name)
-            if stamp is not None:
-                self._labels.update(dict.fromkeys(waiting, stamp[1]))
+            if label is not None:
+                self._labels.update(dict.fromkeys(waiting, label))
                 waiting.clear()
         self._labels.update(dict.fromkeys(waiting, ""))
 

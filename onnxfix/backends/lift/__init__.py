@@ -8,7 +8,6 @@ runtime executes: what TensorRT understood. It runs where the model is parsed, i
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -27,15 +26,10 @@ from onnxfix.backends.lift.records import Gap, Lifted, NetTensor, Status
 from onnxfix.backends.lift.scopes import Scopes
 from onnxfix.backends.trt_log import logger_of, text_of
 from onnxfix.backends.trt_package import load
+from onnxfix.backends.trt_parse import MEMORY, empty_network, epitaph, parse
 from onnxfix.sandbox import Worker, note
 
 __all__ = ["Gap", "Lifted", "NetTensor", "attempt", "lift"]
-
-_MEMORY = re.compile(
-    r"bad_alloc|out of memory|failed to allocate|cannot allocate|OutOfMemory|Resource temporarily unavail"
-    r"|memory allocation|failed to map segment",
-    re.I,
-)
 
 
 def attempt(
@@ -53,13 +47,10 @@ def attempt(
         found: Lifted = outcome.value
         return replace(found, path=str(out)) if found.path else found
     status = outcome.status if outcome.status != "ok" else "error"
-    if status in ("error", "crash") and _MEMORY.search(outcome.message):
+    if status in ("error", "crash") and MEMORY.search(outcome.message):
         status = "memory"
     doing = {"parse": "TensorRT's parser", "lift": "reading the network back"}.get(outcome.note, "TensorRT")
-    was = " was" if outcome.message.startswith("killed") else ""
-    return Lifted(
-        status, f"{doing}{was} {outcome.message}" if status != "error" else outcome.message, package=package
-    )
+    return Lifted(status, epitaph(replace(outcome, status=status), doing), package=package)
 
 
 def lift(path: str, out: str, *, package: str) -> Lifted:
@@ -76,17 +67,11 @@ def lift(path: str, out: str, *, package: str) -> Lifted:
     log, ear = logger_of(trt)
     ear.listen()
     builder = trt.Builder(log)
-    raw = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+    raw = empty_network(trt, builder)
     if raw is None:
         raise RuntimeError(next((one.text for one in ear.messages), "TensorRT made no network"))
     base = Lifted("refused", package=package, version=str(trt.__version__))
-    note("parse")
-    began, lines = time.perf_counter(), ear.lines
-    parser = trt.OnnxParser(raw, log)
-    parsed = parser.parse_from_file(path)
-    if ear.lines == lines:
-        raise RuntimeError("TensorRT reports to another logger of this process: use a fresh sandbox")
-    parsing = time.perf_counter() - began
+    parser, parsed, parsing = parse(trt, raw, log, ear, path)
     if not parsed:
         said = [text_of(parser.get_error(number).desc) for number in range(parser.num_errors)]
         status, reason = _refusal([*said, *(one.text for one in ear.messages if not said)])
@@ -99,7 +84,7 @@ def lift(path: str, out: str, *, package: str) -> Lifted:
 
 def _refusal(said: list[str]) -> tuple[Status, str]:
     """Why the parser took no network. It catches a lack of memory and calls it an error of the model."""
-    memory = next((text for text in said if _MEMORY.search(text)), "")
+    memory = next((text for text in said if MEMORY.search(text)), "")
     told = (
         f"TensorRT's parser ran out of memory: {memory}"
         if memory

@@ -6,15 +6,13 @@ Two Python wrappers of one tensor, or loop, are the same object only while one o
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from onnxfix.backends.trt_log import text_of
+from onnxfix.backends.trt_places import stamp_of
 
-_STAMP = re.compile(r"\[ONNX Layer: (.*?)(?: \| .*)?\]", re.S)
 #: Kinds whose class is not called after them.
 _CLASSES = {
     "ELEMENTWISE": "ElementWise",
@@ -165,11 +163,10 @@ class Network:
 
 def _labels(layers: list[Any]) -> list[str]:
     """What the parser calls each layer's ONNX node. A layer without a stamp serves the next one that has one."""
-    found: list[str] = []
-    for layer in layers:
-        stamp = _STAMP.search(text_of(partial(getattr, layer, "metadata")))
-        found.append(stamp[1] if stamp is not None else "")
+    found = [stamp_of(layer) for layer in layers]
+    labels: list[str] = []
     after = ""
-    for place in range(len(found) - 1, -1, -1):
-        found[place] = after = found[place] or after
-    return found
+    for label in reversed(found):
+        after = label or after
+        labels.append(after)
+    return labels[::-1]

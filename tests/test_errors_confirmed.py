@@ -81,12 +81,6 @@ CASES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as found:
-        yield found
-
-
 @REAL
 @pytest.mark.parametrize(("rule", "example"), CASES)
 def test_tensorrt_refuses_what_is_an_error(

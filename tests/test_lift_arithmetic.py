@@ -24,12 +24,6 @@ Array = np.ndarray[Any, Any]
 F, I8, I32, I64 = np.float32, np.int8, np.int32, np.int64
 
 
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as shared:
-        yield shared
-
-
 # -- what TensorRT evaluates itself
 
 REALS = np.array([-3.0, -2.5, -1.5, -0.75, -0.5, 0.0, 0.25, 0.5, 1.5, 2.5, 7.0, np.inf, -np.inf], F)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +27,6 @@ from onnxfix.sandbox import Worker
 from real_tensorrt import REAL
 
 pytestmark = REAL
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as one:
-        yield one
 
 
 #: Name: attributes, opset, shapes of Q, K and V, and the mask's shape ("b" for bool, "f" for float).

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,12 +26,6 @@ from onnxfix.sandbox import Worker
 from real_tensorrt import REAL
 
 pytestmark = REAL
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as one:
-        yield one
 
 
 QKV = {"q": ("HALF", (2, 4, 3, 8)), "k": ("HALF", (2, 2, 5, 8)), "v": ("HALF", (2, 2, 5, 8))}

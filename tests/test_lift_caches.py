@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -30,12 +29,6 @@ from onnxfix.sandbox import Worker
 from real_tensorrt import REAL
 
 pytestmark = REAL
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as one:
-        yield one
 
 
 def _rotary(data: Array, cosine: Array, sine: Array, interleaved: bool) -> Array:

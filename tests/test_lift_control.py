@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +13,6 @@ from real_tensorrt import REAL
 
 pytestmark = REAL
 X = np.array([[1.0, -2.0], [3.0, 0.5]], np.float32)
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as one:
-        yield one
 
 
 LOOPS = {

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,12 +29,6 @@ TYPES: dict[str, Any] = {
 }
 MODES = ("STRICT_BOUNDS", "WRAP", "CLAMP", "FILL", "REFLECT")
 X = np.arange(1, 61, dtype=np.float32).reshape(3, 4, 5)
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as one:
-        yield one
 
 
 def _same(got: Array, expected: Array) -> None:

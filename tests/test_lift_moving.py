@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +24,6 @@ TYPES: dict[str, Any] = {
 }
 Settings = dict[str, Any]
 BOTH = {"input 1": "a", "input 2": "b"}  # of a fill: alpha and beta
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as one:
-        yield one
 
 
 def _ints(*values: int) -> np.ndarray[Any, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,12 +25,6 @@ Array = Any
 DTYPES: dict[str, Any] = {"FLOAT": np.float32, "HALF": np.float16, "BF16": ml_dtypes.bfloat16}
 WORDS = {"FLOAT": "float", "HALF": "float16", "BF16": "bfloat16"}
 TOLERANCE = {"FLOAT": 1e-5, "HALF": 4e-3, "BF16": 4e-2}
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as one:
-        yield one
 
 
 def _random(shape: Sequence[int], dtype: Any = np.float32, seed: int = 0) -> Array:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +20,6 @@ pytestmark = REAL
 F, H, B = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16
 I8, U8, I4, F8, F4 = 3, 2, 22, 17, 23
 Q, DQ = "QuantizeLinear", "DequantizeLinear"
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as one:
-        yield one
 
 
 def array(values: Any, elem: int = F) -> np.ndarray[Any, Any]:

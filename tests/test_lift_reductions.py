@@ -3,7 +3,6 @@ constants itself, against numbers by hand and numpy."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,6 @@ from trt_folding import Recipe, Step, one, op, outputs, own
 pytestmark = REAL
 F, I8, I32, I64 = np.float32, np.int8, np.int32, np.int64
 TOLERANCE = {"FLOAT": 1e-5, "HALF": 2e-3, "BF16": 1e-2}
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as shared:
-        yield shared
 
 
 def test_the_mean_of_integers_is_cut_off_whatever_the_size(worker: Worker, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ makes."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,6 @@ from real_tensorrt import REAL
 from spatial_oracles import Array, chosen, resized
 
 pytestmark = REAL
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as one:
-        yield one
 
 
 # -- resizing

@@ -3,7 +3,6 @@ never makes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +17,6 @@ from real_tensorrt import REAL
 from spatial_oracles import MODES, convolved, deconvolved, pooled
 
 pytestmark = REAL
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as one:
-        yield one
 
 
 # -- pooling

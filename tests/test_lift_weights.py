@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -197,12 +196,6 @@ def test_contents_that_do_not_fit(field: str) -> None:
 
 
 # -- the real package
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as one:
-        yield one
 
 
 VALUES = [1, -2, 3, 0.5, -0.5, 6, 4, -4, 2, -1, 1.5, -6]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -62,12 +61,6 @@ PROBES = {
 }
 NO_KERNEL = {"upsample"}
 """What onnx.reference does not run at operator set 6."""
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as one:
-        yield one
 
 
 @REAL

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -318,12 +317,6 @@ def test_random_graphs_of_constants(seed: int) -> None:
 
 
 # ------------------------------------------------------------------------------------------- TensorRT
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as one:
-        yield one
 
 
 TURNED = """g (float[3,1,2] x) => (float[3,1,1,3] y) <float[1,2,9] v = {1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7,8,9},

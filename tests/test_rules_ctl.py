@@ -6,7 +6,6 @@ TensorRT is asked where it is installed; no engine is executed. Values are ONNX 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +26,6 @@ from real_tensorrt import REAL, built
 CODES = ("CTL010", "CTL011", "CTL012", "CTL013", "CTL014", "CTL015", "CTL020")
 RULES = {rule.code: rule for rule in registry().rules if rule.code in CODES}
 Feed = dict[str, Any]
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as one:
-        yield one
 
 
 def model(text: str, opset: int = 18) -> ModelProto:

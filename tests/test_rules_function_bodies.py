@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -338,12 +338,6 @@ def test_exact_fixes_are_those_that_move() -> None:
 
 
 # ------------------------------------------------------------------------------------------ TensorRT
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as one:
-        yield one
 
 
 _QKV = "TYPE[B,2,S,64] q, TYPE[B,2,S,64] k, TYPE[B,2,S,64] v"

@@ -8,7 +8,6 @@ is repaired is accepted, and what all rules are silent about builds. Their examp
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -197,12 +196,6 @@ def found(proto: ModelProto, target: str = "rtx") -> list[Found]:
 
 def errors(proto: ModelProto, target: str = "rtx") -> set[str]:
     return {item.rule.code for item in found(proto, target) if item.severity == Severity.ERROR}
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as one:
-        yield one
 
 
 def build(worker: Worker, folder: Path, proto: ModelProto) -> Any:

@@ -8,7 +8,6 @@ both. No engine is executed; where two models are said to be one to TensorRT, th
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -37,12 +36,6 @@ NOT_ABOUT = {
     "before opset 18 they have no such attribute",
     "opset 11 has no Clip of integers",
 }
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as found:
-        yield found
 
 
 def same(one: list[Any], other: list[Any]) -> bool:

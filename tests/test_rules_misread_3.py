@@ -48,12 +48,6 @@ NOT_ABOUT = {
 }
 
 
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as found:
-        yield found
-
-
 def fed(model: ModelProto, size: int) -> Feed:
     """Random numbers; an unknown dimension is ``size``."""
     copy = ModelProto()

@@ -8,7 +8,6 @@ something else than ONNX, with both values here, and after it the same. No engin
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +27,6 @@ from real_tensorrt import REAL, built
 RULES = {rule.code: rule for rule in registry().rules if rule.code in ("QDQ017", "QDQ018", "QDQ019")}
 BLOCKS, WORDS, SCALAR = (RULES[code] for code in sorted(RULES))
 F8, F = TensorProto.FLOAT8E4M3FN, np.float32
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as one:
-        yield one
 
 
 def both_ways(worker: Worker, code: str, proto: ModelProto, feed: Any, folder: Path) -> tuple[Any, Any]:

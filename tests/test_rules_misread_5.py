@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +25,6 @@ from real_tensorrt import REAL, built
 CODES = ("OPS082", "OPS083", "OPS084", "OPS085", "OPS086")
 RULES = {rule.code: rule for rule in registry().rules if rule.code in CODES}
 Array = np.ndarray[Any, Any]
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as found:
-        yield found
 
 
 def severities(code: str, model: ModelProto) -> list[Severity]:

@@ -6,7 +6,6 @@ Each model is imported by the real parser and read back (``onnxfix.backends.lift
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +27,6 @@ RULE = next(rule for rule in registry().rules if rule.code == "OPS087")
 TYPES = {"float": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "double": np.float64}
 #: For each type a distance at which a probability is still above 0, and one at which it is 0.
 EDGES = {"float": (103, 105), "float16": (17, 18), "bfloat16": (92, 94)}
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as one:
-        yield one
 
 
 def one(shape: str, axis: int | None = None, opset: int = 21, kind: str = "float") -> ModelProto:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +27,6 @@ RULE = next(rule for rule in registry().rules if rule.code == "OPS060")
 HEAD = '<ir_version: 10, opset_import: ["" : 18, "my" : 1]>\n'
 FUNCTION = '<domain: "my", opset_import: ["" : 18, "my" : 1]>'
 X = np.array([0.5, -2.0], np.float32)
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as one:
-        yield one
 
 
 def model(text: str) -> ModelProto:

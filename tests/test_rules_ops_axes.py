@@ -7,7 +7,6 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -303,12 +302,6 @@ def test_nothing_is_said_twice(text: str, code: str) -> None:
 
 
 # ------------------------------------------------------------------------------------ the real TensorRT-RTX
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as one:
-        yield one
 
 
 def build(worker: Worker, model: ModelProto, feeds: list[Feeds], folder: Path) -> TrtBuild:

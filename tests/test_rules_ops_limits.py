@@ -6,7 +6,6 @@ accepted, and what they are silent about builds. Their examples are run by test_
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -506,12 +505,6 @@ ACCEPTED = [
     ("OPS046", "g (float[3,4] x) => (float[3,4] y) { y = EyeLike<k = 1>(x) }", 20),
     ("GRA006", "g (int64[2] x) => (int64[2] y) { w = Constant<value_ints = [1, 2]>()  y = Add(x, w) }", 20),
 ]
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as one:
-        yield one
 
 
 def repaired(probe: Probe, safety: Safety) -> ModelProto:

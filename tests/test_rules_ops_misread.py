@@ -9,7 +9,6 @@ but where ``attempt`` says so, and none is executed.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +32,6 @@ from trt_reading import Network
 CODES = ("CTL001", *(f"OPS0{number}" for number in range(10, 19)))
 RULES = {rule.code: rule for rule in registry().rules if rule.code in CODES}
 Feed = dict[str, np.ndarray[Any, Any]]
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as one:
-        yield one
 
 
 def model(text: str, opset: int = 18, **weights: Any) -> ModelProto:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -59,12 +58,6 @@ def _names() -> list[str]:
         ):
             names.append(name)
     return names
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as one:
-        yield one
 
 
 def build(worker: Worker, proto: ModelProto, tmp_path: Path, feed: dict[str, Any] | None = None) -> TrtBuild:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +50,6 @@ Array = np.ndarray[Any, Any]
 EXAMPLES = int(os.environ.get("ONNXFIX_EXAMPLES", "150"))
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 WARNED = "Detected layernorm nodes in FP16"
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as one:
-        yield one
 
 
 def model(text: str, opset: int = 17, ir_version: int = 8) -> ModelProto:

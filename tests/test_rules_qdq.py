@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -128,12 +128,6 @@ def numbers(draw: st.DrawFn, shape: Sequence[int], *, all_values: bool) -> Array
     chosen = rng.random(shape) < 0.4
     array[chosen] = rng.choice(pool, int(chosen.sum()))
     return array
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as one:
-        yield one
 
 
 # ---- random quantised activations --------------------------------------------------------------------------------

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, cast
@@ -37,12 +36,6 @@ def _make() -> ModuleType:
 
 MAKE = _make()
 CASES = pytest.mark.parametrize("case", MAKE.CASES, ids=lambda case: case.name)
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as one:
-        yield one
 
 
 def built(worker: Worker, model: Path | str, tmp_path: Path, **options: Any) -> TrtBuild:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,12 +25,6 @@ DYNAMIC = "g (float[N,3] x) => (float[N,3] y) { a = Neg(x) b = Abs(a) y = Sqrt(b
 WRONG = CHAIN.replace("Abs(a)", "Relu(a)")
 #: What it computes hangs on the last bits of its input.
 TOUCHY = "g (float[2,3] x, float k) => (float[2,3] y) { a = Mul(x, k) y = Sin(a) }"
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as one:
-        yield one
 
 
 @pytest.fixture

@@ -97,7 +97,7 @@ def test_four_bits_out(tmp_path: Path, backend: str, name: str) -> None:
 def test_packing_round_trips(bits: int, signed: bool, data: st.DataObject) -> None:
     low, high = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if signed else (0, (1 << bits) - 1)
     values = np.array(data.draw(st.lists(st.integers(low, high), max_size=9)), np.int8)
-    packed = ort._pack(values, bits)
+    packed = ort.pack(values, bits)
     assert len(packed) == -(-len(values) * bits // 8)
     assert ort._unpack(packed, len(values), bits, signed).astype(np.int8).tolist() == values.tolist()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
@@ -21,12 +20,6 @@ EXPORTS = Path(__file__).resolve().parent.parent.parent / "shared" / "models"
 # The nine networks under light/ take a second each and have one image as their only input.
 MODELS = [path for path in sorted(DATA.rglob("*.onnx")) if "light" not in path.parts]
 MODELS += sorted(EXPORTS.glob("*.onnx"))
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as started:
-        yield started
 
 
 def name_of(path: Path) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,6 @@ from onnxfix.verification.verdict import CPU_RUNGS
 
 VALUES = ("reference", "ort-cpu")
 Verify = Callable[..., Verdict]
-
-
-@pytest.fixture(scope="module")
-def worker() -> Iterator[Worker]:
-    with Worker() as started:
-        yield started
 
 
 @pytest.fixture

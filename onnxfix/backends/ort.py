@@ -119,7 +119,7 @@ class OrtSession:
         native = self._ort.capi._pybind_state
         device = native.OrtDevice(native.OrtDevice.cpu(), native.OrtDevice.default_memory(), 0)
         value = native.OrtValue.ortvalue_from_shape_and_onnx_type(list(array.shape), onnx_type, device)
-        packed = _pack(array, bits)
+        packed = pack(array, bits)
         if value.tensor_size_in_bytes() != packed.nbytes:
             raise Unsupported(f"onnxruntime packs {enum} in a way that onnxfix does not know")
         ctypes.memmove(value.data_ptr(), packed.ctypes.data, packed.nbytes)
@@ -150,7 +150,7 @@ def _holds_exotic(kind: str) -> bool:
     return any(f"({name})" in kind for name in _EXOTIC)
 
 
-def _pack(array: npt.NDArray[Any], bits: int) -> npt.NDArray[np.uint8]:
+def pack(array: npt.NDArray[Any], bits: int) -> npt.NDArray[np.uint8]:
     """Several elements a byte, the first in the lowest bits (the layout of TensorProto.raw_data)."""
     per = 8 // bits
     flat = array.reshape(-1).view(np.uint8) & ((1 << bits) - 1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +161,7 @@ class Layers:
             layer = network.get_layer(number)
             self.kinds[layer.type.name] += 1
             label = stamp_of(layer)
-            waiting.append(layer.name)
+            waiting.append(text_of(partial(getattr, layer, "name")))
             if label is not None:
                 self._labels.update(dict.fromkeys(waiting, label))
                 waiting.clear()

@@ -14,6 +14,7 @@ from onnx import GraphProto, NodeProto, TensorProto, helper, numpy_helper
 
 from onnxfix.backends.lift.network import Layer, Tensor
 from onnxfix.backends.lift.types import NEWER, ONNX_TYPES, OPSET, numpy_type
+from onnxfix.backends.ort import pack
 
 #: Weights of at least this many bytes go to the file beside the model.
 _LARGE = 1024
@@ -187,7 +188,7 @@ class Emit:
         tensor = TensorProto(data_type=elem, dims=array.shape)
         raw: Any = np.ascontiguousarray(array)
         if elem in (TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1):
-            raw = _packed(raw)
+            raw = pack(raw, 4)
         if raw.nbytes < _LARGE:
             tensor.raw_data = raw.tobytes()
             key = (elem, array.shape, tensor.raw_data)
@@ -239,9 +240,3 @@ def _rename(node: NodeProto, old: str, new: str) -> None:
         for place, name in enumerate(names):
             if name == old:
                 names[place] = new
-
-
-def _packed(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """Two elements a byte, the first in the low half: the layout of TensorProto.raw_data."""
-    flat = np.concatenate([array.reshape(-1).view(np.uint8), np.zeros(array.size % 2, np.uint8)]) & 15
-    return np.asarray(flat[::2] | flat[1::2] << 4)

@@ -1,4 +1,5 @@
 """What both sides of the sandbox share - frames, outcomes, limits - and the loop in the child that serves calls."""
+# Long because: frames, outcomes and limits are here for both sides, and the child starts with nothing else
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ import signal
 import struct
 import sys
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -19,6 +21,12 @@ from typing import Any, Literal
 _HEADER = struct.Struct(">Q")
 _PR_SET_PDEATHSIG = 1
 _TAIL_BYTES = 4096
+MEMORY_MB = "ONNXFIX_MEMORY_MB"
+"""Environment variable that bounds the memory of each child, in MiB."""
+ASKED_MB: ContextVar[int | None] = ContextVar("memory_mb", default=None)
+"""What the user bounds each child's memory to, in MiB."""
+CORES = "ONNXFIX_CORES"
+"""Environment variable that says how many cores this process may keep busy, where it is one of several."""
 _CALL_BEGINS = b"\0onnxfix\0\n"
 Status = Literal["ok", "error", "crash", "timeout", "memory"]
 NO_MEMORY = re.compile(
@@ -93,21 +101,60 @@ def one_line(error: BaseException | str, limit: int = 300) -> str:
 
 
 def default_memory_mb() -> int | None:
-    """Three quarters of the memory that is available now, in MiB; None where that cannot be found out."""
+    """What a child may use, in MiB: what the user asked for, else three quarters of the memory that is available now;
+    None where that cannot be found out.
+
+    No more than the environment's ``ONNXFIX_MEMORY_MB``: the share of a process that is one of several.
+    """
+    told, asked = os.environ.get(MEMORY_MB, ""), ASKED_MB.get()
+    own = _free_mb() if asked is None else asked
+    limits = [found for found in (own, int(told) if told.isdecimal() else None) if found is not None]
+    return min(limits, default=None)
+
+
+def _free_mb() -> int | None:
     available: list[int] = []
     with contextlib.suppress(OSError, ValueError):
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
                 available.append(int(line.split()[1]) << 10)
-    for limit, used in (
-        ("memory.max", "memory.current"),
-        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    for names in (
+        ("memory.max", "memory.current", "memory.stat"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "memory/memory.stat"),
     ):
         # A container's limit is far below what /proc/meminfo says. "max" is no number: no limit.
         with contextlib.suppress(OSError, ValueError):
-            group = Path("/sys/fs/cgroup")
-            available.append(int((group / limit).read_text()) - int((group / used).read_text()))
+            available.append(_group_bytes(*(_GROUP / name for name in names)))
     return max(256, min(available) * 3 // 4 >> 20) if available else None
+
+
+_GROUP = Path("/sys/fs/cgroup")
+
+
+def _group_bytes(limit: Path, used: Path, statistics: Path) -> int:
+    """Memory that a container may still use, in bytes. What it holds of files, it gives up for who needs memory: a
+    large model that was just read fills a container with nothing else.
+
+    Raises:
+        OSError, ValueError: there is no limit here.
+    """
+    found = int(limit.read_text()) - int(used.read_text())
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        held: dict[str, str] = dict(line.split(None, 1) for line in statistics.read_text().splitlines())
+        kind = "total_" if "total_inactive_file" in held else ""
+        found += int(held[f"{kind}inactive_file"]) + int(held[f"{kind}active_file"])
+    return found
+
+
+def cores() -> int:
+    """Cores that this process may keep busy."""
+    told = os.environ.get(CORES, "")
+    if told.isdecimal() and int(told):
+        return int(told)
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # Linux alone has it
+        return os.cpu_count() or 1
 
 
 def data_bytes() -> int:
@@ -119,24 +166,62 @@ def data_bytes() -> int:
     return 0
 
 
-def limit(memory_mb: int | None, extra_bytes: int = 0) -> None:
+def limit(memory_mb: int | None, extra_bytes: int = 0) -> int | None:
+    """Bound this process's data; returns the bound in bytes, None where there is none."""
     try:
         import resource
     except ImportError:  # Windows has no such limits; the timeout still holds
-        return
+        return None
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
-    if memory_mb is not None:
-        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
-        soft = (memory_mb << 20) + extra_bytes
-        resource.setrlimit(resource.RLIMIT_DATA, (soft if hard < 0 else min(soft, hard), hard))
+    if memory_mb is None:
+        return None
+    return _limit_data((memory_mb << 20) + extra_bytes)
 
 
-def die_with(parent: int) -> None:
-    """Ask the kernel to kill this process when its parent dies (Linux)."""
+def _limit_data(soft: int) -> int:
+    import resource
+
+    hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+    soft = soft if hard < 0 else min(soft, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+    return soft
+
+
+def allow_maps(more: int = 0) -> None:
+    """In a sandboxed function: let the files that this process maps take nothing of its memory limit.
+
+    Linux counts what is mapped privately and could be written to as data, and so does ONNX Runtime map weights. The
+    system drops such pages and reads them again as it likes, so that they take memory from nobody. ``more`` are the
+    bytes that are about to be mapped; call it again, without, when they are.
+    """
+    if _Link.data_limit is not None:
+        extra = _mapped_bytes() + more
+        _limit_data(_Link.data_limit + extra)
+        _Link.raised = extra > 0
+
+
+def _mapped_bytes() -> int:
+    """Bytes of files, libraries aside, that are mapped into this process privately and writable."""
+    total = 0
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/self/maps").read_text("utf-8", "surrogateescape").splitlines():
+            place, rights, _, _, inode, *name = line.split(None, 5)
+            if rights == "rw-p" and inode != "0" and not _LIBRARY.search(name[0] if name else ""):
+                start, _, stop = place.partition("-")
+                total += int(stop, 16) - int(start, 16)
+    return total
+
+
+_LIBRARY = re.compile(r"\.so(\.|$| )|/bin/")
+
+
+def die_with(parent: int, number: int = signal.SIGKILL) -> None:
+    """Ask the kernel to send this process a signal when its parent, or the parent's thread that started it, dies
+    (Linux)."""
     if sys.platform.startswith("linux"):
         import ctypes
 
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
         if os.getppid() != parent:  # it died before the request
             os._exit(1)
 
@@ -210,6 +295,8 @@ class _Link:
 
     replies: io.RawIOBase | None = None
     timeout = 0.0
+    data_limit: int | None = None  # bytes
+    raised = False  # the limit in force is more, by what was mapped
 
 
 def note(text: str) -> None:
@@ -237,16 +324,19 @@ def serve() -> None:
     sys.path.extend(entry for entry in start["path"] if entry not in sys.path)
     with contextlib.suppress(OSError):
         os.chdir(start["cwd"])
-    limit(start["memory_mb"])
+    # `python -m` made this module `__main__`; note() in what we call belongs to the importable one.
+    here: Any = importlib.import_module("onnxfix._child")
+    link = here._Link
+    link.data_limit = limit(start["memory_mb"])
     if start["parent"]:
         die_with(start["parent"])
-    # `python -m` made this module `__main__`; note() in what we call belongs to the importable one.
-    link: Any = importlib.import_module("onnxfix._child")._Link
     link.replies = replies
     while (frame := read_frame(requests)) is not None:
         try:
             link.timeout, target, args, kwargs = pickle.loads(frame)
             arm(link.timeout)
+            if link.raised:
+                here.allow_maps()
             with contextlib.suppress(OSError):  # foreign code may have closed it
                 os.write(2, _CALL_BEGINS)
             reply = invoke(_dispatch, (target, args, kwargs), {})

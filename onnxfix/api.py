@@ -1,4 +1,5 @@
 """``check``, ``apply`` and ``verify``: load, run, prove, write. The command line is a thin layer over this."""
+# Long because: what check, apply and verify take is told in full, and is the same for each
 
 from __future__ import annotations
 
@@ -14,18 +15,22 @@ from onnx import ModelProto
 
 from onnxfix import confirm, engine
 from onnxfix.backends import trt_files
-from onnxfix.backends.trt_reading import Reading
 from onnxfix.backends.trt_types import TrtBuild, TrtOptions
 from onnxfix.errors import UsageError
 from onnxfix.graph import apart, wire
+from onnxfix.graph.lazy import Pending
 from onnxfix.graph.overlay import Model
+from onnxfix.graph.shared import paused_collection
 from onnxfix.registry import registry
 from onnxfix.report import Report, applied_of, finding_of
 from onnxfix.rule import Safety
+from onnxfix.sandbox import memory_limit
 from onnxfix.targets import Target, target_named
 
 if TYPE_CHECKING:
+    from onnxfix.backends.trt_reading import Reading
     from onnxfix.verification.ladder import Verdict
+    from onnxfix.whole.steps import Step
 
 Source: TypeAlias = "str | os.PathLike[str] | ModelProto | bytes"
 Progress = Callable[[str], None]
@@ -41,6 +46,7 @@ def check(
     ignore: Sequence[str] | None = None,
     target: str | None = None,
     trt: TrtOptions | bool = False,
+    memory_mb: int | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """List the hazards in a model. Reads only.
@@ -52,6 +58,8 @@ def check(
         target: ``trt8.4``, ``trt8.6``, ``trt10``, ``trt11`` (default) or ``rtx``.
         trt: also ask TensorRT's real parser and builder (True, or how), list what they say, and where the network that
             was imported computes something else, unless the rule TRT004 is not wanted.
+        memory_mb: MiB that ONNX Runtime and TensorRT may use, each in a process of its own; three quarters of what is
+            available without it. Where a model needs more, the rung is skipped and says so.
         progress: called with a few words before each step.
 
     Raises:
@@ -68,10 +76,17 @@ def check(
     _say(progress, "checking")
     problems: list[str] = []
     own = [finding_of(item) for item in engine.check(model, rules, problems)]
+    loaded.check()
     network = any(rule.per == "network" for rule in rules)
-    build, reading, notes = _built(asked, loaded, network, progress)
+    with memory_limit(memory_mb):
+        build, reading, notes = _built(asked, loaded, network, progress)
     problems.extend(confirm.trouble(build))
-    nodes = sum(1 for _ in model.nodes())
+    nodes = model.node_count
+    if loaded.oversize:
+        notes += (
+            f"a protobuf of {loaded.size / 1e9:.1f} GB is more than ONNX Runtime, TensorRT and onnx read (2 GB); "
+            "apply puts its weights beside it",
+        )
     return Report(
         path=_name(loaded),
         command="check",
@@ -85,7 +100,7 @@ def check(
         seconds=time.perf_counter() - start,
         problems=tuple(dict.fromkeys(problems)),
         notes=notes,
-        model=loaded.proto,
+        pending=Pending(loaded.proto, loaded),
     )
 
 
@@ -110,10 +125,10 @@ def _built(
     asked: TrtOptions | None, loaded: wire.Loaded, network: bool, progress: Progress | None
 ) -> tuple[TrtBuild | None, Reading | None, tuple[str, ...]]:
     """What TensorRT makes of the model and, with ``network``, how it reads it; and notes on who judged it."""
-    from onnxfix.proof import on_disk
-
     if asked is None:
         return None, None, ()
+    from onnxfix.proof import on_disk
+
     _say(progress, "asking TensorRT")
     with ExitStack() as stack, closing(confirm.insist(asked)) as builder:
         path = on_disk(loaded, stack)
@@ -143,6 +158,7 @@ def apply(
     seed: int = 0,
     rungs: Sequence[str] | None = None,
     trt: TrtOptions | None = None,
+    memory_mb: int | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Fix a model, prove that the result still is the same model, and write it.
@@ -167,7 +183,7 @@ def apply(
         seed: of the generated inputs.
         rungs: the rungs to climb; all that this machine can, without it.
         trt: how to ask TensorRT.
-        select, ignore, target, progress: as for ``check``.
+        select, ignore, target, memory_mb, progress: as for ``check``.
 
     Raises:
         ModelError: the model cannot be read or makes no sense as a graph.
@@ -183,7 +199,7 @@ def apply(
     rules, aim = registry().choose(select, ignore), target_named(target)
     _say(progress, "reading")
     steps = steps_of(simplify, [Path(script) for script in graphsurgeon])
-    loaded = wire.load(source)
+    loaded = _read(source, steps)
     destination = destination_of(loaded, output, in_place)
     safety = Safety.UNSAFE if unsafe_fixes else Safety.NUMERIC if numeric_fixes else Safety.EXACT
     asked = replace(trt or TrtOptions(), target=aim.name)
@@ -193,7 +209,10 @@ def apply(
     )
     names = {rule.code: rule.name for rule in rules}
     with ExitStack() as stack:
+        stack.enter_context(paused_collection())
+        stack.enter_context(memory_limit(memory_mb))
         result = prove(loaded, destination, rules, aim, safety, options, stack, progress, steps)
+        loaded.check()
         run = result.run
         report = Report(
             path=_name(loaded),
@@ -205,12 +224,12 @@ def apply(
             steps=result.steps,
             verdict=result.verdict,
             changed=result.changed,
-            nodes_before=_count(loaded, loaded.proto),
-            nodes_after=_count(loaded, result.proto),
+            nodes_before=result.steps[0].nodes_before if result.steps else run.nodes_before,
+            nodes_after=run.nodes_after,
             rounds=run.rounds,
             problems=run.problems,
             notes=result.notes,
-            model=result.proto,
+            pending=Pending(result.proto, loaded),
         )
         report = confirm.heard(report, rules, registry().rules)
         if asked.save_engine and result.verdict.passed:
@@ -235,6 +254,7 @@ def verify(
     rungs: Sequence[str] | None = None,
     trt: TrtOptions | None = None,
     batch_sweep: int = 0,
+    memory_mb: int | None = None,
     progress: Progress | None = None,
 ) -> Report:
     """Compare two models on the verification ladder; with one model, show what runs on it and that it repeats.
@@ -243,8 +263,8 @@ def verify(
         exact: ask for bit-identical outputs instead of agreement within tolerance.
         batch_sweep: from 2 on, also compare TensorRT's builds for batch 1 alone and for a profile from 1 to this size.
         original, fixed: path, bytes, or ``ModelProto``.
-        require, inputs, input_shapes, seed, rungs, trt, progress: as for ``apply``. A rung that both models fail has
-            failed here: there is no fix to judge.
+        require, inputs, input_shapes, seed, rungs, trt, memory_mb, progress: as for ``apply``. A rung that both models
+            fail has failed here: there is no fix to judge.
 
     Raises:
         ModelError, UsageError: as for ``apply``.
@@ -270,10 +290,13 @@ def verify(
     )
     engine_file = ""
     with ExitStack() as stack:
+        stack.enter_context(memory_limit(memory_mb))
         a = on_disk(first, stack)
         b = a if fixed is None else on_disk(second, stack)
         _say(progress, "verifying")
         verdict = climb(a, b, first.proto, second.proto, options, exact=exact, touched=None, inherit=False)
+        first.check()
+        second.check()
         if asked.save_engine and verdict.passed:
             _say(progress, "building the engine")
             engine_file = _engine(b, asked, verdict)
@@ -288,6 +311,13 @@ def verify(
         nodes_after=_count(second, second.proto),
         seconds=time.perf_counter() - start,
     )
+
+
+def _read(source: Source, steps: Sequence[Step]) -> wire.Loaded:
+    """The model; with its weights in memory where other tools take it and give it back."""
+    if steps and isinstance(source, (str, os.PathLike)):
+        return wire.load_whole(source)
+    return wire.load(source)
 
 
 def _rungs(names: Sequence[str] | None) -> tuple[str, ...] | None:
@@ -325,7 +355,7 @@ def _model(loaded: wire.Loaded, proto: ModelProto, target: Target) -> Model:
 
 
 def _count(loaded: wire.Loaded, proto: ModelProto) -> int:
-    return sum(1 for _ in Model(proto, loaded.base_dir).nodes())
+    return Model(proto, loaded.base_dir).node_count
 
 
 def _separate(

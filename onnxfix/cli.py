@@ -9,23 +9,27 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import gc
 import os
-import signal
-import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
 from onnxfix._version import __version__
-from onnxfix.errors import OnnxfixError, UsageError
+from onnxfix.arguments import lighten
+from onnxfix.errors import OnnxfixError, UsageError, explained
+from onnxfix.interrupts import listen
 from onnxfix.render.stream import complain, stream_at
 from onnxfix.render.stream import output as standard_output
 
 if TYPE_CHECKING:
     from onnxfix.backends.trt_types import TrtOptions
-    from onnxfix.report import Report
+    from onnxfix.fleet.work import Command, Options, Outcome, Task
+
+    Say = Callable[[Task, str], None]
 
 app = typer.Typer(
     name="onnxfix",
@@ -69,7 +73,10 @@ class FailOn(str, enum.Enum):
     never = "never"
 
 
-Models = Annotated[list[Path], typer.Argument(help="ONNX files.", show_default=False)]
+Models = Annotated[
+    list[str],
+    typer.Argument(help="ONNX files, URLs, or quoted globs such as 'models/**/*.onnx'.", show_default=False),
+]
 Select = Annotated[
     list[str] | None,
     typer.Option("--select", help="Rules to run: codes, beginnings of codes, names, or ALL."),
@@ -93,6 +100,40 @@ ReportFile = Annotated[
     Path | None,
     typer.Option("--report", help="Also write the report as JSON to this file.", show_default=False),
 ]
+Jobs = Annotated[
+    str,
+    typer.Option(
+        "--jobs",
+        "-j",
+        help="Models to work on at once, in processes that share cores and memory; 0 or auto: one on each core.",
+    ),
+]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--ray",
+        metavar="ADDRESS",
+        help="Work on a Ray cluster instead: auto for the one that runs here or that RAY_ADDRESS names, HOST:PORT, or "
+        "local to start one on this machine.",
+        show_default=False,
+    ),
+]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume",
+        help="Leave out models that were done before with the same options, rules and versions and are unchanged; "
+        "what was done is kept in the journal.",
+    ),
+]
+JournalFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--journal",
+        help="File that keeps what was done; with --resume .onnxfix-journal.jsonl in --output-dir without it.",
+        show_default=False,
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="The outcome of each model only.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Every finding and every measurement.")]
 Require = Annotated[
@@ -113,6 +154,17 @@ InputShapes = Annotated[
 ]
 ShapesAlias = Annotated[list[str] | None, typer.Option("--input-shape", "--shapes", hidden=True)]
 Seed = Annotated[int, typer.Option("--seed", help="Of the generated inputs.")]
+MemoryLimit = Annotated[
+    int | None,
+    typer.Option(
+        "--memory-limit",
+        metavar="MB",
+        min=64,
+        help="MiB that ONNX Runtime and TensorRT may use, each in a process of its own; three quarters of what is "
+        "available without it.",
+        show_default=False,
+    ),
+]
 TrtPackage = Annotated[
     Package,
     typer.Option("--trt-package", help="Which TensorRT to ask; auto prefers one that serves the GPU."),
@@ -184,6 +236,11 @@ def check(
     max_alias: MaxAlias = None,
     timing_cache: TimingCache = None,
     timing_alias: TimingAlias = None,
+    memory_limit: MemoryLimit = None,
+    jobs: Jobs = "1",
+    ray: RayAddress = None,
+    resume: Resume = False,
+    journal: JournalFile = None,
     fail_on: Fail = FailOn.warning,
     format: FormatOption = Format.text,
     report: ReportFile = None,
@@ -191,19 +248,6 @@ def check(
     verbose: Verbose = False,
 ) -> None:
     """List the hazards in models. Reads only."""
-
-    def one(path: Path, progress: Callable[[str], None]) -> Report:
-        from onnxfix.api import check
-
-        return check(
-            path,
-            select=_split(select),
-            ignore=_split(ignore),
-            target=target,
-            trt=asked if trt else False,
-            progress=progress,
-        )
-
     with _guard(format):
         _known(select, ignore, target)
         shapes = (
@@ -212,23 +256,29 @@ def check(
             _profile(max_shapes, max_alias),
         )
         asked = _trt(trt_package, compute_capability, shapes, timing_cache=timing_cache or timing_alias)
-        _separate(models, {}, None, report, asked)
+        if not trt:
+            _unused(asked, "--trt", memory_limit)
+        options = replace(_options(select, ignore, target, asked if trt else None), memory_mb=memory_limit)
+        tasks, where = _tasks(models, "check", options, None, None, resume, journal)
+        _separate(tasks, None, report, where, asked)
         if trt:
             _insist(asked)
-        else:
-            _unused(asked, "--trt")
-        _run(models, one, fail_on, format, report, quiet, verbose)
+        _run(_driven(tasks, jobs, ray, where, resume), len(tasks), fail_on, format, report, quiet, verbose)
 
 
 @app.command()
 def apply(
     models: Models,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File to write (one model).", show_default=False)
+        str | None, typer.Option("--output", "-o", help="File to write (one model).", show_default=False)
     ] = None,
     output_dir: Annotated[
-        Path | None,
-        typer.Option("--output-dir", help="Folder to write to, under the same names.", show_default=False),
+        str | None,
+        typer.Option(
+            "--output-dir",
+            help="Folder to write to, under the same names; those of a glob keep their folders from its root on.",
+            show_default=False,
+        ),
     ] = None,
     in_place: Annotated[bool, typer.Option("--in-place", help="Replace the models themselves.")] = False,
     select: Select = None,
@@ -279,6 +329,11 @@ def apply(
     save_engine: SaveEngine = None,
     timing_cache: TimingCache = None,
     timing_alias: TimingAlias = None,
+    memory_limit: MemoryLimit = None,
+    jobs: Jobs = "1",
+    ray: RayAddress = None,
+    resume: Resume = False,
+    journal: JournalFile = None,
     fail_on: Fail = FailOn.warning,
     format: FormatOption = Format.text,
     report: ReportFile = None,
@@ -286,41 +341,13 @@ def apply(
     verbose: Verbose = False,
 ) -> None:
     """Fix models, prove the results, and write them (to MODEL.fixed.onnx unless told otherwise)."""
-
-    def one(path: Path, progress: Callable[[str], None]) -> Report:
-        from onnxfix.api import apply
-
-        return apply(
-            path,
-            targets.get(path),
-            in_place=in_place,
-            select=_split(select),
-            ignore=_split(ignore),
-            target=target,
-            numeric_fixes=numeric_fixes,
-            unsafe_fixes=unsafe_fixes,
-            simplify=simplify,
-            graphsurgeon=graphsurgeon or (),
-            verify=not no_verify,
-            require=_split(require) or (),
-            inputs=inputs,
-            input_shapes=[*(input_shapes or ()), *(shapes_alias or ())],
-            seed=seed,
-            rungs=_split(rungs),
-            trt=asked,
-            progress=progress,
-        )
-
     with _guard(format):
         _known(select, ignore, target)
         if no_verify and (model_check or require or rungs or save_engine):
             raise UsageError("--no-verify contradicts --require, --rungs, --save-engine and --model-check")
         if no_verify and (inputs or input_shapes or shapes_alias):
             raise UsageError("--inputs and --input-shapes: nothing to do with --no-verify")
-        if save_engine is not None and len(models) > 1:
-            raise UsageError("--save-engine takes one model")
         _available(simplify, graphsurgeon)
-        targets = _outputs(models, output, output_dir, in_place)
         shapes = (
             _profile(min_shapes, min_alias),
             _profile(opt_shapes, opt_alias),
@@ -328,8 +355,26 @@ def apply(
         )
         cache = timing_cache or timing_alias
         asked = _trt(trt_package, compute_capability, shapes, tf32, save_engine, cache)
-        _separate(models, targets, inputs, report, asked)
-        _run(models, one, fail_on, format, report, quiet, verbose)
+        options = replace(
+            _options(select, ignore, target, asked),
+            in_place=in_place,
+            numeric_fixes=numeric_fixes,
+            unsafe_fixes=unsafe_fixes,
+            simplify=simplify,
+            graphsurgeon=tuple(str(script) for script in graphsurgeon or ()),
+            verify=not no_verify,
+            require=tuple(_split(require) or ()),
+            inputs=str(inputs) if inputs is not None else None,
+            input_shapes=(*(input_shapes or ()), *(shapes_alias or ())),
+            seed=seed,
+            rungs=_names(rungs),
+            memory_mb=memory_limit,
+        )
+        tasks, where = _tasks(models, "apply", options, output, output_dir, resume, journal)
+        if save_engine is not None and len(tasks) > 1:
+            raise UsageError("--save-engine takes one model")
+        _separate(tasks, inputs, report, where, asked)
+        _run(_driven(tasks, jobs, ray, where, resume), len(tasks), fail_on, format, report, quiet, verbose)
 
 
 @app.command()
@@ -358,6 +403,7 @@ def verify(
     save_engine: SaveEngine = None,
     timing_cache: TimingCache = None,
     timing_alias: TimingAlias = None,
+    memory_limit: MemoryLimit = None,
     batch_sweep: Annotated[
         bool,
         typer.Option(
@@ -381,28 +427,11 @@ def verify(
     verbose: Verbose = False,
 ) -> None:
     """Compare two models on the verification ladder: same interface, same outputs."""
-
-    def one(path: Path, progress: Callable[[str], None]) -> Report:
-        from onnxfix.api import verify
-
-        return verify(
-            path,
-            fixed,
-            exact=exact,
-            require=_split(require) or (),
-            inputs=inputs,
-            input_shapes=[*(input_shapes or ()), *(shapes_alias or ())],
-            seed=seed,
-            rungs=_split(rungs),
-            trt=asked,
-            batch_sweep=(max_batch or 2) if batch_sweep else 0,
-            progress=progress,
-        )
-
     with _guard(format):
+        from onnxfix.fleet.work import Task, attempt
+
         if max_batch is not None and not batch_sweep:
             raise UsageError("--max-batch does nothing without --batch-sweep")
-        models = [original, *([fixed] if fixed else [])]
         shapes = (
             _profile(min_shapes, min_alias),
             _profile(opt_shapes, opt_alias),
@@ -410,8 +439,31 @@ def verify(
         )
         cache = timing_cache or timing_alias
         asked = _trt(trt_package, compute_capability, shapes, tf32, save_engine, cache)
-        _separate(models, {}, inputs, report, asked)
-        _run([original], one, FailOn.never, format, report, quiet, verbose)
+        tasks = [Task(number, str(path)) for number, path in enumerate((original, fixed)) if path is not None]
+        _separate(tasks, inputs, report, None, asked)
+
+        def compared(say: Say) -> Generator[Outcome, None, None]:
+            from onnxfix.api import verify
+
+            yield attempt(
+                tasks[0],
+                lambda: verify(
+                    original,
+                    fixed,
+                    exact=exact,
+                    require=_split(require) or (),
+                    inputs=inputs,
+                    input_shapes=[*(input_shapes or ()), *(shapes_alias or ())],
+                    seed=seed,
+                    rungs=_split(rungs),
+                    trt=asked,
+                    batch_sweep=(max_batch or 2) if batch_sweep else 0,
+                    memory_mb=memory_limit,
+                    progress=lambda words: say(tasks[0], words),
+                ),
+            )
+
+        _run(compared, 1, FailOn.never, format, report, quiet, verbose)
 
 
 @app.command()
@@ -449,10 +501,9 @@ def explain(code: Annotated[str, typer.Argument(help="A rule's code or name.", s
     """Print a rule's page: what it finds, why that matters, how it is fixed, the evidence."""
     with _guard():
         from onnxfix.registry import registry
-        from onnxfix.render.rules import render_rule
-        from onnxfix.render.text import console
+        from onnxfix.render.rules import print_rule
 
-        render_rule(console(), registry().get(code))
+        print_rule(registry().get(code))
 
 
 @app.command()
@@ -460,8 +511,8 @@ def rules(select: Select = None, format: ListFormatOption = ListFormat.text) -> 
     """List the rules: code, name, severity, safety of the fix, and what they find."""
     with _guard(Format.json if format is ListFormat.json else Format.text):
         from onnxfix.registry import registry
+        from onnxfix.render.lines import print_lines
         from onnxfix.render.rules import rules_json, rules_lines, rules_markdown
-        from onnxfix.render.text import console, print_lines
 
         found = registry()
         chosen = found.matching(_split(select))
@@ -473,7 +524,7 @@ def rules(select: Select = None, format: ListFormatOption = ListFormat.text) -> 
 
             standard_output().write(rules_markdown(chosen, [facts_of(rule) for rule in chosen]))
         else:
-            print_lines(console(), rules_lines(chosen))
+            print_lines(rules_lines(chosen))
 
 
 @app.command()
@@ -492,44 +543,50 @@ def doctor(format: FormatOption = Format.text) -> None:
 
 
 def _run(
-    models: list[Path],
-    one: Callable[[Path, Callable[[str], None]], Report],
+    work: Callable[[Say], Generator[Outcome, None, None]],
+    count: int,
     fail_on: FailOn,
     format: Format,
     report_file: Path | None,
     quiet: bool,
     verbose: bool,
 ) -> NoReturn:
-    """Work through the models, print as results come, and exit with the worst code."""
+    """Work through ``count`` models, print as results come, and exit with the worst code."""
     from onnxfix.registry import registry
     from onnxfix.render.json import render_json
+    from onnxfix.render.lines import print_lines
     from onnxfix.render.progress import Steps
-    from onnxfix.render.text import console, print_lines, render_report, render_summary
+    from onnxfix.render.text import render_report, render_summary
 
     new = report_file is not None and not report_file.exists()
-    out = console()
-    done: list[Report] = []
-    errors: list[tuple[str, str]] = []
+    outcomes: list[Outcome] = []
     codes = [0]
-    with Steps(len(models)) as steps:
-        for path in models:
-            try:
-                result = one(path, steps.of(str(path)))
-            except Exception as error:  # whatever it is, the other models are still to be done
+    with (
+        Steps(count) as steps,
+        contextlib.closing(work(lambda task, words: steps.at(task.source, words))) as results,
+    ):
+        for outcome in results:
+            outcomes.append(outcome)
+            steps.over(outcome.task.source)
+            if outcome.report is None:
                 steps.pause()
-                errors.append((str(path), _explained(error, path)))
-                complain(errors[-1][1])
+                complain(outcome.error)
                 codes.append(2)
                 continue
-            done.append(result)
-            codes.append(result.exit_code(_severity(fail_on)))
+            codes.append(outcome.report.exit_code(_severity(fail_on)))
             if format is Format.text:
                 steps.pause()
-                print_lines(out, render_report(result, quiet=quiet, verbose=verbose))
+                brief = quiet or (outcome.reused and not verbose)
+                print_lines(render_report(outcome.report, quiet=brief, verbose=verbose))
+    outcomes.sort(key=lambda outcome: outcome.task.index)
+    done = [outcome.report for outcome in outcomes if outcome.report is not None]
+    failed = [outcome for outcome in outcomes if outcome.report is None]
+    errors = [(outcome.task.source, outcome.error) for outcome in failed]
     warnings = registry().warnings
     _warn(warnings)
-    if format is Format.text and len(models) > 1:
-        print_lines(out, render_summary(done, errors))
+    if format is Format.text and count > 1:
+        crashed = sum(outcome.crashed or outcome.memory for outcome in failed)
+        print_lines(render_summary(done, errors, crashed))
     if format is Format.json:
         standard_output().write(render_json(done, errors, warnings) + "\n")
     if report_file is not None:
@@ -537,18 +594,60 @@ def _run(
     raise typer.Exit(max(codes))
 
 
+def _options(
+    select: list[str] | None, ignore: list[str] | None, target: str | None, trt: TrtOptions | None
+) -> Options:
+    """What ``check`` and ``apply`` have in common."""
+    from onnxfix.fleet.work import Options
+
+    return Options(_names(select), _names(ignore), target, trt)
+
+
+def _tasks(
+    models: list[str],
+    command: Command,
+    options: Options,
+    output: str | None,
+    output_dir: str | None,
+    resume: bool,
+    journal: Path | None,
+) -> tuple[list[Task], Path | None]:
+    """What is wanted of each model, and the journal's place."""
+    from onnxfix.fleet.drive import tasks_of
+
+    where = journal
+    if resume:
+        from onnxfix.fleet.journal import place_of
+
+        where = place_of(journal, resume, output_dir)
+    tasks = tasks_of(
+        models, command, options, output=output, output_dir=output_dir, stamped=where is not None
+    )
+    return tasks, where
+
+
+def _driven(
+    tasks: list[Task], jobs: str, ray: str | None, journal: Path | None, resume: bool
+) -> Callable[[Say], Generator[Outcome, None, None]]:
+    """How the tasks are done, before any is begun."""
+    from onnxfix.fleet.drive import drive, executor_of
+
+    executor = executor_of(jobs, ray, tasks)
+    return lambda say: drive(tasks, executor, journal, resume=resume, progress=say)
+
+
 @contextlib.contextmanager
 def _guard(format: Format = Format.text) -> Iterator[None]:
     """One line and exit code 2 for whatever ends a command early; as a JSON document too where that was asked for."""
     try:
-        _listen()
+        listen()
         yield
     except KeyboardInterrupt:
         complain("interrupted; nothing half-written was left behind")
     except typer.Exit:
         raise
     except Exception as error:
-        message = _explained(error)
+        message = explained(error)
         complain(message)
         if format is Format.json and isinstance(error, UsageError):
             from onnxfix.render.json import render_json
@@ -557,26 +656,6 @@ def _guard(format: Format = Format.text) -> Iterator[None]:
     else:
         return
     raise typer.Exit(2) from None
-
-
-def _explained(error: Exception, path: Path | None = None) -> str:
-    """What went wrong in one line that names the model."""
-    name = f"{path}: " if path is not None else ""
-    if isinstance(error, OnnxfixError):
-        text = str(error)
-        return text if str(path) in text else name + text
-    if isinstance(error, RecursionError):
-        return f"{name}is nested too deeply to be processed"
-    if isinstance(error, MemoryError):
-        return f"{name}does not fit into memory"
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename or path or 'onnxfix'}: {error.strerror}"
-    frame = error.__traceback__
-    while frame is not None and frame.tb_next is not None:
-        frame = frame.tb_next
-    where = f" ({Path(frame.tb_frame.f_code.co_filename).name}:{frame.tb_lineno})" if frame else ""
-    words = " ".join(f"{type(error).__name__}: {error}".split())
-    return f"{name}internal error of onnxfix, please report it: {words}{where}"
 
 
 def _warn(warnings: tuple[str, ...]) -> None:
@@ -628,7 +707,7 @@ def _trt(
     )
 
 
-def _unused(asked: TrtOptions, switch: str) -> None:
+def _unused(asked: TrtOptions, switch: str, memory_limit: int | None) -> None:
     """Refuse options about TensorRT where it is not asked."""
     given = {
         "--trt-package": asked.package != "auto",
@@ -637,6 +716,7 @@ def _unused(asked: TrtOptions, switch: str) -> None:
         "--trt-opt-shapes": asked.opt_shapes,
         "--trt-max-shapes": asked.max_shapes,
         "--timing-cache": asked.timing_cache,
+        "--memory-limit": memory_limit is not None,
     }
     names = [name for name, value in given.items() if value]
     if names:
@@ -651,10 +731,10 @@ def _insist(asked: TrtOptions) -> None:
 
 
 def _separate(
-    models: Sequence[Path],
-    targets: dict[Path, Path],
+    tasks: Sequence[Task],
     inputs: Path | None,
     report: Path | None,
+    journal: Path | None,
     asked: TrtOptions,
 ) -> None:
     """Refuse files to write that would replace another file of this run, or that cannot be written anyway.
@@ -663,22 +743,25 @@ def _separate(
     nor the models that are still to come. A file that is not there yet replaces nothing.
     """
     from onnxfix.backends import trt_files
+    from onnxfix.fleet.paths import remote
     from onnxfix.graph.apart import File, files_named, inputs_of, separate
 
     trt_files.check_files(asked)
     written = trt_files.files(asked)
-    known = [File("a model of this run", model) for model in models]
+    targets = {task.source: Path(task.target) for task in tasks if task.target and not remote(task.target)}
+    models = [task.source for task in tasks if not remote(task.source)]
+    known = [File("a model of this run", Path(model)) for model in models]
     if report is not None:
         _writable(report)
         written.insert(0, File("--report", report))
-    if any(one.path.is_file() for one in written if one.what == "--report" or len(models) > 1):
-        known = [one for model in models for one in files_named(model, _folder(targets.get(model)))]
+    ours = [one for one in written if one.what == "--report" or len(tasks) > 1]
+    if journal is not None:  # an existing file that is none is refused when it is opened
+        written.insert(0, File("--journal", journal))
+    if any(one.path.is_file() for one in ours):
+        folders = {source: target.parent for source, target in targets.items()}
+        known = [one for model in models for one in files_named(Path(model), folders.get(model))]
     outputs = [File("the output", target) for target in targets.values()]
     separate(written, [*known, *outputs, *inputs_of(inputs)])
-
-
-def _folder(target: Path | None) -> Path | None:
-    return target.parent if target is not None else None
 
 
 def _writable(report: Path) -> None:
@@ -687,14 +770,6 @@ def _writable(report: Path) -> None:
         raise UsageError(f"--report {report}: is a directory, or in a directory that does not exist")
     if report.is_block_device() or report.is_socket():
         raise UsageError(f"--report {report}: is no regular file; name another one")
-
-
-def _same(first: Path, second: Path) -> bool:
-    """Whether two paths name one file, or would."""
-    try:
-        return first.samefile(second)
-    except OSError:  # one of them is not there yet
-        return first.resolve() == second.resolve()
 
 
 def _write_report(path: Path, text: str, *, new: bool) -> None:
@@ -717,46 +792,16 @@ def _write_report(path: Path, text: str, *, new: bool) -> None:
             wire.replace(temporary, path)
 
 
-def _outputs(
-    models: list[Path], output: Path | None, output_dir: Path | None, in_place: bool
-) -> dict[Path, Path]:
-    """Where each model goes.
-
-    Raises:
-        UsageError: options exclude each other, or two models would be written to one file.
-    """
-    if sum((output is not None, output_dir is not None, in_place)) > 1:
-        raise UsageError("choose one of --output, --output-dir and --in-place")
-    if output is not None and len(models) > 1:
-        raise UsageError("--output takes one model; use --output-dir for several")
-    if output_dir is not None:
-        try:
-            output_dir.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"{output_dir}: cannot be made: {error.strerror or error}") from None
-    found: dict[Path, Path] = {}
-    places: set[str] = set()  # a link is written through
-    for model in models:
-        target = output or (
-            output_dir / model.name if output_dir else model.with_name(f"{model.stem}.fixed.onnx")
-        )
-        place = os.path.realpath(target)
-        if place in places and not in_place:
-            raise UsageError(f"two models would be written to {target}")
-        places.add(place)
-        found[model] = target
-    for model, target in found.items() if not in_place else ():
-        for other in models:
-            if other != model and _same(target, other):
-                raise UsageError(f"the result of {model} would replace {other}, another model of this run")
-    return {} if in_place else found
-
-
 def _split(values: list[str] | None) -> list[str] | None:
     """``--select A,B --select C`` to a list."""
     if not values:
         return None
     return [part.strip() for value in values for part in value.split(",") if part.strip()]
+
+
+def _names(values: list[str] | None) -> tuple[str, ...] | None:
+    found = _split(values)
+    return None if found is None else tuple(found)
 
 
 def _severity(fail_on: FailOn) -> Any:
@@ -765,31 +810,13 @@ def _severity(fail_on: FailOn) -> Any:
     return None if fail_on is FailOn.never else Severity[fail_on.name.upper()]
 
 
-def _listen() -> None:
-    """Let SIGTERM end the run as Ctrl-C does, and let neither get lost.
-
-    Python drops an exception that is raised while it runs a destructor or a weak reference's callback, of which there
-    are many when a large model goes: such an interrupt is delivered once more.
-    """
-    signal.signal(signal.SIGTERM, _interrupt)
-    before = sys.unraisablehook
-    if getattr(before, "__name__", "") == "again":
-        return  # a second command in one process
-
-    def again(lost: Any) -> None:
-        if isinstance(lost.exc_value, KeyboardInterrupt) and hasattr(signal, "setitimer"):
-            signal.signal(signal.SIGALRM, _interrupt)
-            signal.setitimer(signal.ITIMER_REAL, 0.05)
-        else:
-            before(lost)
-
-    sys.unraisablehook = again
-
-
-def _interrupt(*_: object) -> NoReturn:
-    raise KeyboardInterrupt
-
-
 def main() -> None:
     """Entry point of the ``onnxfix`` command."""
-    app()
+    # numpy's BLAS would start a thread for every core as it is loaded; nothing here multiplies matrices.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    command = typer.main.get_command(app)
+    lighten(command)
+    try:
+        command()
+    finally:
+        gc.freeze()  # else the interpreter looks through everything for garbage once more before it ends

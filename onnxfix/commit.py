@@ -10,7 +10,7 @@ from onnx import AttributeProto, GraphProto, ValueInfoProto
 
 from onnxfix import edits as ed
 from onnxfix.errors import EditError, ModelError, ShadowedError
-from onnxfix.graph import build
+from onnxfix.graph import build, shared
 from onnxfix.graph.overlay import Model, Node, Scope, Use, Value
 
 MARK = "onnxfix"
@@ -36,6 +36,8 @@ class Transaction:
         self._touched: list[Node] = []
         self.names: set[str] = set()
         """Names of the values whose producer, consumer or declaration the applied fixes changed."""
+        self.changed: set[Node] = set()
+        """The nodes that the applied fixes changed or added; some may be gone again."""
         self._inner: set[str] = set()
         self._buried: set[int] = set()
         self._added: dict[int, list[Node]] = {}
@@ -64,6 +66,7 @@ class Transaction:
             raise
         self._undo = []
         self.names |= self._inner
+        self.changed.update(self._touched)
         for node in self._touched:
             self.names.update(node.proto.output)
             if code and self.model.ir_version >= 10 and id(node) not in self._removed:
@@ -418,7 +421,7 @@ class Transaction:
             added = infos.add()
             added.CopyFrom(edit.info)
             known[edit.name] = [added]
-            self._undo.append(lambda: _remove_where(infos, lambda info: info is added))
+            self._undo.append(lambda: _take_back(infos, added))
 
     def _keep_infos(self, scope: Scope, marked: dict[int, ValueInfoProto]) -> None:
         for key in marked:
@@ -482,7 +485,7 @@ class Transaction:
         for scope in self._sorted.values():
             scope.nodes = scope.topological()
             _order(scope)
-        self.model.forget_shapes()
+        shared.forget(self.model)
 
     def _prune(self) -> None:
         """Remove producers and initializers that lost their last reader to these fixes, and what only they read."""
@@ -530,6 +533,14 @@ def _remove_where(container: Any, condition: Callable[[Any], bool]) -> None:
     if dead:
         container.sort(key=lambda item: id(item) in dead)
         del container[len(items) - len(dead) :]
+
+
+def _take_back(container: Any, added: Any) -> None:
+    """Delete a message that was added; mostly it is the last, which costs nothing to find."""
+    if container[-1] is added:
+        container.pop()
+    else:
+        _remove_where(container, lambda item: item is added)
 
 
 def _delete(mapping: dict[Any, Any], key: Any) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any
 
 from google.protobuf.unknown_fields import UnknownFieldSet
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
 
-from onnxfix.graph import tensors
+from onnxfix.graph import lazy, tensors
 
 _GRAPH_PARTS = ("node", "initializer", "sparse_initializer", "value_info", "input", "output")
 
@@ -55,7 +55,8 @@ def _default_changes(original: GraphProto, fixed: GraphProto) -> Iterator[str]:
     inputs = {info.name for info in original.input}
     new = {tensor.name: tensor for tensor in fixed.initializer if tensor.name in inputs}
     for tensor in original.initializer:
-        if tensor.name in inputs and tensor != new.pop(tensor.name, None):
+        after = new.pop(tensor.name, None) if tensor.name in inputs else tensor
+        if after is None or not lazy.same(tensor, after):
             yield f"the default of input {tensor.name!r} changed or is gone"
     for name in new:
         yield f"input {name!r} has a default that it did not have"
@@ -86,46 +87,90 @@ def untouched_changes(original: ModelProto, fixed: ModelProto, touched: Set[str]
     ``touched`` are value names, as ``FixRun.touched`` gives them.
     """
     found = []
-    before, after = _bodies(original), _bodies(fixed)
-    known = {key[0] for key in before["initializer"]}
-    for kind in ("node", "initializer", "value_info"):
-        old, new = before[kind], after[kind]
-        for names, _ in (old - new) | (new - old):
-            added = kind == "initializer" and names not in known
+    before, after = _Bodies(original), _Bodies(fixed)
+    known = {name for name, _ in before.initializers}
+    for kind, old, new in (
+        ("node", before.nodes, after.nodes),
+        ("initializer", before.initializers, after.initializers),
+        ("value_info", before.infos, after.infos),
+    ):
+        for item in _different(old, new):
+            names = _names(kind, item)
+            added = kind == "initializer" and names[0] not in known
             if not added and touched.isdisjoint(names):
                 found.append(f"{kind} of {', '.join(names) or 'no name'} changed though no fix touched it")
     return found
 
 
-def _bodies(model: ModelProto) -> dict[str, Counter[Any]]:
-    """Every node, initializer and value_info of every scope, counted by names and bytes."""
-    found: dict[str, Counter[Any]] = {"node": Counter(), "initializer": Counter(), "value_info": Counter()}
-    pending: list[GraphProto | FunctionProto] = [model.graph, *_functions(model)]
-    while pending:
-        scope = pending.pop()
-        for node in scope.node:
-            found["node"][(tuple(node.output), _own_bytes(node))] += 1
-            for attribute in node.attribute:
-                pending.extend(_graphs(attribute))
-        for info in getattr(scope, "value_info", ()):
-            found["value_info"][((info.name,), info.SerializeToString(deterministic=True))] += 1
-        if isinstance(scope, GraphProto):
-            for tensor in scope.initializer:
-                found["initializer"][((tensor.name,), tensors.digest(tensor))] += 1
-    return found
+def _different(old: Counter[Any], new: Counter[Any]) -> list[Any]:
+    """What one has more often than the other; most models are the same but for a few nodes."""
+    if old == new:
+        return []
+    more = [item for item, count in old.items() if count > new.get(item, 0)]
+    return more + [item for item, count in new.items() if count > old.get(item, 0)]
+
+
+def _names(kind: str, item: Any) -> Sequence[str]:
+    """The values that an item of ``_Bodies`` defines or declares."""
+    if isinstance(item, tuple):
+        names: tuple[str, ...] = item[0] if kind == "node" else item[:1]
+        return names
+    return NodeProto.FromString(item).output if kind == "node" else [ValueInfoProto.FromString(item).name]
+
+
+class _Bodies:
+    """Every node, initializer and value_info of every scope, counted by its bytes, which hold its names.
+
+    A node with subgraphs counts without them, as ``(outputs, parts)``: their nodes are counted on their own.
+    Initializers count as ``(name, digest)``, for they may be large.
+    """
+
+    def __init__(self, model: ModelProto) -> None:
+        self.nodes: Counter[_Key] = Counter()
+        self.initializers: Counter[tuple[str, bytes]] = Counter()
+        self.infos: Counter[bytes] = Counter()
+        pending: list[GraphProto | FunctionProto] = [model.graph, *_functions(model)]
+        while pending:
+            scope = pending.pop()
+            holders = [node for node in scope.node if any(map(_holds_graph, node.attribute))]
+            pending.extend(graph for node in holders for one in node.attribute for graph in _graphs(one))
+            if holders:
+                self.nodes.update(map(_key, scope.node))
+            else:
+                self.nodes.update(node.SerializeToString(deterministic=True) for node in scope.node)
+            self.infos.update(
+                info.SerializeToString(deterministic=True) for info in getattr(scope, "value_info", ())
+            )
+            if isinstance(scope, GraphProto):
+                self.initializers.update((t.name, tensors.digest(t)) for t in scope.initializer)
+
+
+def _holds_graph(attribute: AttributeProto) -> bool:
+    return attribute.HasField("g") or bool(attribute.graphs)
 
 
 def _graphs(attribute: AttributeProto) -> list[GraphProto]:
     return ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs)
 
 
-def _own_bytes(node: NodeProto) -> bytes:
-    """The node without its subgraphs, whose nodes are counted on their own."""
-    if not any(_graphs(attribute) for attribute in node.attribute):
+_Key = bytes | tuple[tuple[str, ...], tuple[bytes, ...]]
+
+
+def _key(node: NodeProto) -> _Key:
+    if not any(map(_holds_graph, node.attribute)):
         return bytes(node.SerializeToString(deterministic=True))
-    copy = NodeProto()
-    copy.CopyFrom(node)
-    for attribute in copy.attribute:
-        attribute.ClearField("g")
-        attribute.ClearField("graphs")
-    return bytes(copy.SerializeToString(deterministic=True))
+    parts = [_without(node, "attribute"), *(_without(one, "g", "graphs") for one in node.attribute)]
+    return tuple(node.output), tuple(parts)
+
+
+def _without(message: Any, *skip: str) -> bytes:
+    """The message without some fields, which are not copied either: they may hold thousands of nodes."""
+    copy = type(message)()
+    for field, value in message.ListFields():
+        if field.name in skip:
+            continue
+        if isinstance(value, (bool, int, float, str, bytes)):
+            setattr(copy, field.name, value)
+        else:
+            getattr(copy, field.name).MergeFrom(value)
+    return bytes(copy.SerializeToString(deterministic=True)) + repr(_unknown(message)).encode()

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
-
-from onnx import GraphProto
 
 from onnxfix.commit import Transaction
 from onnxfix.edits import rewired, touched
 from onnxfix.errors import EditError, ShadowedError
-from onnxfix.graph.imported import imported
+from onnxfix.graph.fingerprint import fingerprint
+from onnxfix.graph.imported import imported_nodes
 from onnxfix.graph.overlay import Model, Node, UnknownAttribute, Value
+from onnxfix.graph.shared import elem_types, every_node, paused_collection
 from onnxfix.rule import Fix, Match, Rule, Safety, Severity
 
 if TYPE_CHECKING:
@@ -67,6 +66,7 @@ class FixRun:
     """What ``fix`` did. ``problems`` are faults of onnxfix or of a rule, one line each.
 
     ``touched`` names the values whose producer, consumers or declaration changed; everything else must not have.
+    Nodes are counted in subgraphs and functions too.
     """
 
     applied: tuple[Applied, ...]
@@ -74,6 +74,8 @@ class FixRun:
     rounds: int
     problems: tuple[str, ...]
     touched: frozenset[str] = frozenset()
+    nodes_before: int = 0
+    nodes_after: int = 0
 
 
 Allow = Callable[[FixKey], bool]
@@ -84,37 +86,65 @@ def check(model: Model, rules: Sequence[Rule], problems: list[str] | None = None
 
     A rule that raises is reported in ``problems`` and the others go on. Rules about builds and networks are left out.
     """
-    found: list[Found] = []
+    with paused_collection():
+        found: list[Found] = []
+        scopes = model.scopes
+        for rule in rules:
+            if rule.per == "scope":
+                for scope in scopes:
+                    found.extend(_run(rule, problems, scope, model))
+            elif rule.per == "model":
+                found.extend(_run(rule, problems, model))
+        found.extend(_of_nodes(model, rules, problems))
+        return sorted(_reached(model, _telling(found)), key=lambda item: item.rule.code)
+
+
+def _of_nodes(model: Model, rules: Sequence[Rule], problems: list[str] | None) -> Iterator[Found]:
+    """The matches of the rules about nodes, in the order of the nodes."""
+    listening = _dispatch(model, rules)
+    for node in every_node(model):
+        for rule in listening[node.domain, node.op_type]:
+            try:
+                matches = list(rule.generate(node, model))
+            except Exception as error:
+                _failed(rule, error, problems, node)
+                continue
+            for match in matches:
+                yield Found(rule, match)
+
+
+def _dispatch(model: Model, rules: Sequence[Rule]) -> dict[tuple[str, str], tuple[Rule, ...]]:
+    """Which rules are asked about which of the model's operators: those that its element types do not rule out."""
     by_op: dict[tuple[str, str], list[Rule]] = {}
     everywhere: list[Rule] = []
+    present = elem_types(model) if any(rule.types for rule in rules) else frozenset()
     for rule in rules:
-        if rule.per == "scope":
-            for scope in model.scopes:
-                found.extend(_run(rule, problems, scope, model))
-        elif rule.per == "model":
-            found.extend(_run(rule, problems, model))
-        elif rule.per == "node":
+        if rule.per == "node" and not (rule.types and present.isdisjoint(rule.types)):
             for key in rule.ops:
                 (everywhere if key == ("", "*") else by_op.setdefault(key, [])).append(rule)
-    for node in model.nodes():
-        listening = by_op.get((node.domain, node.op_type), ())
-        for rule in listening if not everywhere else (*listening, *everywhere):
-            if (node.domain, node.op_type) in rule.ops and node.domain == "" and not node.is_onnx:
-                continue  # a local function that has a standard operator's name
-            found.extend(_run(rule, problems, node, model))
-    return sorted(_reached(model, list(_telling(found))), key=lambda item: item.rule.code)
+    return {
+        # Rules that name a standard operator do not mean a local function that has its name.
+        key: (*(() if key[0] == "" and key in model.function_names else by_op.get(key, ())), *everywhere)
+        for key in every_node(model).operators
+    }
 
 
-def _telling(found: Sequence[Found]) -> Iterator[Found]:
+def _telling(found: list[Found]) -> list[Found]:
     """The findings without those of general rules at nodes of which another rule says as grave a thing."""
+    if not any(item.rule.general for item in found):
+        return found
     graver: dict[Node, Severity] = {}
     for item in found:
         if not item.rule.general and item.match.node is not None:
             graver[item.match.node] = max(item.severity, graver.get(item.match.node, item.severity))
-    for item in found:
-        node = item.match.node
-        if not item.rule.general or node is None or node not in graver or graver[node] < item.severity:
-            yield item
+    return [
+        item
+        for item in found
+        if not item.rule.general
+        or item.match.node is None
+        or item.match.node not in graver
+        or graver[item.match.node] < item.severity
+    ]
 
 
 def _reached(model: Model, found: list[Found]) -> list[Found]:
@@ -124,7 +154,7 @@ def _reached(model: Model, found: list[Found]) -> list[Found]:
     """
     if not any(_inside(item, model) for item in found):
         return found
-    reached = set(imported(model))
+    reached = imported_nodes(model)
     return [
         Found(item.rule, replace(item.match, severity=Severity.WARNING))
         if _inside(item, model) and item.match.node not in reached
@@ -154,24 +184,27 @@ def check_build(
     return [found for rule in about for found in _run(rule, problems, handed[rule.per])]
 
 
-def _run(rule: Rule, problems: list[str] | None, *arguments: object) -> Iterator[Found]:
+def _run(rule: Rule, problems: list[str] | None, *arguments: object) -> list[Found]:
     try:
-        matches = list(rule.generate(*arguments))
-    except UnknownAttribute:
-        return  # it depends on an attribute of the surrounding function: nothing can be said
+        return [Found(rule, match) for match in rule.generate(*arguments)]
     except Exception as error:
-        if problems is None:
-            raise
-        start = f"rule {rule.code} failed"
-        if any(problem.startswith(start) for problem in problems):
-            return  # one line a rule; the same fault on ten thousand nodes says no more
-        where = f" at {arguments[0].place}" if isinstance(arguments[0], Node) else ""
-        fault = " ".join(f"{type(error).__name__}: {error}".split())
-        if not any(problem.endswith(fault) for problem in problems):  # what several rules ask fails alike
-            problems.append(f"{start}{where}: {fault}")
-        return
-    for match in matches:
-        yield Found(rule, match)
+        _failed(rule, error, problems)
+        return []
+
+
+def _failed(rule: Rule, error: Exception, problems: list[str] | None, node: Node | None = None) -> None:
+    """Note that a rule raised, or raise again where nobody takes notes."""
+    if isinstance(error, UnknownAttribute):
+        return  # it depends on an attribute of the surrounding function: nothing can be said
+    if problems is None:
+        raise error
+    start = f"rule {rule.code} failed"
+    if any(problem.startswith(start) for problem in problems):
+        return  # one line a rule; the same fault on ten thousand nodes says no more
+    where = f" at {node.place}" if node is not None else ""
+    fault = " ".join(f"{type(error).__name__}: {error}".split())
+    if not any(problem.endswith(fault) for problem in problems):  # what several rules ask fails alike
+        problems.append(f"{start}{where}: {fault}")
 
 
 def fix(
@@ -187,20 +220,35 @@ def fix(
     A round takes the fixes that do not meet: none changes what another one read or changes. ``allow`` says which
     fixes may be applied at all; the same model, rules and answers give the same bytes.
     """
+    with paused_collection():
+        return _fix(_State(model, rules, allow), safety, max_rounds)
+
+
+@dataclass
+class _State:
+    """A run so far. ``digests`` are of the nodes, until a fix changes them."""
+
+    model: Model
+    rules: Sequence[Rule]
+    allow: Allow | None
+    problems: list[str] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
+    digests: dict[Node, bytes] = field(default_factory=dict)
+
+
+def _fix(state: _State, safety: Safety, max_rounds: int) -> FixRun:
+    model, problems = state.model, state.problems
     applied: list[Applied] = []
-    problems: list[str] = []
-    names: set[str] = set()
-    seen = {_fingerprint(model)}
+    nodes = model.node_count
+    seen = {fingerprint(model, state.digests)}
     for number in range(1, max_rounds + 1):
-        found = check(model, rules, problems)
+        found = check(model, state.rules, problems)
         wanted = [f for f in found if f.match.fix is not None and f.match.fix.safety <= safety]
-        if allow is not None:
-            wanted = [f for f in wanted if allow(f.key)]
-        done = _round(model, wanted, number, problems, names)
+        done = _round(state, wanted, number)
         if not done:
             break
         applied.extend(done)
-        mark = _fingerprint(model)
+        mark = fingerprint(model, state.digests)
         if mark in seen:
             codes = sorted({item.key.code for item in done})
             problems.append(f"the fixes of {', '.join(codes)} undo each other; stopped after round {number}")
@@ -210,30 +258,36 @@ def fix(
         codes = sorted({item.key.code for item in applied[-50:]})
         problems.append(f"no fixpoint after {max_rounds} rounds; the last fixes were of {', '.join(codes)}")
     if done:  # stopped by a bound: what was found is older than the last round
-        found = check(model, rules, problems)
-    return FixRun(tuple(applied), tuple(found), number, tuple(dict.fromkeys(problems)), frozenset(names))
+        found = check(model, state.rules, problems)
+    return FixRun(
+        tuple(applied),
+        tuple(found),
+        number,
+        tuple(dict.fromkeys(problems)),
+        frozenset(state.names),
+        nodes,
+        model.node_count,
+    )
 
 
-def _round(
-    model: Model, wanted: Sequence[Found], number: int, problems: list[str], names: set[str]
-) -> list[Applied]:
+def _round(state: _State, wanted: Sequence[Found], number: int) -> list[Applied]:
     """Apply those of the wanted fixes that do not meet; the rest waits for the next round."""
     done: list[Applied] = []
     refused: list[str] = []
     written: set[object] = set()
     read: set[object] = set()
     moved: set[object] = set()
-    transaction = Transaction(model)
+    transaction = Transaction(state.model)
     for item in wanted:
         match, remedy = item.match, item.match.fix
         assert remedy is not None
         writes, reads, moves = touched(remedy.edits), _reads(match), rewired(remedy.edits)
-        meets = not (
-            written.isdisjoint(writes | reads | moves)
-            and read.isdisjoint(writes | moves)
-            and moved.isdisjoint(writes | reads)
+        free = (
+            all(map(written.isdisjoint, (writes, reads, moves)))
+            and all(map(read.isdisjoint, (writes, moves)))
+            and all(map(moved.isdisjoint, (writes, reads)))
         )
-        if meets:
+        if not free or (state.allow is not None and not state.allow(item.key)):
             continue
         try:
             transaction.apply(remedy.edits, item.rule.code)
@@ -247,9 +301,11 @@ def _round(
         moved |= moves
         done.append(_applied(item, remedy, number))
     transaction.close()
-    names |= transaction.names
+    state.names |= transaction.names
+    for node in transaction.changed:
+        state.digests.pop(node, None)
     if not done:  # refused for good, not merely because of another fix of this round
-        problems.extend(refused)
+        state.problems.extend(refused)
     return done
 
 
@@ -270,27 +326,3 @@ def _reads(match: Match) -> set[object]:
 
 def _applied(item: Found, remedy: Fix, number: int) -> Applied:
     return Applied(item.key, item.match.message, remedy.safety, item.severity, number)
-
-
-def _fingerprint(model: Model) -> bytes:
-    """A hash of everything that fixes change; initializers count by name and shape, never by their bytes."""
-    digest = hashlib.blake2b(digest_size=16)
-    digest.update(repr([(entry.domain, entry.version) for entry in model.proto.opset_import]).encode())
-    for scope in model.scopes:
-        digest.update(scope.path.encode())
-        for node in scope.nodes:
-            # Subgraphs come as scopes of their own; serialising them here again would be quadratic in depth.
-            if node.subgraphs:
-                digest.update(
-                    repr((node.proto.name, list(node.proto.input), list(node.proto.output))).encode()
-                )
-            else:
-                digest.update(node.proto.SerializeToString(deterministic=True))
-        if isinstance(scope.proto, GraphProto):
-            for tensor in scope.proto.initializer:
-                digest.update(repr((tensor.name, tensor.data_type, list(tensor.dims))).encode())
-            for sparse in scope.proto.sparse_initializer:
-                digest.update(repr((sparse.values.name, list(sparse.dims))).encode())
-            for info in scope.proto.value_info:
-                digest.update(info.SerializeToString(deterministic=True))
-    return digest.digest()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 
 class OnnxfixError(Exception):
     """An expected failure. ``str(error)`` is one line that a user can act on; the CLI exits with 2."""
@@ -24,3 +27,23 @@ class EditError(OnnxfixError):
 
 class ShadowedError(EditError):
     """A reader stands where the model gives the wanted name to another value: no fault of whoever asked for it."""
+
+
+def explained(error: Exception, path: str | os.PathLike[str] | None = None) -> str:
+    """What went wrong in one line that names the model, whatever was raised."""
+    name = f"{path}: " if path is not None else ""
+    if isinstance(error, OnnxfixError):
+        text = str(error)
+        return text if str(path) in text else name + text
+    if isinstance(error, RecursionError):
+        return f"{name}is nested too deeply to be processed"
+    if isinstance(error, MemoryError):
+        return f"{name}does not fit into memory"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename or path or 'onnxfix'}: {error.strerror}"
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    where = f" ({Path(frame.tb_frame.f_code.co_filename).name}:{frame.tb_lineno})" if frame else ""
+    words = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"{name}internal error of onnxfix, please report it: {words}{where}"

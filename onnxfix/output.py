@@ -48,12 +48,18 @@ def destination_of(loaded: wire.Loaded, output: str | os.PathLike[str] | None, i
 
 
 def install(loaded: wire.Loaded, result: Result, destination: Path, *, in_place: bool) -> str:
-    """Move the proven result to its place; returns the path. An unchanged model is copied byte for byte."""
+    """Move the proven result to its place; returns the path. An unchanged model is copied byte for byte.
+
+    Raises:
+        ModelError: the input is not any more what was read: what was proven would be of another model.
+        OnnxfixError: the output cannot be written.
+    """
+    loaded.check()
     if result.temporary is not None:
         wire.replace(result.temporary, destination, backup=in_place)
     elif not in_place:
         with wire.temporary_beside(destination) as temporary:
-            wire.write(loaded.data, temporary)
+            loaded.copy_to(temporary)
             wire.replace(temporary, destination)
     result.copied.clear()
     return str(destination)

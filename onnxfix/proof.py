@@ -13,7 +13,6 @@ from onnx import ModelProto
 
 from onnxfix import contract
 from onnxfix.backends.trt_types import TrtOptions
-from onnxfix.errors import OnnxfixError
 from onnxfix.graph import wire
 from onnxfix.verification.ladder import Verdict
 from onnxfix.verification.ladder import verify as climb_rungs
@@ -71,6 +70,7 @@ def climb(
         rungs=rungs if rungs is not None else options.rungs,
         trt=options.trt,
         inherit=inherit,
+        models=(before, after),
     )
     changed = [] if interface else contract.interface_changes(before, after)
     return _interface_said(verdict, changed) if changed else verdict
@@ -103,13 +103,23 @@ def reason_of(verdict: Verdict) -> str:
 
 
 def on_disk(loaded: wire.Loaded, stack: ExitStack) -> Path:
-    """A path at which backends can read the model: its own, or a temporary file for one that came from memory."""
-    if loaded.path is not None:
+    """A path at which backends can read the model: its own, or a temporary file for one that came from memory.
+
+    A file of more than 2 GB is read by none of them: a copy with its weights beside it is.
+
+    Raises:
+        OnnxfixError: the temporary file cannot be written.
+    """
+    if loaded.path is not None and not loaded.oversize:
         return loaded.path
-    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
-    path = folder / "model.onnx"
-    try:
-        path.write_bytes(loaded.data)
-    except OSError as error:
-        raise OnnxfixError(f"{path}: cannot be written: {error.strerror or error}") from None
+    if loaded.path is not None and loaded.beside:  # what lies beside it must be seen from the copy, too
+        path = stack.enter_context(wire.temporary_beside(loaded.path))
+        weights = stack.enter_context(wire.temporary_beside(loaded.path))
+    else:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
+        path, weights = folder / "model.onnx", folder / "model.onnx.data"
+    if loaded.oversize:
+        wire.save(loaded.proto, path, weights)
+    else:
+        loaded.copy_to(path)
     return path

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -12,6 +14,7 @@ from onnx import ModelProto
 
 from onnxfix import engine
 from onnxfix.engine import FixKey, FixRun
+from onnxfix.errors import OnnxfixError
 from onnxfix.graph import wire
 from onnxfix.graph.overlay import Model
 from onnxfix.proof import Options, climb, on_disk, reason_of, refuted, telling
@@ -73,6 +76,9 @@ class _Prover:
             return stack.enter_context(wire.temporary_beside(folder / name))
 
         self.temporary = spare()
+        self.weights = folder / f"{name}.data"
+        self.split = False
+        self.fixed = False
         self.stages = Stages(steps, loaded, self.original, self.temporary, spare, options, unsafe, say)
 
     def _folder(self, destination: Path | None, stack: ExitStack) -> Path:
@@ -90,7 +96,33 @@ class _Prover:
         for path in self.copied:
             path.unlink(missing_ok=True)
 
+    def _save(self, proto: ModelProto) -> None:
+        """Write the candidate; what does not fit into one protobuf goes to a file beside it.
+
+        Raises:
+            OnnxfixError: another file has that name.
+        """
+        there = os.path.lexists(self.weights) and not self.split
+        try:
+            split = wire.save(proto, self.temporary, None if there else self.weights)
+        except wire.TooLarge:
+            if not there:
+                raise
+            raise OnnxfixError(
+                f"{self.weights}: is in the way of the weights, which do not fit into one protobuf (2 GB) with the "
+                "model; move it"
+            ) from None
+        if self.split and not split:  # it was for a candidate that did not last
+            self.copied.remove(self.weights)
+            self.weights.unlink(missing_ok=True)
+        elif split and not self.split:
+            self.copied.append(self.weights)
+        self.split = split
+
     def fix(self, safety: Safety, allow: engine.Allow | None) -> tuple[ModelProto, FixRun]:
+        if self.fixed:
+            gc.collect()  # a model of the run before is a web of references, and collection is paused
+        self.fixed = True
         proto = self.stages.base.fresh()
         model = Model(proto, self.loaded.base_dir)
         model.target = self.target
@@ -99,11 +131,12 @@ class _Prover:
 
     def judge(self, proto: ModelProto, run: FixRun | None, rungs: Sequence[str] | None = None) -> Verdict:
         """Write the candidate, which ``run`` made of the stages' base, and climb the ladder or some rungs of it."""
-        wire.write(wire.serialize(proto), self.temporary)
+        self._save(proto)
         stages = self.stages
         applied = run.applied if run is not None else ()
         same_base = stages.base is stages.against
         self.say("verifying")
+        self.loaded.check()  # what the rungs read of it now must be what was fixed
         return climb(
             stages.against_path,
             self.temporary,
@@ -122,7 +155,7 @@ class _Prover:
         withdrawn: dict[FixKey, Withdrawn] = {}
         while True:
             proto, run = self.fix(safety, lambda key: key not in withdrawn)
-            if not run.applied and self.stages.base is self.stages.against:
+            if not run.applied and self.stages.base is self.stages.against and not self.loaded.oversize:
                 return proto, run, self._unchanged(), list(withdrawn.values())
             verdict = self.judge(proto, run)
             if not refuted(verdict):
@@ -160,7 +193,7 @@ class _Prover:
         """Nothing was fixed: the same bytes compute the same. What TensorRT says of them is still news."""
         said = "nothing was changed: the output is the input, byte for byte"
         if self.stages.changed:
-            wire.write(self.stages.base.data, self.temporary)
+            self._save(self.stages.base.proto)
             said = "onnx.checker passes, and no rule changed anything"
         same = RungResult("contract", "passed", said)
         if not self.options.verify:
@@ -214,7 +247,7 @@ def prove(
             if invalid:
                 withdrawn += _unsafe_withdrawn(wider_run, reason_of(second))
                 if run.applied or stages.changed:
-                    wire.write(wire.serialize(proto), prover.temporary)  # it held the invalid model
+                    prover._save(proto)  # it held the invalid model
             else:
                 proto, run = wider, wider_run
                 values = set(options.require).difference(
@@ -225,7 +258,10 @@ def prove(
                     notes.append(_unproven(run, second))
     if not stages.proven:
         verdict = after_unsafe(verdict, stages)
-    changed = bool(run.applied) or stages.changed  # and the file judged last is the one that was settled on
+    if prover.split:
+        notes.append(_split_note(loaded, prover.weights))
+    # And the file judged last is the one that was settled on.
+    changed = bool(run.applied) or stages.changed or loaded.oversize
     return Result(
         proto if changed else loaded.proto,
         run,
@@ -236,6 +272,13 @@ def prove(
         tuple(notes),
         prover.temporary if changed else None,
         prover.copied,
+    )
+
+
+def _split_note(loaded: wire.Loaded, weights: Path) -> str:
+    return (
+        f"a protobuf of {loaded.size / 1e9:.1f} GB is more than ONNX Runtime, TensorRT and onnx read (2 GB): the "
+        f"weights are in {weights.name}, beside the model"
     )
 
 

@@ -10,6 +10,7 @@ from functools import cache
 from importlib import metadata
 from types import ModuleType
 
+from onnxfix import index
 from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.rule import Rule
 
@@ -101,7 +102,7 @@ def registry() -> Registry:
     warnings: list[str] = []
     for value, name in sorted(packs.items(), key=lambda item: (item[0] != BUILT_IN, item)):
         try:
-            found = list(rules_of(value))
+            found = _built_in() if value == BUILT_IN else list(rules_of(value))
         except Exception as error:  # anything that a third party's module does at import
             warnings.append(f"rule pack {name!r} ({value}) cannot be loaded: {type(error).__name__}: {error}")
             continue
@@ -111,6 +112,15 @@ def registry() -> Registry:
     return Registry(
         tuple(rules[code] for code in sorted(rules)), tuple(" ".join(w.split()) for w in warnings)
     )
+
+
+def _built_in() -> list[Rule]:
+    """The rules that come with onnxfix, by the index where there is one that stands."""
+    found = index.load(BUILT_IN)
+    if found is None:
+        found = list(rules_of(BUILT_IN))
+        index.save(BUILT_IN, found)
+    return found
 
 
 def rules_of(entry: str) -> Iterable[Rule]:

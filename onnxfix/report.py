@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from onnxfix.backends.trt_reading import Reading
     from onnxfix.backends.trt_types import TrtBuild
+    from onnxfix.graph.lazy import Pending
     from onnxfix.verification.ladder import Verdict
 
 SCHEMA = 1
@@ -89,8 +90,8 @@ class Report:
     or dropped. ``problems`` are faults of onnxfix or of a rule: the run is
     not to be trusted in full. ``notes`` is what a reader should know besides. ``verdict`` is None where nothing
     was to be verified. ``headline`` is TensorRT's word on the model, where that is news. ``build`` is what ``check``
-    had it build, ``network`` how it reads what it imported. ``model`` is the resulting ``ModelProto`` and not part of
-    the JSON.
+    had it build, ``network`` how it reads what it imported. ``pending`` is the result with its weights still in the
+    file; ask ``model`` for it. It is not part of the JSON. ``reused``: it is an earlier run's, and the model unchanged.
     """
 
     path: str
@@ -113,7 +114,19 @@ class Report:
     seconds: float = 0.0
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    model: ModelProto | None = field(default=None, repr=False, compare=False)
+    reused: bool = False
+    pending: Pending | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def model(self) -> ModelProto | None:
+        """The resulting ``ModelProto``; None where there is none.
+
+        Its weights are read from the input file when it is first asked for.
+
+        Raises:
+            ModelError: that file has been written to since.
+        """
+        return self.pending.model() if self.pending is not None else None
 
     @property
     def builds(self) -> tuple[TrtBuild, ...]:
@@ -142,7 +155,7 @@ class Report:
     def to_json(self) -> dict[str, Any]:
         """The report as plain dicts, lists, strings, numbers and None."""
         data = {"schema": SCHEMA}
-        data.update({f.name: plain(getattr(self, f.name)) for f in fields(self) if f.name != "model"})
+        data.update({f.name: plain(getattr(self, f.name)) for f in fields(self) if f.name != "pending"})
         return data
 
     def exit_code(self, fail_on: Severity | None = Severity.WARNING) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from onnxfix.edits import Edit
@@ -111,7 +111,7 @@ Generator = Callable[..., Iterator[Match]]
 Per = Literal["node", "scope", "model", "build", "network"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rule:
     """A rule as the engine sees it. Make one with ``@rule``."""
 
@@ -125,9 +125,10 @@ class Rule:
     examples: tuple[Example, ...]
     default: bool
     doc: str
-    module: str = field(compare=False, default="")
+    module: str = ""
     general: bool = False
     hazards: tuple[int, ...] = ()
+    types: tuple[int, ...] = ()
 
     @property
     def summary(self) -> str:
@@ -146,6 +147,7 @@ def rule(
     default: bool = True,
     general: bool = False,
     hazards: Sequence[int] = (),
+    types: Sequence[int] = (),
 ) -> Callable[[Generator], Rule]:
     """Turn a generator into a rule.
 
@@ -163,6 +165,8 @@ def rule(
         general: True for a rule that only says what others may say better: its findings give way to those of other
             rules that are as severe and about the same node.
         hazards: numbers of the entries of ``docs/hazards.md`` that it is about; none where it goes beyond them.
+        types: element types (TensorProto numbers), for ``per="node"`` only: where no value of the model is of one of
+            them there is nothing to find, and the rule is not asked. For speed alone; empty asks always.
     """
 
     def wrap(generate: Generator) -> Rule:
@@ -184,6 +188,7 @@ def rule(
             module=generate.__module__,
             general=general,
             hazards=tuple(hazards),
+            types=tuple(map(int, types)),
         )
 
     return wrap

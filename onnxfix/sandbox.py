@@ -25,14 +25,66 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 from onnxfix import _child
-from onnxfix._child import Outcome, Status, default_memory_mb, note, one_line
+from onnxfix._child import Outcome, Status, allow_maps, default_memory_mb, note, one_line
+from onnxfix.errors import UsageError
 
-__all__ = ["Outcome", "Status", "Worker", "default_memory_mb", "forked", "note", "one_line", "run", "shared"]
+__all__ = [
+    "Outcome",
+    "Status",
+    "Worker",
+    "allow_maps",
+    "asked_mb",
+    "default_memory_mb",
+    "forked",
+    "memory_limit",
+    "note",
+    "one_line",
+    "run",
+    "shared",
+    "within",
+]
+
+
+LEAST_MB = 64
+"""The least that a child may be limited to, in MiB: below, it does not even start."""
+
+
+@contextlib.contextmanager
+def memory_limit(memory_mb: int | None) -> Iterator[None]:
+    """Bound the memory of every child that is used within, in MiB; None: nothing is asked for.
+
+    This is the one place for it. Whoever gives a whole process its share of memory sets the environment variable
+    ``ONNXFIX_MEMORY_MB`` instead, which nothing exceeds. What a call sets for itself (``memory_mb`` of ``Worker``,
+    ``run`` and ``forked``) goes before both.
+
+    Raises:
+        UsageError: it is too little for Python itself.
+    """
+    if memory_mb is not None and memory_mb < LEAST_MB:
+        raise UsageError(
+            f"a memory limit of {memory_mb} MiB is too little for Python itself: {LEAST_MB} is the least"
+        )
+    token = _child.ASKED_MB.set(memory_mb if memory_mb is not None else _child.ASKED_MB.get())
+    try:
+        yield
+    finally:
+        _child.ASKED_MB.reset(token)
+
+
+def asked_mb() -> int | None:
+    """What ``memory_limit`` bounds children to here and now, in MiB."""
+    return _child.ASKED_MB.get()
+
+
+def within(memory_mb: int) -> str:
+    """In words, what a child was limited to, and what to do about it."""
+    return f"memory is limited to {memory_mb} MiB: --memory-limit sets it"
 
 
 def _kill_group(process: subprocess.Popen[bytes], owner: int) -> None:
@@ -170,12 +222,15 @@ class Worker:
     """A reusable child process. Not for use by two threads at once.
 
     ``memory_mb`` limits the child's data (RLIMIT_DATA, Linux); by default to three quarters of the memory
-    that is available when it starts. ``generation`` counts the starts: what the child held is gone when
-    it grew.
+    that is available when it starts, or to what ``memory_limit`` says: a child that was started under another limit
+    is replaced. ``generation`` counts the starts: what the child held is gone when it grew. ``limit_mb`` is what the
+    last child was limited to.
     """
 
     def __init__(self, *, memory_mb: int | None = None) -> None:
         self._memory_mb = memory_mb
+        self._asked_mb: int | None = None
+        self.limit_mb: int | None = memory_mb
         self._child: _Child | None = None
         self.generation = 0
 
@@ -196,12 +251,22 @@ class Worker:
             child, self._child = self._child, None
             child.close()
 
+    def interrupt(self) -> None:
+        """From another thread: ask what runs in the child to end, by SIGTERM."""
+        child = self._child
+        if child is not None:
+            with contextlib.suppress(ProcessLookupError):
+                child.process.send_signal(signal.SIGTERM)
+
     def start(self) -> None:
         """Start the child, unless it runs."""
-        if self._child is not None and not self._child.alive():
+        asked = self._memory_mb if self._memory_mb is not None else asked_mb()
+        if self._child is not None and not (self._child.alive() and asked == self._asked_mb):
             self.close()
         if self._child is None:
-            self._child = _Child(self._memory_mb if self._memory_mb is not None else default_memory_mb())
+            self._asked_mb = asked
+            self.limit_mb = self._memory_mb if self._memory_mb is not None else default_memory_mb()
+            self._child = _Child(self.limit_mb)
             self.generation += 1
 
     def call(self, target: str, *, timeout: float, **kwargs: Any) -> Outcome:
@@ -239,13 +304,26 @@ class Worker:
                 self._child = None
                 code = child.close()
                 status, message = _child.obituary(code, child.tail.text())
-                return Outcome(status, message=message, note=last)
+                return self._limited(Outcome(status, message=message, note=last))
             reply = _child.decode(frame)
             if isinstance(reply, Outcome):
                 if reply.status == "memory":  # its heap is at the limit: whatever comes next would fail too
                     self.close()
-                return Outcome(reply.status, reply.value, reply.message, last)
+                return self._limited(Outcome(reply.status, reply.value, reply.message, last))
             last = reply
+
+    def _limited(self, outcome: Outcome) -> Outcome:
+        """Where memory ran out, with the limit in the message."""
+        return (
+            replace(outcome, message=self.starved(outcome.message)) if outcome.status == "memory" else outcome
+        )
+
+    def starved(self, error: str) -> str:
+        """What went wrong for want of memory in the child, with what that is limited to and what to do."""
+        if self.limit_mb is None:
+            return error
+        told = within(self.limit_mb)
+        return error if told in error else f"{error} ({told})"
 
 
 _SHARED = threading.local()
@@ -261,6 +339,13 @@ def shared(purpose: str = "") -> Worker:
         _SHARED.workers, _SHARED.owner = {}, os.getpid()
     workers: dict[str, Worker] = _SHARED.workers
     return workers.setdefault(purpose, Worker())
+
+
+def close_shared() -> None:
+    """End the workers that this thread keeps for everybody. Who asks for one later gets another child."""
+    if getattr(_SHARED, "owner", 0) == os.getpid():
+        for worker in _SHARED.workers.values():
+            worker.close()
 
 
 def run(target: str, *, timeout: float, memory_mb: int | None = None, **kwargs: Any) -> Outcome:
@@ -291,7 +376,10 @@ def forked(fn: Callable[..., Any], *args: Any, timeout: float, memory_mb: int | 
             pid = os.fork()
         if pid == 0:
             _in_fork((fn, args), (result[1], words[1]), timeout, limit, parent if lasting else 0)
-        return _await_fork(pid, result, words, timeout)
+        outcome = _await_fork(pid, result, words, timeout)
+    if outcome.status == "memory" and memory_mb is None and limit is not None:
+        return replace(outcome, message=f"{outcome.message} ({within(limit)})")
+    return outcome
 
 
 def _in_fork(

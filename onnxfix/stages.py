@@ -10,7 +10,7 @@ from pathlib import Path
 from onnx import ModelProto
 
 from onnxfix.errors import UsageError
-from onnxfix.graph import apart, wire
+from onnxfix.graph import lazy, wire
 from onnxfix.graph.overlay import Model
 from onnxfix.proof import Options, climb, reason_of, refuted
 from onnxfix.report import StepDone
@@ -104,7 +104,7 @@ class Stages:
             return StepDone(step.name, step.tool, "dropped", "; ".join(random))
         source = self.original
         if self.changed:
-            wire.write(self.base.data, self.scratch)
+            self.base.copy_to(self.scratch)
             source = self.scratch
         made = self._made(step, source)
         dropped = StepDone(step.name, step.tool, "dropped", made.refused)
@@ -148,10 +148,10 @@ class Stages:
                 would have its result compared with itself.
         """
         files = [self.original, *(self.original.parent / f for f in wire.external_files(self.first.proto))]
-        stamps = [apart.stamp(file) for file in files]
+        stamps = [lazy.stamp(file) for file in files]
         made = make(step, source, self.base.proto, self.against.proto)
         for file, stamp in zip(files, stamps, strict=True):
-            if step.script is not None and apart.stamp(file) != stamp:
+            if step.script is not None and lazy.stamp(file) != stamp:
                 raise UsageError(f"{step.script}: the script changed {file}; it may change the graph alone")
         return made
 
@@ -172,7 +172,7 @@ class Stages:
 
 
 def _count(proto: ModelProto, near: wire.Loaded) -> int:
-    return sum(1 for _ in Model(proto, near.base_dir).nodes())
+    return Model(proto, near.base_dir).node_count
 
 
 def _random(proto: ModelProto) -> list[str]:

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -173,12 +174,14 @@ def test_one_line_and_exit_2(tmp_path: Path, make: Callable[[Path], Path], comma
 def test_unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "m.onnx", FIXABLE)
 
-    def refuse(self: Path) -> bytes:
-        raise PermissionError(
-            13, "Permission denied"
-        )  # root reads everything, so the mode alone shows nothing
+    really = os.open
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    def refuse(name: Any, *more: Any, **named: Any) -> int:
+        if Path(name) == path:  # root reads everything, so the mode alone shows nothing
+            raise PermissionError(13, "Permission denied")
+        return really(name, *more, **named)
+
+    monkeypatch.setattr(os, "open", refuse)
     code, _, err = run("check", path)
     assert code == 2
     assert err == f"onnxfix: {path}: cannot be read: Permission denied\n"
@@ -298,12 +301,12 @@ def test_interrupt_in_a_destructor_is_not_lost() -> None:
     """Python drops exceptions raised in a destructor; the signal comes again."""
     code = (
         "import os, signal, time\n"
-        "from onnxfix import cli\n"
+        "from onnxfix.interrupts import listen\n"
         "class Dies:\n"
         "    def __del__(self):\n"
         "        os.kill(os.getpid(), signal.SIGTERM)\n"
         "        time.sleep(0.01)\n"
-        "cli._listen()\n"
+        "listen()\n"
         "victim = Dies()\n"
         "try:\n"
         "    del victim\n"

@@ -360,7 +360,7 @@ def test_a_message_without_a_place_is_about_its_layer_or_the_graph() -> None:
     ]
 
 
-@pytest.mark.parametrize("status", ["crash", "timeout", "memory", "refused"])
+@pytest.mark.parametrize("status", ["crash", "timeout", "refused"])
 @pytest.mark.parametrize(
     ("stage", "code"), [("", "TRT001"), ("parse", "TRT001"), ("profile", "TRT002"), ("build", "TRT002")]
 )
@@ -368,16 +368,21 @@ def test_every_end_of_a_build_is_a_finding_of_its_stage(status: str, stage: str,
     build = refused(issue("the child was stopped", place="", stage=stage), status=status)
     (found,) = confirm.findings(build, TRT)
     assert (found.code, found.severity) == (code, "error")
-    end = {"crash": "crash: ", "timeout": "timeout: ", "memory": "out of memory: ", "refused": ""}[status]
+    end = {"crash": "crash: ", "timeout": "timeout: ", "refused": ""}[status]
     assert found.message == f"{end}the child was stopped"
     assert list(confirm.trouble(build)) == []
 
 
 def test_how_a_build_ended_is_not_said_twice() -> None:
-    build = refused(issue("Error Code 2: OutOfMemory (Out of memory)", place=""), status="memory")
-    assert [item.message for item in confirm.findings(build, TRT)] == [
-        "Error Code 2: OutOfMemory (Out of memory)"
-    ]
+    build = refused(issue("a crash of the builder", place=""), status="crash")
+    assert [item.message for item in confirm.findings(build, TRT)] == ["a crash of the builder"]
+
+
+def test_a_lack_of_memory_is_no_fault_of_the_model() -> None:
+    words = "the builder ran out of memory (memory is limited to 128 MiB: --memory-limit sets it)"
+    build = refused(issue(words, place="", stage="build"), status="memory")
+    assert confirm.findings(build, TRT) == []
+    assert list(confirm.trouble(build)) == [f"TensorRT could not be asked: {words}"]
 
 
 def test_a_fault_of_the_installation_is_no_fault_of_the_model() -> None:

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 import onnx
+import pytest
 from onnx import ModelProto, parser
 
-from onnxfix.edits import Draft, SetInput
+from onnxfix.edits import Draft, RenameNode, SetInput
 from onnxfix.engine import check, fix
 from onnxfix.graph.overlay import Model, Node, Scope
 from onnxfix.rule import Fix, Match, Safety, Severity, rule
@@ -264,3 +265,33 @@ def test_an_error_where_the_parser_never_comes_is_a_warning() -> None:
     assert {item.match.node.first_output: item.severity.name for item in found if item.match.node} == {
         "a1": "ERROR", "b1": "WARNING", "a": "ERROR", "b": "ERROR", "o": "ERROR", "p": "WARNING",
     }  # fmt: skip
+
+
+@rule("TST110", ops=["Neg"], safety=Safety.EXACT)
+def drops_neg(node: Node, model: Model) -> Iterator[Match]:
+    """A Neg: what reads it reads something else afterwards."""
+    draft = Draft(node)
+    source = node.input(0)
+    assert source is not None
+    draft.bypass(node, source)
+    yield Match("a Neg", node=node, fix=Fix("drop it", draft.edits))
+
+
+@rule("TST111", ops=["Exp", "Abs"], safety=Safety.EXACT)
+def names_nodes(node: Node, model: Model) -> Iterator[Match]:
+    """An Exp or Abs without a name; for an Abs, every Neg was read."""
+    if node.name != "done":
+        reads = tuple(one for one in model.nodes() if one.op_type == "Neg" and node.op_type == "Abs")
+        yield Match("no name", node=node, fix=Fix("name it", [RenameNode(node, "done")]), reads=reads)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "a = Neg(x)  y = Exp(a)",  # the first fix gives the Exp another input, the second one changes it
+        "a = Neg(x)  b = Tanh(a)  c = Tanh(b)  y = Abs(c)",  # the second fix read what the first one removes
+    ],
+)
+def test_a_fix_waits_for_one_that_changes_its_node_or_what_it_read(nodes: str) -> None:
+    _, run = fixed([drops_neg, names_nodes], proto_of(f"g (float[N] x) => (float[N] y) {{ {nodes} }}"))
+    assert [(item.key.code, item.round) for item in run.applied] == [("TST110", 1), ("TST111", 2)]

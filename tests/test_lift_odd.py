@@ -12,7 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import lifted
 import onnxfix
-from onnxfix.backends import lift
+from onnxfix.backends import lift, tensorrt
 from onnxfix.backends.lift import Lifted, _refusal
 from onnxfix.backends.tensorrt import attempt
 from onnxfix.backends.trt_log import logger_of
@@ -60,7 +60,11 @@ def test_too_little_memory_for_the_parser_is_no_refusal(tmp_path: Path) -> None:
     with Worker(memory_mb=400) as tight:
         found = lift.attempt(tight, path, tmp_path / "lifted.onnx", package="tensorrt-rtx")
         after = lift.attempt(tight, small, tmp_path / "after.onnx", package="tensorrt-rtx")
+    with Worker(memory_mb=400) as tight:
+        built = tensorrt.attempt(tight, path, package="tensorrt-rtx")
+    assert (built.status, built.stage, built.judged) == ("memory", "parse", False)
     assert (found.status, found.path) == ("memory", "")
+    assert found.reason.endswith("(memory is limited to 400 MiB: --memory-limit sets it)")
     assert "memory" in found.reason
     assert "\n" not in found.reason
     assert after.lifted, after.reason

@@ -41,8 +41,10 @@ def build(status: Any = "accepted", stage: Any = "", text: str = "", layers: int
 RTX = Choice("tensorrt-rtx", "1.7.1.116", "8.9")
 
 
-def builder(choice: Choice = RTX, **options: Any) -> Builder:
-    return Builder(choice, TrtOptions(**options), cast(Worker, None))
+def builder(choice: Choice = RTX, limit_mb: int | None = None, **options: Any) -> Builder:
+    worker = Worker()  # never started
+    worker.limit_mb = limit_mb
+    return Builder(choice, TrtOptions(**options), worker)
 
 
 def said(*builds: TrtBuild, **options: Any) -> str:
@@ -86,8 +88,8 @@ def test_another_product_than_the_target_is_named_in_the_line() -> None:
             "crashes on the fixed model as it does the",
         ),
         (
-            [build("refused", "parse", "a"), build("memory", "build", "bad_alloc")],
-            "fails on the fixed model: out of memory: y: Relu: bad_alloc (the original: y: Relu: a)",
+            [build("refused", "parse", "a"), build("timeout", "build", "late")],
+            "fails on the fixed model: y: Relu: late (the original: y: Relu: a)",
         ),
     ],
 )
@@ -97,11 +99,73 @@ def test_a_failure_has_its_words(builds: list[TrtBuild], words: str) -> None:
     assert result.reason.startswith(f"TensorRT-RTX 1.7.1 {words}")
 
 
-def test_who_dies_within_a_memory_limit_is_told_of_it() -> None:
-    for status in ("memory", "crash", "timeout"):
-        assert said(build(status, "build", "no"), memory_mb=128).endswith(" (memory is limited to 128 MiB)")
-        assert "MiB" not in said(build(status, "build", "no"))
-    assert "MiB" not in said(build("refused", "build", "no"), memory_mb=128)
+def test_a_lack_of_memory_says_nothing_about_a_model() -> None:
+    good, starved = build(), build("memory", "build", "bad_alloc")
+    for builds in ((starved,), (starved, starved), (good, starved)):
+        result = judge(builds, builder(), inherit=False)
+        assert (result.status, result.refutes) == ("skipped", False)
+        assert result.reason == "TensorRT-RTX 1.7.1 could not be asked: out of memory: y: Relu: bad_alloc"
+    # Unless the original is known to do with half of what is not enough for the fixed model.
+    result = judge((good, starved), builder(), inherit=True, harmed=True)
+    assert (result.status, result.refutes) == ("failed", True)
+    assert "accepts the original and fails on the fixed model: out of memory: y: Relu" in result.reason
+    assert judge((starved, good), builder(), inherit=False).status == "passed"
+
+
+@pytest.mark.parametrize("status", ["memory", "crash", "timeout", "refused"])
+def test_a_build_that_probably_lacks_memory_is_told_of_the_limit(
+    status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "m.onnx", RELU)  # about 256 MiB, by the rule of thumb
+    monkeypatch.setattr("onnxfix.backends.tensorrt.attempt", lambda *_, **__: build(status, "build", "no"))
+    tight = builder(limit_mb=100).build(path)
+    assert (tight.status, tight.judged) == ("memory", False)
+    assert tight.reason.endswith("y: Relu: no (memory is limited to 100 MiB: --memory-limit sets it)")
+    assert ("probably out of memory" in tight.reason) == (status != "memory")
+    assert builder(limit_mb=None).build(path).reason == "y: Relu: no"
+    wide = builder(limit_mb=1000).build(path)
+    assert wide.status == status
+    assert ("limited to 1000 MiB" in wide.reason) == (status == "memory")
+
+
+@pytest.mark.parametrize(
+    ("original", "fixed", "status", "halves"),
+    [
+        (400, 2000, "failed", 1),
+        (900, 2000, "skipped", 1),
+        (2000, 2000, "skipped", 0),
+        (900, 900, "passed", 0),
+    ],
+)
+def test_a_fixed_model_that_takes_more_than_twice_the_memory_is_refuted(
+    original: int, fixed: int, status: str, halves: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a limit of 1000 MiB: one that takes a little more than the original may lie beyond it by chance."""
+    needs = {"original.onnx": original, "fixed.onnx": fixed}
+    asked: list[int | None] = []
+
+    def attempt(worker: Worker, path: Path, **_: Any) -> TrtBuild:
+        asked.append(worker.limit_mb)
+        enough = needs[path.name] <= (worker.limit_mb or 0)
+        return build() if enough else build("memory", "build", "bad_alloc")
+
+    monkeypatch.setattr("onnxfix.backends.tensorrt.attempt", attempt)
+    monkeypatch.setattr(trt_build, "builder", lambda options: builder(limit_mb=1000))
+    monkeypatch.setattr(trt_build, "_LAST", [])
+    paths = [write(tmp_path / name, RELU) for name in needs]
+    (found,) = verify(*paths, exact=True, rungs=["trt-build"], inherit=True).rungs
+    assert (found.status, found.refutes) == (status, status == "failed")
+    assert asked.count(500) == halves
+    assert ("memory is limited to 1000 MiB" in found.reason) == (status != "passed")
+
+
+def test_what_the_parser_refuses_it_refuses_with_any_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "m.onnx", RELU)
+    for one in (build("refused", "parse", "no"), build("error", "", "libfoo is missing"), build()):
+        monkeypatch.setattr("onnxfix.backends.tensorrt.attempt", lambda *_, found=one, **__: found)
+        assert builder(limit_mb=100).build(path).status == one.status
 
 
 def test_only_what_the_original_fails_too_is_inherited() -> None:

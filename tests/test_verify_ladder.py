@@ -320,7 +320,7 @@ def test_outputs_that_differ_from_themselves_are_excluded_and_named(run: Verify)
 
 
 def test_a_bug_of_ours_is_no_skipped_rung(run: Verify, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onnxfix.verification.climb.REMOTE", "os")
+    monkeypatch.setattr("onnxfix.verification.pair.REMOTE", "os")
     with pytest.raises(OnnxfixError, match="a bug of onnxfix"):
         run(ADD)
 
@@ -451,7 +451,7 @@ def test_a_crash_is_laid_at_the_right_door(
     (tmp_path / "crashing_backend.py").write_text(CRASHING_BACKEND)
     (tmp_path / "crashing_remote.py").write_text(CRASHING_REMOTE)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("onnxfix.verification.climb.REMOTE", "crashing_remote")
+    monkeypatch.setattr("onnxfix.verification.pair.REMOTE", "crashing_remote")
     with Worker() as worker:
         found = rung(run(RELU, ADD, rungs=["ort-cpu"], worker=worker), "ort-cpu")
         assert found.status == "passed"
@@ -471,7 +471,7 @@ def test_an_original_that_always_crashes_is_not_asked_for_ever(
     (tmp_path / "crashing_backend.py").write_text(CRASHING_BACKEND.replace(' and len(feed["x"]) == 2', ""))
     (tmp_path / "crashing_remote.py").write_text(CRASHING_REMOTE)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr("onnxfix.verification.climb.REMOTE", "crashing_remote")
+    monkeypatch.setattr("onnxfix.verification.pair.REMOTE", "crashing_remote")
     with Worker() as worker:
         found = rung(run(RELU, ADD, rungs=["ort-cpu"], worker=worker), "ort-cpu")
         assert found.status == "skipped"

@@ -7,17 +7,20 @@ address, as OrtValue.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.util
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onnxfix.backends import Unsupported
+from onnxfix.backends import Unsupported, ort_weights
+from onnxfix.sandbox import allow_maps
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+    import onnx
 
 #: ORT's name of a tensor's element type -> (TensorProto enum name, bits per element).
 _EXOTIC = {
@@ -42,19 +45,74 @@ def missing() -> str | None:
     return None
 
 
-def load(path: str, threads: int = 1) -> OrtSession:
-    """Load a model file. One thread makes sums come out the same each time. Raises ORT's exceptions."""
-    return OrtSession(path, session_options(threads), ["CPUExecutionProvider"])
+#: ONNX Runtime's own word for the folder of external data, for a model that is given as bytes.
+FOLDER = "session.model_external_initializers_file_folder_path"
 
 
-def session_options(threads: int = 1) -> Any:
-    """``onnxruntime.SessionOptions`` for comparing models: no optimisation, and no word on stderr."""
+def load(path: str, threads: int = 1, *, lean: bool | None = None, mapped: bool = True) -> OrtSession:
+    """Load a model file.
+
+    Args:
+        path: the model; external data lies beside it.
+        threads: one makes sums come out the same each time.
+        lean: save memory rather than time, which may change the last bits; by default that of large models.
+        mapped: large weights are mapped from the model's file where that can be done, which the session then says in
+            ``mapped``. False: they are loaded as ONNX Runtime loads them.
+
+    Raises ORT's exceptions.
+    """
+    where = ort_weights.stored(path)
+    options = session_options(threads, lean=where.large if lean is None else lean)
+    if mapped and where.skeleton is not None:
+        with contextlib.suppress(Exception):  # of what is odd about it, it is told of the model itself
+            return load_mapped(where.skeleton, where, options)
+    with _mapping(where.outside):
+        return _session(path, options)
+
+
+def load_mapped(model: onnx.ModelProto, where: ort_weights.Stored, options: Any) -> OrtSession:
+    """Load ``where.skeleton``, or what was made of it. Raises ORT's exceptions."""
+    options.add_session_config_entry(FOLDER, where.folder)
+    with _mapping(where.outside + where.inside):
+        session = _session(model.SerializeToString(), options)
+    session.mapped = where.inside > 0
+    return session
+
+
+def _session(model: str | bytes, options: Any) -> OrtSession:
+    import onnxruntime as ort
+
+    # The order in which a node comes when all that it needs is there, by number. The default puts the Casts that ONNX
+    # Runtime makes of half-precision weights first, all of them, so that all weights are held in float32 at once.
+    options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
+    return OrtSession(model, options, ["CPUExecutionProvider"])
+
+
+@contextlib.contextmanager
+def _mapping(size: int) -> Iterator[None]:
+    """Within, ``size`` bytes of files may be mapped; afterwards, what is mapped counts for nothing."""
+    allow_maps(size)
+    try:
+        yield
+    finally:
+        allow_maps()
+
+
+def session_options(threads: int = 1, *, lean: bool = False) -> Any:
+    """``onnxruntime.SessionOptions`` for comparing models: no optimisation, and no word on stderr.
+
+    ``lean``: nothing is held to save time. Without its arena ONNX Runtime gives back what a run took, without patterns
+    it reserves no room for weights that are mapped, and without packed copies of these it holds none at all.
+    """
     import onnxruntime as ort
 
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
+    if lean:
+        options.enable_cpu_mem_arena = options.enable_mem_pattern = False
+        options.add_session_config_entry("session.disable_prepacking", "1")
     if (
         threads != 1
     ):  # threads that spin while they wait for each other cost half as much again, and slow the others
@@ -86,6 +144,7 @@ class OrtSession:
         self.outputs = list(self._types)
         self._odd = [name for name, kind in self._types.items() if _element(kind) in _EXOTIC]
         self._plain = [name for name in self.outputs if name not in self._odd]
+        self.mapped = False  # whether weights that the model's file embeds are mapped from it
         nested = [kind for kind in self._types.values() if _element(kind) is None and _holds_exotic(kind)]
         if nested:
             raise Unsupported(f"onnxruntime's Python API cannot return {nested[0]}")

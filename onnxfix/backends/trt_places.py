@@ -18,6 +18,7 @@ import onnx
 from onnxfix.backends.trt_log import text_of
 from onnxfix.backends.trt_types import Place
 from onnxfix.errors import ModelError
+from onnxfix.graph import wire
 from onnxfix.graph.overlay import Model, Node
 
 _STAMP = re.compile(r"\[ONNX Layer: (.*?)(?: \| .*)?\]", re.S)
@@ -51,12 +52,14 @@ class Places:
 
     def __init__(self, path: str) -> None:
         self._path = path
+        self._loaded: wire.Loaded | None = None  # its file stays open as long as the model is looked at
 
     @cached_property
     def proto(self) -> onnx.ModelProto | None:
         """The model without its external data; None where onnx cannot read it."""
         try:
-            return onnx.load(self._path, load_external_data=False)
+            self._loaded = wire.open_model(Path(self._path))
+            return self._loaded.proto
         except Exception:  # what TensorRT says of such a file is the report; there are no places in it
             return None
 

@@ -182,8 +182,9 @@ class TrtBuild:
 
     @property
     def judged(self) -> bool:
-        """Whether TensorRT came to look at the model; if not, nothing here says anything about it."""
-        return self.status != "error" or self.stage != ""
+        """Whether TensorRT came to look at the model and had the memory to; if not, nothing here says anything about
+        it."""
+        return self.status != "memory" and (self.status != "error" or self.stage != "")
 
     @property
     def layer_count(self) -> int:

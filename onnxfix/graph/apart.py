@@ -43,15 +43,6 @@ def _identity(path: Path) -> tuple[int, int] | str:
     return found.st_dev, found.st_ino
 
 
-def stamp(path: Path) -> tuple[int, ...]:
-    """Equal while nobody writes to the file or puts another one in its place; empty where there is none."""
-    try:
-        found = os.stat(path)
-    except (OSError, ValueError):
-        return ()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-
-
 def files_of(loaded: wire.Loaded, folder: Path | None = None) -> Iterator[File]:
     """A model that was read, its external data, and what that becomes where the model is written to ``folder``."""
     if loaded.path is None:
@@ -65,8 +56,7 @@ def files_of(loaded: wire.Loaded, folder: Path | None = None) -> Iterator[File]:
 def files_named(path: Path, folder: Path | None = None) -> Iterator[File]:
     """``files_of`` for a model that is yet to be read, whether or not that will work."""
     try:
-        data = wire.read(path)
-        yield from files_of(wire.Loaded(wire.parse(data, str(path)), data, path), folder)
+        yield from files_of(wire.open_model(path), folder)
     except ModelError:  # told when its turn comes
         yield File("a model of this run", path)
 

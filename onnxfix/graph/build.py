@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
 from onnx.defs import SchemaError, get_schema, onnx_opset_version
 
 from onnxfix.errors import ModelError
+from onnxfix.graph import order
 from onnxfix.graph.overlay import Node, Scope, Use, Value
 
 if TYPE_CHECKING:
@@ -33,8 +35,8 @@ def scopes_of(model: Model) -> tuple[Scope, list[Scope]]:
     for root in (main, *functions):
         link(root)
     _pin(model, main, functions)
-    for scope in model_scopes(main, functions):
-        scope.topological()  # raises on a cycle
+    for root in (main, *functions):
+        order.orders(root)  # raises on a cycle
     return main, functions
 
 
@@ -90,16 +92,19 @@ def _fill(scope: Scope) -> list[Scope]:
     else:
         _fill_graph(scope, proto)
     subgraphs: list[Scope] = []
-    version = scope.opset()
-    for node_proto in proto.node:
-        if node_proto.domain in ("", "ai.onnx"):
-            _check_attributes(node_proto, version, scope)
-        for text in (node_proto.op_type, node_proto.domain, node_proto.name):
-            _check_text(text, scope)
+    version = scope.imports().get("", 0)
+    for node_proto in proto.node[:]:
         node = Node(node_proto, scope)
+        attributes = node_proto.attribute[:]
+        if attributes and node.domain == "" and version:
+            _check_attributes(node, attributes, version)
+        for text in (node.op_type, node.domain, node_proto.name):
+            if type(text) is not str:
+                _check_text(text, scope)
         scope.nodes.append(node)
         add_outputs(node)
-        subgraphs.extend(add_subgraphs(node))
+        if attributes:
+            subgraphs.extend(_add_subgraphs(node, attributes))
     return subgraphs
 
 
@@ -113,20 +118,18 @@ def _attribute_types(op_type: str, version: int) -> dict[str, int]:
     return {name: int(attribute.type.value) for name, attribute in schema.attributes.items()}  # type: ignore[attr-defined]
 
 
-def _check_attributes(node: NodeProto, version: int, scope: Scope) -> None:
+def _check_attributes(node: Node, attributes: Sequence[AttributeProto], version: int) -> None:
     """Refuse an attribute stored as another type than ONNX says: a list for ``Cast.to`` means nothing to anybody."""
-    if not node.attribute or version == 0:
-        return
     types = _attribute_types(node.op_type, version)
-    for attribute in node.attribute:
+    for attribute in attributes:
         wanted, stored = types.get(attribute.name), attribute.type
         # Before IR version 2 the type was not stored.
         if wanted is not None and stored not in (wanted, AttributeProto.UNDEFINED):
             kind = AttributeProto.AttributeType.Name(wanted).lower()
             got = AttributeProto.AttributeType.Name(stored).lower()
-            where = node.name or next(iter(node.output), "") or node.op_type
+            where = node.name or next(iter(node.proto.output), "") or node.op_type
             raise ModelError(
-                f"attribute {attribute.name!r} of node {where!r}{_within(scope)} is stored as {got}; "
+                f"attribute {attribute.name!r} of node {where!r}{_within(node.scope)} is stored as {got}; "
                 f"{node.op_type} has {kind}"
             )
 
@@ -157,7 +160,8 @@ def define(scope: Scope, name: str, what: str) -> Value:
     """
     if not name:
         raise ModelError(f"{what}{_within(scope)} has no name")
-    _check_text(name, scope)
+    if type(name) is not str:
+        _check_text(name, scope)
     if name in scope.values:
         raise ModelError(
             f"the name {name!r} is defined twice{_within(scope)}; names must be unique (SSA form)"
@@ -174,11 +178,15 @@ def _check_text(text: object, scope: Scope) -> None:
 
 def add_outputs(node: Node) -> None:
     """Define the outputs of a node in its scope."""
-    for index, name in enumerate(node.proto.output):
+    scope = node.scope
+    for index, name in enumerate(node.proto.output[:]):
         if not name:
             node.outputs.append(None)
             continue
-        value = define(node.scope, name, f"an output of node {node.name or node.op_type!r}")
+        if type(name) is str and name not in scope.values:
+            value = scope.values[name] = Value(name, scope)
+        else:
+            value = define(scope, name, f"an output of node {node.name or node.op_type!r}")
         value.producer = node
         value.output_index = index
         node.outputs.append(value)
@@ -186,8 +194,12 @@ def add_outputs(node: Node) -> None:
 
 def add_subgraphs(node: Node) -> list[Scope]:
     """Empty scopes for the graph attributes of ``node``, in stored order."""
+    return _add_subgraphs(node, node.proto.attribute[:])
+
+
+def _add_subgraphs(node: Node, attributes: Sequence[AttributeProto]) -> list[Scope]:
     scope = node.scope
-    for attribute in node.proto.attribute:
+    for attribute in attributes:
         if attribute.type == AttributeProto.GRAPH or attribute.HasField("g"):
             graphs = [(attribute.name, attribute.g)]
         elif attribute.graphs:
@@ -198,31 +210,22 @@ def add_subgraphs(node: Node) -> list[Scope]:
             own = f"{node.name or node.first_output or node.op_type}.{label}"
             path = f"{scope.path} / {own}" if scope.path else own
             node.subgraphs.append(Scope(scope.model, graph, "subgraph", path, scope, node, label))
-    if len(node.subgraphs) and _depth(scope) > MAX_NESTING:
+    if node.subgraphs and scope.depth > MAX_NESTING:
         raise ModelError(f"subgraphs are nested deeper than {MAX_NESTING} levels at {node.place}")
     return node.subgraphs
 
 
-def _depth(scope: Scope) -> int:
-    depth = 0
-    parent = scope.parent
-    while parent is not None:
-        depth += 1
-        parent = parent.parent
-    return depth
-
-
 def link(root: Scope) -> None:
     """Connect inputs and outputs of ``root`` and its subgraphs to the values that they name."""
+    visible = _Visible()
     for scope in root.walk():
+        visible.enter(scope)
         for node in scope.nodes:
-            connect(node)
+            _connect(node, visible)
         proto = scope.proto
-        names = (
-            list(proto.output) if isinstance(proto, FunctionProto) else [info.name for info in proto.output]
-        )
+        names = proto.output[:] if isinstance(proto, FunctionProto) else [info.name for info in proto.output]
         for name in names:
-            value = scope.lookup(name)
+            value = visible.get(name)
             if value is None:
                 raise ModelError(
                     f"the output {name!r}{_within(scope)} is produced by no node, input or initializer"
@@ -234,17 +237,40 @@ def link(root: Scope) -> None:
             scope.outputs.append(value)
 
 
-def connect(node: Node) -> None:
+class _Visible:
+    """What names mean in the scope that was entered last: ``Scope.lookup`` without the way up through all scopes."""
+
+    def __init__(self) -> None:
+        self._within: list[tuple[Scope, dict[str, Value | None]]] = []
+        """The scopes around the present one, outer first, with what their names meant outside of them."""
+        self._values: dict[str, Value] = {}
+        self.get = self._values.get
+
+    def enter(self, scope: Scope) -> None:
+        """Go into ``scope``, out of those that are not around it."""
+        while self._within and self._within[-1][0] is not scope.parent:
+            for name, outside in self._within.pop()[1].items():
+                if outside is None:
+                    del self._values[name]
+                else:
+                    self._values[name] = outside
+        # Out of the outermost scope there is no way, so what its names mean elsewhere is of no interest.
+        hidden = {name: self._values.get(name) for name in scope.values} if self._within else {}
+        self._within.append((scope, hidden))
+        self._values.update(scope.values)
+
+
+def _connect(node: Node, visible: _Visible) -> None:
     """Resolve the input names of ``node`` and register its uses.
 
     Raises:
         ModelError: an input names nothing that is visible here.
     """
-    for index, name in enumerate(node.proto.input):
+    for index, name in enumerate(node.proto.input[:]):
         if not name:
             node.inputs.append(None)
             continue
-        value = node.scope.lookup(name)
+        value = visible.get(name)
         if value is None:
             raise ModelError(
                 f"input {name!r} of node {node.place} ({node.op_type}) is produced by no node, input or initializer"
@@ -284,11 +310,14 @@ def annotated(scope: Scope) -> list[Value]:
 
 def _names_read(nodes: list[NodeProto]) -> set[str]:
     names: set[str] = set()
-    for node in nodes:
+    pending = list(nodes)
+    while pending:
+        node = pending.pop()
         names.update(node.input)
         for attribute in node.attribute:
             for graph in (attribute.g, *attribute.graphs):
-                names |= _names_read(list(graph.node)) | {output.name for output in graph.output}
+                names.update(output.name for output in graph.output)
+                pending.extend(graph.node)
     return names
 
 

@@ -7,20 +7,40 @@ from collections.abc import Iterator
 from onnx import FunctionProto
 
 from onnxfix.graph.overlay import Model, Node, Scope
+from onnxfix.graph.shared import Listing, every_node, shared
 
 
-def imported(model: Model) -> Iterator[Node]:
+def imported(model: Model) -> Listing:
     """The nodes that the parser certainly imports, dead ones included.
 
     Measured with TensorRT-RTX 1.7.1: it imports every node of the graph, of loop bodies and of functions that are
     called, and both branches of an If; where its condition is a weight, only the branch taken.
     """
+    return shared(model, _imported)
+
+
+def imported_nodes(model: Model) -> frozenset[Node]:
+    """The same as a set, to ask of single nodes."""
+    return shared(model, _imported_nodes)
+
+
+def _imported_nodes(model: Model) -> frozenset[Node]:
+    return frozenset(imported(model))
+
+
+def _imported(model: Model) -> Listing:
+    if len(model.scopes) == 1:
+        return every_node(model)
+    return Listing(_walk(model))
+
+
+def _walk(model: Model) -> Iterator[Node]:
     bodies = {_key(scope.proto): scope for scope in model.functions}
     stack = [model.main]
     while stack:
         for node in stack.pop().nodes:
             yield node
-            body = bodies.pop((node.domain, node.op_type, node.overload), None)
+            body = bodies.pop((node.domain, node.op_type, node.overload), None) if bodies else None
             if body is not None:
                 stack.append(body)
             stack.extend(sub for sub in node.subgraphs if _entered(node, sub))

@@ -20,7 +20,7 @@ from onnx import (
     shape_inference,
 )
 
-from onnxfix.graph import tensors
+from onnxfix.graph import lazy, tensors
 from onnxfix.graph.overlay import Model, Value
 from onnxfix.graph.shape_ops.base import Unknown
 from onnxfix.graph.shape_ops.linalg import einsum_terms
@@ -29,6 +29,8 @@ TIMEOUT_S = 20.0
 MEMORY_MB = 2048
 SMALL_BYTES = 1024
 SKIPPED_DOMAIN = "onnxfix.skipped"
+MAX_NESTING = 100
+"""Levels of subgraphs: protobuf hands no message to C++ whose parts are nested deeper, and each takes several."""
 
 Found = tuple[int | None, tuple[int | None, ...] | None]
 
@@ -37,6 +39,8 @@ def infer(model: Model) -> Mapping[Value, Found]:
     """``(element type, dimensions)`` by value of the main graph and its subgraphs; empty where inference fails."""
     from onnxfix.sandbox import forked
 
+    if any(scope.depth > MAX_NESTING for scope in model.scopes):
+        return {}
     outcome = forked(_infer, skeleton(model.proto), timeout=TIMEOUT_S, memory_mb=MEMORY_MB)
     if outcome.status != "ok" or outcome.value is None:
         return {}
@@ -157,7 +161,7 @@ def _copy_attribute(source: AttributeProto, target: AttributeProto) -> None:
 def _copy_tensor(source: TensorProto, target: TensorProto) -> None:
     """Small tensors whole (they may be shapes), others without their bytes."""
     if tensors.nbytes(source) <= SMALL_BYTES and not tensors.is_external(source):
-        target.CopyFrom(source)
+        target.CopyFrom(lazy.whole(source))
         return
     target.name, target.data_type = source.name, source.data_type
     target.dims.extend(source.dims)

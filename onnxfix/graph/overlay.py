@@ -8,7 +8,7 @@ job, so that every change is data that can be shown, replayed and withdrawn.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,10 +25,10 @@ from onnx import (
     helper,
 )
 
-from onnxfix.errors import ModelError
-from onnxfix.graph import tensors
+from onnxfix.graph import order, tensors
 
 if TYPE_CHECKING:
+    from onnxfix.graph.knowledge import Knowledge
     from onnxfix.graph.shapes import Shapes
 
 CONSTANT_LIMIT = 1 << 20
@@ -42,7 +42,7 @@ class UnknownAttribute(Exception):
     """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Use:
     """One consumer of a value: ``node.inputs[index]``."""
 
@@ -150,7 +150,7 @@ def is_read(value: Value | None) -> bool:
 class Node:
     """One operator call."""
 
-    __slots__ = ("domain", "inputs", "op_type", "outputs", "proto", "scope", "subgraphs")
+    __slots__ = ("domain", "inputs", "is_onnx", "op_type", "outputs", "proto", "scope", "subgraphs")
 
     def __init__(self, proto: NodeProto, scope: Scope) -> None:
         self.proto = proto
@@ -158,6 +158,8 @@ class Node:
         self.op_type: str = proto.op_type
         domain = proto.domain
         self.domain: str = "" if domain == "ai.onnx" else domain
+        self.is_onnx: bool = self.domain == "" and ("", self.op_type) not in scope.model.function_names
+        """Whether this is ONNX's own operator: the default domain, and no local function takes the name."""
         self.inputs: list[Value | None] = []
         self.outputs: list[Value | None] = []
         self.subgraphs: list[Scope] = []
@@ -178,14 +180,10 @@ class Node:
         return self.scope.model
 
     @property
-    def is_onnx(self) -> bool:
-        """Whether this is ONNX's own operator: the default domain, and no local function takes the name."""
-        return self.domain == "" and ("", self.op_type) not in self.scope.model.function_names
-
-    @property
     def function(self) -> Scope | None:
         """The body of the local function that this node calls, or None."""
-        return self.scope.model.called.get((self.domain, self.op_type, self.overload))
+        called = self.scope.model.called
+        return called.get((self.domain, self.op_type, self.overload)) if called else None
 
     @property
     def opset(self) -> int:
@@ -267,6 +265,8 @@ class Scope:
         self.kind = kind
         self.path = path
         self.parent = parent
+        self.root: Scope = self if parent is None else parent.root
+        self.depth: int = 0 if parent is None else parent.depth + 1
         self.owner = owner
         self.attr = attr
         self.nodes: list[Node] = []
@@ -274,6 +274,7 @@ class Scope:
         self.outputs: list[Value] = []
         self.values: dict[str, Value] = {}
         self._declared: dict[str, TypeProto] | None = None
+        self._imports: dict[str, int] | None = None
 
     def __repr__(self) -> str:
         return f"Scope({self.path or self.kind!r})"
@@ -290,18 +291,18 @@ class Scope:
 
     def opset(self, domain: str = "") -> int:
         """Version of ``domain`` valid in this scope (a function imports its own); 0 when not imported."""
-        root = self
-        while root.parent is not None:
-            root = root.parent
-        imports = (
-            root.proto.opset_import
-            if isinstance(root.proto, FunctionProto)
-            else self.model.proto.opset_import
-        )
-        for entry in imports:
-            if ("" if entry.domain == "ai.onnx" else entry.domain) == domain:
-                return int(entry.version)
-        return 0
+        root = self.root
+        if root._imports is None:
+            root._imports = root.imports()
+        return root._imports.get(domain, 0)
+
+    def imports(self) -> dict[str, int]:
+        """Domain to version, as the protobuf of the model or of the function around has them right now."""
+        proto = self.root.proto
+        found: dict[str, int] = {}
+        for entry in (proto if isinstance(proto, FunctionProto) else self.model.proto).opset_import:
+            found.setdefault("" if entry.domain == "ai.onnx" else entry.domain, int(entry.version))
+        return found
 
     def declared_types(self) -> dict[str, TypeProto]:
         """Name to the type that the file states; graph inputs win over outputs, outputs over value_info."""
@@ -316,54 +317,27 @@ class Scope:
     def topological(self) -> list[Node]:
         """The nodes in an order in which producers come first; the stored order where that already holds.
 
+        Of the graph as it is now, in the middle of an edit too. Who asks for every scope asks ``Model.orders``.
+
         Raises:
             ModelError: the graph has a cycle.
         """
-        order: list[Node] = []
-        state: dict[int, int] = {}
-        for root in self.nodes:
-            if id(root) in state:
-                continue
-            stack: list[tuple[Node, Iterator[Node]]] = [(root, self._producers(root))]
-            state[id(root)] = 1
-            while stack:
-                node, producers = stack[-1]
-                for producer in producers:
-                    mark = state.get(id(producer))
-                    if mark == 1:
-                        raise ModelError(
-                            f"the graph has a cycle through {producer.place}; ONNX graphs must be acyclic"
-                        )
-                    if mark is None:
-                        state[id(producer)] = 1
-                        stack.append((producer, self._producers(producer)))
-                        break
-                else:
-                    state[id(node)] = 2
-                    order.append(node)
-                    stack.pop()
-        return order
-
-    def _producers(self, node: Node) -> Iterator[Node]:
-        """Nodes of this scope whose outputs ``node`` reads, directly or from inside its subgraphs."""
-        for value in node.inputs:
-            if value is not None and value.producer is not None and value.scope is self:
-                yield value.producer
-        for subgraph in node.subgraphs:
-            for value in subgraph.captures():
-                if value.producer is not None and value.scope is self:
-                    yield value.producer
+        return list(order.orders(self)[self])
 
     def captures(self) -> Iterator[Value]:
         """Values of surrounding scopes that this subgraph, or one inside it, reads."""
-        inside = {id(scope) for scope in self.walk()}
+        around: set[Scope] = set()
+        outer = self.parent
+        while outer is not None:
+            around.add(outer)
+            outer = outer.parent
         for scope in self.walk():
             for node in scope.nodes:
                 for value in node.inputs:
-                    if value is not None and id(value.scope) not in inside:
+                    if value is not None and value.scope in around:
                         yield value
             for value in scope.outputs:
-                if id(value.scope) not in inside:
+                if value.scope in around:
                     yield value
 
     def walk(self) -> Iterator[Scope]:
@@ -390,6 +364,10 @@ class Model:
         self.base_dir = base_dir
         self.target: Any = None
         self._shapes: Shapes | None = None
+        self._scopes: list[Scope] | None = None
+        self._orders: dict[Scope, list[Node]] | None = None
+        self.knowledge: Knowledge | None = None
+        """What passes over the model learned that outlives edits; theirs alone."""
         self._names: set[str] | None = None
         self.function_names = {
             ("" if f.domain == "ai.onnx" else f.domain, f.name) for f in getattr(proto, "functions", ())
@@ -413,12 +391,19 @@ class Model:
     @property
     def scopes(self) -> list[Scope]:
         """Every scope: the main graph and its subgraphs, then the functions and theirs."""
-        return [scope for root in (self.main, *self.functions) for scope in root.walk()]
+        if self._scopes is None:  # looking through a hundred thousand nodes for subgraphs takes its time
+            self._scopes = [scope for root in (self.main, *self.functions) for scope in root.walk()]
+        return list(self._scopes)
 
     def nodes(self) -> Iterator[Node]:
         """Every node of every scope, in stored order."""
         for scope in self.scopes:
             yield from scope.nodes
+
+    @property
+    def node_count(self) -> int:
+        """How many nodes there are, in subgraphs and functions too."""
+        return sum(len(scope.nodes) for scope in self.scopes)
 
     def opset(self, domain: str = "") -> int:
         """Version of ``domain`` that the model imports; 0 when it does not."""
@@ -434,14 +419,32 @@ class Model:
         return self._names
 
     @property
+    def orders(self) -> Mapping[Scope, list[Node]]:
+        """For every scope its nodes, producers first, in the stored order where that holds; until the next edit.
+
+        Raises:
+            ModelError: a graph has a cycle.
+        """
+        if self._orders is None:
+            self._orders = {}
+            for root in (self.main, *self.functions):
+                self._orders.update(order.orders(root))
+        return self._orders
+
+    @property
     def shapes(self) -> Shapes:
         """Symbolic shapes of the model as it is now; computed on demand, dropped by every edit."""
         if self._shapes is None:
+            from onnxfix.graph.knowledge import Knowledge
             from onnxfix.graph.shapes import Shapes
 
+            if self.knowledge is None:
+                self.knowledge = Knowledge()
             self._shapes = Shapes(self)
         return self._shapes
 
     def forget_shapes(self) -> None:
-        """Drop what was inferred; called by the code that edits."""
-        self._shapes = None
+        """Drop what was inferred; called by the code that edits, after each round of edits."""
+        self._shapes = self._scopes = self._orders = None
+        for root in (self.main, *self.functions):
+            root._imports = None

@@ -11,15 +11,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from onnx import AttributeProto, GraphProto, TypeProto
+from onnx import AttributeProto
 
+from onnxfix.graph.declared import graph_input
+from onnxfix.graph.knowledge import Knowledge
 from onnxfix.graph.overlay import Model, Node, Scope, UnknownAttribute, Value
 from onnxfix.graph.shape_ops import ABSENT, TABLE, UNKNOWN, Call, Info, Unknown, control
-from onnxfix.graph.shape_ops.base import INTEGERS, Shape, small
+from onnxfix.graph.shape_ops.base import INTEGERS, Shape
 from onnxfix.graph.shape_ops.finish import finished
 from onnxfix.graph.shape_ops.schema import decoded, schema_elem
-from onnxfix.graph.shape_ops.sources import initializer
-from onnxfix.graph.symbols import Dim, constant, data_symbol, symbol
+from onnxfix.graph.symbols import constant
 
 MAX_CALL_DEPTH = 32
 MAX_NESTING = 64
@@ -27,6 +28,8 @@ STRICT = False
 """Whether a transfer function that stumbles over a malformed call raises, as the tests want it."""
 MALFORMED = (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError)
 BUDGET_PER_NODE, BUDGET_BASE = 20, 50_000
+MAX_QUESTION = 1024
+"""Bytes: a Constant that is larger is described each time, rather than kept to recognise it by."""
 
 
 class Exhausted(Exception):
@@ -48,22 +51,24 @@ class Frame:
 
 
 class Pass:
-    """The state of one forward pass. Create it and call :meth:`run`."""
+    """The state of one forward pass. Create it and call :meth:`run`.
 
-    def __init__(self, model: Model) -> None:
+    ``knowledge`` is what earlier passes over the same model worked out; it changes how long a pass takes and nothing
+    of what it finds.
+    """
+
+    def __init__(self, model: Model, knowledge: Knowledge | None = None) -> None:
         self.model = model
+        self.knowledge = Knowledge() if knowledge is None else knowledge
         self.symbols: dict[str, tuple[str, int]] = {}
         self.minted: list[set[str]] = [set()]
         self._owners: dict[str, tuple[object, ...]] = {}
         self._prefixes: dict[str, tuple[str, Scope, str]] = {}
-        self._functions = {
-            (_domain(scope.proto.domain), scope.proto.name, getattr(scope.proto, "overload", "")): scope
-            for scope in model.functions
-            if not isinstance(scope.proto, GraphProto)
-        }
-        self._orders: dict[Scope, list[Node]] = {}
-        self._left = BUDGET_BASE + BUDGET_PER_NODE * sum(len(scope.nodes) for scope in model.scopes)
+        self._orders = model.orders
+        self._left = BUDGET_BASE + BUDGET_PER_NODE * sum(map(len, self._orders.values()))
         self._nesting = 0
+        self._mints = 0
+        """How many symbols were made so far: what makes none depends on its inputs alone."""
         self._fallback: Mapping[Value, tuple[int | None, tuple[int | None, ...] | None]] | None = None
 
     def run(self) -> dict[Value, Info]:
@@ -72,8 +77,9 @@ class Pass:
         collecting = gc.isenabled()
         gc.disable()  # nothing here is garbage until the pass is over, and looking for it takes a third of the time
         try:
+            self.knowledge.begin()
             for value in self.model.main.inputs:
-                frame.info[value] = self._input(value)
+                frame.info[value] = self.knowledge.interned(graph_input(self, value))
             for scope in (self.model.main, *self.model.functions):
                 self.walk(frame, scope)
         finally:
@@ -84,72 +90,20 @@ class Pass:
     def mint(self, frame: Frame, scope: Scope, name: str) -> str:
         """A symbol's name, for this value of this scope and call only."""
         label = f"{frame.prefix}{scope.path} / {name}" if scope.path else frame.prefix + name
-        owner = (frame.prefix, scope, name)
-        while self._owners.setdefault(label, owner) != owner:
-            label += "'"
+        label = self.claim(label, (frame.prefix, scope, name))
         self.minted[-1].add(label)
+        self._mints += 1
         return label
 
-    # ---- inputs and initializers
-
-    def _input(self, value: Value) -> Info:
-        declared = value.declared
-        if declared is None:
-            return UNKNOWN
-        info = self._declared(value.name, declared)
-        sizes = small(info.shape)
-        if sizes is not None and info.elem in INTEGERS and info.kind == "tensor":
-            return finished(
-                info, lambda i, elem: data_symbol(self.mint_input(f"{value.name}[{i}]"), *INTEGERS[elem])
-            )
-        return info
+    def claim(self, label: str, owner: tuple[object, ...]) -> str:
+        """``label`` for ``owner``; primes are added where others have it."""
+        while self._owners.setdefault(label, owner) != owner:
+            label += "'"
+        return label
 
     def mint_input(self, name: str) -> str:
+        """A symbol's name, for something about a graph input."""
         return self.mint(Frame(""), self.model.main, name)
-
-    def _declared(self, name: str, declared: TypeProto) -> Info:
-        """A graph input's type, which is trusted."""
-        kind = declared.WhichOneof("value")
-        if kind in ("sequence_type", "optional_type"):
-            item = (
-                declared.sequence_type.elem_type
-                if kind == "sequence_type"
-                else declared.optional_type.elem_type
-            )
-            inner = self._declared(f"{name}[]", item)
-            if (
-                kind == "sequence_type"
-                and inner.shape is not None
-                and not all(d.value is not None for d in inner.shape)
-            ):
-                inner = Info(
-                    inner.elem, None, None, None, inner.kind, inner.item
-                )  # may differ from item to item
-            return Info(kind=kind.removesuffix("_type"), item=inner)
-        if kind not in ("tensor_type", "sparse_tensor_type"):
-            return Info(kind="map" if kind == "map_type" else "tensor")
-        tensor = declared.tensor_type if kind == "tensor_type" else declared.sparse_tensor_type
-        elem = tensor.elem_type or None
-        if not tensor.HasField("shape"):
-            return Info(elem)
-        dims = tuple(self._declared_dim(name, axis, dim) for axis, dim in enumerate(tensor.shape.dim))
-        return Info(elem, dims, kind="tensor" if kind == "tensor_type" else "sparse")
-
-    def _declared_dim(self, name: str, axis: int, dim: Any) -> Dim:
-        kind = dim.WhichOneof("value")
-        if kind == "dim_value" and dim.dim_value >= 0:
-            return constant(dim.dim_value)
-        if kind == "dim_param" and dim.dim_param:
-            label = str(dim.dim_param)
-            while self._owners.setdefault(label, ("dim_param", dim.dim_param)) != (
-                "dim_param",
-                dim.dim_param,
-            ):
-                label += "'"
-        else:
-            label = self.mint_input(f"{name}.{axis}")
-        self.symbols.setdefault(label, (name, axis))
-        return symbol(label)
 
     def lookup(self, frame: Frame, value: Value | None) -> Info:
         """What is known of a value in this walk; ABSENT for None."""
@@ -157,18 +111,15 @@ class Pass:
             return ABSENT
         info = frame.info.get(value)
         if info is None:
-            info = frame.info[value] = initializer(value)
+            info = frame.info[value] = self.knowledge.initializer(value)
         return info
 
     # ---- nodes
 
     def walk(self, frame: Frame, scope: Scope) -> None:
         """Describe the outputs of every node of ``scope``, producers first."""
-        order = self._orders.get(scope)
-        if order is None:
-            order = self._orders[scope] = scope.topological()
         unfolds = bool(frame.calls) or scope.kind == "subgraph"
-        for node in order:
+        for node in self._orders[scope]:
             self._left -= unfolds
             if unfolds and self._left < 0:
                 raise Exhausted
@@ -176,10 +127,47 @@ class Pass:
 
     def node(self, frame: Frame, node: Node) -> None:
         """Describe the outputs of one node."""
-        names = [v.name if v is not None else f"{node.first_output}#{k}" for k, v in enumerate(node.outputs)]
-        inputs = [self.lookup(frame, value) for value in node.inputs]
+        known = frame.info
+        inputs = [
+            ABSENT if value is None else known.get(value) or self.lookup(frame, value)
+            for value in node.inputs
+        ]
         while inputs and inputs[-1] is ABSENT:
             inputs.pop()
+        question = self._question(node, inputs)
+        infos = None if question is None else self.knowledge.answers.get(question)
+        if infos is None:
+            before = self._mints
+            infos = self._described(frame, node, inputs)
+            if question is not None and self._mints == before:
+                self.knowledge.learn(question, infos)
+        for value, info in zip(node.outputs, infos, strict=True):
+            if value is not None:
+                known[value] = info
+
+    def _question(self, node: Node, inputs: Sequence[Info]) -> tuple[object, ...] | None:
+        """All that the description of a node's outputs depends on, as long as it makes no symbol; None if more.
+
+        More are the bodies of subgraphs and local functions, attributes of a function's call, and what ONNX's own
+        inference says of the model.
+        """
+        operator = (node.domain, node.op_type)
+        if node.subgraphs or operator not in TABLE or operator in self.model.function_names:
+            return None
+        question: list[object] = [operator, node.scope.opset(node.domain), len(inputs), *inputs]
+        question += [output is not None for output in node.outputs]
+        proto = node.proto
+        if node.op_type == "Constant" and proto.ByteSize() > MAX_QUESTION:
+            return None
+        for attribute in proto.attribute[:]:
+            if attribute.ref_attr_name:
+                return None
+            question.append(attribute.SerializeToString())
+        return tuple(question)
+
+    def _described(self, frame: Frame, node: Node, inputs: list[Info]) -> tuple[Info, ...]:
+        """What is known of each output of a node; UNKNOWN for outputs that are left out."""
+        names = [v.name if v is not None else f"{node.first_output}#{k}" for k, v in enumerate(node.outputs)]
 
         def attrs(name: str) -> Any:
             return decoded(self.attribute(frame, node, name))
@@ -207,13 +195,14 @@ class Pass:
                 raise
             found = []
         infos = [found] if isinstance(found, Info) else list(found)
-        for k, value in enumerate(node.outputs):
-            if value is not None:
-                info = infos[k] if k < len(infos) else UNKNOWN
-                frame.info[value] = self._finish(node, call, k, info)
+        infos += [UNKNOWN] * (len(node.outputs) - len(infos))
+        return tuple(
+            UNKNOWN if value is None else self.knowledge.interned(self._finish(node, call, k, info))
+            for k, (value, info) in enumerate(zip(node.outputs, infos, strict=False))
+        )
 
     def _transfer(self, frame: Frame, node: Node, call: Call) -> Sequence[Info] | Info:
-        function = self._functions.get((node.domain, node.op_type, node.overload))
+        function = self.model.called.get((node.domain, node.op_type, node.overload))
         if function is not None:
             return self._called(frame, node, call, function)
         if node.domain == "" and not node.is_onnx:
@@ -310,7 +299,3 @@ class Pass:
         if info.elem in INTEGERS or info.value is not None:
             return finished(info, lambda i, elem: call.fresh_element(k, i, elem))
         return info
-
-
-def _domain(name: str) -> str:
-    return "" if name == "ai.onnx" else name

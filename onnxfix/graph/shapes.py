@@ -46,7 +46,7 @@ class Shapes:
     """What is known of the values of ``model`` as it was when this was made. Nothing here is ever a guess."""
 
     def __init__(self, model: Model) -> None:
-        run = Pass(model)
+        run = Pass(model, model.knowledge)
         self._infos = run.run()
         self._symbols = run.symbols
 
@@ -61,7 +61,7 @@ class Shapes:
 
     def shape(self, value: Value) -> tuple[Dim, ...] | None:
         """The dimensions; None where the rank is unknown, and for sequences, optionals and maps."""
-        info = self.info(value)
+        info = self._infos.get(value, UNKNOWN)
         return info.shape if info.kind in ("tensor", "sparse") else None
 
     def rank(self, value: Value) -> int | None:
@@ -75,7 +75,7 @@ class Shapes:
 
     def elem_type(self, value: Value) -> int | None:
         """The element type (TensorProto.DataType) of a tensor; None where unknown, and for other kinds of values."""
-        info = self.info(value)
+        info = self._infos.get(value, UNKNOWN)
         return info.elem if info.kind in ("tensor", "sparse") else None
 
     def item(self, value: Value) -> Info | None:

@@ -11,6 +11,7 @@ import numpy as np
 from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
 
 from onnxfix.errors import ModelError
+from onnxfix.graph import lazy
 
 BITS = {
     "BOOL": 8, "INT8": 8, "UINT8": 8, "INT16": 16, "UINT16": 16, "INT32": 32, "UINT32": 32, "INT64": 64,
@@ -62,7 +63,7 @@ def to_array(tensor: TensorProto, base_dir: Path | None, max_bytes: int) -> np.n
             return None
         tensor = embedded(tensor, base_dir)
     try:
-        return np.asarray(numpy_helper.to_array(tensor))
+        return np.asarray(numpy_helper.to_array(lazy.whole(tensor)))
     except (ValueError, TypeError, KeyError):
         return None  # fewer or more bytes than the shape asks for: the checker's finding, not a constant
 
@@ -80,15 +81,23 @@ def embedded(tensor: TensorProto, base_dir: Path) -> TensorProto:
     return copy
 
 
-def external_range(tensor: TensorProto, base_dir: Path) -> tuple[Path, int, int]:
+def external_range(
+    tensor: TensorProto, base_dir: Path, known: dict[str, Path] | None = None
+) -> tuple[Path, int, int]:
     """``(file, offset, length in bytes)`` of an external tensor's data.
+
+    ``known`` keeps the files that were found, for the next tensor of the model: most share one.
 
     Raises:
         ModelError: the file is missing, too short, or outside ``base_dir`` (absolute, by ``..``, by a symlink).
     """
     info = {entry.key: entry.value for entry in tensor.external_data}
     location = info.get("location", "")
-    path = checked_location(location, base_dir, tensor.name)
+    path = known.get(location) if known is not None else None
+    if path is None:
+        path = checked_location(location, base_dir, tensor.name)
+        if known is not None:
+            known[location] = path
     try:
         offset = int(info.get("offset", 0) or 0)
         length = int(info.get("length", 0) or 0) or nbytes(tensor)

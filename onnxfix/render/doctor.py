@@ -8,14 +8,11 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterator
-from typing import IO, cast
-
-from rich.console import Console
-from rich.text import Text
 
 from onnxfix.doctor import Diagnosis
 from onnxfix.doctor.records import Library, Machine
-from onnxfix.render.stream import output, printable
+from onnxfix.render.lines import Line, line, print_lines
+from onnxfix.render.stream import printable
 
 WIDTH = 96
 """Columns at which prose is broken. Commands never are: they are there to be copied."""
@@ -28,51 +25,49 @@ def diagnosis_json(found: Diagnosis) -> str:
 
 def show_diagnosis(found: Diagnosis) -> None:
     """Print it to standard output, without colour where that is not a terminal."""
-    target = Console(file=cast(IO[str], output()), highlight=False, soft_wrap=True, emoji=False)
-    for line in diagnosis_lines(found):
-        target.print(line)
+    print_lines(diagnosis_lines(found))
 
 
-def diagnosis_lines(found: Diagnosis) -> Iterator[Text]:
+def diagnosis_lines(found: Diagnosis) -> Iterator[Line]:
     """Machine, packages, rungs, problems."""
-    yield Text("machine", style="bold")
+    yield line("machine", style="bold")
     for label, words in _machine(found.machine):
         yield from _row(label, 14, "", "", words)
-    yield Text("packages", style="bold")
+    yield line("packages", style="bold")
     width = max((len(package.name) for package in found.packages), default=0) + 2
     for package in found.packages:
         yield from _row(package.name, width, package.version, "", package.note)
         if package.fault:
             yield from _wrapped(package.fault, width + 2, "bold red")
-    yield Text("rungs", style="bold")
+    yield line("rungs", style="bold")
     for rung in found.rungs:
         mark, style = ("yes", "green") if rung.available else ("no", "yellow")
         yield from _row(rung.name, 13, f"{mark:<5}", style, rung.reason)
         if rung.mend:
             yield _mend(rung.mend, 20)
     if not found.problems:
-        yield Text("no problems", style="bold green")
+        yield line("no problems", style="bold green")
         return
-    yield Text("problems", style="bold red")
+    yield line("problems", style="bold red")
     for problem in found.problems:
         yield from _wrapped(problem.text, 2)
         if problem.mend:
             yield _mend(problem.mend, 4)
 
 
-def _row(label: str, width: int, mark: str, style: str, words: str) -> Iterator[Text]:
+def _row(label: str, width: int, mark: str, style: str, words: str) -> Iterator[Line]:
     """``  label  mark  words``, with the words broken under each other."""
     start = f"  {printable(label):<{width}}"
     mark = printable(mark)
     gap = "" if not mark or mark.endswith(" ") or not words else "  "
     indent = len(start) + len(mark) + len(gap)
     first, *rest = _broken(words, indent)
-    yield Text.assemble(start, (mark, style), f"{gap}{first}")
-    yield from (Text(" " * indent + line) for line in rest)
+    yield line(start, (mark, style), f"{gap}{first}")
+    yield from (line(" " * indent + each) for each in rest)
 
 
-def _wrapped(words: str, indent: int, style: str = "") -> Iterator[Text]:
-    yield from (Text(" " * indent + line, style=style) for line in _broken(words, indent))
+def _wrapped(words: str, indent: int, style: str = "") -> Iterator[Line]:
+    yield from (line(" " * indent + each, style=style) for each in _broken(words, indent))
 
 
 def _broken(words: str, indent: int) -> list[str]:
@@ -80,8 +75,8 @@ def _broken(words: str, indent: int) -> list[str]:
     return textwrap.wrap(printable(words), width, break_long_words=False, break_on_hyphens=False) or [""]
 
 
-def _mend(command: str, indent: int) -> Text:
-    return Text.assemble(" " * indent, ("mend: ", "dim"), (printable(command), "cyan"))
+def _mend(command: str, indent: int) -> Line:
+    return line(" " * indent, ("mend: ", "dim"), (printable(command), "cyan"))
 
 
 def _machine(machine: Machine) -> Iterator[tuple[str, str]]:

@@ -6,13 +6,10 @@ import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, cast
-
-from rich.console import Console
-from rich.text import Text
 
 from onnxfix.backends.lift.records import Lifted, NetTensor
-from onnxfix.render.stream import output, printable
+from onnxfix.render.lines import Line, line, print_lines
+from onnxfix.render.stream import printable
 from onnxfix.verification.trt_build import product
 
 MOST = 10
@@ -27,24 +24,22 @@ def lifted_json(model: Path, found: Lifted) -> str:
 
 def show_lifted(model: Path, found: Lifted) -> None:
     """Print it to standard output, without colour where that is not a terminal."""
-    target = Console(file=cast(IO[str], output()), highlight=False, soft_wrap=True, emoji=False)
-    for line in lifted_lines(model, found):
-        target.print(line)
+    print_lines(lifted_lines(model, found))
 
 
-def lifted_lines(model: Path, found: Lifted) -> Iterator[Text]:
+def lifted_lines(model: Path, found: Lifted) -> Iterator[Line]:
     """The outcome, the network's inputs and outputs, what was left out and what is missing."""
     who = product(found.package, found.version) if found.package and found.version else "TensorRT"
-    yield Text(printable(f"{model}: {_outcome(who, found)}"), style="bold")
+    yield line(printable(f"{model}: {_outcome(who, found)}"), style="bold")
     for what, tensors in (("input", found.inputs), ("output", found.outputs)):
         for tensor in tensors:
-            yield Text(printable(f"  {what:<7} {_tensor(tensor)}"))
+            yield line(printable(f"  {what:<7} {_tensor(tensor)}"))
     for note in found.notes:
-        yield Text(printable(f"  note    {note}"))
+        yield line(printable(f"  note    {note}"))
     for gap in found.gaps[:MOST]:
-        yield Text(printable(f"  missing {gap}"), style="red")
+        yield line(printable(f"  missing {gap}"), style="red")
     if len(found.gaps) > MOST:
-        yield Text(f"  and {len(found.gaps) - MOST} more")
+        yield line(f"  and {len(found.gaps) - MOST} more")
 
 
 def _outcome(who: str, found: Lifted) -> str:

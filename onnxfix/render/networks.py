@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from onnxfix.backends.trt_reading import Misread, Reading
+if TYPE_CHECKING:
+    from onnxfix.backends.trt_reading import Misread, Reading
 
 
 def network_lines(networks: Sequence[Reading]) -> Iterator[str]:

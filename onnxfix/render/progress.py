@@ -14,7 +14,7 @@ DELAY = 1.0
 
 
 class Steps:
-    """Shows which model of how many is at which step. Without a terminal it does nothing at all."""
+    """Shows which models of how many are under way, and at which step. Without a terminal it does nothing at all."""
 
     def __init__(self, total: int) -> None:
         self.total = total
@@ -22,7 +22,7 @@ class Steps:
         self._live = sys.stderr is not None and sys.stderr.isatty()
         self._progress: object | None = None
         self._timer: threading.Timer | None = None
-        self._text = ""
+        self._running: dict[str, str] = {}
         self._lock = threading.Lock()
 
     def __enter__(self) -> Steps:
@@ -36,19 +36,31 @@ class Steps:
 
     def of(self, name: str) -> Callable[[str], None]:
         """A callback for the steps of one model."""
-        name = printable(name)
-        self.done += 1
-        number = self.done
-        self._arm()
+        return lambda step: self.at(name, step)
 
-        def say(step: str) -> None:
-            with self._lock:
-                self._text = (
-                    f"{name}: {step}" if self.total == 1 else f"[{number}/{self.total}] {name}: {step}"
-                )
-                self._update()
+    def at(self, name: str, step: str) -> None:
+        """A model begins a step. May be called from any thread."""
+        with self._lock:
+            self._running[name] = step
+            self._arm()
+            self._update()
 
-        return say
+    def over(self, name: str) -> None:
+        """A model is done, whether or not it was heard of before."""
+        with self._lock:
+            self._running.pop(name, None)
+            self.done += 1
+
+    @property
+    def text(self) -> str:
+        """What is under way: of one model the step too, of several the names."""
+        if len(self._running) == 1:
+            [(name, step)] = self._running.items()
+            words = f"{printable(name)}: {step}"
+        else:
+            words = ", ".join(map(printable, self._running))
+        number = min(self.total, self.done + (len(self._running) < 2))
+        return words if self.total == 1 else f"[{number}/{self.total}] {words}"
 
     def pause(self) -> None:
         """Take the bar away, for instance to print."""
@@ -78,12 +90,10 @@ class Steps:
             if self.total > 1:
                 columns.insert(1, BarColumn(bar_width=20))
             progress = Progress(*columns, console=Console(stderr=True), transient=True)
-            progress.add_task(
-                self._text, total=self.total if self.total > 1 else None, completed=self.done - 1
-            )
+            progress.add_task(self.text, total=self.total if self.total > 1 else None, completed=self.done)
             progress.start()
             self._progress = progress
 
     def _update(self) -> None:
         if self._progress is not None:
-            self._progress.update(0, description=self._text, completed=self.done - 1)  # type: ignore[attr-defined]
+            self._progress.update(0, description=self.text, completed=self.done)  # type: ignore[attr-defined]

@@ -7,10 +7,8 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.markdown import Markdown
-from rich.text import Text
-
+from onnxfix.render.lines import Line, console, line, styled
+from onnxfix.render.stream import output
 from onnxfix.rule import Example, Rule, Safety
 from onnxfix.targets import TARGETS
 
@@ -18,14 +16,14 @@ if TYPE_CHECKING:
     from onnxfix.catalogue import Facts
 
 
-def rules_lines(rules: Sequence[Rule]) -> Iterator[Text]:
+def rules_lines(rules: Sequence[Rule]) -> Iterator[Line]:
     """One line a rule: code, name, severity, safety, summary."""
     width = max((len(rule.name) for rule in rules), default=0)
     for rule in rules:
         safety = rule.safety.name.lower() if rule.safety is not None else "detect"
         off = "" if rule.default else " (off by default)"
         severity = rule.severity.name.lower()
-        yield Text.assemble(
+        yield line(
             (rule.code, "bold"), f"  {rule.name:<{width}}  {severity:<8}{safety:<8}{rule.summary}{off}"
         )
 
@@ -145,10 +143,12 @@ def _fenced(text: str) -> str:
     return f"```text\n{inspect.cleandoc(text)}\n```"
 
 
-def render_rule(target: Console, rule: Rule) -> None:
+def print_rule(rule: Rule) -> None:
     """The page, laid out on a terminal and as plain Markdown elsewhere."""
     text = rule_markdown(rule)
-    if target.is_terminal:
-        target.print(Markdown(text), soft_wrap=False)
-    else:
-        target.print(Text(text), end="")
+    if not (styled() and (target := console()).is_terminal):
+        output().write(text)
+        return
+    from rich.markdown import Markdown
+
+    target.print(Markdown(text), soft_wrap=False)

@@ -25,6 +25,8 @@ def printable(text: str) -> str:
     if len(text) > LONGEST:
         half = LONGEST // 2
         text = f"{text[:half]}… ({len(text) - 2 * half} characters) …{text[-half:]}"
+    if text.isascii() and text.isprintable():
+        return text
     return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 

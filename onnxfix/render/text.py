@@ -1,27 +1,27 @@
 """Reports as text: findings by rule, then what was fixed, kept and withdrawn, then the rungs, then what was written.
 
-Names of nodes may look like rich's markup, so everything goes through ``Text``, which never interprets it; and they
-may hold escape sequences and line breaks, so the whole report is made printable first.
+Names of nodes may hold escape sequences and line breaks, so the whole report is made printable first.
 """
 
 from __future__ import annotations
 
+import operator
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from itertools import groupby
-from typing import IO, Any, cast
-
-from rich.console import Console
-from rich.text import Text
+from typing import TYPE_CHECKING, Any
 
 from onnxfix.backends.trt_types import Issue
 from onnxfix.confirm import flag
 from onnxfix.render.builds import build_lines
+from onnxfix.render.lines import Line, line
 from onnxfix.render.networks import network_lines
-from onnxfix.render.stream import output, printable
+from onnxfix.render.stream import printable
 from onnxfix.report import AppliedFix, Finding, Report, StepDone
-from onnxfix.verification.verdict import RungResult
+
+if TYPE_CHECKING:
+    from onnxfix.verification.verdict import RungResult
 
 SHOWN = 5
 """Findings of one rule that are listed without ``--verbose``."""
@@ -29,40 +29,35 @@ SHOWN = 5
 _STYLE = {"error": "bold red", "warning": "yellow", "info": "cyan", "passed": "green", "failed": "bold red"}
 
 
-def console() -> Console:
-    """A console that neither wraps nor colours when its output is not a terminal; ``NO_COLOR`` is respected."""
-    return Console(file=cast(IO[str], output()), highlight=False, soft_wrap=True, emoji=False)
-
-
-def render_report(report: Report, *, quiet: bool = False, verbose: bool = False) -> Iterator[Text]:
+def render_report(report: Report, *, quiet: bool = False, verbose: bool = False) -> Iterator[Line]:
     """The lines of one report. ``quiet`` keeps the summary only; ``verbose`` lists every finding and metric."""
     report = _printable(report)
     if report.command == "verify":
         title = report.path if not report.output else f"{report.path} against {report.output}"
-        yield Text.assemble((title, "bold"), "  ", _outcome(report))
+        yield line((title, "bold"), "  ", _outcome(report))
     else:
-        yield Text.assemble((report.path, "bold"), f"  {_headline(report)}")
+        yield line((report.path, "bold"), f"  {_headline(report)}")
     if report.won and report.headline:
-        yield Text(f"  before: {report.builds[0].reason}")
+        yield line(f"  before: {report.builds[0].reason}")
     elif report.righted and report.headline:
-        yield Text(f"  before: {report.networks[0].grave[0]}")
+        yield line(f"  before: {report.networks[0].grave[0]}")
     if not quiet:
         yield from _steps(report.steps)
         yield from _findings(report.findings, verbose)
         yield from _applied(report.applied, verbose)
         for item in report.withdrawn:
-            yield Text.assemble(
+            yield line(
                 ("  withdrawn ", "bold red"), f"{item.code} at {item.place}: {item.fix}: {item.reason}"
             )
         if report.build is not None and verbose:
-            yield from (Text(f"  {line}") for line in build_lines([report.build]))
+            yield from (line(f"  {each}") for each in build_lines([report.build]))
         if report.network is not None and verbose:
-            yield from (Text(f"  {line}") for line in network_lines([report.network]))
+            yield from (line(f"  {each}") for each in network_lines([report.network]))
         yield from _rungs(report, verbose)
     for problem in report.problems:
-        yield Text.assemble(("  problem ", "bold red"), f"{problem} (a fault of onnxfix or of the rule)")
+        yield line(("  problem ", "bold red"), f"{problem} (a fault of onnxfix or of the rule)")
     for note in report.notes if not quiet else ():
-        yield Text(f"  note: {note}")
+        yield line(f"  note: {note}")
     yield from _ending(report)
 
 
@@ -71,14 +66,17 @@ def _printable(value: Any) -> Any:
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, tuple):
-        return tuple(_printable(item) for item in value)
+        items = tuple(map(_printable, value))
+        return value if all(map(operator.is_, items, value)) else items
     if isinstance(value, Issue):  # TensorRT's line breaks are no attempt to forge lines
         value = replace(value, text=" ".join(value.text.split()))
     if isinstance(value, Mapping):
         return {_printable(key): _printable(item) for key, item in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
-        strings = {f.name: _printable(getattr(value, f.name)) for f in fields(value) if f.init}
-        return replace(value, **strings)
+        held = [(f.name, getattr(value, f.name)) for f in fields(value) if f.init]
+        # Most are fine as they are, and there may be tens of thousands.
+        unsafe = {name: safe for name, item in held if (safe := _printable(item)) is not item}
+        return replace(value, **unsafe) if unsafe else value
     return value
 
 
@@ -126,6 +124,7 @@ def _headline(report: Report) -> str:
             f"{report.nodes_before} → {report.nodes_after} nodes",
         ]
     told = f"{report.headline}; " if report.headline else ""
+    told = f"unchanged, not done again: {told}" if report.reused else told
     return f"{told}{', '.join(words)}  (target {report.target}, {report.seconds:.1f} s)"
 
 
@@ -137,22 +136,22 @@ def _s(items: Sequence[object]) -> str:
     return "" if len(items) == 1 else "s"
 
 
-def _steps(steps: Sequence[StepDone]) -> Iterator[Text]:
+def _steps(steps: Sequence[StepDone]) -> Iterator[Line]:
     """The whole-model steps: what each made of the model, or why its result was dropped."""
     for step in steps:
         style = "bold red" if step.status == "dropped" else "yellow" if step.safety == "unsafe" else "green"
         nodes = f", {step.nodes_before} → {step.nodes_after} nodes" if step.status == "taken" else ""
         level = f", {step.safety}" if step.safety else ""
         words = f" {step.name} ({step.tool}{level}{nodes}): {step.reason}"
-        yield Text.assemble((f"  {step.status}", style), words)
+        yield line((f"  {step.status}", style), words)
 
 
-def _findings(findings: Sequence[Finding], verbose: bool) -> Iterator[Text]:
+def _findings(findings: Sequence[Finding], verbose: bool) -> Iterator[Line]:
     for (code, name), group in groupby(findings, key=lambda f: (f.code, f.name)):
         items = list(group)
-        yield Text.assemble(("  ", ""), (code, "bold"), f" {name} ({len(items)})")
+        yield line(("  ", ""), (code, "bold"), f" {name} ({len(items)})")
         for item in items if verbose else items[:SHOWN]:
-            yield Text.assemble(
+            yield line(
                 "    ",
                 (item.severity, _STYLE.get(item.severity, "")),
                 f" {item.place}: {item.message}{_confirmed(item, verbose)}{_remedy(item)}",
@@ -173,30 +172,28 @@ def _remedy(item: Finding) -> str:
     return f" [fix: {item.fix} ({item.safety}{flag(item.safety)})]" if item.fix else ""
 
 
-def _more(count: int, verbose: bool) -> Iterator[Text]:
+def _more(count: int, verbose: bool) -> Iterator[Line]:
     if not verbose and count > SHOWN:
-        yield Text(f"    … and {count - SHOWN} more (--verbose lists them)", style="dim")
+        yield line(f"    … and {count - SHOWN} more (--verbose lists them)", style="dim")
 
 
-def _applied(applied: Sequence[AppliedFix], verbose: bool) -> Iterator[Text]:
+def _applied(applied: Sequence[AppliedFix], verbose: bool) -> Iterator[Line]:
     by_rule = sorted(applied, key=lambda item: item.code)
     for (code, name), group in groupby(by_rule, key=lambda item: (item.code, item.name)):
         items = list(group)
-        yield Text.assemble(("  fixed ", "green"), (code, "bold"), f" {name} ({len(items)})")
+        yield line(("  fixed ", "green"), (code, "bold"), f" {name} ({len(items)})")
         for item in items if verbose else items[:SHOWN]:
             level = "" if item.safety == "exact" else f" ({item.safety})"
-            yield Text(f"    {item.place}: {item.fix}{level}{_confirmed(item, verbose)}")
+            yield line(f"    {item.place}: {item.fix}{level}{_confirmed(item, verbose)}")
         yield from _more(len(items), verbose)
 
 
-def _rungs(report: Report, verbose: bool) -> Iterator[Text]:
+def _rungs(report: Report, verbose: bool) -> Iterator[Line]:
     for rung in report.verdict.rungs if report.verdict is not None else ():
         style = _STYLE.get(rung.status, "dim")
-        yield Text.assemble(
-            f"  {rung.name:<12}", (rung.status, style), f"  {rung.reason}" if rung.reason else ""
-        )
+        yield line(f"  {rung.name:<12}", (rung.status, style), f"  {rung.reason}" if rung.reason else "")
         if verbose:
-            yield from (Text(f"    {line}") for line in _details(rung))
+            yield from (line(f"    {each}") for each in _details(rung))
 
 
 def _details(rung: RungResult) -> Iterator[str]:
@@ -213,23 +210,25 @@ def _details(rung: RungResult) -> Iterator[str]:
     yield f"{rung.seconds:.2f} s, seed {rung.seed}"
 
 
-def _ending(report: Report) -> Iterator[Text]:
+def _ending(report: Report) -> Iterator[Line]:
     if report.command != "apply":
         return
     if report.output:
         what = "written" if report.changed else "written unchanged, byte for byte"
-        yield Text.assemble("  ", (what, "bold"), f": {report.output}")
+        yield line("  ", (what, "bold"), f": {report.output}")
     elif report.verdict is not None and not report.verdict.passed:
-        yield Text(f"  nothing was written: {_unverified(report)}", style="bold red")
+        yield line(f"  nothing was written: {_unverified(report)}", style="bold red")
         if not report.verdict.failed:
-            yield Text(
+            yield line(
                 "  (give inputs that it takes by --inputs or --input-shapes, or write it with --no-verify: its "
                 "interface is checked, and nothing else)"
             )
 
 
-def render_summary(reports: Sequence[Report], errors: Sequence[tuple[str, str]]) -> Iterator[Text]:
-    """One line over several models."""
+def render_summary(
+    reports: Sequence[Report], errors: Sequence[tuple[str, str]], crashed: int = 0
+) -> Iterator[Line]:
+    """One line over several models. Of the errors, ``crashed`` ended their process or lacked memory."""
     fixed = sum(len(report.applied) for report in reports)
     left = sum(len(report.findings) for report in reports)
     failed = [r for r in reports if r.verdict is not None and not r.verdict.passed]
@@ -239,11 +238,8 @@ def render_summary(reports: Sequence[Report], errors: Sequence[tuple[str, str]])
     righted = sum(report.righted for report in reports)
     words += [f"{righted} that TensorRT read differently and now reads as meant"] if righted else []
     words += [f"{len(failed)} not verified"] if failed else []
-    words += [f"{len(errors)} unreadable"] if errors else []
-    yield Text(", ".join(words), style="bold")
-
-
-def print_lines(target: Console, lines: Iterable[Text]) -> None:
-    """Print lines one by one, as they come."""
-    for line in lines:
-        target.print(line)
+    words += [f"{len(errors) - crashed} unreadable"] if len(errors) > crashed else []
+    words += [f"{crashed} crashed or out of memory"] if crashed else []
+    again = sum(report.reused for report in reports)
+    words += [f"{again} unchanged and not done again"] if again else []
+    yield line(", ".join(words), style="bold")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 
 from onnxfix import dtypes
 from onnxfix.errors import UsageError
@@ -109,6 +110,7 @@ class Target:
         return _NUMBERS.get(self.reads_as.get(_name(elem_type), ""), elem_type)
 
 
+@cache
 def _name(elem_type: int) -> str:
     """ONNX's name of a type, "" for a number that is none."""
     name = dtypes.name_of(elem_type).upper()

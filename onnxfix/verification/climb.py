@@ -14,16 +14,18 @@ from onnxfix import backends
 from onnxfix.backends import reference
 from onnxfix.backends.trt_types import TrtOptions
 from onnxfix.errors import UsageError
-from onnxfix.sandbox import Outcome, Worker
+from onnxfix.sandbox import Worker
 from onnxfix.verification import cuda, plan
 from onnxfix.verification.inputs import Kind, make_inputs
+from onnxfix.verification.pair import REMOTE, Pair
 from onnxfix.verification.plan import Feed
 from onnxfix.verification.progress import REFUSED, Progress, difference, different, judged
-from onnxfix.verification.remote import Ran, ran_of
+from onnxfix.verification.remote import Ran
 from onnxfix.verification.signature import Assignment, Signature
 from onnxfix.verification.verdict import FeedResult, FeedStatus, RungResult
 
-REMOTE = "onnxfix.verification.remote"
+__all__ = ["REMOTE", "Request", "climb", "elements"]
+
 #: Kinds of data to try, one after the other, when the original refuses the one that was planned.
 _MILDER: tuple[Kind, ...] = ("small", "ones", "zeros")
 _DEATHS = 3
@@ -96,6 +98,7 @@ class _Climber:
         self.request, self.name, self.gpu, self.folder = request, name, name == "ort-cuda", folder
         self.seen = Progress()
         self.deadline = time.monotonic() + request.total
+        self.pair = Pair(request, name, self.seen)
 
     def climb(self) -> RungResult:
         self._load()
@@ -109,35 +112,24 @@ class _Climber:
     # -- loading
 
     def _load(self) -> None:
-        request = self.request
-        outcome, ran = self._call(
-            "load",
-            backend=self.name,
-            original=str(request.original),
-            fixed=str(request.fixed),
-            options={"guarded": True} if self.gpu else {},
-        )
-        self.seen.generation = request.worker.generation
-        if ran.stage == "original":
+        outcome, ran = self.pair.load()
+        if ran.starved and self.pair.spare():
+            self._load()
+        elif ran.stage == "original":
             self._decide("skipped", f"the original cannot be loaded: {ran.error}")
         elif ran.stage == "fixed" and outcome.status == "timeout" and self.name == "reference":
             self._decide("skipped", f"the fixed model takes too long to load: {ran.error}")
         elif ran.stage and ran.unsupported:
             self._decide("skipped", f"the fixed model cannot be loaded here: {ran.error}")
+        elif ran.starved:
+            found = self.pair.starved(ran, None)
+            self._decide(found.status, found.reason)
         elif ran.stage:
             self._decide("failed", f"the original loads, the fixed model does not: {ran.error}")
         elif self.gpu and cuda.on_cpu_alone(ran.places):
             self._decide("skipped", cuda.placed(ran.places))
         elif self.gpu:
             self.seen.placed = (cuda.placed(ran.places),)
-
-    def _call(self, function: str, **arguments: Any) -> tuple[Outcome, Ran]:
-        """Call the child. One whose device failed is ended: every later call in it would fail, whatever the model."""
-        outcome = self.request.worker.call(f"{REMOTE}:{function}", timeout=self.request.step, **arguments)
-        ran = ran_of(outcome)
-        if ran.broken:
-            self.request.worker.close()
-        return outcome, ran
 
     def _decide(self, status: Any, reason: str) -> None:
         self.seen.decide(self.name, status, reason)
@@ -229,20 +221,11 @@ class _Climber:
             self._load()  # the last feed cost us the child
             if seen.verdict is not None:
                 return False
-        outcome, ran = self._call(
-            "run",
-            feed=values,
-            again=request.known.drawn is not None or (self.name != "reference" and not seen.counted()),
-            drawn=request.known.drawn or (),
-            exact=request.exact and not self.gpu,
-            noise=request.noise,
-            coarse=request.coarse,
-            skip=tuple(seen.excluded),
-            repeats=not self.gpu,
-            keep=bool(request.half),
-        )
+        outcome, ran = self.pair.run(values)
+        if ran.starved and self.pair.spare():
+            return self._try(label, feed, values)
         if ran.stage == "original":
-            seen.deaths += not outcome.ok or ran.broken
+            seen.deaths += not outcome.ok or ran.broken or ran.starved
             seen.feeds.append(FeedResult(label, feed, "not counted", f"{REFUSED}{ran.error}"))
             return False
         late = outcome.status == "timeout" and self.name == "reference"
@@ -250,6 +233,14 @@ class _Climber:
             # The evaluator's time and the GPU's size say nothing about the model: not proven, and not refuted.
             seen.feeds.append(FeedResult(label, feed, "not counted", f"the fixed model: {ran.error}"))
             return False
+        if ran.starved:
+            found = self.pair.starved(ran, values)
+            if found.status == "failed":
+                self._fail(label, feed, ran, found.reason)
+            else:
+                seen.deaths += 1
+                seen.feeds.append(FeedResult(label, feed, "not counted", found.reason))
+            return found.status == "failed"
         seen.excluded.update(ran.unstable)
         seen.wobble.extend(ran.wobble)
         if ran.stage:
@@ -289,7 +280,7 @@ class _Climber:
     def _by_twin(self, ran: Ran) -> Ran:
         """The last run judged again with the original in higher precision; as it was where that cannot be had."""
         request, seen = self.request, self.seen
-        _, again = self._call(
+        _, again = self.pair.call(
             "by_twin",
             folder=self.folder,
             half=request.half,

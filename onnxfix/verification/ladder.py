@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -16,10 +17,11 @@ from onnxfix.backends import reference
 from onnxfix.backends.trt_types import TrtOptions
 from onnxfix.errors import ModelError, UsageError
 from onnxfix.graph import wire
-from onnxfix.sandbox import Worker, one_line, shared
+from onnxfix.sandbox import Outcome, Worker, forked, one_line, shared
 from onnxfix.verification import plan, trt_build, trt_gpu, trt_network
 from onnxfix.verification.climb import REMOTE, Request, climb
 from onnxfix.verification.files import check_inputs, load_inputs
+from onnxfix.verification.remote import check
 from onnxfix.verification.signature import Signature, signature
 from onnxfix.verification.verdict import CPU_RUNGS, RUNGS, FeedResult, RungResult, Verdict
 
@@ -64,6 +66,7 @@ def verify(
     worker: Worker | None = None,
     trt: TrtOptions | None = None,
     inherit: bool = False,
+    models: tuple[onnx.ModelProto, onnx.ModelProto] | None = None,
 ) -> Verdict:
     """Compare a fixed model with its original, both given by path (external data lies beside each).
 
@@ -75,7 +78,7 @@ def verify(
     ones), ``require`` those that must pass. ``worker`` is a sandbox to use and leave
     running; without it ``sandbox.shared`` is used, or one of its own where ``limits`` bound the memory. ``trt`` is
     what is asked of TensorRT. With ``inherit``, what the original fails as well is no fault of the fixed model: such
-    a rung says "failed" and does not count against it.
+    a rung says "failed" and does not count against it. ``models`` are what the two files hold, where the caller has it.
 
     Crashes, hangs and memory bombs of a model are results. Raises UsageError for rungs, shapes and inputs that do
     not fit, and ModelError when a model cannot be read.
@@ -85,7 +88,7 @@ def verify(
         raise UsageError(f"there is no rung {unknown[0]}; the rungs are {', '.join(RUNGS)}")
     wanted = {*(DEFAULT_RUNGS if rungs is None else rungs), *require}
     limits = limits or Limits()
-    known = signature(_existing(original))
+    known = signature(_existing(original) if models is None else models[0])
     if wanted.intersection(("trt-build", "trt-network", "trt-gpu")):
         trt_build.check(trt or TrtOptions(), known)
     with ExitStack() as stack:
@@ -112,7 +115,7 @@ def verify(
             if name in wanted:
                 began = time.monotonic()
                 request = _forgiving(base, results) if name == "ort-cpu" else base
-                result = _rung(name, request, contract, limits)
+                result = _rung(name, request, contract, limits, models[1] if models is not None else None)
                 if request is not base:
                     told = result.reason.replace("within tolerance", "within half precision's tolerance")
                     result = replace(result, reason=told, notes=(*result.notes, _HALF))
@@ -181,9 +184,11 @@ def _given(known: Signature, inputs: Any) -> list[dict[str, Any]] | None:
     return check_inputs(known, feeds)
 
 
-def _rung(name: str, request: Request, contract: Contract | None, limits: Limits) -> RungResult:
+def _rung(
+    name: str, request: Request, contract: Contract | None, limits: Limits, fixed: onnx.ModelProto | None
+) -> RungResult:
     if name == "contract":
-        return _contract(request, contract, limits)
+        return _contract(request, contract, limits, fixed)
     if name == "reference":
         return climb(replace(request, step=limits.reference_step, total=limits.reference_total), name)
     request = replace(request, step=limits.step, total=limits.total)
@@ -198,26 +203,34 @@ def _rung(name: str, request: Request, contract: Contract | None, limits: Limits
     return trt_network.climb(request) if name == "trt-network" else trt_gpu.climb(request)
 
 
-def _contract(request: Request, contract: Contract | None, limits: Limits) -> RungResult:
+def _contract(
+    request: Request, contract: Contract | None, limits: Limits, fixed: onnx.ModelProto | None = None
+) -> RungResult:
     """The caller's interface contract, and onnx's checker: the fixed model must pass if the original does."""
     name = "contract"
     if contract is not None:
-        fixed = request.known.model if request.fixed == request.original else _read(request.fixed)
-        violations = contract(request.known.model, fixed)
+        kept = request.known if request.fixed == request.original or fixed else signature(request.fixed)
+        violations = contract(request.known.model, fixed or kept.model)
         if violations:
             more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
             return RungResult(
                 name, "failed", one_line(violations[0]) + more, notes=tuple(map(one_line, violations))
             )
-    complaint = _checker(request, request.original, limits)
-    if complaint:
-        note = f"onnx.checker was not asked: the original does not pass it ({complaint})"
+    first = _checker(request, request.original, limits)
+    second = (
+        first
+        if request.fixed == request.original or _words(first)
+        else _checker(request, request.fixed, limits)
+    )
+    starved = next((one.message for one in (first, second) if one.status == "memory"), "")
+    if starved or _words(first):
+        why = starved or f"the original does not pass it ({_words(first)})"
+        note = f"onnx.checker was not asked: {why}"
         if contract is None:
             return RungResult(name, "skipped", note)
         return RungResult(name, "passed", "the interface is unchanged", notes=(note,))
-    complaint = "" if request.fixed == request.original else _checker(request, request.fixed, limits)
-    if complaint:
-        return RungResult(name, "failed", f"the fixed model does not pass onnx.checker: {complaint}")
+    if _words(second):
+        return RungResult(name, "failed", f"the fixed model does not pass onnx.checker: {_words(second)}")
     said = (
         "the interface is unchanged and onnx.checker passes"
         if contract is not None
@@ -226,10 +239,12 @@ def _contract(request: Request, contract: Contract | None, limits: Limits) -> Ru
     return RungResult(name, "passed", said)
 
 
-def _read(path: Path) -> onnx.ModelProto:
-    return signature(path).model
-
-
-def _checker(request: Request, path: Path, limits: Limits) -> str:
-    outcome = request.worker.call(f"{REMOTE}:check", timeout=limits.step, path=str(path))
+def _words(outcome: Outcome) -> str:
+    """What the checker complains of, or how it ended; an empty text where the model passes."""
     return str(outcome.value) if outcome.ok else outcome.message
+
+
+def _checker(request: Request, path: Path, limits: Limits) -> Outcome:
+    """What onnx's checker has to say of a file."""
+    with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
+        return forked(check, str(path), folder, timeout=limits.step, memory_mb=limits.memory_mb)

@@ -6,9 +6,8 @@ through the sandbox.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +16,9 @@ import onnx
 from onnx import ModelProto, TensorProto, helper
 
 from onnxfix import backends
-from onnxfix.backends import ort
-from onnxfix.graph import wire
+from onnxfix._child import NO_MEMORY, cores
+from onnxfix.backends import ort, ort_weights
+from onnxfix.graph import lazy, wire
 from onnxfix.sandbox import one_line
 from onnxfix.verification.compare import Metrics, compare
 
@@ -28,24 +28,23 @@ if TYPE_CHECKING:
 #: How far inputs are moved to see what a model's own rounding amounts to: about one unit in float32's last place.
 RELATIVE = 1e-7
 #: Of ONNX Runtime: one for each core takes three times as long as half of them as soon as anything else runs.
-THREADS = max(1, (os.cpu_count() or 2) // 2)
+THREADS = max(1, cores() // 2)
 #: A quarter of a unit in float32's last place, of 1: where terms of that size cancel out, what is left is rounding, and
 #: nothing shows it where a model has no floating-point input.
 FLOOR = 2.0**-25
 _LARGE = 1024  # bytes of a tensor that a sketch of the model does without
 _WORDS = 1500  # characters of an error: ONNX Runtime names the node at the end of some
-#: ONNX Runtime's own word for the folder of external data, for a model that is given as bytes.
-_FOLDER = "session.model_external_initializers_file_folder_path"
 
 
 @dataclass(frozen=True)
 class Told:
     """What came of a call. ``error`` is "" where it went well; ``died``: the child did not survive it. ``lacking``: the
-    backend cannot do this, which says nothing about the model. ``size`` is in bytes, of what was kept; ``blank`` are
-    the outputs that are NaN or infinity throughout."""
+    backend cannot do this, which says nothing about the model, and ``starved``: for want of memory. ``size`` is in
+    bytes, of what was kept; ``blank`` are the outputs that are NaN or infinity throughout."""
 
     error: str = ""
     lacking: bool = False
+    starved: bool = False
     died: bool = False
     size: int = 0
     blank: frozenset[str] = frozenset()
@@ -56,8 +55,8 @@ class _State:
     session: backends.Session | None = None
     #: (side, feed) -> output -> value
     kept: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
-    #: path -> the model with its weights in files, and the folder of these
-    slim: dict[str, tuple[ModelProto, str]] = field(default_factory=dict)
+    #: path -> the model with its weights in files, and where these are
+    slim: dict[str, tuple[ModelProto, ort_weights.Stored]] = field(default_factory=dict)
 
 
 _STATE = _State()
@@ -77,12 +76,12 @@ def unload() -> None:
 
 def sketch(path: str) -> bytes:
     """The model file without the data of its larger tensors, for who wants to look at the graph alone."""
-    model = onnx.load(path, load_external_data=False)
-    for tensor in wire.all_tensors(model):
-        if tensor.ByteSize() > _LARGE:
-            for name in ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "uint64_data"):
+    loaded = wire.open_model(Path(path))
+    for tensor in wire.all_tensors(loaded.proto):
+        if tensor.ByteSize() > _LARGE or lazy.range_of(tensor) is not None:
+            for name in lazy.PAYLOADS.values():
                 tensor.ClearField(name)
-    return bytes(model.SerializeToString())
+    return bytes(loaded.proto.SerializeToString())
 
 
 # --------------------------------------------------------------------------------------------- loading and running
@@ -108,11 +107,9 @@ def load(
             onnx.save(whole, variant)
             _STATE.session = backends.load(backend, str(variant))
         else:
-            model, folder = _slim(path, scratch)
-            chosen = ort.session_options(THREADS)
-            chosen.add_session_config_entry(_FOLDER, folder)
-            data = _with_outputs(model, extra).SerializeToString()
-            _STATE.session = ort.OrtSession(data, chosen, ["CPUExecutionProvider"])
+            model, where = _slim(path, scratch)
+            chosen = ort.session_options(THREADS, lean=where.large)
+            _STATE.session = ort.load_mapped(_with_outputs(model, extra), where, chosen)
     except Exception as error:
         return _failed(error)
     return Told()
@@ -120,22 +117,23 @@ def load(
 
 def _failed(error: Exception) -> Told:
     lacking = isinstance(error, (backends.Unsupported, backends.Broken))
-    return Told(str(error) if lacking else one_line(error, _WORDS), lacking)
+    starved = isinstance(error, MemoryError) or (not lacking and bool(NO_MEMORY.search(str(error))))
+    return Told(str(error) if lacking else one_line(error, _WORDS), lacking or starved, starved)
 
 
-def _slim(path: str, scratch: str) -> tuple[ModelProto, str]:
-    """The model and the folder of its weights. What it holds itself is written to one file, once: variants of it are
-    then cheap. A model that has weights in files already keeps the rest in itself, for there is one folder only."""
+def _slim(path: str, scratch: str) -> tuple[ModelProto, ort_weights.Stored]:
+    """The model and where its weights are: in files, so that variants of it are cheap. What a small one holds itself is
+    written to one. A model that has weights in files already keeps the rest in itself, for there is one folder only."""
     if path not in _STATE.slim:
-        model = onnx.load(path, load_external_data=False)
-        if any(tensor.data_location == TensorProto.EXTERNAL for tensor in wire.all_tensors(model)):
-            _STATE.slim[path] = model, str(Path(path).parent)
-        else:
+        where = ort_weights.stored(path)
+        model = where.skeleton or onnx.load(path, load_external_data=False)
+        if where.skeleton is None and not where.outside:
             with (Path(scratch) / f"weights{len(_STATE.slim)}.bin").open("wb") as file:  # one for each model
                 for tensor in model.graph.initializer:
                     if len(tensor.raw_data) > _LARGE:
                         _store(tensor, file)
-            _STATE.slim[path] = model, scratch
+                where = replace(where, folder=scratch, outside=file.tell())
+        _STATE.slim[path] = model, where
     return _STATE.slim[path]
 
 

@@ -18,6 +18,7 @@ import onnx
 from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 from onnxfix.backends.trt_reading import Misread
+from onnxfix.graph import lazy, wire
 from onnxfix.sandbox import Worker, one_line
 from onnxfix.verification.trt_network_words import place_of
 
@@ -91,9 +92,10 @@ def compare(original: str, lifted: str) -> Compared:
     of range as its largest number: TensorRT has no wider type.
 
     Raises:
-        OSError: a file cannot be read.
+        ModelError, OSError: a file cannot be read.
     """
-    own = dict(_weights(onnx.load(original, load_external_data=False), Path(original).parent))
+    loaded = wire.open_model(Path(original))  # its file stays open as long as this lives
+    own = dict(_weights(loaded.proto, Path(original).parent))
     network = onnx.load(lifted, load_external_data=False)
     folder = Path(lifted).parent
     named = {_layer(tensor): tensor for tensor in network.graph.initializer if _layer(tensor)}
@@ -132,7 +134,11 @@ def _read(tensor: TensorProto, base: Path) -> npt.NDArray[Any]:
     where = {entry.key: entry.value for entry in tensor.external_data}
     dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type)
     packed = tensor.data_type in (TensorProto.INT4, TensorProto.UINT4, TensorProto.FLOAT4E2M1)
-    if tensor.data_location == TensorProto.EXTERNAL and not packed and int(where.get("length", 0)):
+    inside = lazy.range_of(tensor)
+    if inside is not None and inside.field == lazy.RAW and not packed:
+        raw = np.memmap(inside.source.path, np.uint8, "r", inside.offset, (inside.length,))
+        array: npt.NDArray[Any] = raw.view(dtype).reshape(tuple(tensor.dims))
+    elif tensor.data_location == TensorProto.EXTERNAL and not packed and int(where.get("length", 0)):
         flat = np.memmap(
             base / where["location"],
             np.uint8,
@@ -140,11 +146,11 @@ def _read(tensor: TensorProto, base: Path) -> npt.NDArray[Any]:
             int(where.get("offset", 0)),
             (int(where["length"]),),
         )
-        array: npt.NDArray[Any] = flat.view(dtype).reshape(tuple(tensor.dims))
+        array = flat.view(dtype).reshape(tuple(tensor.dims))
     elif tensor.raw_data and not packed:
         array = np.frombuffer(tensor.raw_data, dtype).reshape(tuple(tensor.dims))
     else:
-        array = numpy_helper.to_array(tensor, str(base))
+        array = numpy_helper.to_array(lazy.whole(tensor), str(base))
     if array.dtype != np.float64:
         return array
     most = np.finfo(np.float32).max

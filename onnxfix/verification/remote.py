@@ -8,10 +8,15 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from onnx import ModelProto, TensorProto
+
 from onnxfix import backends
-from onnxfix.errors import OnnxfixError
+from onnxfix._child import NO_MEMORY
+from onnxfix.errors import ModelError, OnnxfixError
+from onnxfix.graph import lazy, tensors, wire
 from onnxfix.sandbox import Outcome, note, one_line
 from onnxfix.verification import twin
 from onnxfix.verification.compare import Metrics, Twin, compare, output_of
@@ -37,7 +42,8 @@ class Ran:
     """What came of loading, or of one feed. ``stage`` and ``error``: who failed and how; else both are empty.
 
     ``unsupported``: nobody's mistake. ``broken``: the process is of no use any more. ``places``: for the original and
-    the fixed model, how many nodes each execution provider took, where the backend says so.
+    the fixed model, how many nodes each execution provider took, where the backend says so. ``starved``: what failed
+    did so for want of memory, and ``mapped``: a model's weights were mapped from its file, not loaded as usual.
     """
 
     stage: str = ""
@@ -47,6 +53,8 @@ class Ran:
     seconds: float = 0.0  # of the original's run
     unsupported: bool = False
     broken: bool = False
+    starved: bool = False
+    mapped: bool = False
     places: tuple[Mapping[str, int] | None, ...] = ()
     wobble: tuple[Metrics, ...] = ()  # where it differs from itself within tolerance
     precision: str = ""  # of the twin
@@ -63,24 +71,63 @@ def ran_of(outcome: Outcome) -> Ran:
         return outcome.value  # type: ignore[no-any-return]
     if outcome.status == "error":  # what the models do wrong comes back as a Ran
         raise OnnxfixError(f"verification itself failed, which is a bug of onnxfix: {outcome.message}")
-    return Ran(outcome.note if outcome.note in ("original", "fixed") else "original", outcome.message)
+    stage = outcome.note if outcome.note in ("original", "fixed") else "original"
+    return Ran(stage, outcome.message, starved=outcome.status == "memory")
 
 
 def _failed(stage: str, error: Exception, seconds: float = 0.0) -> Ran:
     unsupported, broken = isinstance(error, backends.Unsupported), isinstance(error, backends.Broken)
     text = str(error) if unsupported or broken else one_line(error)
-    return Ran(stage, text, seconds=seconds, unsupported=unsupported, broken=broken)
+    starved = isinstance(error, MemoryError) or (not unsupported and bool(NO_MEMORY.search(str(error))))
+    return Ran(stage, text, seconds=seconds, unsupported=unsupported, broken=broken, starved=starved)
 
 
-def check(path: str) -> str:
-    """onnx's checker on a model file; returns its complaint on one line, or an empty text."""
+def check(path: str, folder: str) -> str:
+    """onnx's checker on a model file; returns its complaint on one line, or an empty text.
+
+    The checker would read the weights for nothing but their number of bytes. It is given a copy of the model in
+    ``folder`` that names an empty file for each of them that has the size it should have.
+    """
     import onnx
 
     try:
+        loaded = wire.open_model(Path(path))
+        if loaded.source is not None:
+            _without_weights(loaded.proto, Path(path).parent)
+            (Path(folder) / _NOTHING).touch()
+            path = str(Path(folder) / "model.onnx")
+            Path(path).write_bytes(loaded.proto.SerializeToString())
         onnx.checker.check_model(path)
-    except onnx.checker.ValidationError as error:
+    except (onnx.checker.ValidationError, ModelError) as error:
         return one_line(error)
     return ""
+
+
+_NOTHING = "weights"
+
+
+def _without_weights(proto: ModelProto, base_dir: Path) -> None:
+    """Let the tensors whose bytes lie in files name an empty file instead.
+
+    Raises:
+        ModelError: external data are not where they should be, or too short.
+    """
+    for tensor in wire.all_tensors(proto):
+        where, external = lazy.range_of(tensor), tensors.is_external(tensor)
+        if where is not None and (
+            external or where.field != lazy.RAW or where.length != tensors.nbytes(tensor)
+        ):
+            lazy.fill(tensor, where)  # the checker looks at the fields that hold numbers, and at what is odd
+            continue
+        if where is not None:
+            tensor.ClearField("raw_data")
+            tensor.data_location = TensorProto.EXTERNAL
+        elif external:
+            tensors.external_range(tensor, base_dir)
+        else:
+            continue
+        del tensor.external_data[:]
+        tensor.external_data.add(key="location", value=_NOTHING)
 
 
 def drop() -> None:
@@ -109,7 +156,23 @@ def load(
         _STATE.fixed = backends.load(backend, fixed, **(fixed_options or {}))
     except Exception as error:
         return _failed("fixed", error)
-    return Ran(places=tuple(getattr(one, "places", None) for one in (_STATE.original, _STATE.fixed)))
+    both = (_STATE.original, _STATE.fixed)
+    return Ran(
+        places=tuple(getattr(one, "places", None) for one in both),
+        mapped=any(getattr(one, "mapped", False) for one in both),
+    )
+
+
+def alone(backend: str, path: str, feed: dict[str, Any] | None, options: Mapping[str, Any]) -> Ran:
+    """Load one model, by itself, and run it on ``feed`` where there is one."""
+    drop()
+    try:
+        session = backends.load(backend, path, **options)
+        if feed is not None:
+            session.run(feed)
+    except Exception as error:
+        return _failed("original", error)
+    return Ran()
 
 
 def run(

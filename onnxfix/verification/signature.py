@@ -11,7 +11,7 @@ from typing import Any
 import onnx
 
 from onnxfix.errors import ModelError
-from onnxfix.graph import dimnames
+from onnxfix.graph import dimnames, wire
 from onnxfix.verification.flow import Dim, Flow, Role, dims_of
 from onnxfix.verification.operands import HARMLESS
 
@@ -34,10 +34,12 @@ class Input:
 
 @dataclass(frozen=True)
 class Signature:
-    """The inputs of a model. Symbols come in the order in which they first appear."""
+    """The inputs of a model. Symbols come in the order in which they first appear. ``keep`` is what must live as long
+    as the model: the file that holds its weights."""
 
     inputs: tuple[Input, ...]
     model: onnx.ModelProto = field(repr=False)
+    keep: object = field(default=None, repr=False, compare=False)
 
     def __getitem__(self, name: str) -> Input:
         return next(one for one in self.inputs if one.name == name)
@@ -112,11 +114,17 @@ def signature(model: onnx.ModelProto | Path | str) -> Signature:
     """Read the inputs of a model. Raises ModelError when a path does not hold one."""
     if not isinstance(model, onnx.ModelProto):
         try:
-            model = onnx.load(str(model), load_external_data=False)
-        except Exception as error:
-            raise ModelError(f"{model} cannot be read as an ONNX model: {error}") from error
+            loaded = wire.open_model(Path(model))
+        except ModelError as error:
+            raise ModelError(f"{model} cannot be read as an ONNX model: {error}") from None
+        return _signature(loaded.proto, loaded)
+    return _signature(model)
+
+
+def _signature(model: onnx.ModelProto, keep: object = None) -> Signature:
     defaults = {tensor.name: tensor for tensor in model.graph.initializer}
-    return Signature(tuple(_input(value, defaults.get(value.name)) for value in model.graph.input), model)
+    inputs = tuple(_input(value, defaults.get(value.name)) for value in model.graph.input)
+    return Signature(inputs, model, keep)
 
 
 def _input(value: onnx.ValueInfoProto, default: onnx.TensorProto | None) -> Input:

@@ -10,19 +10,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import onnx
-from onnx import AttributeProto, ModelProto, NodeProto
+from onnx import ModelProto
 
 from onnxfix import targets
-from onnxfix.backends import reference, tensorrt, trt_files, trt_package
+from onnxfix.backends import tensorrt, trt_files, trt_package
 from onnxfix.backends.trt_package import Choice, Missing
+from onnxfix.backends.trt_parse import MEMORY
 from onnxfix.backends.trt_run import Ran
-from onnxfix.backends.trt_types import Profile, TrtBuild, TrtOptions
+from onnxfix.backends.trt_types import Issue, Profile, TrtBuild, TrtOptions
 from onnxfix.errors import UsageError
-from onnxfix.sandbox import Worker, one_line, shared
+from onnxfix.sandbox import Worker, asked_mb, one_line, shared
 from onnxfix.verification.batch_sweep import Build, Run, SweepResult, sweep
 from onnxfix.verification.climb import Request
 from onnxfix.verification.signature import Signature
+from onnxfix.verification.trt_known import is_new
 from onnxfix.verification.trt_shapes import chosen_profiles, given_profiles
 from onnxfix.verification.verdict import RungResult
 
@@ -72,7 +73,31 @@ class Builder:
             timing_cache=os.path.abspath(self.options.timing_cache) if self.options.timing_cache else "",
         )
         # A child that died told no version.
-        return replace(build, version=build.version or self.choice.version)
+        return self._starved(replace(build, version=build.version or self.choice.version), path)
+
+    def _starved(self, build: TrtBuild, path: Path) -> TrtBuild:
+        """A build that failed for want of memory says so and tells the limit; and so does one that probably did, for
+        TensorRT notices as seldom as not: it goes on with a null pointer, or waits for a thread that never was."""
+        limit, reason = self.worker.limit_mb, build.reason
+        if limit is None or build.accepted or (build.status == "refused" and build.stage != "build"):
+            return build
+        if build.status in ("refused", "crash", "timeout"):
+            need = tensorrt.need_mb(path)
+            if need <= limit:
+                return build
+            reason = f"probably out of memory, of which it takes about {need} MiB: {reason}"
+        elif build.status != "memory":
+            return build
+        told = Issue(build.stage, "error", self.worker.starved(one_line(reason, _WIDEST)))
+        return replace(build, status="memory", errors=(told, *build.errors[1:]))
+
+    def halved(self) -> Builder | None:
+        """The same with half the memory; None where that is not limited."""
+        limit = self.worker.limit_mb
+        if limit is None:
+            return None
+        half = limit // 2
+        return replace(self, options=replace(self.options, memory_mb=half), worker=Worker(memory_mb=half))
 
     def close(self) -> None:
         """End the sandbox, unless it is the one that everybody shares."""
@@ -116,22 +141,28 @@ def builder(options: TrtOptions) -> Builder | str:
         return reason
     if options.compute_capability:
         trt_package.normal_capability(options.compute_capability)
-    found = _choice(options.package, options.compute_capability, os.getpid())
+    worker = shared("tensorrt") if options.memory_mb is None else Worker(memory_mb=options.memory_mb)
+    found = _choice(options.package, options.compute_capability, os.getpid(), asked_mb())
     if isinstance(found, str):
         raise UsageError(found)
     if isinstance(found, Missing):
         return found.reason
-    worker = shared("tensorrt") if options.memory_mb is None else Worker(memory_mb=options.memory_mb)
     return Builder(found, options, worker)
 
 
 @functools.cache
-def _choice(package: str, capability: str | None, process: int) -> Choice | Missing | str:
-    """The package to use; a text is the user's mistake. Asked once a process: it loads NVIDIA's libraries."""
-    outcome = shared("tensorrt").call(
+def _choice(package: str, capability: str | None, process: int, limit: int | None) -> Choice | Missing | str:
+    """The package to use; a text is the user's mistake. Asked once a process and memory limit: it loads NVIDIA's
+    libraries."""
+    worker = shared("tensorrt")
+    outcome = worker.call(
         f"{__name__}:choose", timeout=_CHOOSING, package=package, compute_capability=capability
     )
-    return outcome.value if outcome.ok else Missing(f"TensorRT cannot be loaded: {outcome.message}")
+    found = outcome.value if outcome.ok else Missing(f"TensorRT cannot be loaded: {outcome.message}")
+    if isinstance(found, Missing) and MEMORY.search(found.reason):
+        worker.close()
+        return Missing(worker.starved(f"out of memory where TensorRT is loaded: {found.reason}"))
+    return found
 
 
 def choose(package: trt_package.Package, compute_capability: str | None) -> Choice | Missing | str:
@@ -172,7 +203,14 @@ def climb(request: Request) -> RungResult:
             profiles = before.profiles if before.accepted and before.profiles else given
             builds = (before, _fixed(found, request.fixed, profiles, before))
         result = judge(
-            builds, found, inherit=request.inherit, original=request.known.model, fixed=request.fixed
+            builds,
+            found,
+            inherit=request.inherit,
+            original=request.known.model,
+            fixed=request.fixed,
+            harmed=builds[-1].status == "memory"
+            and builds[0].accepted
+            and _with_half(found, request, builds[0]),
         )
         if origin and any(build.profiles for build in builds):  # a model of static shape has none
             result = replace(result, notes=(*result.notes, origin))
@@ -235,6 +273,15 @@ def _fixed(found: Builder, path: Path, profiles: Sequence[Profile] | None, befor
     return after
 
 
+def _with_half(found: Builder, request: Request, before: TrtBuild) -> bool:
+    """Whether the original builds with half the memory that the fixed model needs more than: that is no chance."""
+    small = found.halved()
+    if small is None:
+        return False
+    with closing(small):
+        return small.build(request.original, before.profiles or None).accepted
+
+
 def judge(
     builds: Sequence[TrtBuild],
     found: Builder,
@@ -242,21 +289,24 @@ def judge(
     inherit: bool,
     original: ModelProto | None = None,
     fixed: Path | None = None,
+    harmed: bool = False,
 ) -> RungResult:
     """The rung's result for the builds of the original and of the fixed model (or of the one model).
+
+    A lack of memory says nothing about a model, unless the fixes are known to be the cause (``harmed``).
 
     With ``inherit``, a refusal is no fault of the fixes where the original is refused too, unless it is about a node
     that ``original`` does not have. One of another name is the same node if ``fixed`` holds no more of its kind.
     """
     before, after = builds[0], builds[-1]
-    inherited = inherit and not before.accepted and not _is_new(after, original, fixed)
-    who, why = found.who, _why(after, found)
+    inherited = inherit and not before.accepted and not is_new(after, original, fixed)
+    who, why = found.who, _why(after)
     verb = _VERBS.get(after.status, ("fails on", ""))[0]
     if after.accepted:
         return RungResult(
             NAME, "passed", _acceptance(builds, found), notes=found.notes(), builds=tuple(builds)
         )
-    if after.status == "error" and not after.stage:  # that says nothing about the model
+    if not after.judged and not harmed:  # that says nothing about the model
         return RungResult(
             NAME,
             "skipped",
@@ -271,35 +321,8 @@ def judge(
     elif before.reason == after.reason:
         reason = f"{who} {verb} the fixed model as it does the original: {why}"
     else:
-        reason = f"{who} {verb} the fixed model: {why} (the original: {_why(before, found)})"
+        reason = f"{who} {verb} the fixed model: {why} (the original: {_why(before)})"
     return RungResult(NAME, "failed", reason, notes=found.notes(), builds=tuple(builds), inherited=inherited)
-
-
-def _is_new(build: TrtBuild, original: ModelProto | None, fixed: Path | None) -> bool:
-    """Whether the first error is about a node that the original does not have."""
-    if original is None or not build.errors or not build.errors[0].place.operator:
-        return False
-    place = build.errors[0].place
-    known = [node for node in reference.nodes(original) if node.op_type == place.operator]
-    if any(place.output in node.output for node in known):
-        return False
-    if fixed is None or not known:
-        return True
-    model = onnx.load(str(fixed), load_external_data=False)
-    now = [node for node in reference.nodes(model) if node.op_type == place.operator]
-    named = next((_kind(node) for node in now if place.output in node.output), None)
-    # Rules that take nodes away let others have their names: what was there before is no new node.
-    return named is None or _count(now, named) > _count(known, named)
-
-
-def _kind(node: NodeProto) -> tuple[str, list[bytes]]:
-    """What a node is besides its names; what stands in its subgraphs has names too."""
-    plain = (a for a in node.attribute if a.type not in (AttributeProto.GRAPH, AttributeProto.GRAPHS))
-    return node.domain, sorted(attribute.SerializeToString(deterministic=True) for attribute in plain)
-
-
-def _count(nodes: Sequence[NodeProto], kind: tuple[str, list[bytes]]) -> int:
-    return sum(_kind(node) == kind for node in nodes)
 
 
 def _acceptance(builds: Sequence[TrtBuild], found: Builder) -> str:
@@ -307,17 +330,15 @@ def _acceptance(builds: Sequence[TrtBuild], found: Builder) -> str:
     ahead = "" if found.choice.gpu is not None else "ahead of time "
     reason = f"{found.who} accepts it, built {ahead}for compute capability {found.choice.capability}"
     if not before.judged:
-        return f"{reason}; it could not be asked about the original: {_why(before, found)}"
+        return f"{reason}; it could not be asked about the original: {_why(before)}"
     if not before.accepted:
         did = _VERBS.get(before.status, ("", "failed on"))[1]
-        return f"{reason}; it {did} the original: {_why(before, found)}"
+        return f"{reason}; it {did} the original: {_why(before)}"
     return f"{reason}, {before.layer_count} → {after.layer_count} layers" if len(builds) > 1 else reason
 
 
-def _why(build: TrtBuild, found: Builder) -> str:
+def _why(build: TrtBuild) -> str:
     """The first reason; of a lack of memory TensorRT tells at length where it noticed, if it notices."""
-    reason, limit = one_line(build.reason, _WIDEST), found.options.memory_mb
-    if build.status == "memory" and "out of memory" not in reason[:60]:
-        reason = f"out of memory: {reason}"
-    died = limit is not None and build.status in ("memory", "crash", "timeout")
-    return f"{reason} (memory is limited to {limit} MiB)" if died else reason
+    if build.status != "memory":
+        return one_line(build.reason, _WIDEST)
+    return build.reason if " of memory" in build.reason[:60] else f"out of memory: {build.reason}"

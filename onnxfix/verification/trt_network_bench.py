@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from onnx import ModelProto
@@ -56,7 +56,9 @@ class Bench:
         """What the function gives, or Told of a child that died."""
         outcome = self._worker.call(f"{_CHILD}:{function}", timeout=self.step, **arguments)
         if outcome.ok:
-            return outcome.value
+            value = outcome.value
+            starved = isinstance(value, Told) and value.starved
+            return replace(value, error=self._worker.starved(value.error)) if starved else value
         if outcome.status == "error":  # what models do wrong comes back as a value
             raise OnnxfixError(f"verification itself failed, which is a bug of onnxfix: {outcome.message}")
         self.deaths += 1

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
 from onnxfix.errors import ModelError
-from onnxfix.graph import tensors
+from onnxfix.graph import lazy, tensors
 
 M = TypeVar("M")
 
@@ -337,6 +337,7 @@ def _bits(tensor: TensorProto, base_dir: Path | None) -> bytes | None:
             if base_dir is None:
                 return None
             tensor = tensors.embedded(tensor, base_dir)
+        tensor = lazy.whole(tensor)
     except (ModelError, OSError):
         return None
     if tensor.HasField("raw_data"):

@@ -31,6 +31,9 @@ from onnxfix.sandbox import Worker, note
 
 __all__ = ["Gap", "Lifted", "NetTensor", "attempt", "lift"]
 
+_LITTLE_MB = 256
+"""MiB with which TensorRT's libraries and a network just fit: what crashes with less lacked memory, most likely."""
+
 
 def attempt(
     worker: Worker, path: Path | str, out: Path | str, *, package: str, timeout: float = 300.0
@@ -45,12 +48,17 @@ def attempt(
     outcome = worker.call(f"{__name__}:lift", timeout=timeout, path=here, out=there, package=package)
     if outcome.ok:
         found: Lifted = outcome.value
+        if found.status == "memory":
+            found = replace(found, reason=worker.starved(found.reason))
         return replace(found, path=str(out)) if found.path else found
     status = outcome.status if outcome.status != "ok" else "error"
     if status in ("error", "crash") and MEMORY.search(outcome.message):
         status = "memory"
     doing = {"parse": "TensorRT's parser", "lift": "reading the network back"}.get(outcome.note, "TensorRT")
-    return Lifted(status, epitaph(replace(outcome, status=status), doing), package=package)
+    told = epitaph(replace(outcome, status=status), doing)
+    if status == "crash" and worker.limit_mb is not None and worker.limit_mb < _LITTLE_MB:
+        status, told = "memory", worker.starved(f"{told}, probably out of memory")
+    return Lifted(status, told, package=package)
 
 
 def lift(path: str, out: str, *, package: str) -> Lifted:

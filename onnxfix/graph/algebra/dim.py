@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 from weakref import WeakValueDictionary
+
+from onnxfix.graph.algebra.text import text_of, text_of_atom
 
 DIM_MAX = 2**31 - 1
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 MAX_TERMS, MAX_DEGREE, MAX_DEPTH = 48, 10, 64
-TEXT_LIMIT = 400
 HUGE = 2**512
 """No valid execution has integers as large as this: bounds stop here, lest they double in length at every product."""
 
@@ -34,7 +36,7 @@ class Atom:
         self.digest = _digest(op, name, args)
 
     def __repr__(self) -> str:
-        return f"Atom({_atom_text(self, [TEXT_LIMIT])})"
+        return f"Atom({text_of_atom(self)})"
 
 
 Mono = tuple[Atom, ...]
@@ -49,7 +51,9 @@ class Dim:
     arithmetic on it from overflowing.
     """
 
-    __slots__ = ("__weakref__", "_bounds", "_symbols", "depth", "hi", "is_count", "lo", "terms", "value")
+    __slots__ = (
+        "__weakref__", "_bounds", "_str", "_symbols", "depth", "hi", "is_count", "lo", "terms", "value"
+    )  # fmt: skip
 
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
@@ -61,6 +65,7 @@ class Dim:
         self.lo, self.hi = _interval(terms)
         self._bounds: tuple[int, int] | None = None
         self._symbols: frozenset[str] | None = None
+        self._str: str | None = None
 
     @property
     def symbols(self) -> frozenset[str]:
@@ -87,27 +92,30 @@ class Dim:
         return f"Dim({self})"
 
     def __str__(self) -> str:
-        return _text(self, [TEXT_LIMIT])
+        if self._str is None:  # rules tell findings apart by it, and ask the same few again and again
+            self._str = text_of(self)
+        return self._str
 
     def __add__(self, other: Dim | int) -> Dim:
         other = as_dim(other)
         if not self.terms or not other.terms:
             return other if not self.terms else self
-        if self.value is not None and other.value is not None:
-            return constant(self.value + other.value)
+        if other.value is not None:
+            return self._plus(other.value)
+        if self.value is not None:
+            return other._plus(self.value)
         total = dict(self.terms)
         for mono, factor in other.terms:
             total[mono] = total.get(mono, 0) + factor
         terms = _sorted_terms(total)
-        if len(terms) > MAX_TERMS:
-            args = tuple(sorted((self, other), key=_order))
-            return opaque("add", args, self.lo + other.lo, self.hi + other.hi)
-        return from_terms(terms)
+        return from_terms(terms) if len(terms) <= MAX_TERMS else _added(self, other)
 
     def __mul__(self, other: Dim | int) -> Dim:
         other = as_dim(other)
-        if self.value is not None and other.value is not None:
-            return constant(self.value * other.value)
+        if other.value is not None:
+            return self._times(other.value)
+        if self.value is not None:
+            return other._times(self.value)
         if (
             len(self.terms) * len(other.terms) <= 4 * MAX_TERMS
             and _degree(self) + _degree(other) <= MAX_DEGREE
@@ -122,6 +130,27 @@ class Dim:
                 return from_terms(terms)
         corners = [a * b for a in (self.lo, self.hi) for b in (other.lo, other.hi)]
         return opaque("mul", tuple(sorted((self, other), key=_order)), min(corners), max(corners))
+
+    def _plus(self, number: int) -> Dim:
+        """The sum with an integer, which stands before all other terms."""
+        if self.value is not None:
+            return constant(self.value + number)
+        mono, factor = self.terms[0]
+        if mono:
+            terms = (((), number), *self.terms)
+        elif factor + number:
+            terms = (((), factor + number), *self.terms[1:])
+        else:
+            terms = self.terms[1:]
+        return from_terms(terms) if len(terms) <= MAX_TERMS else _added(self, constant(number))
+
+    def _times(self, number: int) -> Dim:
+        """The product with an integer, whose terms have the same order."""
+        if self.value is not None:
+            return constant(self.value * number)
+        if number in (0, 1):
+            return self if number else constant(0)
+        return from_terms(tuple((mono, factor * number) for mono, factor in self.terms))
 
     def __sub__(self, other: Dim | int) -> Dim:
         return self + as_dim(other) * -1
@@ -172,11 +201,17 @@ def opaque(op: str, args: tuple[Dim, ...], lo: int, hi: int) -> Dim:
     return from_terms((((atom,), 1),))
 
 
+@lru_cache(maxsize=1 << 12, typed=True)
 def constant(value: int) -> Dim:
     """The integer ``value``."""
     if 0 <= value < len(_small):
         return _small[value]
     return from_terms((((), value),) if value else ())
+
+
+def _added(a: Dim, b: Dim) -> Dim:
+    """Their sum as one term that is not looked into."""
+    return opaque("add", tuple(sorted((a, b), key=_order)), a.lo + b.lo, a.hi + b.hi)
 
 
 def as_dim(value: Dim | int) -> Dim:
@@ -309,37 +344,6 @@ def _relaxed_lower(terms: Terms, through_relu: bool) -> int:
                 total[mono] = total.get(mono, 0) + inner * part
         total[()] = total.get((), 0) + offset
     return -(-_interval(tuple(total.items()))[0] // scale)
-
-
-def _text(dim: Dim, budget: list[int]) -> str:
-    parts = sorted(
-        ((_mono_text(m, budget), c) for m, c in dim.terms), key=lambda p: (p[1] < 0, not p[0], p[0])
-    )
-    text = ""
-    for mono, factor in parts:
-        size = mono if abs(factor) == 1 and mono else f"{abs(factor)}*{mono}" if mono else str(abs(factor))
-        sign = "-" if factor < 0 else "+"
-        text += f" {sign} {size}" if text else f"-{size}" if factor < 0 else size
-    return text or "0"
-
-
-def _mono_text(mono: Mono, budget: list[int]) -> str:
-    return "*".join(_atom_text(atom, budget) for atom in mono)
-
-
-def _atom_text(atom: Atom, budget: list[int]) -> str:
-    if atom.op == "symbol":
-        budget[0] -= len(atom.name)
-        return atom.name
-    budget[0] -= 8
-    if budget[0] <= 0 or atom.op == "deep":
-        return "(...)"
-    args = [_text(arg, budget) for arg in atom.args]
-    if atom.op == "floordiv":
-        return "floor(" + " / ".join(f"({a})" if " " in a or "*" in a else a for a in args) + ")"
-    if atom.op == "relu":
-        return f"max(0, {args[0]})"
-    return f"{atom.op}({', '.join(args)})"
 
 
 _small: list[Dim] = []

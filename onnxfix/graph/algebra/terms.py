@@ -149,11 +149,15 @@ def _quotient(a: Dim, b: Dim) -> Dim | None:
 
 def broadcast(*dims: Dim | int) -> Dim:
     """The dimension that these aligned ones broadcast to: the one that is not 1; valid executions have only one."""
+    one = constant(1)
+    several = {id(dim): dim for dim in map(as_dim, dims) if dim is not one}
+    if len(several) <= 1:
+        return next(iter(several.values()), one)
     args: dict[Dim, None] = {}
-    for dim in map(as_dim, dims):
+    for dim in several.values():
         atom = lone_atom(dim, "broadcast")
         args.update(dict.fromkeys(atom.args if atom is not None else (dim,)))
-    args.pop(constant(1), None)
+    args.pop(one, None)
     sure = [dim for dim in args if _never_one(dim)]
     if sure:
         return min(sure, key=lambda d: (d.value is None, len(d.terms), d.depth))

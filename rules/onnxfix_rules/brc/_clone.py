@@ -5,8 +5,9 @@ from __future__ import annotations
 from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
 
 from onnxfix.edits import AddInitializer, AddNode, Edit
-from onnxfix.graph import tensors
-from onnxfix.graph.overlay import CONSTANT_LIMIT, Value
+from onnxfix.graph import lazy, tensors
+from onnxfix.graph.overlay import CONSTANT_LIMIT, Model, Value
+from onnxfix.graph.shared import shared
 
 EMBEDDED_LIMIT = 1 << 26
 """Bytes: a fix holds a copy of the tensor until it is applied, so larger embedded ones are left alone."""
@@ -44,6 +45,17 @@ def with_rank(value: Value, tensor: TensorProto, rank: int) -> tuple[str, list[E
     The name follows from the constant and the rank, so fixes of nodes that share a constant share its clone. It
     stands beside the original, where everything that reads the original can read it, too.
     """
+    known = shared(value.scope.model, _clones)  # one constant may have thousands of readers
+    if (value, rank) not in known:
+        known[value, rank] = _with_rank(value, tensor, rank)
+    return known[value, rank]
+
+
+def _clones(model: Model) -> dict[tuple[Value, int], tuple[str, list[Edit]]]:
+    return {}
+
+
+def _with_rank(value: Value, tensor: TensorProto, rank: int) -> tuple[str, list[Edit]]:
     clone = TensorProto()
     clone.CopyFrom(tensor)
     del clone.dims[:]
@@ -64,7 +76,7 @@ def _is_same(present: Value, wanted: TensorProto) -> bool:
     if not present.is_constant:
         return False
     tensor = stored(present)
-    return tensor is not None and tensor.dims == wanted.dims and tensor == wanted
+    return tensor is not None and tensor.dims == wanted.dims and lazy.same(tensor, wanted)
 
 
 def _definition(value: Value, clone: TensorProto) -> Edit:

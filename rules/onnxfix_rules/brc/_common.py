@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from onnxfix.graph.overlay import Model, Node, Value
 from onnxfix.graph.shapes import Shapes
+from onnxfix.graph.shared import shared
 from onnxfix.graph.symbols import Dim, as_dim, is_one
 
 MULTIDIRECTIONAL: dict[str, int] = {
@@ -28,31 +29,30 @@ BROADCASTING = (*MULTIDIRECTIONAL, "PRelu", "Gemm", "MatMul", "Expand")
 Shape = tuple[Dim, ...]
 
 
-@dataclass(frozen=True)
-class Operand:
+class Operand(NamedTuple):
     """One side of a broadcast: those of its dimensions that take part in it.
 
-    ``index`` is the node's input, or -1 for a side that is no input itself (Gemm's product, Expand's target).
+    ``place`` is the node's input, or -1 for a side that is no input itself (Gemm's product, Expand's target).
     ``stretches`` is False for a side that may not be repeated (ONNX's unidirectional broadcasting).
     """
 
-    index: int
+    place: int
     value: Value | None
     shape: Shape
     stretches: bool = True
 
 
-@dataclass(frozen=True)
-class Broadcast:
-    """A node with its operands; ``rank`` is that of the result's broadcast part."""
+class Broadcast(NamedTuple):
+    """A node with its operands."""
 
     node: Node
     operands: tuple[Operand, ...]
+    form: Form
 
-    @cached_property
+    @property
     def rank(self) -> int:
-        """Number of dimensions that the operands broadcast to."""
-        return max(len(operand.shape) for operand in self.operands)
+        """Number of dimensions of the result's broadcast part."""
+        return self.form.rank
 
     def dim(self, operand: Operand, axis: int) -> Dim | None:
         """The operand's dimension at the result's ``axis``; None where its rank does not reach there."""
@@ -60,17 +60,71 @@ class Broadcast:
         return operand.shape[position] if 0 <= position < len(operand.shape) else None
 
 
+class Form:
+    """What the shapes of the operands alone decide: a model has thousands of broadcasts, and few forms of them."""
+
+    def __init__(self, operands: tuple[Operand, ...]) -> None:
+        self.operands = operands
+        self.rank = max(len(operand.shape) for operand in operands)
+        self.is_short = any(len(operand.shape) < self.rank for operand in operands)
+        """Whether an operand has a lower rank than the result."""
+
+    @cached_property
+    def is_two_sided(self) -> bool:
+        """Whether no operand has the result's shape, so that every one of them is repeated.
+
+        Dimensions that may differ without either being 1 count as covered: they are another rule's matter.
+        """
+        axes = range(self.rank)
+        ones = [[is_static_one(self.dim(operand, axis)) for axis in axes] for operand in self.operands]
+        wide = [not all(one[axis] for one in ones) for axis in axes]
+        return not any(all(not (one[axis] and wide[axis]) for axis in axes) for one in ones)
+
+    def dim(self, operand: Operand, axis: int) -> Dim | None:
+        """As ``Broadcast.dim``, of an operand of ``operands``."""
+        position = axis - (self.rank - len(operand.shape))
+        return operand.shape[position] if 0 <= position < len(operand.shape) else None
+
+
+class _Known:
+    """The broadcasts of a model that were asked for, and their forms."""
+
+    def __init__(self, model: Model) -> None:
+        self.broadcasts: dict[Node, Broadcast | None] = {}
+        self._forms: dict[tuple[object, ...], Form] = {}
+
+    def form(self, operands: tuple[Operand, ...]) -> Form:
+        # Dimensions are interned: the same expression is the same object, for as long as somebody holds it.
+        key = tuple([(tuple(map(id, operand.shape)), operand.stretches) for operand in operands])
+        form = self._forms.get(key)
+        if form is None:
+            form = self._forms[key] = Form(operands)
+        return form
+
+
 def broadcast_of(node: Node, model: Model) -> Broadcast | None:
-    """How the inputs of ``node`` broadcast; None where they do not, or where a shape is not known."""
-    if not node.is_onnx:
-        return None
+    """How the inputs of ``node`` broadcast; None where they do not, or where a shape is not known.
+
+    Raises:
+        UnknownAttribute: that depends on an attribute of the surrounding function.
+    """
+    known = shared(model, _Known)
+    if node in known.broadcasts:
+        return known.broadcasts[node]
+    operands = _operands(node, model.shapes) if node.is_onnx else None
+    found = None
+    if operands is not None and len(operands) > 1:
+        found = Broadcast(node, operands, known.form(operands))
+    known.broadcasts[node] = found
+    return found
+
+
+def _operands(node: Node, shapes: Shapes) -> Operands:
     since = MULTIDIRECTIONAL.get(node.op_type)
     if since is not None:
-        operands = _all_inputs(node, model.shapes) if node.opset >= since else None
-    else:
-        special = _SPECIAL.get(node.op_type)
-        operands = special(node, model.shapes) if special is not None else None
-    return Broadcast(node, operands) if operands is not None and len(operands) > 1 else None
+        return _all_inputs(node, shapes) if node.opset >= since else None
+    special = _SPECIAL.get(node.op_type)
+    return special(node, shapes) if special is not None else None
 
 
 Operands = tuple[Operand, ...] | None
@@ -157,27 +211,10 @@ def short_of_rank(broadcast: Broadcast) -> list[tuple[Operand, Value, int]]:
         missing = broadcast.rank - len(operand.shape)
         if operand.value is None or missing == 0:
             continue
-        if broadcast.node.op_type == "MatMul" and operand.index == 1 and not operand.shape:
+        if broadcast.node.op_type == "MatMul" and operand.place == 1 and not operand.shape:
             continue
         found.append((operand, operand.value, missing))
     return found
-
-
-def is_two_sided(broadcast: Broadcast) -> bool:
-    """Whether no operand has the result's shape, so that every one of them is repeated.
-
-    Dimensions that may differ without either being 1 count as covered: they are another rule's matter.
-    """
-    return not any(_covers(broadcast, operand) for operand in broadcast.operands)
-
-
-def _covers(broadcast: Broadcast, operand: Operand) -> bool:
-    for axis in range(broadcast.rank):
-        if is_static_one(broadcast.dim(operand, axis)) and any(
-            not is_static_one(broadcast.dim(other, axis)) for other in broadcast.operands
-        ):
-            return False
-    return True
 
 
 def is_static_one(dim: Dim | None) -> bool:

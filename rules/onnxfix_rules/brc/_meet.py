@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from itertools import product
 
 from onnxfix.graph.overlay import Model, Node, UnknownAttribute
+from onnxfix.graph.shared import every_node, shared
 from onnxfix.graph.symbols import Dim, equal, evaluate, substitute, symbol
 from onnxfix.graph.symbols import broadcast as stretched
 
-from ._common import BROADCASTING, Broadcast, Operand, broadcast_of, is_static_one, text
+from ._common import BROADCASTING, Broadcast, Form, Operand, broadcast_of, is_static_one, text
 
 SCALES = (
     (2, 3, 5, 7, 11, 13),
@@ -52,8 +53,16 @@ class Meeting:
 
 def meetings(broadcast: Broadcast) -> Iterator[Meeting]:
     """All meetings of one node whose outcome is open. Each side is compared with the first that is not 1."""
+    for axis, (first, a), (second, b) in _open_pairs(broadcast):
+        yield Meeting(broadcast, axis, first, second, a, b)
+
+
+_Side = tuple[Operand, Dim]
+
+
+def _open_pairs(broadcast: Broadcast | Form) -> Iterator[tuple[int, _Side, _Side]]:
     for axis in range(broadcast.rank):
-        first: tuple[Operand, Dim] | None = None
+        first: _Side | None = None
         for operand in broadcast.operands:
             dim = broadcast.dim(operand, axis)
             if dim is None or (is_static_one(dim) and operand.stretches):
@@ -61,12 +70,21 @@ def meetings(broadcast: Broadcast) -> Iterator[Meeting]:
             if first is None:
                 first = (operand, dim)
             elif _is_open(first[1], dim):
-                yield Meeting(broadcast, axis, first[0], operand, first[1], dim)
+                yield axis, first, (operand, dim)
 
 
 def _is_open(a: Dim, b: Dim) -> bool:
     """Whether it takes sizes to tell how ``a`` and ``b`` meet; two static sizes are right or the checker's finding."""
     return not is_static_one(b) and not equal(a, b).yes and (a.value is None or b.value is None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answers:
+    """``is_open``: it has meetings; ``crosses``: it has crossings; ``has_single``: one sample meets a batch."""
+
+    is_open: bool
+    crosses: bool
+    has_single: bool
 
 
 class Symbols:
@@ -83,6 +101,22 @@ class Symbols:
                 (inner if axis else leading).update(dim.symbols)
         self.batch = frozenset(leading - inner)
         """Symbols that stand at axis 0 of graph inputs, and at no other axis of any."""
+        self._forms: dict[Form, _Answers] = {}
+
+    def answers(self, form: Form) -> _Answers:
+        """What can be said of every broadcast of this form."""
+        found = self._forms.get(form)
+        if found is None:
+            found = self._forms[form] = _Answers(
+                is_open=any(True for _ in _open_pairs(form)),
+                crosses=any(True for _ in crossings(form, self)),
+                has_single=self._has_single(form),
+            )
+        return found
+
+    def _has_single(self, form: Form) -> bool:
+        leading = [dim for operand in form.operands if (dim := form.dim(operand, 0)) is not None]
+        return any(map(self.batch_symbol, leading)) and any(map(is_static_one, leading))
 
     def batch_symbol(self, dim: Dim | None) -> str | None:
         """The symbol, where the dimension is just a batch size."""
@@ -140,7 +174,7 @@ def at_batch(broadcast: Broadcast, names: frozenset[str], size: int) -> str:
     return f"{' and '.join(map(text, shapes))} give {text(tuple(result))}"
 
 
-def crossings(broadcast: Broadcast, symbols: Symbols) -> Iterator[tuple[Operand, Operand, int, str]]:
+def crossings(broadcast: Broadcast | Form, symbols: Symbols) -> Iterator[tuple[Operand, Operand, int, str]]:
     """Pairs ``(straight, shifted, axis, symbol)``: a batch that lands at another axis than the result's batch.
 
     ``straight`` has the batch at axis 0 of the result. ``shifted`` has it at its own axis 0, which, aligned from
@@ -174,6 +208,15 @@ def collapsed(broadcast: Broadcast, symbols: Symbols) -> Iterator[tuple[Operand,
             yield straight, flat, name
 
 
+def is_plain(broadcast: Broadcast, symbols: Symbols) -> bool:
+    """Whether nothing in it has to do with the batch or with sizes that are not known, as nearly everywhere."""
+    answers = symbols.answers(broadcast.form)
+    if answers.is_open or answers.crosses:
+        return False
+    values = [operand.value for operand in broadcast.operands if operand.value is not None]
+    return not answers.has_single or not any(v.is_input or _is_reshape(v.producer) for v in values)
+
+
 def _is_reshape(node: Node | None) -> bool:
     return node is not None and node.is_onnx and node.op_type == "Reshape"
 
@@ -184,13 +227,18 @@ def _has_batch(node: Node, symbols: Symbols, name: str) -> bool:
     return shape is not None and len(shape) > 0 and symbols.batch_symbol(shape[0]) == name
 
 
-def broadcasts(model: Model) -> Iterator[Broadcast]:
+def broadcasts(model: Model) -> list[Broadcast]:
     """Every node of the model whose operands broadcast and have known shapes."""
-    for node in model.nodes():
-        if node.op_type in BROADCASTING:
-            try:
-                found = broadcast_of(node, model)
-            except UnknownAttribute:
-                continue  # Gemm's transA in a function's body: another value in every call
-            if found is not None:
-                yield found
+    return shared(model, _broadcasts)
+
+
+def _broadcasts(model: Model) -> list[Broadcast]:
+    found = []
+    for node in every_node(model).of(lambda operator: operator[1] in BROADCASTING):
+        try:
+            broadcast = broadcast_of(node, model)
+        except UnknownAttribute:
+            continue  # Gemm's transA in a function's body: another value in every call
+        if broadcast is not None:
+            found.append(broadcast)
+    return found

@@ -9,8 +9,10 @@ from onnxfix_rules.brc._common import Shape
 
 def shapes_of(node: Node, model: Model) -> tuple[Shape, Shape] | None:
     """Shapes of data and slope, where both are known and the slope broadcasts to the data (opset 7 and later)."""
+    if node.op_type != "PRelu" or not node.is_onnx or node.opset < 7:
+        return None
     data, slope = node.input(0), node.input(1)
-    if not node.is_onnx or node.op_type != "PRelu" or node.opset < 7 or data is None or slope is None:
+    if data is None or slope is None:
         return None
     shape, other = model.shapes.shape(data), model.shapes.shape(slope)
     return None if shape is None or other is None else (shape, other)

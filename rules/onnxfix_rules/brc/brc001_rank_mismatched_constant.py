@@ -275,7 +275,9 @@ def rank_mismatched_constant(node: Node, model: Model) -> Iterator[Match]:
     - onnx-tensorrt, importerUtils.cpp (`broadcastTensors`); NVIDIA/TensorRT issues 426 and 854
     """
     broadcast = broadcast_of(node, model)
-    if broadcast is None or all(o.value is not None and o.value.is_constant for o in broadcast.operands):
+    if broadcast is None or not broadcast.form.is_short:
+        return
+    if all(o.value is not None and o.value.is_constant for o in broadcast.operands):
         return
     if cannot_fit(node, model):
         return  # BRC007
@@ -318,6 +320,6 @@ def _edits(node: Node, short: list[tuple[Operand, Value, int]]) -> tuple[list[Ed
             present = value.scope.values.get(name)
             if present is not None:
                 reads.append(present)
-        edits.append(SetInput(node, operand.index, made[value.name]))
+        edits.append(SetInput(node, operand.place, made[value.name]))
         padded.append(repr(value.name))
     return edits, reads, padded

@@ -128,7 +128,12 @@ def rank_mismatched_runtime_operand(node: Node, model: Model) -> Iterator[Match]
     - onnx-tensorrt, importerUtils.cpp (`broadcastTensors`); NVIDIA/TensorRT issues 426 and 854
     """
     broadcast = broadcast_of(node, model)
-    if broadcast is None or node.op_type == "Expand" or cannot_fit(node, model):
+    if (
+        broadcast is None
+        or not broadcast.form.is_short
+        or node.op_type == "Expand"
+        or cannot_fit(node, model)
+    ):
         return  # a slope that does not fit is BRC007's
     short = [
         item for item in short_of_rank(broadcast) if not item[1].is_constant and not _dequantised(item[1])
@@ -157,5 +162,5 @@ def _unsqueezed(node: Node, short: list[tuple[Operand, Value, int]]) -> Draft:
                 made[value.name] = draft.add("Unsqueeze", [value, wanted])
             else:
                 made[value.name] = draft.add("Unsqueeze", [value], axes=axes)
-        draft.set_input(node, operand.index, made[value.name])
+        draft.set_input(node, operand.place, made[value.name])
     return draft

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onnxfix.graph.overlay import Model
+from onnxfix.graph.shared import shared
 from onnxfix.rule import Example, Match, Severity, rule
 
 from ._common import label
-from ._meet import Meeting, Symbols, broadcasts, crossings, meetings
+from ._meet import Meeting, Symbols, broadcasts, meetings
 
 EXAMPLES = [
     Example(
@@ -141,11 +142,12 @@ def dimensions_that_may_differ(model: Model) -> Iterator[Match]:
     - ONNX, docs/Broadcasting.md
     - TensorRT documentation, "Working with Dynamic Shapes": dimensions of one name are equal at run time
     """
-    symbols = Symbols(model)
+    symbols = shared(model, Symbols)
     first: dict[frozenset[str], Meeting] = {}
     count: dict[frozenset[str], int] = {}
     for broadcast in broadcasts(model):
-        if any(True for _ in crossings(broadcast, symbols)):
+        answers = symbols.answers(broadcast.form)
+        if answers.crosses or not answers.is_open:
             continue  # a batch at the wrong axis: BRC005 says more
         for meeting in meetings(broadcast):
             count[meeting.key] = count.get(meeting.key, 0) + 1

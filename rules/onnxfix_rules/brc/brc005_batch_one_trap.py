@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onnxfix.graph.overlay import Model, Value
+from onnxfix.graph.shared import shared
 from onnxfix.rule import Example, Match, Severity, rule
 
 from ._common import Broadcast, Operand, is_static_one, label, text
-from ._meet import Meeting, Symbols, at_batch, broadcasts, collapsed, crossings, meetings
+from ._meet import Meeting, Symbols, at_batch, broadcasts, collapsed, crossings, is_plain, meetings
 
 EXAMPLES = [
     Example(
@@ -176,11 +177,13 @@ def batch_one_trap(model: Model) -> Iterator[Match]:
     - ONNX, docs/Broadcasting.md
     - Hard-coded sizes in Reshape itself are in the RSH family
     """
-    symbols = Symbols(model)
+    symbols = shared(model, Symbols)
     if not symbols.batch:
         return
     seen: set[frozenset[str]] = set()
     for broadcast in broadcasts(model):
+        if is_plain(broadcast, symbols):
+            continue
         message = _crossing(broadcast, symbols) or _collapse(broadcast, symbols)
         if message:
             yield Match(message, node=broadcast.node)

@@ -8,6 +8,7 @@ import numpy as np
 
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Model, Value
+from onnxfix.graph.shared import shared
 from onnxfix.graph.symbols import equal
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 
@@ -16,7 +17,6 @@ from ._common import (
     Broadcast,
     Operand,
     is_static_one,
-    is_two_sided,
     label,
     text,
 )
@@ -118,13 +118,13 @@ def implicit_repetition(model: Model) -> Iterator[Match]:
     ## References
     - ONNX, docs/Operators.md (Expand), docs/Broadcasting.md
     """
-    symbols = Symbols(model)
+    symbols = shared(model, Symbols)
     for broadcast in broadcasts(model):
         node = broadcast.node
         if node.op_type not in MULTIDIRECTIONAL or node.opset < 8:
             continue
         open_sizes = any(symbols.conflicts(meeting) for meeting in meetings(broadcast))
-        if not open_sizes and not is_two_sided(broadcast):
+        if not open_sizes and not broadcast.form.is_two_sided:
             continue
         draft = Draft(node)
         for operand in broadcast.operands:
@@ -148,7 +148,7 @@ def _expand(draft: Draft, broadcast: Broadcast, operand: Operand) -> None:
     else:
         for other in others:
             current = draft.add("Expand", [current, draft.add("Shape", [other.value])])
-    draft.set_input(broadcast.node, operand.index, current)
+    draft.set_input(broadcast.node, operand.place, current)
 
 
 def _repeats(broadcast: Broadcast, other: Operand, operand: Operand) -> bool:

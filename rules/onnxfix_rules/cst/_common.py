@@ -8,6 +8,7 @@ from onnx import TensorProto
 
 from onnxfix import dtypes
 from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.shared import shared
 from onnxfix.rule import Severity
 from onnxfix.targets import DEFAULT, Target
 
@@ -57,6 +58,17 @@ def pair_at(node: Node, model: Model) -> Pair | None:
     Raises:
         UnknownAttribute: a type depends on an attribute of the surrounding function.
     """
+    pairs = shared(model, _pairs)
+    if node not in pairs:
+        pairs[node] = _pair_at(node, model)
+    return pairs[node]
+
+
+def _pairs(model: Model) -> dict[Node, Pair | None]:
+    return {}
+
+
+def _pair_at(node: Node, model: Model) -> Pair | None:
     between = node.input(0)
     first = between.producer if between is not None else None
     if between is None or first is None or not is_cast(first):
@@ -84,10 +96,17 @@ def target_of(node: Node, model: Model) -> int | None:
         UnknownAttribute: it depends on an attribute of the surrounding function.
     """
     if node.op_type == "Cast":
-        to = node.attr("to")
-        return to if isinstance(to, int) else None  # up to opset 5 it is a string
+        targets = shared(model, _targets)
+        if node not in targets:
+            to = node.attr("to")
+            targets[node] = to if isinstance(to, int) else None  # up to opset 5 it is a string
+        return targets[node]
     like = node.input(1)
     return None if like is None else type_of(like, model)
+
+
+def _targets(model: Model) -> dict[Node, int | None]:
+    return {}
 
 
 def type_of(value: Value, model: Model) -> int | None:

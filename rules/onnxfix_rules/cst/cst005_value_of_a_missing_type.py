@@ -8,6 +8,7 @@ from onnx import TensorProto
 
 from onnxfix.dtypes import name_of
 from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.shared import elem_types
 from onnxfix.rule import Example, Match, Severity, rule
 from onnxfix_rules.cst import _common as cst
 from onnxfix_rules.ops import _common as ops
@@ -164,9 +165,13 @@ def value_of_a_missing_type(model: Model) -> Iterator[Match]:
     target = ops.target_of(model)
     shapes = model.shapes
 
+    types = elem_types(model)
+    absent = {elem for elem in types if elem != 0 and not target.has_type(elem)}
+    if not absent and types.isdisjoint(_PACKED):
+        return
+
     def missing(value: Value | None) -> bool:
-        elem = None if value is None else shapes.elem_type(value)
-        return elem is not None and elem != 0 and not target.has_type(elem)
+        return value is not None and shapes.elem_type(value) in absent
 
     seen: set[Value] = set()
     for node in ops.imported(model):

@@ -19,14 +19,14 @@ class Constants:
         self.exact: dict[Value, bool] = {}
         self._left = BUDGET
         for scope in model.scopes:
-            if any(node.op_type in FOLDABLE for node in scope.nodes):
-                for node in scope.topological():
+            for node in model.orders[scope]:
+                if node.op_type in FOLDABLE:
                     self._visit(node)
 
     def _visit(self, node: Node) -> None:
-        if node.op_type not in FOLDABLE or not node.is_onnx or None in node.outputs or self._left < 0:
+        if not all(value is None or self._is_known(value) for value in node.inputs):
             return
-        if any(not self._is_known(value) for value in node.inputs if value is not None):
+        if not node.is_onnx or None in node.outputs or self._left < 0:
             return
         inputs = [None if value is None else self._array(value) for value in node.inputs]
         if any(array is None and value is not None for array, value in zip(inputs, node.inputs, strict=True)):
@@ -46,7 +46,7 @@ class Constants:
             self.arrays[value], self.exact[value] = array, exact
 
     def _is_known(self, value: Value) -> bool:
-        return value.is_constant or value in self.arrays
+        return value in self.arrays or value.is_constant
 
     def _array(self, value: Value) -> Array | None:
         found = self.arrays.get(value)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import cache
 
 from onnx import AttributeProto
 
+from onnxfix.graph import lazy
 from onnxfix.graph.overlay import Node, Scope, Value
 from onnxfix_rules.gra._random import RANDOM
 
@@ -42,9 +44,9 @@ class Repeated:
     def __init__(self, scope: Scope, pure: Pure) -> None:
         self.firsts: dict[Node, Node] = {}
         self.names: dict[Value, Value] = {}
-        self._same: dict[Value, Value] = {}
+        self._meant: dict[Value, Hashable] = {}
         self._seen: dict[Hashable, Node | dict[Hashable, Node]] = {}
-        for node in scope.topological():
+        for node in scope.model.orders[scope]:
             if node.outputs and not node.subgraphs and node.op_type not in _KEPT and pure(node):
                 self._visit(node)
 
@@ -55,34 +57,37 @@ class Repeated:
         found = self._seen.setdefault(key, node)
         if found is node:
             return
-        if not isinstance(found, dict):  # attributes are compared where all else is the same, which is rare
-            found = self._seen[key] = {_attributes(found): found}
-        first = found.setdefault(_attributes(node), node)
+        if not isinstance(
+            found, dict
+        ):  # the rest is compared where operator and inputs are the same: that is rare
+            found = self._seen[key] = {_rest(found): found}
+        first = found.setdefault(_rest(node), node)
         if first is node or not all(map(self._joins, first.outputs, node.outputs)):
             return
         self.firsts[node] = first
         for kept, value in zip(first.outputs, node.outputs, strict=True):
             if kept is not None and value is not None:
-                self._same[value] = kept
+                self._meant[value] = self._meaning(kept)
                 if not value.replaceable:
                     self.names[kept] = value
 
     def _key(self, node: Node) -> Hashable:
-        """All that decides what a node computes but its attributes; None where nobody knows."""
+        """What a node computes from, of which ``_rest`` says how; None where nobody knows."""
         if node.op_type == "Constant" and node.is_onnx:
             output = node.output()
             return None if output is None else _content(output)
-        inputs = [None if value is None else self._meant(value) for value in node.inputs]
+        inputs = [None if value is None else self._meaning(value) for value in node.inputs]
         while inputs and inputs[-1] is None:
             inputs.pop()
-        given = tuple(value is not None for value in node.outputs)
-        return (node.op_type, node.domain, node.overload, tuple(inputs), given)
+        return (node.op_type, *inputs)
 
-    def _meant(self, value: Value) -> Hashable:
+    def _meaning(self, value: Value) -> Hashable:
         """The same for values that are the same."""
-        value = self._same.get(value, value)
-        content = _content(value) if value.is_constant else None
-        return value if content is None else content
+        found = self._meant.get(value)
+        if found is None:
+            content = _content(value) if value.is_constant else None
+            found = self._meant[value] = value if content is None else content
+        return found
 
     def _joins(self, first: Value | None, value: Value | None) -> bool:
         """Whether one output may stand for the other, under a name that all readers see."""
@@ -109,13 +114,20 @@ def _content(value: Value) -> Hashable:
     array = value.constant(LIMIT)
     if array is None or array.dtype == object:
         return None
-    return (str(array.dtype), array.shape, array.tobytes())
+    return (_named(array.dtype), array.shape, array.tobytes())
 
 
-def _attributes(node: Node) -> Hashable:
-    if node.op_type == "Constant":
+_named = cache(str)
+"""The name of a numpy type, which takes longer to write than a constant's bytes to read."""
+
+
+def _rest(node: Node) -> Hashable:
+    """All else that decides what a node computes."""
+    if node.op_type == "Constant" and node.is_onnx:
         return None  # its content is all there is
-    return tuple(sorted((a.name, _stored(a)) for a in node.proto.attribute))
+    given = tuple(value is not None for value in node.outputs)
+    attributes = tuple(sorted((a.name, _stored(a)) for a in node.proto.attribute))
+    return (node.domain, node.overload, given, attributes)
 
 
 def _stored(attribute: AttributeProto) -> bytes:
@@ -124,4 +136,4 @@ def _stored(attribute: AttributeProto) -> bytes:
         copy.CopyFrom(attribute)
         copy.doc_string = ""
         attribute = copy
-    return bytes(attribute.SerializeToString(deterministic=True))
+    return lazy.keyed(bytes(attribute.SerializeToString(deterministic=True)))

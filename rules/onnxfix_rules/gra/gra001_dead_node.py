@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from onnxfix.dtypes import name_of
 from onnxfix.edits import RemoveNode
 from onnxfix.graph.overlay import Model, Node, Scope, Value
+from onnxfix.graph.shared import every_node
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix.targets import Target
 from onnxfix_rules.ops import _common as ops
@@ -142,6 +143,8 @@ def dead_node(model: Model) -> Iterator[Match]:
     - ONNX, "Graphs": outputs are all that a graph computes: https://onnx.ai/onnx/repo-docs/IR.html
     """
     live = _live_nodes(model)
+    if len(live) == len(every_node(model).nodes):
+        return
     refused = _Refused(model)
     left: dict[int, int] = {}
     gone: set[int] = set()
@@ -172,13 +175,10 @@ class _Refused:
         self._model = model
         self._target: Target = ops.target_of(model)
         self._taken = {scope.proto.name for scope in model.functions}
-        self._nodes: set[Node] | None = None
 
     def why(self, node: Node) -> str:
         reason = self._reason(node)
-        if reason and self._nodes is None:
-            self._nodes = set(ops.imported(self._model))
-        return reason if self._nodes is not None and node in self._nodes else ""
+        return reason if reason and node in ops.imported_nodes(self._model) else ""
 
     def _reason(self, node: Node) -> str:
         if node.is_onnx and node.op_type not in self._taken and self._target.imports(node.op_type) is False:
@@ -200,15 +200,17 @@ def _live_nodes(model: Model) -> set[int]:
     for scope in model.scopes:
         if scope.owner is None:
             stack.extend(_producers(scope.outputs))
-        stack.extend(_producers(value for value in scope.values.values() if value.pinned))
-        stack.extend(node for node in scope.nodes if not node.first_output)
+        stack.extend(_producers(value for value in scope.values.values() if value.pins))
+        stack.extend(node for node in scope.nodes if not any(node.outputs))
     live: set[int] = set()
     while stack:
         node = stack.pop()
         if id(node) in live:
             continue
         live.add(id(node))
-        stack.extend(_producers(node.inputs))
+        for value in node.inputs:
+            if value is not None and value.producer is not None:
+                stack.append(value.producer)
         for subgraph in node.subgraphs:
             stack.extend(_producers(subgraph.outputs))
     return live

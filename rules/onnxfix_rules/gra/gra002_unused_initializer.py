@@ -130,7 +130,7 @@ def unused_initializer(scope: Scope, model: Model) -> Iterator[Match]:
     """
     target: Target = model.target or DEFAULT
     for value in scope.values.values():
-        if value.is_input or not value.replaceable or value.uses:
+        if value.use_count or value.is_input or not value.replaceable:
             continue
         if value.initializer is not None:
             tensor = value.initializer

@@ -143,8 +143,11 @@ def contradicts(declared: TypeProto, value: Value, model: Model) -> bool:
 
 
 def _differs(claim: onnx.TensorShapeProto.Dimension, dim: Dim) -> bool:
+    size = claim.dim_value
+    if size == dim.value:
+        return False
     # Some exporters write -1 for a dimension that they do not know.
-    return claim.HasField("dim_value") and claim.dim_value >= 0 and equal(dim, claim.dim_value).no
+    return claim.HasField("dim_value") and size >= 0 and equal(dim, size).no
 
 
 def _correction(scope: Scope, entries: list[ValueInfoProto], value: Value, model: Model) -> list[Edit]:

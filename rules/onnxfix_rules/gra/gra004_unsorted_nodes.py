@@ -72,10 +72,10 @@ def unsorted_nodes(scope: Scope, model: Model) -> Iterator[Match]:
     ## References
     - ONNX, "Graphs": nodes must be topologically sorted: https://onnx.ai/onnx/repo-docs/IR.html
     """
-    order = scope.topological()
-    misplaced = [node for node, wanted in zip(scope.nodes, order, strict=True) if node is not wanted]
-    if not misplaced:
+    order = model.orders[scope]
+    if order == scope.nodes:
         return
+    misplaced = [node for node, wanted in zip(scope.nodes, order, strict=True) if node is not wanted]
     function = scope
     while function.parent is not None:
         function = function.parent

@@ -10,6 +10,7 @@ from onnx import ModelProto, numpy_helper, parser
 from onnxfix.dtypes import name_of
 from onnxfix.edits import Draft, Edit
 from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.shared import shared
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.gra._constants import Constants, copied
 from onnxfix_rules.gra._evaluate import Array
@@ -234,7 +235,7 @@ def constant_subgraph(model: Model) -> Iterator[Match]:
     found = {value: readers for value in constants.arrays if (readers := constants.readers(value))}
     exact = {value: constants.exact[value] and not any(map(sums, found[value])) for value in found}
     if found:
-        for value in Known(model).computed():  # integers and sizes are INT001's
+        for value in shared(model, Known).computed():  # integers and sizes are INT001's
             found.pop(value, None)
     refused = Refused(
         model, lambda node: bool(node.outputs) and all(v in constants.arrays for v in node.outputs)

@@ -125,6 +125,14 @@ EXAMPLES = [
         before="g (float[2] x) => (float[2] y, float[2] z) { y = Exp(x)  z = Exp(x) }",
     ),
     Example(
+        why="calls of a local function named Constant, whose value is an attribute of the call",
+        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2] x) => (float[2] y) {
+                a = my.Constant<k = 1.0>()  b = my.Constant<k = 2.0>()  c = Add(x, a)  y = Add(c, b) }
+            <opset_import: ["" : 18], domain: "my"> Constant <k> () => (v) {
+                v = Constant<value_float: float = @k>() }""",
+    ),
+    Example(
         why="a default that a caller may override",
         before="""g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {1, 2}, float[2] k = {1, 2}> {
             a = Mul(x, w)  b = Mul(x, k)  y = Sub(a, b) }""",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 from onnx import TensorProto, helper
 
+from onnxfix.dtypes import is_integer
 from onnxfix.graph.overlay import Model, Node, Value
 from onnxfix.rule import Severity
 
@@ -33,6 +35,7 @@ NATIVE = frozenset(
 """Element types that numpy computes with as ONNX Runtime does."""
 
 
+@cache
 def native_dtype(elem_type: int | None) -> np.dtype[Any] | None:
     """The numpy dtype of an element type in ``NATIVE``; None for others and for an unknown one."""
     if elem_type is None or elem_type not in NATIVE:
@@ -58,6 +61,9 @@ def is_zeros(value: Value | None) -> bool:
     """Whether the value is a constant of an integer type with at least one element, all of them 0."""
     if value is None:
         return False
+    elem = value.scope.model.shapes.elem_type(value)
+    if elem is not None and not is_integer(elem):
+        return False  # a weight that need not be read
     array = value.constant()
     return array is not None and array.dtype.kind in "iu" and array.size > 0 and not array.any()
 

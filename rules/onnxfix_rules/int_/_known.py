@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
+from typing import Any
 
 import numpy as np
 from onnx import TensorProto
 
 from onnxfix.graph.overlay import Model, Node, UnknownAttribute, Value
+from onnxfix.graph.shared import elem_types
 
 from ._common import INT32_HIGH, Array, native_dtype
 from ._fold import FOLDABLE, INPUT_LIMIT, evaluate, fits
@@ -28,9 +31,11 @@ class Known:
         self._arrays: dict[Value, Array] = {}
         self._shape_math: set[Value] = set()
         self._doubtful: set[Value] = set()
+        self._has_half = TensorProto.FLOAT16 in elem_types(model)
         for scope in model.scopes:
-            for node in scope.topological():
-                self._visit(node)
+            for node in model.orders[scope]:
+                if (node.op_type in FOLDABLE or node.op_type in SHAPE_READERS) and node.is_onnx:
+                    self._visit(node)
 
     def array(self, value: Value) -> Array | None:
         """The value where it is known or constant, and small; else None."""
@@ -78,13 +83,13 @@ class Known:
         return list(dict.fromkeys(use.node for use in value.uses if not self.folds(use.node)))
 
     def _visit(self, node: Node) -> None:
-        if not node.is_onnx or (node.op_type not in FOLDABLE and node.op_type not in SHAPE_READERS):
-            return
         if self._is_doubtful(node):
             return
-        inputs = [None if value is None else self.array(value) for value in node.inputs]
         results: list[Array | None] = [self._proven(value) for value in node.outputs]
-        all_known = all(a is not None or v is None for a, v in zip(inputs, node.inputs, strict=True))
+        all_known = all(value is None or self.array(value) is not None for value in node.inputs)
+        if not all_known and all(result is None for result in results):
+            return
+        inputs = [None if value is None else self.array(value) for value in node.inputs]
         if all_known and any(result is None for result in results):
             try:
                 evaluated = evaluate(node, inputs)
@@ -115,9 +120,13 @@ class Known:
         if node.op_type in SHAPE_READERS:
             return False
         shapes = self.model.shapes
-        doubtful = _steps_back(node) or any(
-            value is not None and (value in self._doubtful or shapes.elem_type(value) == TensorProto.FLOAT16)
-            for value in node.inputs
+        doubtful = _steps_back(node) or (
+            (self._has_half or bool(self._doubtful))
+            and any(
+                value is not None
+                and (value in self._doubtful or shapes.elem_type(value) == TensorProto.FLOAT16)
+                for value in node.inputs
+            )
         )
         if doubtful:
             self._doubtful.update(value for value in node.outputs if value is not None)
@@ -137,14 +146,14 @@ class Known:
         if value is None:
             return None
         shapes = self.model.shapes
-        dtype = native_dtype(shapes.elem_type(value))
         found = shapes.value(value)
-        if found is None or dtype is None or dtype.kind not in "biu":
+        if found is None:
             return None
+        dtype = native_dtype(shapes.elem_type(value))
+        if dtype is None or dtype.kind not in "biu":
+            return None
+        low, high = _bounds(dtype)
         items = [dim.value for dim in found.data]
-        if any(item is None for item in items):
-            return None
-        low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
         if not all(item is not None and low <= item <= high for item in items):
             return None
         return np.array(items, dtype=dtype).reshape(found.shape)
@@ -154,6 +163,12 @@ class Known:
         shapes = self.model.shapes
         shape = shapes.static_shape(value)
         return native_dtype(shapes.elem_type(value)) == array.dtype and shape in (None, array.shape)
+
+
+@cache
+def _bounds(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """The least and the greatest number of an integer type or bool."""
+    return (0, 1) if dtype.kind == "b" else (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
 
 
 def _steps_back(node: Node) -> bool:

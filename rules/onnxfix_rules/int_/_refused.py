@@ -22,7 +22,6 @@ class Refused:
         self._target: Target = model.target or DEFAULT
         self._goes = goes
         self._seen: set[Value] = set()
-        self._nodes: set[Node] | None = None
 
     def why(self, values: Iterable[Value]) -> str:
         """What TensorRT does not take as it is, as an end of a sentence; "" where nothing is known."""
@@ -69,9 +68,7 @@ class Refused:
         return elem if elem and not self._target.has_type(elem) else 0
 
     def _is_imported(self, node: Node) -> bool:
-        if self._nodes is None:
-            self._nodes = set(ops.imported(self._model))
-        return node in self._nodes
+        return node in ops.imported_nodes(self._model)
 
 
 def _followed(node: Node) -> bool:

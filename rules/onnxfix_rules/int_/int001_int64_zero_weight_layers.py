@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from onnxfix.dtypes import is_integer, name_of
 from onnxfix.edits import Draft, Edit
 from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.shared import shared
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 
 from ._common import shape_severity, sums, text_of
@@ -301,7 +302,7 @@ def int64_zero_weight_layers(model: Model) -> Iterator[Match]:
     - https://github.com/NVIDIA/TensorRT/issues/1698 and https://github.com/NVIDIA/TensorRT/issues/3596
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/faq.md
     """
-    known = Known(model)
+    known = shared(model, Known)
     refused = Refused(model, known.folds)
     for group in known.frontiers():
         yield _match(model, known, group, refused.why(group))

@@ -148,7 +148,13 @@ OPERATORS = sorted(
 
 
 @rule(
-    "INT006", ops=OPERATORS, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[3, 33], examples=EXAMPLES
+    "INT006",
+    ops=OPERATORS,
+    safety=Safety.EXACT,
+    severity=Severity.ERROR,
+    hazards=[3, 33],
+    types=[TensorProto.INT32, TensorProto.INT64],
+    examples=EXAMPLES,
 )
 def integer_operator_without_kernel(node: Node, model: Model) -> Iterator[Match]:
     """An int32 or int64 operator for which TensorRT has no kernel.

@@ -24,6 +24,7 @@ from onnx import (
 )
 
 from onnxfix.edits import defined, least_inputs
+from onnxfix.graph import lazy, wire
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.sandbox import forked
 from onnxfix_rules.ops import _nested, _own
@@ -123,6 +124,12 @@ def _of_call(
         return None
     call.input.extend(f"in {index}" if name else "" for index, name in enumerate(source.input))
     call.output.extend(f"out {index}" if name else "" for index, name in enumerate(source.output))
+    for tensor in wire.node_tensors([call]):
+        where = lazy.range_of(tensor)
+        if where is not None and where.length > SIZE_LIMIT:
+            return None
+        if where is not None:
+            lazy.fill(tensor, where)
     data = call.SerializeToString(deterministic=True)
     if len(data) > SIZE_LIMIT:
         return None

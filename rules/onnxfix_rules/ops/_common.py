@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from onnxfix.graph.imported import imported
+from onnxfix.graph.imported import imported, imported_nodes
 from onnxfix.graph.overlay import Model
 from onnxfix.targets import DEFAULT, Target
 
-__all__ = ["imported", "target_of"]
+__all__ = ["imported", "imported_nodes", "target_of"]
 
 
 def target_of(model: Model) -> Target:

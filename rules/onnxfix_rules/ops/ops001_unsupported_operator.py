@@ -198,7 +198,9 @@ def unsupported_operator(model: Model) -> Iterator[Match]:
     """
     target = ops.target_of(model)
     taken = {scope.proto.name for scope in model.functions}
-    for node in ops.imported(model):
+    for node in ops.imported(model).of(
+        lambda operator: operator[0] in _DOMAINS or operator[1] in target.missing
+    ):
         if node.domain in _DOMAINS and node.op_type not in taken and target.imports(node.op_type) is None:
             yield Match(
                 f"{target.title} has no importer for {node.domain}.{node.op_type} (source: {target.source})",

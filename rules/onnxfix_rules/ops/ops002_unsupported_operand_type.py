@@ -8,6 +8,7 @@ from onnx import TensorProto
 
 from onnxfix.dtypes import name_of
 from onnxfix.graph.overlay import Model
+from onnxfix.graph.shared import Operator, elem_types
 from onnxfix.rule import Example, Match, Severity, rule
 from onnxfix_rules.ops import _common as ops
 
@@ -139,9 +140,16 @@ def unsupported_operand_type(model: Model) -> Iterator[Match]:
     target = ops.target_of(model)
     if not target.types_measured:
         return
-    for node in ops.imported(model):
-        support = target.operator(node.op_type)
-        if support is None or node.op_type in _ELSEWHERE or not node.is_onnx:
+    present = elem_types(model).intersection(TYPES)
+
+    def refuses(operator: Operator) -> bool:
+        domain, op_type = operator
+        if domain != "" or op_type in _ELSEWHERE or target.operator(op_type) is None:
+            return False
+        return op_type in _RANKING or any(target.accepts(op_type, elem) is False for elem in present)
+
+    for node in ops.imported(model).of(refuses):
+        if not node.is_onnx:
             continue
         data = node.output() if node.op_type == "ConstantOfShape" else node.input(_DATA.get(node.op_type, 0))
         elem = (

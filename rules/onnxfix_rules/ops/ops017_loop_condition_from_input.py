@@ -103,10 +103,11 @@ def loop_condition_from_input(model: Model) -> Iterator[Match]:
     - https://onnx.ai/onnx/operators/onnx__Loop.html: "The input/output of subgraph … matching is based on order instead
       of name."
     """
-    nodes = list(ops.imported(model))
-    calls = _calls(model, nodes)
-    for node in nodes:
-        condition = node.input(1) if node.op_type == "Loop" and node.is_onnx else None
+    listed = ops.imported(model)
+    loops = listed.of(lambda operator: operator == ("", "Loop"))
+    calls = _calls(model, listed.nodes) if loops else {}
+    for node in loops:
+        condition = node.input(1) if node.is_onnx else None
         source = None if condition is None else _network_input(condition, model, calls)
         if source is None or model.shapes.rank(source) != 0:
             continue

@@ -9,6 +9,7 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from onnxfix import dtypes
 from onnxfix.edits import AddNode, Draft
+from onnxfix.graph import lazy
 from onnxfix.graph.overlay import Model, Node, Value
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.ops import _common as ops
@@ -140,6 +141,7 @@ _LIMIT = 1 << 26
     safety=Safety.EXACT,
     severity=Severity.ERROR,
     hazards=[19, 20],
+    types=(TensorProto.INT8, *_STRANGE),
     examples=EXAMPLES,
 )
 def move_before_cast(node: Node, model: Model) -> Iterator[Match]:
@@ -165,19 +167,16 @@ def move_before_cast(node: Node, model: Model) -> Iterator[Match]:
     if node.opset < 7 or output is None or not output.replaceable or len(node.outputs) != 1:
         return
     elem = model.shapes.elem_type(output)
+    if elem != TensorProto.INT8 and elem not in _STRANGE:
+        return
     wanted = _wanted(output)
     target = ops.target_of(model)
-    if (
-        elem is None
-        or wanted is None
-        or not target.between(wanted)
-        or (wanted == TensorProto.BOOL and node.opset < 13)
-    ):
+    if wanted is None or not target.between(wanted) or (wanted == TensorProto.BOOL and node.opset < 13):
         return
     if elem == TensorProto.INT8:
         if node.op_type != "Gather" or node.inputs[0] is None or not node.inputs[0].is_constant:
             return
-    elif elem not in _STRANGE or target.between(elem) or _converted(node, elem):
+    elif target.between(elem) or _converted(node, elem):
         return
     draft = Draft(node)
     proto = rw.copy_of(node)
@@ -223,7 +222,7 @@ def _fill(node: Node, wanted: int) -> TensorProto | None:
     value = node.attr("value")
     if not isinstance(value, TensorProto):
         return None
-    array = numpy_helper.to_array(value).astype(helper.tensor_dtype_to_np_dtype(wanted))
+    array = numpy_helper.to_array(lazy.whole(value)).astype(helper.tensor_dtype_to_np_dtype(wanted))
     return helper.make_tensor("", wanted, array.shape, array.reshape(-1).tolist())
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.shared import shared
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.ops import _common as ops
 
@@ -81,6 +82,8 @@ def rank_above_eight(node: Node, model: Model) -> Iterator[Match]:
     - tensorrt.Dims.MAX_DIMS, which is 8
     """
     limit = ops.target_of(model).max_rank
+    if shared(model, _widest) <= limit:
+        return  # nearly always, and this rule is asked about every node
     for value in node.outputs:
         rank = None if value is None else model.shapes.rank(value)
         if value is None or rank is None or rank <= limit:
@@ -93,6 +96,12 @@ def rank_above_eight(node: Node, model: Model) -> Iterator[Match]:
             fix=_narrowed(node, value, model, limit),
             reads=tuple(use.node for use in value.uses[:1]),
         )
+
+
+def _widest(model: Model) -> int:
+    """The highest rank that any value is known to have."""
+    values = (value for scope in model.scopes for value in scope.values.values())
+    return max((model.shapes.rank(value) or 0 for value in values), default=0)
 
 
 def _wide_source(node: Node, model: Model, limit: int) -> bool:

@@ -10,6 +10,7 @@ from onnx import NodeProto, TensorProto
 
 from onnxfix.edits import AddNode, Draft, Edit, defined
 from onnxfix.graph.overlay import Model, Node, UnknownAttribute, is_read
+from onnxfix.graph.shared import Operator
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix.targets import Target
 from onnxfix.targets.documented import names
@@ -288,16 +289,20 @@ def operator_with_function_body(model: Model) -> Iterator[Match]:
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     """
     target = ops.target_of(model)
-    for node in ops.imported(model):
-        name = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
-        if name not in FUNCTIONS or (node.domain, node.op_type) in model.function_names:
-            continue
+    for node in ops.imported(model).of(lambda operator: _has_body(operator, model)):
         try:
             match = _match(node, model, target)
         except UnknownAttribute:
             continue
         if match is not None:
             yield match
+
+
+def _has_body(operator: Operator, model: Model) -> bool:
+    domain, op_type = operator
+    return (
+        f"{domain}::{op_type}" if domain else op_type
+    ) in FUNCTIONS and operator not in model.function_names
 
 
 def _match(node: Node, model: Model, target: Target) -> Match | None:

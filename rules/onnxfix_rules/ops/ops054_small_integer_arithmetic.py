@@ -125,7 +125,15 @@ _OTHER_RESULT = ("ArgMax", "ArgMin", "Equal", "Greater", "GreaterOrEqual", "Less
 _OPS = (*_ARITHMETIC, *_ONE_OPERAND, *_OTHER_RESULT[2:], "Clip", "Div", "Max", "Min", "Mod")
 
 
-@rule("OPS054", ops=_OPS, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[19, 20], examples=EXAMPLES)
+@rule(
+    "OPS054",
+    ops=_OPS,
+    safety=Safety.EXACT,
+    severity=Severity.ERROR,
+    hazards=[19, 20],
+    types=SMALL,
+    examples=EXAMPLES,
+)
 def small_integer_arithmetic(node: Node, model: Model) -> Iterator[Match]:
     """Arithmetic or a comparison of uint8, or a Clip or Mod of int8.
 

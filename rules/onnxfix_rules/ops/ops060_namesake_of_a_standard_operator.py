@@ -8,6 +8,7 @@ from functools import lru_cache
 from onnx import defs
 
 from onnxfix.graph.overlay import Model, Node
+from onnxfix.graph.shared import Operator
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.ops import _calls
 from onnxfix_rules.ops import _common as ops
@@ -201,10 +202,12 @@ def namesake_of_a_standard_operator(model: Model) -> Iterator[Match]:
     - ONNX, "Model local functions" and "Operators": https://onnx.ai/onnx/repo-docs/IR.html
     """
     target = ops.target_of(model)
-    for node in ops.imported(model):
+
+    def is_namesake(operator: Operator) -> bool:
+        return (operator[0] != "" or operator in model.function_names) and _standard(operator[1])
+
+    for node in ops.imported(model).of(is_namesake):
         local = (node.domain, node.op_type) in model.function_names
-        if (node.domain == "" and not local) or not _standard(node.op_type):
-            continue
         if (not local and (node.domain, node.op_type) in _SAME) or target.imports(node.op_type) is not True:
             continue
         edits = _calls.written_out(node) if local else None

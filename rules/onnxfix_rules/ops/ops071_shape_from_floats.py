@@ -159,9 +159,9 @@ def shape_from_floats(model: Model) -> Iterator[Match]:
     """
     if not ops.target_of(model).types_measured:
         return
-    for node in ops.imported(model):
-        versions = PLACES.get(node.op_type)
-        if versions is None or not node.is_onnx:
+    for node in ops.imported(model).of(lambda operator: operator[1] in PLACES):
+        versions = PLACES[node.op_type]
+        if not node.is_onnx:
             continue
         places = next((indices for since, indices in versions if node.opset >= since), ())
         for value in map(node.input, places):

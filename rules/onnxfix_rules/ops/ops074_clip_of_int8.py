@@ -139,7 +139,15 @@ EXAMPLES = [
 ]
 
 
-@rule("OPS074", ops=["Clip"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[58], examples=EXAMPLES)
+@rule(
+    "OPS074",
+    ops=["Clip"],
+    safety=Safety.EXACT,
+    severity=Severity.ERROR,
+    hazards=[58],
+    types=[TensorProto.INT8],
+    examples=EXAMPLES,
+)
 def clip_of_int8(node: Node, model: Model) -> Iterator[Match]:
     """A Clip of int8 whose bounds are constants: TensorRT takes the bounds for 0.
 

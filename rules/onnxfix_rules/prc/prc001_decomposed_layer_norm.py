@@ -19,6 +19,7 @@ from ._remedy import as_operator, upcast
     safety=Safety.NUMERIC,
     severity=Severity.WARNING,
     hazards=[1],
+    types=[HALF],
     examples=NORMS,
 )
 def decomposed_norm_in_half_precision(node: Node, model: Model) -> Iterator[Match]:

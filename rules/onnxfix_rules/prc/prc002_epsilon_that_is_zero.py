@@ -111,7 +111,15 @@ EPSILON = float(np.float16(1e-7))
 """What a fix writes: the nearest float16 to 1e-7, two steps above 0."""
 
 
-@rule("PRC002", ops=["Add"], safety=Safety.UNSAFE, severity=Severity.WARNING, hazards=[42], examples=EXAMPLES)
+@rule(
+    "PRC002",
+    ops=["Add"],
+    safety=Safety.UNSAFE,
+    severity=Severity.WARNING,
+    hazards=[42],
+    types=[HALF],
+    examples=EXAMPLES,
+)
 def epsilon_that_is_zero(node: Node, model: Model) -> Iterator[Match]:
     """An epsilon that keeps a divisor, root or logarithm away from 0 is itself 0 in half precision.
 

@@ -208,6 +208,7 @@ _LARGEST = 1 << 24
     safety=Safety.UNSAFE,
     severity=Severity.WARNING,
     hazards=[11],
+    types=[HALF],
     examples=EXAMPLES,
 )
 def constant_beyond_half_precision(node: Node, model: Model) -> Iterator[Match]:

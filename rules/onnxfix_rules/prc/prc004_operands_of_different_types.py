@@ -154,6 +154,9 @@ def operands_of_different_types(node: Node, model: Model) -> Iterator[Match]:
     - https://onnx.ai/onnx/operators/ (type constraints)
     - onnx-tensorrt, importerUtils.cpp; NVIDIA/TensorRT documentation, "Strong typing"
     """
+    kinds = {model.shapes.elem_type(value) for value in node.inputs if value is not None}
+    if len(kinds) < 2 and None not in kinds:
+        return  # one type in all, as nearly everywhere
     for indices in _groups(node.op_type, node.opset, len(node.inputs)):
         operands = [(i, v) for i in indices if (v := node.input(i)) is not None]
         types = [type_of(value, model) for _, value in operands]

@@ -137,6 +137,7 @@ _SUMS = ("ReduceL1", "ReduceLogSum", "ReduceSum", "ReduceSumSquare")
     safety=Safety.NUMERIC,
     severity=Severity.INFO,
     hazards=[12],
+    types=[HALF],
     examples=EXAMPLES,
 )
 def sum_in_half_precision(node: Node, model: Model) -> Iterator[Match]:

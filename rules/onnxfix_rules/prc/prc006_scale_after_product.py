@@ -101,6 +101,7 @@ EXAMPLES = [
     safety=Safety.NUMERIC,
     severity=Severity.WARNING,
     hazards=[12],
+    types=[HALF],
     examples=EXAMPLES,
 )
 def scale_after_product(node: Node, model: Model) -> Iterator[Match]:

@@ -97,6 +97,7 @@ EXAMPLES = [
     safety=Safety.NUMERIC,
     severity=Severity.WARNING,
     hazards=[12],
+    types=[HALF],
     examples=EXAMPLES,
 )
 def softmax_written_out(node: Node, model: Model) -> Iterator[Match]:

@@ -61,7 +61,7 @@ EXAMPLES = [
 ]
 
 
-@rule("PRC008", ops=["Pow", "Exp"], severity=Severity.INFO, hazards=[12], examples=EXAMPLES)
+@rule("PRC008", ops=["Pow", "Exp"], severity=Severity.INFO, hazards=[12], types=[HALF], examples=EXAMPLES)
 def power_in_half_precision(node: Node, model: Model) -> Iterator[Match]:
     """A power or an exponential is computed in half precision, where it is infinite from a modest operand on.
 

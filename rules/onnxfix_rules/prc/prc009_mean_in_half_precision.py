@@ -108,6 +108,7 @@ MANY = 128
     safety=Safety.NUMERIC,
     severity=Severity.INFO,
     hazards=[12],
+    types=[HALF],
     examples=EXAMPLES,
 )
 def mean_in_half_precision(node: Node, model: Model) -> Iterator[Match]:

@@ -66,7 +66,14 @@ EXAMPLES = [
 ]
 
 
-@rule("PRC010", ops=["MatMul", "Gemm", "Conv"], severity=Severity.INFO, hazards=[12], examples=EXAMPLES)
+@rule(
+    "PRC010",
+    ops=["MatMul", "Gemm", "Conv"],
+    severity=Severity.INFO,
+    hazards=[12],
+    types=[HALF],
+    examples=EXAMPLES,
+)
 def long_dot_product(node: Node, model: Model) -> Iterator[Match]:
     """A matrix product or convolution in half precision sums up 16384 products or more for each result.
 

@@ -107,6 +107,7 @@ EXAMPLES = [
     safety=Safety.EXACT,
     severity=Severity.ERROR,
     hazards=[2],
+    types=[E4M3],
     examples=EXAMPLES,
 )
 def cast_to_or_from_float8(node: Node, model: Model) -> Iterator[Match]:

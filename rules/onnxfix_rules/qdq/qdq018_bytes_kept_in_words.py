@@ -11,7 +11,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from onnxfix.dtypes import name_of
 from onnxfix.edits import AddInitializer, Draft, Edit, ReplaceUses
-from onnxfix.graph import tensors
+from onnxfix.graph import lazy, tensors
 from onnxfix.graph.overlay import Model, Node, Scope, Value
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 
@@ -159,6 +159,8 @@ def bytes_kept_in_words(scope: Scope, model: Model) -> Iterator[Match]:
         value = node.output(0)
         if node.op_type != "Constant" or not node.is_onnx or value is None:
             continue
+        if (model.shapes.elem_type(value) or _KINDS[0]) not in _KINDS:
+            continue
         held = next(
             (one.t for one in node.proto.attribute if one.name == "value" and one.HasField("t")), None
         )
@@ -180,8 +182,13 @@ def _read(value: Value) -> bool:
 
 def _misread(tensor: TensorProto) -> bool:
     """Whether the bytes of the words begin otherwise than with the low byte of each."""
-    if tensor.data_type not in _KINDS or tensors.is_external(tensor) or not tensor.int32_data:
+    if (
+        tensor.data_type not in _KINDS
+        or tensors.is_external(tensor)
+        or not lazy.stored_in(tensor, "int32_data")
+    ):
         return False
+    tensor = lazy.whole(tensor)
     words = np.array(tensor.int32_data, dtype="<i4")
     if tensor.HasField("raw_data") or len(words) != tensors.element_count(tensor.dims):
         return False

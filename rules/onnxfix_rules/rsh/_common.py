@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
 from onnxfix.edits import Draft
 from onnxfix.graph import symbols
 from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.shared import shared
 from onnxfix.graph.symbols import Dim
 
 
@@ -17,6 +19,17 @@ def requested(node: Node, model: Model) -> tuple[Dim, ...] | None:
 
     A shape that no execution accepts (below -1, two -1, not a vector of int64) gives None as well.
     """
+    known = shared(model, _requested)  # half a dozen rules ask
+    if node not in known:
+        known[node] = _dims(node, model)
+    return known[node]
+
+
+def _requested(model: Model) -> dict[Node, tuple[Dim, ...] | None]:
+    return {}
+
+
+def _dims(node: Node, model: Model) -> tuple[Dim, ...] | None:
     shape = node.input(1)
     if shape is None or node.opset < 5:
         return None
@@ -81,6 +94,13 @@ def text(dims: Sequence[Dim]) -> str:
     return f"[{', '.join(str(d) for d in dims)}]"
 
 
+@lru_cache(maxsize=1 << 10)
+def count(dims: tuple[Dim, ...]) -> Dim:
+    """The number of elements of a tensor of these dimensions."""
+    return symbols.product(dims)
+
+
+@lru_cache(maxsize=1 << 10)
 def quotient(count: Dim, others: Dim) -> Dim | None:
     """``count / others`` where it is exact for every assignment, else None."""
     if others.value == 0:

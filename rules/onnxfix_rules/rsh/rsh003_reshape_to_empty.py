@@ -89,7 +89,7 @@ def nonempty_reshape_to_empty(node: Node, model: Model) -> Iterator[Match]:
     data = c.shape_of(node.input(0), model)
     if dims is None or data is None or not c.zeros(dims) or c.inferred(dims) is not None:
         return
-    empty = symbols.is_zero(symbols.product(data))
+    empty = symbols.is_zero(c.count(data))
     if empty.yes or any(d.value == 0 for d in data):
         return
     remedy = None

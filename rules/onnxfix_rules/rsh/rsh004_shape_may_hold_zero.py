@@ -183,7 +183,7 @@ def _cause(node: Node, model: Model, index: int, dim: Dim, data: Sequence[Dim] |
     if data is not None:
         if index < len(data) and symbols.equal(dim, data[index]).yes:
             return None
-        if c.quotient(symbols.product(data), dim) is not None:
+        if c.quotient(c.count(tuple(data)), dim) is not None:
             return None  # it divides the number of elements: 0 only where there are none
     if not dim.is_count:
         shape = node.input(1)
@@ -194,7 +194,7 @@ def _cause(node: Node, model: Model, index: int, dim: Dim, data: Sequence[Dim] |
     )
     if symbols.positive(shifted).yes:
         return None
-    found = _zero_at(dim, floors, symbols.product(data) if data is not None else symbols.constant(1))
+    found = _zero_at(dim, floors, c.count(tuple(data)) if data is not None else symbols.constant(1))
     return f"{dim}, which is 0 at {found}" if found else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -173,9 +174,9 @@ def hard_coded_size(node: Node, model: Model) -> Iterator[Match]:
         return
     if all(d.value is not None for d in data) or any(v == 0 and i >= len(data) for i, v in enumerate(target)):
         return
-    copied = symbols.product([data[i] for i, v in enumerate(target) if v == 0])
-    left = c.quotient(symbols.product(data), copied)
-    fixed = int(np.prod([v for v in target if v > 0], dtype=object))
+    copied = c.count(tuple(data[i] for i, v in enumerate(target) if v == 0))
+    left = c.quotient(c.count(data), copied)
+    fixed = math.prod(v for v in target if v > 0)
     if left is None or left.value is not None:
         return
     case = _Case(target, data, left, fixed)

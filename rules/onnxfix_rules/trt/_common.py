@@ -98,7 +98,7 @@ def known(text: str) -> tuple[str, ...] | None:
 
 
 #: How a build ends that TensorRT does not refuse.
-_ENDS = {"crash": "crash", "timeout": "timeout", "memory": "out of memory"}
+_ENDS = {"crash": "crash", "timeout": "timeout"}
 
 
 def refusal(build: TrtBuild, issue: Issue) -> Match:

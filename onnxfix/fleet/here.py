@@ -1,0 +1,24 @@
+"""One model after another, in this process: what a run without ``--jobs`` needs, and no more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from onnxfix.fleet import work
+from onnxfix.fleet.work import Outcome, Task
+
+Progress = Callable[[Task, str], None]
+
+
+class Here:
+    """One after another in this process."""
+
+    def run(self, tasks: Sequence[Task], progress: Progress | None = None) -> Iterator[Outcome]:
+        for task in tasks:
+            yield work.perform(task, _steps_of(task, progress))
+
+
+def _steps_of(task: Task, progress: Progress | None) -> work.Step | None:
+    if progress is None:
+        return None
+    return lambda words: progress(task, words)

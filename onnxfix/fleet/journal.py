@@ -1,0 +1,263 @@
+"""What was done already: a file to which each finished model adds a line, so that a later run need not do it again.
+
+A line holds the report, the files that were read and written by content, and a key: the hash of everything else that
+the result hangs on, which are command, paths, options, the files that options name, rules and versions. A model is done
+if its last line has today's key and its files are unchanged. What ended in an error is tried again, and so is what
+lacked memory.
+
+Lines are appended in one write each. A run that was killed leaves at worst one torn line at the end, which is ignored;
+where lines of an earlier state have become more than half, the file is written anew when it is opened. One run at a
+time uses a journal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from onnxfix.errors import OnnxfixError, UsageError
+from onnxfix.fleet import stamps
+from onnxfix.fleet.recall import recall
+from onnxfix.fleet.versions import versions
+from onnxfix.fleet.work import Outcome, Stamp, Task
+from onnxfix.graph import regular, wire
+from onnxfix.report import Report, plain
+
+NAME = ".onnxfix-journal.jsonl"
+"""The journal's name in an output folder."""
+
+_FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_BEGINNING = b'{"onnxfix-journal": 1}\n'
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line: what was done to which model, and what came of it."""
+
+    key: str
+    command: str
+    source: str
+    target: str
+    read: tuple[Stamp, ...]
+    written: tuple[Stamp, ...]
+    report: dict[str, Any]
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """What a later line replaces."""
+        return self.command, self.source, self.target
+
+
+class Journal:
+    """The journal of a run, open. Use it as a context.
+
+    Raises:
+        UsageError: the file is something else, cannot be written, or another run uses it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._contents: dict[str, str] = {}
+        try:
+            regular.refuse_special(path)
+            self._fd = _locked(path)
+            try:
+                data = _read(self._fd)
+                if len(data) < len(_BEGINNING) and _BEGINNING.startswith(data):
+                    os.ftruncate(self._fd, 0)  # new, or killed before the first line was whole
+                    _write(self._fd, data := _BEGINNING)
+                self._entries, lines = _parsed(data, path)
+                if lines > 2 * len(self._entries) + 1:
+                    self._rewrite()
+                elif not data.endswith(b"\n"):
+                    _write(self._fd, b"\n")
+            except BaseException:
+                os.close(self._fd)
+                raise
+        except OSError as error:
+            raise UsageError(f"{path}: cannot be the journal: {error.strerror or error}") from None
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._fd)
+
+    def done(self, task: Task) -> Outcome | None:
+        """What an earlier run made of the task, where that would come out again; None where it is to be done."""
+        entry = self._entries.get((task.command, task.source, task.target))
+        if entry is None or entry.key != self._key(task):
+            return None
+        now = tuple(stamps.same(stamp) for stamp in (*entry.read, *entry.written))
+        if not entry.read or None in now:
+            return None
+        report = _report(entry.report)
+        if report is None:
+            return None
+        found = tuple(stamp for stamp in now if stamp is not None)
+        outcome = Outcome(
+            task,
+            replace(report, reused=True),
+            read=found[: len(entry.read)],
+            written=found[len(entry.read) :],
+            reused=True,
+        )
+        if found != (*entry.read, *entry.written):  # same bytes, other times: next time it is cheap again
+            self._append(replace(entry, read=outcome.read, written=outcome.written))
+        return outcome
+
+    def note(self, outcome: Outcome) -> None:
+        """Add what came of a task, unless it is to be done again anyway.
+
+        Raises:
+            OnnxfixError: the disk is full or fails.
+        """
+        task, report = outcome.task, outcome.report
+        if report is None or outcome.memory or outcome.reused or not outcome.read:
+            return
+        self._append(
+            Entry(
+                self._key(task),
+                task.command,
+                task.source,
+                task.target,
+                outcome.read,
+                outcome.written,
+                report.to_json(),
+            )
+        )
+
+    def _append(self, entry: Entry) -> None:
+        self._entries[entry.place] = entry
+        try:
+            _write(self._fd, _line(entry))
+        except OSError as error:
+            raise OnnxfixError(f"{self.path}: cannot be written: {error.strerror or error}") from None
+
+    def _rewrite(self) -> None:
+        """Put a file of the last lines in the journal's place."""
+        path = regular.destination(self.path)
+        with wire.temporary_beside(path) as temporary:
+            fd = _locked(temporary)
+            _write(fd, b"".join((_BEGINNING, *map(_line, self._entries.values()))))
+            wire.replace(temporary, path)
+        os.close(self._fd)
+        self._fd = fd
+
+    def _key(self, task: Task) -> str:
+        """The hash of what the result hangs on besides the model."""
+        asked = task.options
+        named = [*asked.graphsurgeon, *([asked.inputs] if asked.inputs else [])]
+        data = {
+            "task": [task.command, task.source, task.target, plain(asked)],
+            "files": {name: self._content(name) for name in named},
+            "versions": versions(),
+        }
+        return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
+
+    def _content(self, path: str) -> str:
+        """The hash of a script's or the inputs' bytes, read once a run."""
+        if path not in self._contents:
+            files = [Path(path)] if Path(path).is_file() else sorted(Path(path).rglob("*"))
+            found = [f"{one.relative_to(path)} {stamps.digest(one)}" for one in files if one.is_file()]
+            self._contents[path] = "\n".join(found)
+        return self._contents[path]
+
+
+def _report(data: dict[str, Any]) -> Report | None:
+    """A report from its JSON; None where it was written by another version, or comes out otherwise."""
+    try:
+        report = recall(Report, {name: value for name, value in data.items() if name != "schema"})
+    except ValueError:
+        return None
+    return report if report.to_json() == data else None  # the schema's number included
+
+
+def _locked(path: Path) -> int:
+    """The file, open to be read and appended to by this run alone.
+
+    Raises:
+        UsageError: another run has it.
+        OSError: it cannot be opened.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | _FLAGS, 0o666)
+    try:
+        import fcntl
+
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ImportError:  # Windows: two runs at once may do models twice
+        return fd
+    except BlockingIOError:
+        os.close(fd)
+        raise UsageError(f"{path}: another run uses this journal; wait for it, or name another one") from None
+    except OSError:  # a file system without locks
+        return fd
+    return fd
+
+
+def _read(fd: int) -> bytes:
+    data = bytearray()
+    os.lseek(fd, 0, os.SEEK_SET)  # lines are appended, wherever this leaves off
+    while part := os.read(fd, 1 << 24):
+        data += part
+    return bytes(data)
+
+
+def _write(fd: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+
+
+def _line(entry: Entry) -> bytes:
+    return json.dumps(plain(entry)).encode() + b"\n"
+
+
+def _parsed(data: bytes, path: Path) -> tuple[dict[tuple[str, str, str], Entry], int]:
+    """The last entry of each place, and how many lines there are.
+
+    Raises:
+        UsageError: the file is no journal.
+    """
+    if not data.startswith(_BEGINNING):
+        raise UsageError(f"{path}: is no journal of onnxfix; name another file")
+    lines = data.split(b"\n")[1:]
+    found: dict[tuple[str, str, str], Entry] = {}
+    for line in filter(None, lines):
+        with contextlib.suppress(ValueError):  # torn, when a run was killed
+            entry = recall(Entry, json.loads(line))
+            found[entry.place] = entry
+    return found, len(lines)
+
+
+def place_of(journal: Path | None, resume: bool, output_dir: str | None) -> Path | None:
+    """Where a run's journal is; None where it keeps none.
+
+    Raises:
+        UsageError: nothing says where.
+    """
+    from onnxfix.fleet import paths
+
+    if journal is not None or not resume:
+        return journal
+    if output_dir is None or paths.remote(output_dir):
+        raise UsageError(
+            "--resume keeps a journal in the folder of --output-dir; without one, name it by --journal"
+        )
+    return Path(output_dir) / NAME
+
+
+def split(journal: Journal, tasks: Sequence[Task], resume: bool) -> tuple[list[Outcome], list[Task]]:
+    """What need not be done again, and what is to be done."""
+    known = [journal.done(task) if resume else None for task in tasks]
+    done = [outcome for outcome in known if outcome is not None]
+    return done, [task for task, outcome in zip(tasks, known, strict=True) if outcome is None]

@@ -1,0 +1,72 @@
+"""What a result hangs on besides the model and the options: the rules' sources and the versions of what was asked."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import platform
+from collections.abc import Iterator
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+from onnxfix._version import __version__
+from onnxfix.registry import BUILT_IN, GROUP
+
+PACKAGES = (
+    "onnx",
+    "numpy",
+    "ml_dtypes",
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "tensorrt",
+    "tensorrt-rtx",
+    "polygraphy",
+    "onnxsim",
+    "onnx-graphsurgeon",
+)
+"""Distributions whose version may change a finding or a verdict."""
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Names and versions; rule packs and onnxfix itself by a hash of their sources too."""
+    found = {"python": platform.python_version(), "onnxfix": __version__}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    packs = {entry.value.partition(":")[0] for entry in metadata.entry_points(group=GROUP)}
+    for module in sorted({"onnxfix", BUILT_IN, *packs}):
+        found[f"source of {module}"] = _hash(_sources(module))
+    return found
+
+
+def _sources(module: str) -> Iterator[tuple[str, Path]]:
+    """(name, file) of the sources of a module: all of its top-level package, since rules share helpers."""
+    for name in dict.fromkeys((module.partition(".")[0], module)):
+        try:
+            spec = importlib.util.find_spec(name)
+        except (ImportError, ValueError):  # a broken rule pack: the registry warns of it
+            return
+        if spec is None:
+            return
+        if spec.origin is None:  # a namespace, which others share: the package in it that is named
+            continue
+        file = Path(spec.origin)
+        root = file.parent
+        files = sorted(root.rglob("*.py")) if spec.submodule_search_locations else [file]
+        yield from ((str(one.relative_to(root)), one) for one in files)
+        return
+
+
+def _hash(files: Iterator[tuple[str, Path]]) -> str:
+    found = hashlib.sha256()
+    for name, path in files:
+        try:
+            content = path.read_bytes()
+        except OSError:
+            content = b""
+        found.update(f"{name}\0{len(content)}\0".encode() + content)
+    return found.hexdigest()

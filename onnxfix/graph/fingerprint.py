@@ -1,0 +1,40 @@
+"""Tells whether a model has been in the same state before, without keeping the states."""
+
+from __future__ import annotations
+
+import hashlib
+
+from onnx import GraphProto
+
+from onnxfix.graph.overlay import Model, Node
+
+
+def fingerprint(model: Model, digests: dict[Node, bytes]) -> bytes:
+    """A hash of everything that fixes change; initializers count by name and shape, never by their bytes.
+
+    ``digests`` holds those of nodes that are known, and takes the others in.
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    digest.update(repr([(entry.domain, entry.version) for entry in model.proto.opset_import]).encode())
+    for scope in model.scopes:
+        digest.update(scope.path.encode())
+        for node in scope.nodes:
+            known = digests.get(node)
+            if known is None:
+                known = digests[node] = hashlib.blake2b(_content(node), digest_size=16).digest()
+            digest.update(known)
+        if isinstance(scope.proto, GraphProto):
+            for tensor in scope.proto.initializer:
+                digest.update(repr((tensor.name, tensor.data_type, list(tensor.dims))).encode())
+            for sparse in scope.proto.sparse_initializer:
+                digest.update(repr((sparse.values.name, list(sparse.dims))).encode())
+            for info in scope.proto.value_info:
+                digest.update(info.SerializeToString(deterministic=True))
+    return digest.digest()
+
+
+def _content(node: Node) -> bytes:
+    """What fixes change in a node. What its subgraphs hold is counted there: here that would be quadratic in depth."""
+    if node.subgraphs:
+        return repr((node.proto.name, list(node.proto.input), list(node.proto.output))).encode()
+    return bytes(node.proto.SerializeToString(deterministic=True))

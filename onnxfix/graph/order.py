@@ -1,0 +1,99 @@
+"""Orders in which producers come before what reads them, for a graph and everything inside it at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from onnxfix.errors import ModelError
+
+if TYPE_CHECKING:
+    from onnxfix.graph.overlay import Node, Scope, Value
+
+
+def orders(root: Scope) -> dict[Scope, list[Node]]:
+    """For ``root`` and every scope inside it its nodes, producers first; the stored order where that holds.
+
+    Linear in nodes and inputs, however deep the scopes are nested.
+
+    Raises:
+        ModelError: a graph has a cycle.
+    """
+    scopes = list(root.walk())
+    if _stored_order_holds(scopes):
+        return {scope: scope.nodes for scope in scopes}
+    needs = _producers(scopes)
+    return {scope: _sorted(scope.nodes, needs) for scope in scopes}
+
+
+def _reads(scopes: Sequence[Scope]) -> Iterator[tuple[Scope, Node, Sequence[Value | None]]]:
+    """``(scope, node of it, values)``: what each node reads, itself or by way of its subgraphs.
+
+    Values of other scopes than the one that is named are meant for nobody: they come again with their own scope.
+    """
+    owners: dict[Scope, Node] = {}
+    """For every scope around the present one: its node that holds the present one. Outer scopes come first."""
+    for scope in scopes:
+        if scope.parent is not None and scope.owner is not None and scope is not scopes[0]:
+            owners[scope.parent] = scope.owner
+        for node in scope.nodes:
+            yield scope, node, node.inputs
+            for value in node.inputs:
+                if value is not None and value.scope is not scope and value.scope in owners:
+                    yield value.scope, owners[value.scope], (value,)
+        for value in scope.outputs:
+            if value.scope is not scope and value.scope in owners:
+                yield value.scope, owners[value.scope], (value,)
+
+
+def _stored_order_holds(scopes: Sequence[Scope]) -> bool:
+    place: dict[Node, int] = {}
+    for scope, node, values in _reads(scopes):
+        if node not in place:
+            place.update(zip(scope.nodes, range(len(scope.nodes)), strict=True))
+        here = place[node]
+        for value in values:
+            if value is not None and value.producer is not None and value.scope is scope:
+                there = place.get(value.producer)
+                if there is None or there >= here:
+                    return False
+    return True
+
+
+def _producers(scopes: Sequence[Scope]) -> dict[Node, list[Node]]:
+    """Nodes of its own scope whose outputs a node reads, directly or from inside its subgraphs."""
+    found: dict[Node, list[Node]] = {}
+    for scope, node, values in _reads(scopes):
+        known = found.setdefault(node, [])
+        known.extend(
+            v.producer for v in values if v is not None and v.producer is not None and v.scope is scope
+        )
+    return found
+
+
+def _sorted(nodes: Sequence[Node], needs: Mapping[Node, Sequence[Node]]) -> list[Node]:
+    """The nodes, each moved only to come after what it needs."""
+    order: list[Node] = []
+    done: dict[Node, bool] = {}
+    for root in nodes:
+        if root in done:
+            continue
+        stack = [(root, iter(needs.get(root, ())))]
+        done[root] = False
+        while stack:
+            node, producers = stack[-1]
+            for producer in producers:
+                mark = done.get(producer)
+                if mark is False:
+                    raise ModelError(
+                        f"the graph has a cycle through {producer.place}; ONNX graphs must be acyclic"
+                    )
+                if mark is None:
+                    done[producer] = False
+                    stack.append((producer, iter(needs.get(producer, ()))))
+                    break
+            else:
+                done[node] = True
+                order.append(node)
+                stack.pop()
+    return order

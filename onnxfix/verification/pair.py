@@ -1,0 +1,136 @@
+"""The original and the fixed model in the sandbox's child, loaded so that they fit into its memory.
+
+What does not fit is never a difference, and seldom a failure: a limit is nothing that a model does wrong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from onnxfix.backends import ort_weights
+from onnxfix.sandbox import Outcome, Worker
+from onnxfix.verification.progress import Progress, different
+from onnxfix.verification.remote import Ran, ran_of
+from onnxfix.verification.verdict import Status
+
+if TYPE_CHECKING:
+    from onnxfix.verification.climb import Request
+
+REMOTE = "onnxfix.verification.remote"
+
+
+@dataclass(frozen=True)
+class Starved:
+    """What a lack of memory amounts to: status and reason of a rung."""
+
+    status: Status
+    reason: str
+
+
+class Pair:
+    """Both models of ``request`` in the backend of the rung ``name``; ``seen`` is what came of them so far."""
+
+    def __init__(self, request: Request, name: str, seen: Progress) -> None:
+        self.request, self.name, self.seen = request, name, seen
+        weights = ort_weights.weight_bytes(request.known.model)
+        self._need_mb = 512 + (4 * weights >> 20)  # with which two models are done, by rule of thumb
+        # Loaded to save memory rather than time:
+        self._lean = name == "ort-cpu" and weights >= ort_weights.LARGE
+        self._mapped = False  # a session's weights are mapped from its model's file
+        self._plain = False  # they must not be
+
+    def load(self) -> tuple[Outcome, Ran]:
+        """Have the child load both models."""
+        lean, plain = {"lean": True} if self._lean else {}, {"mapped": False} if self._plain else {}
+        options = {**lean, **plain}
+        outcome, ran = self.call(
+            "load",
+            backend=self.name,
+            original=str(self.request.original),
+            fixed=str(self.request.fixed),
+            options={"guarded": True} if self.name == "ort-cuda" else options,
+            fixed_options=options,
+        )
+        self.seen.generation = self.request.worker.generation
+        self._mapped = ran.mapped
+        return outcome, ran
+
+    def run(self, values: dict[str, Any]) -> tuple[Outcome, Ran]:
+        """Have the child run both models on a feed and compare."""
+        outcome, ran = self._run(values)
+        if self._mapped and different(ran.metrics):
+            ran = self._unmapped(values, ran)
+        return outcome, ran
+
+    def _run(self, values: dict[str, Any]) -> tuple[Outcome, Ran]:
+        request, seen, gpu = self.request, self.seen, self.name == "ort-cuda"
+        return self.call(
+            "run",
+            feed=values,
+            again=request.known.drawn is not None or (self.name != "reference" and not seen.counted()),
+            drawn=request.known.drawn or (),
+            exact=request.exact and not gpu,
+            noise=request.noise,
+            coarse=request.coarse,
+            skip=tuple(seen.excluded),
+            repeats=not gpu,
+            keep=bool(request.half),
+        )
+
+    def _unmapped(self, values: dict[str, Any], mapped: Ran) -> Ran:
+        """What differs with weights mapped from the models' files, with weights that are loaded; as it was where these
+        do not fit. Mapped ones begin anywhere in memory, and there are sums whose order hangs on that."""
+        self._plain = True
+        _, ran = self.load()
+        if not ran.stage:
+            _, ran = self._run(values)
+        if ran.stage:
+            self.seen.generation, self._plain = -1, False
+        return mapped if ran.stage else ran
+
+    def call(self, function: str, **arguments: Any) -> tuple[Outcome, Ran]:
+        """Call the child. One whose device failed is ended: every later call in it would fail, whatever the model; and
+        so is one that has no memory left."""
+        worker = self.request.worker
+        outcome = worker.call(f"{REMOTE}:{function}", timeout=self.request.step, **arguments)
+        ran = ran_of(outcome)
+        if ran.starved and outcome.ok:
+            ran = replace(ran, error=f"{worker.starved('ran out of memory')}: {ran.error}")
+        if outcome.status == "crash" and worker.limit_mb is not None and worker.limit_mb < self._need_mb:
+            # Not everybody looks whether there was memory where it was asked for.
+            error = f"{worker.starved('probably ran out of memory')}: {ran.error}"
+            ran = replace(ran, starved=True, error=error)
+        if ran.broken or ran.starved:
+            worker.close()
+        return outcome, ran
+
+    def spare(self) -> bool:
+        """Whether there is a way to take less memory that has not been tried; then that is the way from now on."""
+        possible = self.name == "ort-cpu" and not self._lean
+        self._lean = self._lean or possible
+        return possible
+
+    def starved(self, ran: Ran, values: dict[str, Any] | None) -> Starved:
+        """The original runs within the sandbox's memory and the fixed model does not: is that the fixes' fault?
+
+        Where both need about the same, the limit may lie between them by chance. Where the original does with half of
+        it, alone and on the same feed (None: it is loaded), the fixed model takes more than twice as much: harm.
+        """
+        limit = self.request.worker.limit_mb
+        if limit is not None:
+            with Worker(memory_mb=limit // 2) as small:
+                alone = ran_of(
+                    small.call(
+                        f"{REMOTE}:alone",
+                        timeout=self.request.step,
+                        backend=self.name,
+                        path=str(self.request.original),
+                        feed=values,
+                        options={"lean": True} if self._lean else {},
+                    )
+                )
+            if not alone.stage:
+                half = f"the original runs within {limit // 2} MiB, the fixed model needs more than twice as much"
+                return Starved("failed", f"{half}: {ran.error}")
+        return Starved("skipped", f"the fixed model: {ran.error}")

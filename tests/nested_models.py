@@ -1,0 +1,22 @@
+"""Models with subgraphs in subgraphs, deeper than ONNX's text format and protobuf's parser go."""
+
+from __future__ import annotations
+
+from onnx import ModelProto, parser
+
+
+def nested(depth: int) -> ModelProto:
+    """Ifs inside each other; made in place, since copies of deep messages recurse."""
+    model = parser.parse_model("""<ir_version: 10, opset_import: ["" : 18]>
+        g (float[N] x, bool c) => (float[N] o0) { o0 = Neg(x) }""")
+    graph = model.graph
+    del graph.node[:]
+    for level in range(depth):
+        node = graph.node.add(op_type="If", input=["c"], output=[f"o{level}"], name=f"if{level}")
+        for kind, inner in (("else_branch", f"e{level}"), ("then_branch", f"o{level + 1}")):
+            graph = node.attribute.add(name=kind, type=5).g
+            graph.output.add(name=inner).type.tensor_type.elem_type = 1
+            if kind == "else_branch":
+                graph.node.add(op_type="Neg", input=["x"], output=[inner])
+    graph.node.add(op_type="Abs", input=["x"], output=[f"o{depth}"])
+    return model

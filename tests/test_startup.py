@@ -1,0 +1,270 @@
+"""What a command loads: nothing that it does not use, and of the rules those that the model is about."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+import typer
+from onnx import parser
+
+from onnxfix import arguments
+from onnxfix.cli import app
+
+ROOT = Path(__file__).resolve().parent.parent
+MODEL = """<ir_version: 10, opset_import: ["" : 18]>
+g (float[N] x) => (int64[N] y) { a = Cast<to=11>(x) b = Cast<to=7>(a) c = Cast<to=7>(b) y = Identity(c) }"""
+
+PROGRAM = """
+import gc, json, os, sys
+sys.argv[0] = "onnxfix"
+from onnxfix.cli import main
+try:
+    main()
+except SystemExit as end:
+    code = end.code
+blas = os.environ.get("OPENBLAS_NUM_THREADS")
+seen = {"modules": sorted(sys.modules), "code": code, "frozen": gc.get_freeze_count(), "blas": blas}
+print(json.dumps(seen), file=sys.stderr)
+"""
+FOREIGN = {
+    "onnxruntime",
+    "onnx.reference",
+    "onnx.backend",
+    "polygraphy",
+    "tensorrt",
+    "tensorrt_rtx",
+    "torch",
+    "ray",
+}
+"""What only verification and fleets use."""
+TERMINAL = {"rich", "pydantic"}
+"""What only a terminal, and an argument that is wrong, have a use for; old versions of typer load rich themselves."""
+OWN = {
+    "onnxfix.verification", "onnxfix.proof", "onnxfix.prove", "onnxfix.whole", "onnxfix.doctor", "onnxfix.lifting",
+    "onnxfix.fleet.local", "onnxfix.fleet.journal", "onnxfix.fleet.ray_", "onnxfix.catalogue", "onnxfix.render.doctor",
+    "onnxfix.backends.ort", "onnxfix.backends.tensorrt", "onnxfix.backends.reference", "onnxfix.backends.lift",
+}  # fmt: skip
+"""Parts of onnxfix that ``check`` of a model has no use for."""
+
+
+def within(modules: list[str], names: set[str]) -> set[str]:
+    """The modules that are one of ``names``, or in one."""
+    return {module for module in modules for name in names if f"{module}.".startswith(f"{name}.")} - typers()
+
+
+@functools.cache
+def typers() -> frozenset[str]:
+    """What ``import typer`` loads by itself."""
+    code = "import json, sys, typer; print(json.dumps(sorted(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+    )
+    return frozenset(json.loads(done.stdout))
+
+
+def run(*given: object, **environment: str) -> tuple[dict[str, Any], str]:
+    """The program as it is started by a user without a terminal: what it had loaded at its end, and what it said."""
+    kept = {
+        k: v
+        for k, v in os.environ.items()
+        if k not in ("FORCE_COLOR", "OPENBLAS_NUM_THREADS", "TTY_COMPATIBLE")
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *map(str, given)],
+        capture_output=True, text=True, cwd=ROOT, env=kept | environment, timeout=120, check=True,
+    )  # fmt: skip
+    return json.loads(done.stderr.splitlines()[-1]), done.stdout
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(parser.parse_model(MODEL).SerializeToString())
+    return path
+
+
+@pytest.mark.parametrize(
+    "more", [[], ["--format", "json"], ["--verbose", "--fail-on", "error", "--select", "CST"]]
+)
+def test_check_loads_neither_verification_nor_a_terminal(model: Path, more: list[str]) -> None:
+    seen, out = run("check", model, *more)
+    assert seen["code"] == 0
+    assert "CST00" in out
+    assert within(seen["modules"], FOREIGN | TERMINAL | OWN) == set()
+    assert within(seen["modules"], {"onnxfix.engine", "onnx"}), (
+        "the list of loaded modules is not what it is taken for"
+    )
+
+
+def test_check_loads_the_rules_that_the_model_is_about(model: Path) -> None:
+    run("check", model)  # the first one after a change of the sources makes the index
+    loaded = [name for name in run("check", model)[0]["modules"] if name.startswith("onnxfix_rules.")]
+    assert "onnxfix_rules.cst.cst002_no_op_cast" in loaded
+    files = [path for path in (ROOT / "rules").rglob("*.py") if path.name != "__init__.py"]
+    assert len(loaded) < len(files) / 2
+    assert not within(loaded, {"onnxfix_rules.rsh.rsh001_redundant_allowzero"})  # no Reshape
+
+
+def test_apply_without_proof_loads_no_backend(model: Path) -> None:
+    seen, _ = run("apply", model, "--no-verify")
+    assert seen["code"] == 0
+    assert within(seen["modules"], FOREIGN | TERMINAL) == set()
+
+
+COMPLETIONS = {"COMP_WORDS": "onnxfix ch", "COMP_CWORD": "1", "_TYPER_COMPLETE_ARGS": "onnxfix ch"}
+
+
+@pytest.mark.parametrize(
+    ("given", "environment", "said"),
+    [
+        (["--help"], {}, "apply"),
+        (["--version"], {}, "onnxfix "),
+        (["check", "--help"], {}, "--fail-on"),
+        (["apply", "--help"], {}, "--in-place"),
+        ([], {"_ONNXFIX_COMPLETE": "complete_bash", **COMPLETIONS}, "check"),
+        ([], {"_ONNXFIX_COMPLETE": "complete_zsh", **COMPLETIONS}, "check"),
+        ([], {"_ONNXFIX_COMPLETE": "source_bash"}, "_onnxfix_completion"),
+    ],
+)
+def test_help_version_and_completion_load_no_model_library(
+    given: list[str], environment: dict[str, str], said: str
+) -> None:
+    seen, out = run(*given, **environment)
+    assert said in out
+    libraries = {"onnx", "numpy", "ml_dtypes", "google", "onnxfix_rules", "pydantic"} | FOREIGN
+    assert within(seen["modules"], libraries) == set()
+
+
+def test_a_terminal_gets_its_styles(model: Path) -> None:
+    assert "\x1b[" not in run("check", model)[1]
+    seen, out = run("check", model, FORCE_COLOR="1", TERM="xterm-256color")
+    assert "\x1b[1m" in out
+    assert "rich.text" in seen["modules"]
+
+
+def test_every_command_is_there_by_its_entry_point() -> None:
+    names = {one.callback.__name__ for one in app.registered_commands if one.callback}
+    assert len(names) > 6
+    for name in names:
+        seen, out = run(name, "--help")
+        assert (seen["code"], f"onnxfix {name}" in out) == (0, True)
+    for wrong in ("chek", "--chek"):
+        assert run(wrong)[0]["code"] == 2
+
+
+def test_the_users_choice_of_threads_stands(model: Path) -> None:
+    assert run("check", model)[0]["blas"] == "1"
+    assert run("check", model, OPENBLAS_NUM_THREADS="3")[0]["blas"] == "3"
+
+
+def test_nothing_is_looked_through_for_garbage_at_the_end(model: Path) -> None:
+    assert run("check", model)[0]["frozen"] > 10_000
+
+
+# Arguments: what is taken lightly is what typer makes of it.
+
+
+def parsed(light: bool, given: list[str], program: typer.Typer = app) -> object:
+    """The values of an invocation, or the complaint about it."""
+    group: Any = typer.main.get_command(program)
+    if light:
+        arguments.lighten(group)
+    name, *rest = given
+    command = group.commands[name]
+    try:
+        with command.make_context(name, rest) as ctx:
+            return ctx.params
+    except Exception as error:
+        return type(error), getattr(error, "message", str(error))
+
+
+HERE = str(Path(__file__).parent)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["check", "m.onnx"],
+        ["check"],
+        ["check", "a.onnx", HERE, "--select", "CST", "--select", "BRC,INT", "--fail-on", "never", "-q"],
+        ["check", "a", "--fail-on", "NEVER"],
+        ["check", "a", "--fail-on", "FailOn.never"],
+        ["check", "a", "--format", "xml"],
+        ["check", "a", "--format", ""],
+        ["check", "a", "--target", "", "--report", "r.json", "--timing-cache", "/nowhere/t"],
+        ["check", "a", "--unheard-of"],
+        ["check", ""],
+        ["check", "a", "--trt-min-shapes", "x:1x3", "--minShapes", "y:2"],
+        ["apply", "m.onnx", "--seed", "7", "--in-place", "--graphsurgeon", "a.py", "--graphsurgeon", "b.py"],
+        ["apply", "m.onnx", "--seed", "x"],
+        ["apply", "m.onnx", "--seed", "1.5"],
+        ["apply", "m.onnx", "-o", ".", "--no-verify"],
+        ["verify", "a", "b", "--max-batch", "4"],
+        ["verify", "a", "b", "--max-batch", "1"],
+        ["verify", "a"],
+        ["explain", "CST001"],
+        ["rules", "--format", "markdown"],
+        ["rules", "--format", "MARKDOWN"],
+    ],
+)
+def test_arguments_mean_what_typer_says(given: list[str]) -> None:
+    heavy = parsed(False, given)
+    assert parsed(True, given) == heavy
+    assert heavy
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+other = typer.Typer()
+
+
+@other.command()
+def paint(
+    there: Annotated[Path | None, typer.Option(exists=True)] = None,
+    file: Annotated[Path | None, typer.Option(dir_okay=False)] = None,
+    whole: Annotated[Path | None, typer.Option(resolve_path=True)] = None,
+    colour: Annotated[Colour | None, typer.Option(case_sensitive=False)] = None,
+    length: Annotated[int | None, typer.Option(parser=len)] = None,
+) -> None:
+    """Options that ask something of their values."""
+
+
+@other.command()
+def nothing() -> None:
+    """Two commands make a group."""
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [],
+        ["--there", "/nowhere"],
+        ["--there", HERE],
+        ["--file", HERE],
+        ["--whole", f"{HERE}/../tests"],
+        ["--colour", "RED"],
+        ["--colour", "red"],
+        ["--length", "four"],
+    ],
+)
+def test_what_options_ask_of_their_values_is_asked(given: list[str]) -> None:
+    heavy = parsed(False, ["paint", *given], other)
+    assert parsed(True, ["paint", *given], other) == heavy
+
+
+def test_a_path_that_cannot_be_read_is_left_to_typer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "m.onnx").touch()
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(arguments.NotPlain):
+        arguments.plain(Path, str(tmp_path / "m.onnx"))
+    assert arguments.plain(Path, str(tmp_path / "other")) == tmp_path / "other"

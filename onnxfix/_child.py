@@ -201,18 +201,20 @@ def allow_maps(more: int = 0) -> None:
 
 
 def _mapped_bytes() -> int:
-    """Bytes of files, libraries aside, that are mapped into this process privately and writable."""
+    """Bytes of files, programs and libraries aside, that are mapped into this process privately and writable."""
     total = 0
     with contextlib.suppress(OSError, ValueError):
+        program = os.readlink("/proc/self/exe")
         for line in Path("/proc/self/maps").read_text("utf-8", "surrogateescape").splitlines():
             place, rights, _, _, inode, *name = line.split(None, 5)
-            if rights == "rw-p" and inode != "0" and not _LIBRARY.search(name[0] if name else ""):
+            file = name[0] if name else ""
+            if rights == "rw-p" and inode != "0" and file != program and not _LIBRARY.search(file):
                 start, _, stop = place.partition("-")
                 total += int(stop, 16) - int(start, 16)
     return total
 
 
-_LIBRARY = re.compile(r"\.so(\.|$| )|/bin/")
+_LIBRARY = re.compile(r"\.so(\.\d+)*( \(deleted\))?$")
 
 
 def die_with(parent: int, number: int = signal.SIGKILL) -> None:

@@ -76,10 +76,10 @@ def check(
     _say(progress, "checking")
     problems: list[str] = []
     own = [finding_of(item) for item in engine.check(model, rules, problems)]
-    loaded.check()
     network = any(rule.per == "network" for rule in rules)
     with memory_limit(memory_mb):
         build, reading, notes = _built(asked, loaded, network, progress)
+    loaded.check()  # TensorRT has read it once more
     problems.extend(confirm.trouble(build))
     nodes = model.node_count
     if loaded.oversize:
@@ -158,6 +158,7 @@ def apply(
     seed: int = 0,
     rungs: Sequence[str] | None = None,
     trt: TrtOptions | None = None,
+    leave_data: bool = False,
     memory_mb: int | None = None,
     progress: Progress | None = None,
 ) -> Report:
@@ -183,6 +184,8 @@ def apply(
         seed: of the generated inputs.
         rungs: the rungs to climb; all that this machine can, without it.
         trt: how to ask TensorRT.
+        leave_data: external data that was copied beside the output stays there even where the output is not written:
+            another run that found it there may refer to it.
         select, ignore, target, memory_mb, progress: as for ``check``.
 
     Raises:
@@ -205,7 +208,14 @@ def apply(
     asked = replace(trt or TrtOptions(), target=aim.name)
     _separate([loaded], asked, inputs, None if in_place else destination, graphsurgeon)
     options = Options(
-        verify, _required(require, asked), inputs, tuple(input_shapes), seed, _rungs(rungs), asked
+        verify,
+        _required(require, asked),
+        inputs,
+        tuple(input_shapes),
+        seed,
+        _rungs(rungs),
+        asked,
+        leave_data,
     )
     names = {rule.code: rule.name for rule in rules}
     with ExitStack() as stack:
@@ -235,7 +245,7 @@ def apply(
         if asked.save_engine and result.verdict.passed:
             _say(progress, "building the engine")
             path = result.temporary or on_disk(loaded, stack)
-            report = replace(report, engine=_engine(path, asked, result.verdict))
+            report = replace(report, engine=_engine(path, asked, result.verdict, loaded))
         if destination is not None and result.verdict.passed:
             _say(progress, "writing")
             report = replace(report, output=install(loaded, result, destination, in_place=in_place))
@@ -299,7 +309,7 @@ def verify(
         second.check()
         if asked.save_engine and verdict.passed:
             _say(progress, "building the engine")
-            engine_file = _engine(b, asked, verdict)
+            engine_file = _engine(b, asked, verdict, second)
     return Report(
         path=_name(first),
         command="verify",
@@ -331,12 +341,12 @@ def _required(require: Sequence[str], asked: TrtOptions) -> tuple[str, ...]:
     return (*require, *more)
 
 
-def _engine(path: Path, asked: TrtOptions, verdict: Verdict) -> str:
+def _engine(path: Path, asked: TrtOptions, verdict: Verdict, loaded: wire.Loaded) -> str:
     from onnxfix.verification.trt_engine import save_engine
 
     rung = verdict.rung("trt-build")
     assert rung is not None  # it is required wherever an engine is asked for
-    return save_engine(path, asked, rung.builds[-1])
+    return save_engine(path, asked, rung.builds[-1], loaded.check)
 
 
 def _say(progress: Progress | None, words: str) -> None:

@@ -10,7 +10,7 @@ from onnx import AttributeProto, GraphProto, ValueInfoProto
 
 from onnxfix import edits as ed
 from onnxfix.errors import EditError, ModelError, ShadowedError
-from onnxfix.graph import build, shared
+from onnxfix.graph import build, order, shared
 from onnxfix.graph.overlay import Model, Node, Scope, Use, Value
 
 MARK = "onnxfix"
@@ -23,8 +23,10 @@ class Transaction:
     Between ``apply`` calls the links are right; the order of ``scope.nodes`` is right after ``close``.
     """
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, *, hold_names: bool = False) -> None:
         self.model = model
+        self._hold = hold_names
+        self._names: set[str] = set()
         self._undo: list[Callable[[], None]] = []
         self._inserted: dict[int, list[Node]] = {}
         self._appended: dict[int, list[Node]] = {}
@@ -41,8 +43,10 @@ class Transaction:
         self._inner: set[str] = set()
         self._buried: set[int] = set()
         self._added: dict[int, list[Node]] = {}
-        self._new: set[str] = set()
-        self._above: set[tuple[int, str]] = set()
+        self._new: dict[str, list[Scope]] = {}
+        """The names that the fixes took, each with the scopes in which it is defined. The model has them at once; with
+        ``hold_names`` when the transaction closes, so that what a fix calls its values does not depend on the fixes
+        before it."""
         self._infos: dict[int, dict[str, list[ValueInfoProto]]] = {}
         self._stale: dict[int, dict[int, ValueInfoProto]] = {}
         self._scopes: dict[int, Scope] = {}
@@ -55,6 +59,7 @@ class Transaction:
             EditError: the fix would break the graph; nothing of it was done.
         """
         self._undo, self._touched, self._suspects, self._inner = [], [], [], set()
+        self._names = self.model.names  # gathered now, and not in the middle of an edit
         try:
             for edit in fix:
                 self._check_alive(edit)
@@ -115,8 +120,9 @@ class Transaction:
         self._touched.append(node)
 
     def _forget(self, node: Node) -> None:
-        """Undo of ``add_node``: its message is deleted when the transaction closes."""
+        """Undo of ``add_node``."""
         self._removed[id(node)] = node
+        _take_back(node.scope.proto.node, node.proto)
 
     def _add_subgraphs(self, node: Node) -> None:
         """Index the graphs that came with a new node: what they define, what they capture, what they return."""
@@ -128,7 +134,7 @@ class Transaction:
         for scope in inside:
             assert scope.parent is not None
             for name in scope.values:
-                if scope.parent.lookup(name) is not None:
+                if (name in self._names or name in self._new) and scope.parent.lookup(name) is not None:
                     raise ShadowedError(
                         f"{name!r} in {scope.path} would hide the value of that name around it"
                     )
@@ -136,6 +142,11 @@ class Transaction:
             self._inner.update(scope.values, scope.declared_types())
         for scope in inside:
             self._link(scope)
+        try:
+            for scope in node.subgraphs:  # each with all that is in it
+                order.orders(scope)
+        except ModelError as error:
+            raise EditError(str(error)) from None
 
     def _link(self, scope: Scope) -> None:
         """Connect a new subgraph's nodes and outputs to what they name."""
@@ -154,10 +165,6 @@ class Transaction:
             scope.outputs.append(value)
         for value in build.annotated(scope):
             self._set(value, "pins", value.pins + 1)
-        try:
-            scope.topological()
-        except ModelError as error:
-            raise EditError(str(error)) from None
 
     def _inside(self, node: Node) -> list[Scope]:
         """The subgraphs of ``node`` and those in them, as the fixes so far have left them."""
@@ -225,6 +232,7 @@ class Transaction:
         self._suspects.append(value)
         self._undo.append(lambda: _delete(self._dangling, id(value)))
         self._set(value, "producer", None)
+        self._set(value, "_constant", None)
 
     def set_input(self, edit: ed.SetInput) -> None:
         node, index = edit.node, edit.index
@@ -328,6 +336,9 @@ class Transaction:
             index = len(attributes) if position is None else position
             attributes.insert(index, edit.attribute)
             self._undo.append(lambda: attributes.__delitem__(index))
+        for value in edit.node.outputs:
+            if value is not None:  # what a Constant says is kept with its output
+                self._set(value, "_constant", None)
         self._touched.append(edit.node)
 
     def rename_node(self, edit: ed.RenameNode) -> None:
@@ -356,32 +367,35 @@ class Transaction:
 
     def _is_free(self, scope: Scope, name: str) -> bool:
         """Whether no value inside ``scope`` has the name; another fix of this round may use it in a sibling branch."""
-        return name not in self.model.names or (name in self._new and (id(scope), name) not in self._above)
+        if name in self._new:
+            return not any(_is_around(scope, one) for one in self._new[name])
+        return name not in self._names
 
     def _is_inside(self, scope: Scope, name: str) -> bool:
         """Whether a value of a subgraph inside ``scope`` has the name."""
         return any(name in inner.values for node in self._nodes(scope) for inner in self._inside(node))
 
     def _take(self, scope: Scope, name: str) -> None:
-        """Note a new name, and the scopes in which no value may have it any more."""
-        if name not in self.model.names:
-            self.model.names.add(name)
-            self._new.add(name)
-            self._undo.append(lambda: self._give_back(name))
-        around = scope.parent
-        while around is not None and (id(around), name) not in self._above:
-            key = (id(around), name)
-            self._above.add(key)
-            self._undo.append(lambda key=key: self._above.discard(key))  # type: ignore[misc]
-            around = around.parent
+        """Note a name that is new in ``scope``; unless the model had it elsewhere, where it stays taken."""
+        if name not in self._new:
+            if name in self._names:
+                return
+            if not self._hold:
+                self._names.add(name)
+        self._new.setdefault(name, []).append(scope)
+        self._undo.append(lambda: self._give_back(name))
 
     def _give_back(self, name: str) -> None:
-        self.model.names.discard(name)
-        self._new.discard(name)
+        self._new[name].pop()
+        if not self._new[name]:
+            del self._new[name]
+            self._names.discard(name)
 
     def _drop_initializer(self, value: Value) -> None:
         self._dropped[id(value)] = value
         _delete(value.scope.values, value.name)
+        assert isinstance(value.scope.proto, GraphProto)
+        _take_back(value.scope.proto.initializer, value.initializer)
 
     def remove_initializer(self, edit: ed.RemoveInitializer) -> None:
         value = edit.value
@@ -453,6 +467,7 @@ class Transaction:
     def close(self) -> None:
         """Remove what the fixes left without a reader, and bring the protobuf's lists into order."""
         self._undo, self._inner = [], set()
+        self._names.update(self._new)
         self._prune()
         self.names |= self._inner
         for scope in self._scopes.values():
@@ -512,6 +527,15 @@ class Transaction:
         nodes.extend(n for n in self._appended.get(id(scope), ()) if id(n) not in self._removed)
         scope.nodes = nodes
         _order(scope)
+
+
+def _is_around(scope: Scope, inner: Scope) -> bool:
+    """Whether ``inner`` is in ``scope``, at any depth."""
+    while inner.parent is not None:
+        inner = inner.parent
+        if inner is scope:
+            return True
+    return False
 
 
 def _order(scope: Scope) -> None:

@@ -288,7 +288,11 @@ def unread(reading: Reading | None) -> Iterator[str]:
         yield f"TensorRT's network {why}: {reading.reason or 'no reason was given'}"
 
 
+NOT_ASKED = "TensorRT could not be asked"
+"""How a problem begins that is neither a rule's fault nor the model's."""
+
+
 def trouble(build: TrtBuild | None) -> Iterator[str]:
-    """Why TensorRT said nothing about a model: a fault of its installation or of onnxfix, not of the model."""
+    """Why TensorRT said nothing about a model: for lack of memory or by its installation, not for the model's sake."""
     if build is not None and not build.judged:
-        yield f"TensorRT could not be asked: {build.reason or 'no reason was given'}"
+        yield f"{NOT_ASKED}: {build.reason or 'no reason was given'}"

@@ -6,12 +6,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import Any
 
+from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from onnxfix.graph import lazy, tensors
 
-_GRAPH_PARTS = ("node", "initializer", "sparse_initializer", "value_info", "input", "output")
+_BODY = ("node", "initializer", "sparse_initializer", "value_info")
+_GROUP = 3  # the wire type of a field whose data are fields
+_GRAPH_PARTS = (*_BODY, "input", "output")
 
 
 def interface_changes(original: ModelProto, fixed: ModelProto) -> list[str]:
@@ -68,17 +71,38 @@ def _different_fields(first: Any, second: Any, skip: Iterable[str]) -> list[str]
     old = {field.name: value for field, value in first.ListFields() if field.name not in skipped}
     new = {field.name: value for field, value in second.ListFields() if field.name not in skipped}
     different = [
-        name for name in sorted({*old, *new}) if name not in old or name not in new or old[name] != new[name]
+        name
+        for name in sorted({*old, *new})
+        if name not in old or name not in new or not _alike(old[name], new[name])
     ]
     if _unknown(first) != _unknown(second):
         different.append("unknown fields")
     return different
 
 
+def _alike(first: Any, second: Any) -> bool:
+    """Whether a field holds the same in two models, in whichever files the bytes of their tensors are."""
+    if first == second:
+        return True
+    if isinstance(first, TensorProto):
+        return lazy.same(first, second)
+    if isinstance(first, Message):
+        return not _different_fields(first, second, ())
+    if isinstance(first, (bool, int, float, str, bytes)):
+        return False
+    return len(first) == len(second) and all(map(_alike, first, second))
+
+
 def _unknown(message: Any) -> list[str]:
-    unknown = UnknownFieldSet(message)
+    return _told(UnknownFieldSet(message))
+
+
+def _told(unknown: Any) -> list[str]:
     fields = [unknown[index] for index in range(len(unknown))]
-    return [f"{field.field_number}:{field.wire_type}:{field.data!r}" for field in fields]
+    return [
+        f"{field.field_number}:{field.wire_type}:{_told(field.data) if field.wire_type == _GROUP else field.data!r}"
+        for field in fields
+    ]
 
 
 def untouched_changes(original: ModelProto, fixed: ModelProto, touched: Set[str]) -> list[str]:
@@ -160,6 +184,8 @@ def _key(node: NodeProto) -> _Key:
     if not any(map(_holds_graph, node.attribute)):
         return bytes(node.SerializeToString(deterministic=True))
     parts = [_without(node, "attribute"), *(_without(one, "g", "graphs") for one in node.attribute)]
+    # What a branch takes and returns is in no node of it: without that, branches that changed places would be alike.
+    parts += [_without(graph, *_BODY) for one in node.attribute for graph in _graphs(one)]
     return tuple(node.output), tuple(parts)
 
 

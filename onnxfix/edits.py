@@ -165,6 +165,14 @@ def touched(edits: Iterable[Edit]) -> set[object]:
     return found
 
 
+def held(node: Node | None) -> set[object]:
+    """A node with its outputs, and the scopes, nodes and values in it: what a copy of it depends on."""
+    if node is None:
+        return set()
+    inside = (scope for sub in node.subgraphs for scope in sub.walk())
+    return touched([RemoveNode(node)]).union(*(scope.values.values() for scope in inside))
+
+
 def defined(node: NodeProto) -> Iterator[str]:
     """The names that the graphs in a node define, at any depth."""
     for attribute in node.attribute:

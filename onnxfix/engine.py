@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from onnxfix.commit import Transaction
-from onnxfix.edits import rewired, touched
+from onnxfix.edits import Edit, held, rewired, touched
 from onnxfix.errors import EditError, ShadowedError
 from onnxfix.graph.fingerprint import fingerprint
 from onnxfix.graph.imported import imported_nodes
@@ -277,20 +277,23 @@ def _round(state: _State, wanted: Sequence[Found], number: int) -> list[Applied]
     written: set[object] = set()
     read: set[object] = set()
     moved: set[object] = set()
-    transaction = Transaction(state.model)
+    transaction = Transaction(state.model, hold_names=True)
     for item in wanted:
         match, remedy = item.match, item.match.fix
         assert remedy is not None
-        writes, reads, moves = touched(remedy.edits), _reads(match), rewired(remedy.edits)
-        free = (
-            all(map(written.isdisjoint, (writes, reads, moves)))
-            and all(map(read.isdisjoint, (writes, moves)))
-            and all(map(moved.isdisjoint, (writes, reads)))
-        )
+        reads = _reads(match)
+        # First what needs no edits: they may have to be made, of what another fix changed or took away.
+        if not (_apart(reads, written, moved) and _apart(held(remedy.replaces), written, moved)):
+            continue
+        edits = _edits(item, remedy, state.problems)
+        if edits is None:
+            continue
+        writes, moves = touched(edits), rewired(edits)
+        free = _apart(writes, written, read, moved) and _apart(moves, written, read)
         if not free or (state.allow is not None and not state.allow(item.key)):
             continue
         try:
-            transaction.apply(remedy.edits, item.rule.code)
+            transaction.apply(edits, item.rule.code)
         except ShadowedError:
             continue  # the finding stays, without its fix
         except EditError as error:
@@ -307,6 +310,19 @@ def _round(state: _State, wanted: Sequence[Found], number: int) -> list[Applied]
     if not done:  # refused for good, not merely because of another fix of this round
         state.problems.extend(refused)
     return done
+
+
+def _apart(one: set[object], *others: set[object]) -> bool:
+    return all(map(one.isdisjoint, others))
+
+
+def _edits(item: Found, remedy: Fix, problems: list[str]) -> tuple[Edit, ...] | None:
+    """The edits of a fix; None where its rule fails as it makes them."""
+    try:
+        return remedy.edits
+    except Exception as error:
+        _failed(item.rule, error, problems, item.match.node)
+        return None
 
 
 def _reads(match: Match) -> set[object]:

@@ -34,7 +34,7 @@ def explained(error: Exception, path: str | os.PathLike[str] | None = None) -> s
     name = f"{path}: " if path is not None else ""
     if isinstance(error, OnnxfixError):
         text = str(error)
-        return text if str(path) in text else name + text
+        return text if " ".join(str(path).split()) in text else name + text
     if isinstance(error, RecursionError):
         return f"{name}is nested too deeply to be processed"
     if isinstance(error, MemoryError):

@@ -14,6 +14,7 @@ import importlib
 import importlib.util
 import json
 import os
+import stat
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,9 +40,13 @@ class Listed(Rule):
         Exception: on that first use, whatever the file raises as it is imported.
     """
 
-    def __init__(self, head: dict[str, Any]) -> None:
-        for name in _EARLY:
-            object.__setattr__(self, name, head[name])
+    def __init__(
+        self, **known: Any
+    ) -> None:  # with all fields, too: dataclasses.replace makes rules of rules
+        if missing := set(_EARLY).symmetric_difference(known) - _LATE:
+            raise TypeError(f"a rule with or without {', '.join(sorted(missing))}")
+        for name, value in known.items():
+            object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
         if name not in _LATE:
@@ -61,8 +66,9 @@ def load(package: str) -> list[Rule] | None:
         found = json.loads(file.read_bytes())
         if found["signature"] != wanted:
             return None
-        return [Listed(_head(entry)) for entry in found["rules"]]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # not there, or not what was written
+        return [Listed(**_head(entry)) for entry in found["rules"]]
+    # Not there, not what was written, or a Python that knows no place for bytecode.
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, NotImplementedError):
         return None
 
 
@@ -70,9 +76,8 @@ def save(package: str, rules: Sequence[Rule]) -> None:
     """Keep the heads of a package's rules, all of which were imported. Where that cannot be done, nothing is kept."""
     if sys.dont_write_bytecode:
         return
-    with contextlib.suppress(
-        OSError, AttributeError
-    ):  # a folder that cannot be written, a package in an archive
+    # A folder that cannot be written, a package in an archive, a Python that knows no place for bytecode.
+    with contextlib.suppress(OSError, AttributeError, NotImplementedError):
         file = _file(package)
         document = {"signature": _signature(package), "rules": [_entry(rule) for rule in rules]}
         file.parent.mkdir(exist_ok=True, parents=True)
@@ -80,6 +85,10 @@ def save(package: str, rules: Sequence[Rule]) -> None:
         try:
             with os.fdopen(handle, "w", encoding="ascii") as stream:
                 json.dump(document, stream)
+            # Whoever may read the sources may read what is in them; mkstemp's files are their owner's alone.
+            os.chmod(
+                temporary, stat.S_IMODE(os.stat(_folder(package) / "__init__.py").st_mode) | stat.S_IWUSR
+            )
             os.replace(temporary, file)
         except BaseException:
             os.unlink(temporary)
@@ -129,5 +138,5 @@ def _sources(folder: str) -> Iterator[list[Any]]:
         if entry.is_dir():
             yield from _sources(entry.path)
         elif entry.name.endswith(".py"):
-            stat = entry.stat()
-            yield [entry.path, stat.st_mtime_ns, stat.st_size]
+            found = entry.stat()
+            yield [entry.path, found.st_mtime_ns, found.st_size]

@@ -21,9 +21,10 @@ def destination_of(loaded: wire.Loaded, output: str | os.PathLike[str] | None, i
     if in_place:
         if loaded.path is None:
             raise UsageError("in-place needs a model that was read from a file")
-        if loaded.path.is_symlink() and wire.external_files(loaded.proto):
+        if loaded.path.is_symlink() and _has_data_beside(loaded):
             raise UsageError(
-                f"{loaded.path}: is a symbolic link to a model with external data; name the file itself"
+                f"{loaded.path}: is a symbolic link to a model with external data, or one of more than 2 GB, which "
+                "gets some; name the file itself"
             )
         return loaded.path.resolve()  # a link stays a link; the file that it names is replaced
     if output is None:
@@ -40,11 +41,17 @@ def destination_of(loaded: wire.Loaded, output: str | os.PathLike[str] | None, i
     real = regular.destination(destination)
     if not real.parent.is_dir():
         raise UsageError(f"{real.parent}: no such directory for the output")
-    if real is not destination and wire.external_files(loaded.proto):
+    if real is not destination and _has_data_beside(loaded):
         raise UsageError(
-            f"{destination}: is a symbolic link, and the model has external data; name the file itself"
+            f"{destination}: is a symbolic link, and the model has external data, or is of more than 2 GB and gets "
+            "some; name the file itself"
         )
     return real
+
+
+def _has_data_beside(loaded: wire.Loaded) -> bool:
+    """Whether the output will need other files beside it, which nobody finds through a link to it."""
+    return loaded.oversize or bool(wire.external_files(loaded.proto))
 
 
 def install(loaded: wire.Loaded, result: Result, destination: Path, *, in_place: bool) -> str:
@@ -56,10 +63,18 @@ def install(loaded: wire.Loaded, result: Result, destination: Path, *, in_place:
     """
     loaded.check()
     if result.temporary is not None:
-        wire.replace(result.temporary, destination, backup=in_place)
+        _move(result.temporary, destination, result.copied, backup=in_place)
     elif not in_place:
         with wire.temporary_beside(destination) as temporary:
             loaded.copy_to(temporary)
-            wire.replace(temporary, destination)
-    result.copied.clear()
+            _move(temporary, destination, result.copied)
     return str(destination)
+
+
+def _move(temporary: Path, destination: Path, copied: list[Path], *, backup: bool = False) -> None:
+    """Put the result in its place; from then on the data that was ``copied`` for it stays, whatever comes next."""
+    try:
+        wire.replace(temporary, destination, backup=backup, needs=copied)
+    finally:
+        if not temporary.exists():
+            copied.clear()

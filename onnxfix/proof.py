@@ -20,7 +20,7 @@ from onnxfix.verification.ladder import verify as climb_rungs
 
 @dataclass(frozen=True)
 class Options:
-    """How to verify."""
+    """How to verify. ``leave_data``: external data that was copied for an output stays even if the output does not."""
 
     verify: bool = True
     require: tuple[str, ...] = ()
@@ -29,6 +29,7 @@ class Options:
     seed: int = 0
     rungs: tuple[str, ...] | None = None
     trt: TrtOptions = field(default_factory=TrtOptions)
+    leave_data: bool = False
 
 
 def climb(

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import tempfile
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -68,6 +70,7 @@ class _Prover:
         self.say = say
         self.original = on_disk(loaded, stack)
         self.copied: list[Path] = []
+        self.arriving: Future[list[Path]] | None = None
         stack.callback(self._drop_copied)
         folder = self._folder(destination, stack)
         name = destination.name if destination is not None else self.original.name
@@ -77,8 +80,10 @@ class _Prover:
 
         self.temporary = spare()
         self.weights = folder / f"{name}.data"
-        self.split = False
+        self.split = self.moved = False
         self.fixed = False
+        if steps:
+            self.arrived()
         self.stages = Stages(steps, loaded, self.original, self.temporary, spare, options, unsafe, say)
 
     def _folder(self, destination: Path | None, stack: ExitStack) -> Path:
@@ -86,15 +91,33 @@ class _Prover:
         external = bool(wire.external_files(self.loaded.proto))
         if destination is not None:
             if external and self.loaded.base_dir is not None:
-                self.copied += wire.copy_external(self.loaded.proto, self.loaded.base_dir, destination.parent)
+                # The system copies while the rules run.
+                pool = ThreadPoolExecutor(1, "onnxfix-copy")
+                self.arriving = pool.submit(
+                    wire.copy_external, self.loaded.proto, self.loaded.base_dir, destination.parent
+                )
+                pool.shutdown(wait=False)
             return destination.parent
         if external:
             return self.original.parent
         return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
 
+    def arrived(self) -> None:
+        """Wait until the external data is where the candidate looks for it.
+
+        Raises:
+            OnnxfixError: another file stands in the way, or the disk is full.
+        """
+        if self.arriving is not None:
+            arriving, self.arriving = self.arriving, None
+            self.copied += arriving.result()
+
     def _drop_copied(self) -> None:
+        with contextlib.suppress(OnnxfixError):
+            self.arrived()
         for path in self.copied:
-            path.unlink(missing_ok=True)
+            if path == self.weights or not self.options.leave_data:
+                path.unlink(missing_ok=True)
 
     def _save(self, proto: ModelProto) -> None:
         """Write the candidate; what does not fit into one protobuf goes to a file beside it.
@@ -102,22 +125,28 @@ class _Prover:
         Raises:
             OnnxfixError: another file has that name.
         """
-        there = os.path.lexists(self.weights) and not self.split
-        try:
-            split = wire.save(proto, self.temporary, None if there else self.weights)
-        except wire.TooLarge:
-            if not there:
-                raise
-            raise OnnxfixError(
-                f"{self.weights}: is in the way of the weights, which do not fit into one protobuf (2 GB) with the "
-                "model; move it"
-            ) from None
+        self.arrived()
+        if os.path.lexists(self.weights) and not self.split:
+            self.moved = self._save_beside(proto)
+            return
+        self.moved = split = wire.save(proto, self.temporary, self.weights)
         if self.split and not split:  # it was for a candidate that did not last
             self.copied.remove(self.weights)
             self.weights.unlink(missing_ok=True)
         elif split and not self.split:
             self.copied.append(self.weights)
         self.split = split
+
+    def _save_beside(self, proto: ModelProto) -> bool:
+        """``_save`` where the file for the weights is there: an earlier run's is as good as ours, if it is the same."""
+        with wire.temporary_beside(self.temporary) as spare:
+            moved = wire.save(proto, self.temporary, spare, self.weights.name)
+            if moved and not (self.weights.is_file() and wire.same_bytes(spare, self.weights)):
+                raise OnnxfixError(
+                    f"{self.weights}: is in the way of the weights, which do not fit into one protobuf (2 GB) with the "
+                    "model; move it"
+                )
+        return moved
 
     def fix(self, safety: Safety, allow: engine.Allow | None) -> tuple[ModelProto, FixRun]:
         if self.fixed:
@@ -246,7 +275,7 @@ def prove(
             invalid = [r for r in second.rungs if r.name in ALONE and r.refutes]
             if invalid:
                 withdrawn += _unsafe_withdrawn(wider_run, reason_of(second))
-                if run.applied or stages.changed:
+                if run.applied or stages.changed or loaded.oversize:
                     prover._save(proto)  # it held the invalid model
             else:
                 proto, run = wider, wider_run
@@ -258,7 +287,8 @@ def prove(
                     notes.append(_unproven(run, second))
     if not stages.proven:
         verdict = after_unsafe(verdict, stages)
-    if prover.split:
+    prover.arrived()
+    if prover.moved:
         notes.append(_split_note(loaded, prover.weights))
     # And the file judged last is the one that was settled on.
     changed = bool(run.applied) or stages.changed or loaded.oversize

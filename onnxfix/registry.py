@@ -107,8 +107,10 @@ def registry() -> Registry:
             warnings.append(f"rule pack {name!r} ({value}) cannot be loaded: {type(error).__name__}: {error}")
             continue
         for rule in found:
-            if rules.setdefault(rule.code, rule) is not rule:
-                warnings.append(f"rule pack {name!r}: {rule.code} is taken by {rules[rule.code].module}")
+            known = rules.setdefault(rule.code, rule)
+            # A pack may list a rule of another one, which the index knows as another object.
+            if known is not rule and (known.module, known.name) != (rule.module, rule.name):
+                warnings.append(f"rule pack {name!r}: {rule.code} is taken by {known.module}")
     return Registry(
         tuple(rules[code] for code in sorted(rules)), tuple(" ".join(w.split()) for w in warnings)
     )

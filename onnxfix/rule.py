@@ -6,7 +6,7 @@ import enum
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from onnxfix.edits import Edit
 from onnxfix.graph.overlay import Node, Scope, Value
@@ -36,16 +36,42 @@ class Severity(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Fix:
-    """A remedy as data. ``title`` says in the imperative what it does."""
+    """A remedy as data. ``title`` says in the imperative what it does.
+
+    ``edits`` may be given as a function that makes them, which is called once, when they are first asked for: a copy
+    of all that a node holds is not worth its time where another fix takes the node away. Such a fix names in
+    ``replaces`` the node that its edits remove. They depend on that node, on what it holds, on names that are taken
+    when the round begins and on what was worked out before; whether there is a fix at all is decided before, too.
+    """
 
     title: str
     edits: tuple[Edit, ...]
     safety: Safety = Safety.EXACT
+    replaces: Node | None = None
 
-    def __init__(self, title: str, edits: Sequence[Edit], safety: Safety = Safety.EXACT) -> None:
+    def __init__(
+        self,
+        title: str,
+        edits: Sequence[Edit] | Callable[[], Sequence[Edit]],
+        safety: Safety = Safety.EXACT,
+        replaces: Node | None = None,
+    ) -> None:
+        if callable(edits):
+            object.__setattr__(self, "_make", edits)
+        else:
+            object.__setattr__(self, "edits", tuple(edits))
         object.__setattr__(self, "title", title)
-        object.__setattr__(self, "edits", tuple(edits))
         object.__setattr__(self, "safety", safety)
+        object.__setattr__(self, "replaces", replaces)
+
+    if not TYPE_CHECKING:  # or no misspelt name would be found
+
+        def __getattr__(self, name: str) -> Any:
+            """The edits, on first use; every other name that comes here is unknown."""
+            if name != "edits":
+                raise AttributeError(f"a fix has no {name!r}")
+            object.__setattr__(self, "edits", tuple(self._make()))
+            return self.edits
 
 
 @dataclass(frozen=True)

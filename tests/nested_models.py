@@ -20,3 +20,16 @@ def nested(depth: int) -> ModelProto:
                 graph.node.add(op_type="Neg", input=["x"], output=[inner])
     graph.node.add(op_type="Abs", input=["x"], output=[f"o{depth}"])
     return model
+
+
+def told(depth: int) -> ModelProto:
+    """The same with a weight as condition, and so that each level reads something of the one around it."""
+    model = nested(depth)
+    del model.graph.input[1]
+    model.graph.initializer.add(name="c", data_type=9, raw_data=b"\x01")
+    graph = model.graph
+    for level in range(depth):
+        graph.node.add(op_type="Exp", input=[f"a{level - 1}" if level else "x"], output=[f"a{level}"])
+        graph = graph.node[0].attribute[1].g
+    graph.node[0].input[0] = f"a{depth - 1}"
+    return model

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -126,6 +127,31 @@ def test_in_place_does_not_overwrite_a_foreign_backup(tmp_path: Path) -> None:
     assert "m.onnx.bak" in err
     assert path.read_bytes() == before
     assert (tmp_path / "m.onnx.bak").read_text() == "mine"
+
+
+@pytest.mark.parametrize("at", ["replace", "copy2"])
+def test_in_place_leaves_no_backup_where_it_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """Half a backup would be in the way of the next run."""
+    path = write(tmp_path / "m.onnx", FIXABLE)
+    before = path.read_bytes()
+
+    def fail(source: Path, destination: Path) -> None:
+        if at == "copy2":
+            destination.write_bytes(before[:9])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def no_links(*_: Path) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", no_links if at == "copy2" else os.link)
+    monkeypatch.setattr(os if at == "replace" else shutil, at, fail)
+    code, out, err = run("apply", "--in-place", "--no-verify", path)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "No space left on device" in err
+    assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]
+    assert path.read_bytes() == before
 
 
 def test_in_place_takes_over_the_backup_of_a_killed_run(tmp_path: Path) -> None:

@@ -405,6 +405,15 @@ def test_check_says_that_tensorrt_could_not_be_asked(monkeypatch: pytest.MonkeyP
     assert [item.code for item in report.findings] == ["INT006"]
 
 
+def test_a_lack_of_memory_is_nobodys_fault() -> None:
+    build = refused(issue("out of memory", place="", stage=""), status="memory")
+    asked = onnxfix.Report("m.onnx", "check", "trt11", problems=tuple(confirm.trouble(build)))
+    [_, told] = lines(asked)
+    assert told == "  problem TensorRT could not be asked: out of memory"
+    [_, told] = lines(replace(asked, problems=("INT006 failed",)))
+    assert told == "  problem INT006 failed (a fault of onnxfix or of the rule)"
+
+
 # ----------------------------------------------------------------------------------------------- warnings
 
 SAID = [

@@ -270,6 +270,15 @@ def test_fingerprints_see_every_kind_of_change() -> None:
     assert mark(one) != mark(other)
 
 
+def test_fingerprints_see_what_a_node_with_a_body_says_itself() -> None:
+    def mark(axis: int) -> bytes:
+        body = "body = b (float a) => (float c) { c = Neg(a) }"
+        scan = f"Scan<num_scan_inputs = 1, scan_input_axes = [{axis}], {body}>(x)"
+        return fingerprint(Model(text(f"g (float[2] x) => (float[2] y) {{ y = {scan} }}")), {})
+
+    assert mark(0) == mark(0) != mark(-1)
+
+
 # -- edits ------------------------------------------------------------------------------------------------------------
 
 

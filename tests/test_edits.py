@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx
 import pytest
-from onnx import NodeProto, helper, parser
+from onnx import NodeProto, TensorProto, helper, parser
 
 from onnxfix import edits as ed
 from onnxfix.commit import Transaction, commit
@@ -316,3 +316,21 @@ def test_a_loop_keeps_the_place_of_a_condition_that_is_left_out() -> None:
     assert list(node_at(model, "z").proto.input) == ["x"]
     assert_links(model)
     onnx.checker.check_model(model.proto, full_check=True)
+
+
+def test_what_a_constant_was_is_not_remembered_when_it_is_another_or_none() -> None:
+    text = """g (float[2] x) => (float[2] y, float[2] z) {
+        c = Constant<value = float[2] {1, 2}>()  y = Add(x, c)  z = Mul(x, c) }"""
+    seven = helper.make_attribute("value", helper.make_tensor("t", TensorProto.FLOAT, [2], [7.0, 8.0]))
+    model = Model(proto_of(text))
+    value, node = model.main.values["c"], model.main.nodes[0]
+    assert value.constant().tolist() == [1, 2]  # type: ignore[union-attr]
+    commit(model, [[ed.SetAttribute(node, "value", seven)]])
+    assert value.constant().tolist() == [7, 8]  # type: ignore[union-attr]
+    neg = ed.AddNode(model.main, helper.make_node("Neg", ["x"], ["c"]), node)
+    with pytest.raises(EditError):
+        commit(model, [[ed.RemoveNode(node), neg, ed.SetInput(model.main.nodes[1], 0, "nowhere")]])
+    assert value.constant().tolist() == [7, 8]  # type: ignore[union-attr]
+    commit(model, [[ed.RemoveNode(node), neg]])
+    assert model.main.values["c"] is value
+    assert value.constant() is None

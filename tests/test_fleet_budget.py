@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from onnxfix.backends.trt_types import TrtOptions
 from onnxfix.fleet import budget
-from onnxfix.fleet.budget import Budget, Closed, Size, need_mb, size_of
-from onnxfix.fleet.work import Options, Task
+from onnxfix.fleet.budget import Budget, Closed, Size, more_helps, need_mb, size_of
+from onnxfix.fleet.work import Options, Outcome, Task
+from onnxfix.report import Report
 
 MB = 1 << 20
 
@@ -120,6 +123,17 @@ def test_models_that_bring_the_same_data_file_do_not_meet() -> None:
     second.leave()
 
 
+def test_a_place_in_the_line_is_kept() -> None:
+    whole = Budget(2048, 2)
+    ticket = whole.queue()
+    late = Holder(whole, 0)
+    assert not late.holds.wait(0.1)
+    with whole.grant(0, ticket=ticket) as granted:
+        assert granted == 1024
+        assert late.holds.wait(30)
+    late.leave()
+
+
 def test_closed_wakes_who_waits() -> None:
     whole = Budget(2048, 2)
     first, second = Holder(whole, 2048), Holder(whole, 2048)
@@ -165,6 +179,42 @@ def test_size_of_what_cannot_be_read_is_no_error(tmp_path: Path) -> None:
     assert size_of(Task(0, str(path))).data_mb < 0.1
 
 
+def test_whatever_is_wrong_with_a_file_is_told_in_its_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from onnxfix.graph import wire
+
+    def starved(path: Path) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(wire, "open_model", starved)
+    assert size_of(Task(0, str(external(tmp_path / "in", 1)))) == Size()
+
+
+def test_two_links_to_a_file_that_is_replaced_do_not_meet(tmp_path: Path) -> None:
+    path = external(tmp_path / "in", 1)
+    link = tmp_path / "link.onnx"
+    link.symlink_to(path)
+    first, second = (size_of(Task(0, str(one), "", "apply", Options(in_place=True))) for one in (path, link))
+    assert first.claims == second.claims == {str(path.resolve())}
+
+
+def test_more_memory_is_tried_where_it_may_help() -> None:
+    def helps(report: Report | None, granted: int = 1024, **options: object) -> bool:
+        task = Task(0, "m.onnx", "", "apply", Options(**options))  # type: ignore[arg-type]
+        return more_helps(Outcome(task, report, memory=True), granted)
+
+    report = Report("m.onnx", "apply", "trt11")
+    assert helps(report)
+    assert helps(report, memory_mb=2048)
+    assert not helps(report, memory_mb=1024)  # its children may not have more anyway
+    assert helps(None, memory_mb=64)  # its worker died
+    starved_rule = replace(report, problems=("MemoryError",))  # in the worker itself
+    assert helps(starved_rule, memory_mb=64)
+    assert helps(replace(report, output="m.onnx"))
+    assert not helps(replace(report, output="m.onnx"), in_place=True)
+
+
 def test_need_follows_what_is_asked() -> None:
     size = Size(1000.0)
 
@@ -174,7 +224,9 @@ def test_need_follows_what_is_asked() -> None:
     light = need("check")
     assert need("apply", verify=False) == light
     on_cpu = need("apply", rungs=("ort-cpu",))
-    assert light < on_cpu < need("apply")
+    assert light < on_cpu == 512 + 2200 < need("apply") == need("check", trt=TrtOptions())
+    # backends.tensorrt.need_mb says 256 + 3500 of weights in the model's own file.
+    assert need("apply") == 512 + 3500
     assert need("apply", rungs=("ort-cpu",), require=("trt-build",)) == need("apply")
     assert need("apply", verify=False, simplify=True) > light
     assert need("apply", memory_mb=700) == 512 + 700  # nobody uses more than he may

@@ -19,6 +19,7 @@ import pytest
 from fleets import ROOT, command, environment, install, run, seen, without_times, write
 from onnxfix.backends.trt_types import TrtBuild
 from onnxfix.fleet import drive, local, work
+from onnxfix.fleet.budget import Size
 from onnxfix.fleet.here import Here
 from onnxfix.fleet.local import Local
 from onnxfix.fleet.work import Options, Outcome, Task
@@ -353,6 +354,14 @@ def test_perform_never_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert work.perform(Task(0, str(path))).memory
 
 
+@pytest.mark.parametrize("name", ["two  spaces.onnx", "a\nbreak.onnx"])
+def test_an_error_names_a_model_of_an_odd_name_once(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"no model")
+    error = work.perform(tasks(tmp_path / name)[0]).error
+    assert error.count(".onnx: ") == 1
+    assert len(error.splitlines()) == 1
+
+
 def test_a_lack_of_memory_is_seen_wherever_it_shows() -> None:
     def starved(*rungs: RungResult, **more: object) -> bool:
         return work._starved(Report("m", "apply", "trt11", verdict=Verdict(rungs) if rungs else None, **more))  # type: ignore[arg-type]
@@ -388,6 +397,27 @@ def test_a_fault_in_the_threads_is_no_hang(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(local, "size_of", broken)
     with pytest.raises(KeyError):
         list(Local(2, 4096).run(tasks(*[write(tmp_path / f"m{i}.onnx") for i in range(3)])))
+
+
+def test_models_get_memory_in_the_order_of_the_command_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever is looked at faster: of two that bring different data under one name, the first one has to win."""
+    models = [write(tmp_path / f"m{i}.onnx") for i in range(4)]
+    asked: list[str] = []
+
+    def slowly(task: Task) -> Size:
+        time.sleep(0.2 if task.index == 0 else 0)
+        return Size(claims=frozenset({"/out/w.bin"}))
+
+    def noted(lane: object, task: Task, granted: int | None) -> Outcome:
+        asked.append(Path(task.source).name)
+        return Outcome(task)
+
+    monkeypatch.setattr(local, "size_of", slowly)
+    monkeypatch.setattr(local._Lane, "_attempt", noted)
+    assert len(list(Local(4, 8192).run(tasks(*models)))) == 4
+    assert asked == [path.name for path in models]
 
 
 def test_results_come_as_they_are_ready_and_are_reported_in_order(

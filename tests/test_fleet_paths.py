@@ -160,6 +160,17 @@ def test_nothing_is_meant_twice(tmp_path: Path, model: Path, monkeypatch: pytest
     ]
 
 
+def test_two_ways_to_one_file_are_one_and_two_links_are_two(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "folder").symlink_to(tmp_path)
+    (tmp_path / "link.onnx").symlink_to(model)
+    ways = ["m.onnx", "a/../m.onnx", "folder/m.onnx", "*/../m.onnx", "link.onnx"]
+    assert [one.source for one in expand(ways)] == ["m.onnx", "link.onnx"]
+
+
 def test_a_name_with_brackets_is_a_name_where_it_is_one(tmp_path: Path, model: Path) -> None:
     odd = model.rename(tmp_path / "m[1].onnx")
     put("memory://b/m[1].onnx", odd)
@@ -452,6 +463,24 @@ def test_a_fingerprint_changes_with_the_file(model: Path) -> None:
     assert paths.fingerprint("memory://b/m.onnx") != before
     with pytest.raises(ModelError, match="no such file"):
         paths.fingerprint("memory://b/gone.onnx")
+
+
+def test_a_model_that_is_replaced_after_it_was_fetched_is_not_noted(
+    tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = put("memory://b/m.onnx", model)
+    task = Task(0, url, str(tmp_path / "out.onnx"), "apply", QUICK, stamped=True)
+    assert [stamp.path for stamp in perform(task).read] == [url]
+    real = staging._get
+
+    def meddled(url: str, path: Path) -> None:
+        real(url, path)
+        put(url, write(tmp_path / "another.onnx", "another"))
+
+    monkeypatch.setattr(staging, "_get", meddled)
+    outcome = perform(task)
+    assert outcome.report is not None
+    assert outcome.read == outcome.written == ()
 
 
 def test_the_command_line_takes_globs(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_a_large_model_asks_for_more_and_never_for_more_than_a_node_has(
     options = Options(rungs=("ort-cpu",))
     made = [Task(task.index, task.source, command="apply", options=options) for task in tasks(3)]
     list(ray_._Flight(ray, made).outcomes())
-    assert [asked["memory"] >> 20 for _, asked in ray.sent] == [1024, 512 + 4 * 500, 4096]
+    assert [asked["memory"] >> 20 for _, asked in ray.sent] == [1024, 512 + 1100, 4096]
 
 
 def test_a_node_that_does_not_say_its_memory_is_asked_for_none() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import pickle
 import sys
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import onnx
@@ -88,6 +89,24 @@ def test_an_index_says_what_the_files_say_and_imports_them_late(pack: Path) -> N
         assert known.generate.__code__ == wanted.generate.__code__
     with pytest.raises(AttributeError, match="colour"):
         listed[0].colour  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_rules_are_made_of_listed_ones_and_travel(pack: Path) -> None:
+    made()
+    listed = index.load(PACK)
+    assert listed is not None
+    other = replace(listed[0], types=(1,), default=True)
+    for field in fields(Rule):
+        wanted = {"types": (1,), "default": True}.get(field.name, getattr(listed[0], field.name))
+        assert getattr(other, field.name) == wanted, field.name
+    for wrong in ({"colour": 1}, {"code": "A", "severity": Severity.INFO}):
+        with pytest.raises(TypeError):
+            index.Listed(**wrong)
+    forget()
+    listed = index.load(PACK)
+    assert listed is not None
+    copy = pickle.loads(pickle.dumps(listed[0]))
+    assert (copy.code, copy.summary) == ("ZZZ001", "First line.")
 
 
 def touch(path: Path) -> None:
@@ -172,6 +191,19 @@ def test_nothing_is_written_where_python_writes_no_bytecode(
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     made()
     assert not list(pack.rglob("*.json"))
+
+
+def test_another_user_may_read_the_index(pack: Path) -> None:
+    (pack / "__init__.py").chmod(0o644)
+    made()
+    assert cached(pack).stat().st_mode & 0o777 == 0o644
+
+
+def test_a_python_without_bytecode_has_no_index(pack: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.implementation, "cache_tag", None)
+    rules = made()
+    assert len(rules) == 2
+    assert index.load(PACK) is None
 
 
 def test_a_folder_that_cannot_be_written_is_no_matter(pack: Path) -> None:

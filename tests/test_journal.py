@@ -149,6 +149,21 @@ def test_a_model_written_twice_in_a_moment_is_not_taken_for_the_first(folder: Pa
     assert go(folder)[0] == ["m1.onnx"]
 
 
+def test_a_change_under_the_same_time_is_a_change(folder: Path) -> None:
+    """Who copies or unpacks a file sets its time, and inodes are used again."""
+    go(folder)
+    path = folder / "m1.onnx"
+    then = path.stat()
+    data = path.read_bytes()
+    with path.open("r+b") as file:
+        file.write(data.replace(b"m1", b"M1") if b"m1" in data else data[:-1] + bytes([data[-1] ^ 1]))
+    os.utime(path, ns=(then.st_atime_ns, then.st_mtime_ns))
+    assert path.read_bytes() != data
+    now = path.stat()
+    assert (now.st_size, now.st_mtime_ns, now.st_ino) == (then.st_size, then.st_mtime_ns, then.st_ino)
+    assert go(folder)[0] == ["m1.onnx"]
+
+
 @pytest.mark.parametrize("damage", ["gone", "other bytes", "longer"])
 def test_an_output_that_is_not_there_as_it_was_is_made_again(folder: Path, damage: str) -> None:
     go(folder)
@@ -209,7 +224,7 @@ def test_check_and_apply_and_other_places_are_apart(folder: Path) -> None:
 def test_other_versions_are_other_work(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     go(folder)
     known = versions.versions()
-    for name in ("onnx", "onnxfix", "source of onnxfix_rules", "source of onnxfix"):
+    for name in ("onnx", "onnxfix", "GPUs", "source of onnxfix_rules", "source of onnxfix"):
         assert name in known
         monkeypatch.setattr(journals, "versions", lambda name=name: known | {name: "another"})
         assert go(folder)[0] == ALL, name
@@ -317,6 +332,84 @@ def test_a_model_that_changes_meanwhile_is_not_noted(folder: Path, monkeypatch: 
     assert [bool(outcome.read) for outcome in outcomes] == [True, False, True]
     monkeypatch.setattr(api, "apply", real)
     assert go(folder)[0] == ["m1.onnx"]
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_model_that_changes_while_it_is_stamped_is_not_noted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, in_place: bool
+) -> None:
+    """A large file takes a while to be read: what is read must not be taken for what was worked on."""
+    real = stamps.digest
+
+    def meddled(path: str) -> str:
+        if Path(path) == folder / "m1.onnx":
+            write(folder / "m1.onnx", "written to meanwhile")
+        return real(path)
+
+    monkeypatch.setattr(stamps, "digest", meddled)
+    options, out = replace(LIGHT, in_place=in_place), None if in_place else "out"
+    _, outcomes = go(folder, options, out=out)
+    assert [bool(outcome.read) for outcome in outcomes] == [True, False, True]
+    monkeypatch.setattr(stamps, "digest", real)
+    assert go(folder, options, out=out)[0] == ["m1.onnx"]
+
+
+def test_in_place_too_a_model_that_changes_meanwhile_is_not_noted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from onnxfix import api
+
+    def refuted(source: Path, *arguments: object, **options: object) -> Report:
+        """Writes nothing, and somebody else does."""
+        if source.name == "m1.onnx":
+            write(source, "written to meanwhile")
+        return Report(str(source), "apply", "trt11")
+
+    monkeypatch.setattr(api, "apply", refuted)
+    _, outcomes = go(folder, replace(LIGHT, in_place=True), out=None)
+    assert [bool(outcome.read) for outcome in outcomes] == [True, False, True]
+
+
+def test_a_report_with_problems_is_tried_again(folder: Path) -> None:
+    _, outcomes = go(folder)
+    report = outcomes[0].report
+    assert report is not None
+    with Journal(folder / "other") as journal:
+        journal.note(replace(outcomes[0], report=replace(report, problems=("a rule failed",))))
+        assert journal.done(outcomes[0].task) is None
+
+
+def test_a_gpu_that_came_or_went_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(versions, "_DRIVER", tmp_path)
+    seen = [versions._gpus()]
+    (tmp_path / "gpus" / "0").mkdir(parents=True)
+    for model, number in (("H100", 1), ("L4", 1), ("L4", 2)):
+        text = f"Model: \t\t NVIDIA {model}\nIRQ:   \t\t {number}\n"
+        (tmp_path / "gpus" / "0" / "information").write_text(text)
+        seen.append(versions._gpus())
+    assert len(set(seen)) == 3
+    assert seen[2] == seen[3]  # its interrupt is no matter
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert versions._gpus() not in seen
+
+
+def test_a_journal_that_is_written_anew_meanwhile_is_in_use(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fcntl
+
+    path = folder / "journal"
+    go(folder)
+
+    def late(*_: object) -> None:
+        """The run that had it has put another file in its place, and ends."""
+        shutil.copyfile(path, folder / "anew")
+        os.replace(folder / "anew", path)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(UsageError, match="another run uses this journal"):
+        Journal(path)
 
 
 @pytest.mark.parametrize("cut", [1, 40, 400])

@@ -23,7 +23,7 @@ import onnxfix
 from onnxfix import TrtOptions, UsageError
 from onnxfix.backends import trt_files
 from onnxfix.backends.trt_types import TrtBuild
-from onnxfix.errors import OnnxfixError
+from onnxfix.errors import ModelError, OnnxfixError
 from onnxfix.graph import regular, wire
 from onnxfix.verification import trt_engine
 from test_cli import CLEAN, FIXABLE, external_model, run, shell, write
@@ -230,7 +230,15 @@ def test_engines_and_caches_are_written_through_links(
 
     fake = SimpleNamespace(build=build, close=lambda: None)
     monkeypatch.setattr(trt_engine, "builder", lambda options: fake)
-    told = trt_engine.save_engine(tmp_path / "m", TrtOptions(save_engine=str(link)), TrtBuild("accepted"))
+    asked, built = TrtOptions(save_engine=str(link)), TrtBuild("accepted")
+
+    def changed() -> None:
+        raise ModelError("m: was changed")
+
+    with pytest.raises(ModelError, match="changed"):
+        trt_engine.save_engine(tmp_path / "m", asked, built, changed)
+    assert (tmp_path / "real/file").read_bytes() == b"cache"
+    told = trt_engine.save_engine(tmp_path / "m", asked, built, lambda: None)
     assert told == str(link)
     assert link.is_symlink()
     assert (tmp_path / "real/file").read_bytes() == b"engine"

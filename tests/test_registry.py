@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
+from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -67,6 +70,25 @@ def test_unknown_selectors_are_refused(selector: str) -> None:
 def test_lists_show_rules_that_are_off() -> None:
     assert [rule.code for rule in RULES.matching()] == ["AAA001", "AAA002", "AAA003", "BBB001"]
     assert [rule.code for rule in RULES.matching(["AAA"])] == ["AAA001", "AAA002", "AAA003"]
+
+
+def test_a_pack_may_list_a_rule_of_another_one_and_not_take_its_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    built_in = registry().get("CTL010")
+    own = replace(built_in, module="pack_of_test_registry", name="of-its-own")
+    again = replace(built_in)
+    assert again is not built_in
+    module = ModuleType("pack_of_test_registry")
+    entry = EntryPoint("mine", "pack_of_test_registry:RULES", "onnxfix.rules")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr("onnxfix.registry.metadata.entry_points", lambda group: [entry])
+    for listed, wanted in (
+        ([again], ()),
+        ([own], (f"rule pack 'mine': CTL010 is taken by {built_in.module}",)),
+    ):
+        module.RULES = listed  # type: ignore[attr-defined]
+        assert registry.__wrapped__().warnings == wanted
 
 
 def test_get_by_code_or_name() -> None:

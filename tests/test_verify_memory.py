@@ -73,8 +73,9 @@ def map_and_fill(path: str, told: bool, more_mib: int) -> str:
 
 @pytest.fixture
 def sparse(tmp_path: Path) -> Path:
-    """A file of 1 GiB that takes no room."""
-    path = tmp_path / "sparse"
+    """A file of 1 GiB that takes no room, where one might take it for a program or a library."""
+    path = tmp_path / "bin" / "m.so.onnx"
+    path.parent.mkdir()
     path.touch()
     os.truncate(path, 1 << 30)
     return path
@@ -629,6 +630,23 @@ def test_a_crash_with_little_memory_is_taken_for_a_lack_of_it(odd: Any) -> None:
     always = "if lean is not None or path.endswith('fixed.onnx'): os.abort()"
     found, _ = odd(load=always, memory_mb=400)
     assert found.status == "skipped"
+
+
+def test_what_fits_alone_and_not_beside_the_original_does_no_harm(odd: Any) -> None:
+    """The child holds both: what is left for the fixed model is less than the limit."""
+    beside = (
+        "if not lean: raise MemoryError()\n    "
+        "if path.endswith('fixed.onnx') and sum(1 for _ in open(LOADS)) {}: raise MemoryError()"
+    )
+    found, loads = odd(load=beside.format("== 3"))
+    assert (found.status, found.reason) == (
+        "skipped",
+        "the fixed model: ran out of memory (memory is limited to 4000 MiB: --memory-limit sets it): MemoryError",
+    )
+    assert loads == ["None True", *["True True"] * 4]
+    found, loads = odd(load=beside.format("> 2"))
+    assert (found.status, loads) == ("failed", ["None True", *["True True"] * 4])
+    assert found.reason.startswith("the original runs within 2000 MiB, the fixed model needs more than twice")
 
 
 def test_a_lack_of_memory_says_nothing_about_a_model_and_its_network(tmp_path: Path) -> None:

@@ -5,9 +5,11 @@ costs.
 
 from __future__ import annotations
 
+import copy
 import errno
 import gc
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -249,6 +251,22 @@ def test_pending_reads_once_and_leaves_the_model_alone(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------------------- sources and their life
+
+
+def test_a_report_can_be_copied_and_sent(tmp_path: Path) -> None:
+    """With its model, and without the open file: a copy that closes it would close another process's, or ours."""
+    path = written(tmp_path, tensor_of("w", np.arange(100_000, dtype=np.float32)))
+    report = onnxfix.check(path)
+    for copied in (copy.deepcopy(report), pickle.loads(pickle.dumps(report))):
+        assert copied == report
+        assert copied.model.SerializeToString() == path.read_bytes()
+    del copied
+    gc.collect()
+    assert report.model is not None
+    assert report.model.SerializeToString() == path.read_bytes()
+    loaded = wire.load(path)
+    with pytest.raises(TypeError, match=r"m\.onnx: an open file can neither"):
+        copy.deepcopy(loaded)
 
 
 def test_a_model_closes_its_file(tmp_path: Path) -> None:

@@ -16,10 +16,12 @@ from onnx import helper
 
 import eager
 import onnxfix
+from onnxfix.backends.trt_types import TrtBuild, TrtOptions
 from onnxfix.errors import ModelError
 from onnxfix.graph import lazy, wire
 from onnxfix.graph.lazy import Pending
 from onnxfix.graph.overlay import Model
+from onnxfix.verification.verdict import RungResult, Verdict
 from peer_models import write_external
 from test_cli import run
 from test_wire import model_of, tensor_of
@@ -225,6 +227,36 @@ def test_during_check(tmp_path: Path, way: Callable[[Path], None]) -> None:
         onnxfix.check(path, progress=meddling(way, path, "checking"))
 
 
+@pytest.mark.parametrize("size", [100_000, 3], ids=["lazy", "small"])
+def test_while_tensorrt_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """What it says would be of another model than the findings; and an engine, of another than was proven."""
+    path = tmp_path / "m.onnx"
+
+    def built(*_: object) -> tuple[None, None, tuple[str, ...]]:
+        touched(path)
+        return None, None, ()
+
+    path.write_bytes(model(WEIGHT[:size]))
+    monkeypatch.setattr("onnxfix.api._built", built)
+    with pytest.raises(ModelError, match=WORDS):
+        onnxfix.check(path)
+
+    def saved(*arguments: Any) -> str:
+        touched(path)
+        arguments[-1]()
+        return "engine"
+
+    path.write_bytes(model(WEIGHT[:size]))
+    monkeypatch.setattr("onnxfix.verification.trt_engine.save_engine", saved)
+    passed = Verdict((RungResult("trt-build", "passed", builds=(TrtBuild("accepted"),)),))
+    monkeypatch.setattr("onnxfix.proof.climb", lambda *_, **__: passed)
+    monkeypatch.setattr("onnxfix.prove.climb", lambda *_, **__: passed)
+    for run_it in (onnxfix.verify, onnxfix.apply):
+        path.write_bytes(model(WEIGHT[:size]))
+        with pytest.raises(ModelError, match=WORDS):
+            run_it(path, trt=TrtOptions(save_engine=str(tmp_path / "m.engine")))
+
+
 @pytest.mark.parametrize("way", [replaced, rewritten, touched])
 @pytest.mark.parametrize("which", [0, 1])
 @pytest.mark.parametrize("size", [100_000, 3], ids=["lazy", "small"])
@@ -251,6 +283,17 @@ def test_external_data(tmp_path: Path, way: Callable[[Path], None], elsewhere: b
         onnxfix.apply(home / "model.onnx", target, verify=False, progress=meddling(way, data, "writing"))
     assert not list(out.iterdir()), "a copy of the data was left behind"
     assert {item.name for item in home.iterdir()} <= {"model.onnx", "model.onnx.data"}
+
+
+def test_the_model_of_a_report_is_whole_or_none(tmp_path: Path) -> None:
+    """Whoever asks twice must not get what the first time came as far as."""
+    path = tmp_path / "m.onnx"
+    path.write_bytes(model())
+    report = onnxfix.check(path)
+    touched(path)
+    for _ in range(2):
+        with pytest.raises(ModelError, match=WORDS):
+            _ = report.model
 
 
 def test_the_result_of_a_run_outlives_what_replaces_its_input(tmp_path: Path) -> None:

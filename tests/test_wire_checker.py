@@ -161,7 +161,8 @@ def sparse(values: TensorProto, indices: TensorProto) -> ModelProto:
 @pytest.mark.parametrize(
     "kind", ["valid", "indices beyond", "indices too few", "raw too short", "in an attribute"]
 )
-def test_sparse_tensors(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("raw", [False, True])
+def test_sparse_tensors(tmp_path: Path, kind: str, raw: bool) -> None:
     values, indices = tensor_of("w"), numbers("", 7, dims=[1000], int64_data=range(2000, 3000))
     if kind == "indices beyond":
         indices.int64_data[999] = 5000
@@ -170,6 +171,9 @@ def test_sparse_tensors(tmp_path: Path, kind: str) -> None:
         indices.dims[0] = 999
     if kind == "raw too short":
         values.raw_data = values.raw_data[:-4]
+    if raw:
+        indices.raw_data = np.array(indices.int64_data, "<i8").tobytes()
+        indices.ClearField("int64_data")
     made = sparse(values, indices)
     if kind == "in an attribute":
         stored = made.graph.sparse_initializer.pop()

@@ -19,9 +19,10 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import onnxfix
 from onnxfix.errors import ModelError, OnnxfixError
-from onnxfix.graph import lazy, wire
+from onnxfix.graph import lazy, tensors, wire
 from peer_models import external
 from test_cli import run
+from test_prove import unsafe_invalid, use
 from test_wire import refusing, tensor_of
 
 LIMIT = 12_000
@@ -171,6 +172,26 @@ def test_which_fields_can_be_moved(tmp_path: Path, kind: str) -> None:
         assert found == model.graph.initializer[-1]
 
 
+@pytest.mark.parametrize("constant", [False, True])
+def test_indices_of_sparse_tensors_stay(tmp_path: Path, constant: bool) -> None:
+    """onnx's checker reads them, and only from the model itself."""
+    model, indices = large_model(), np.arange(0, 1000, 4)
+    made = helper.make_sparse_tensor(tensor_of("sp", W.reshape(-1)[:250]), tensor_of("", indices), [1000])
+    if constant:
+        made.values.name = ""
+        model.graph.node.insert(0, helper.make_node("Constant", [], ["sp"], sparse_value=made))
+    else:
+        model.graph.sparse_initializer.append(made)
+    loaded = wire.load(written(tmp_path, model), large=lazy.TOKEN_SIZE)
+    assert wire.save(loaded.proto, tmp_path / "out.onnx", tmp_path / "data")
+    plain = onnx.load(tmp_path / "out.onnx", load_external_data=False).graph
+    found = plain.node[0].attribute[0].sparse_tensor if constant else plain.sparse_initializer[0]
+    assert np.array_equal(numpy_helper.to_array(found.indices), indices)
+    assert tensors.is_external(found.values)
+    onnx.checker.check_model(tmp_path / "out.onnx")
+    assert np.array_equal(computed(tmp_path / "out.onnx"), computed(tmp_path / "m.onnx"))
+
+
 def test_what_cannot_be_moved_far_enough(tmp_path: Path) -> None:
     model = large_model()
     model.graph.initializer.append(helper.make_tensor("big", 7, [9000], list(range(1000, 10000))))
@@ -244,6 +265,66 @@ def test_in_place(tmp_path: Path) -> None:
     assert_split(path, like)
 
 
+@pytest.mark.parametrize("in_place", [True, False])
+def test_not_through_links(tmp_path: Path, in_place: bool) -> None:
+    """The weights would lie beside the file, and be looked for beside the link."""
+    (tmp_path / "a").mkdir()
+    path, link = written(tmp_path / "a"), tmp_path / "link.onnx"
+    if not in_place:
+        (tmp_path / "out.onnx").write_bytes(b"old")
+    link.symlink_to("a/m.onnx" if in_place else "out.onnx")
+    before = path.read_bytes(), names(tmp_path)
+    target = [link, "--in-place"] if in_place else [path, "-o", link]
+    code, out, err = run("apply", *target, "--no-verify")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"{link}: is a symbolic link" in err
+    assert "name the file itself" in err
+    assert (path.read_bytes(), names(tmp_path)) == before
+
+
+def test_in_place_the_weights_are_as_safe_as_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the disk before the only other copy of them goes, and for nobody's eyes who could not see them before."""
+    path, done, real = written(tmp_path), [], os.replace
+    path.chmod(0o600)
+    monkeypatch.setattr(os, "fsync", lambda handle: done.append(os.fstat(handle).st_ino))
+    monkeypatch.setattr(os, "replace", lambda old, new: (done.append(0), real(old, new)))
+    onnxfix.apply(path, in_place=True, verify=False)
+    for item in (path, tmp_path / "m.onnx.data"):
+        assert item.stat().st_ino in done[: done.index(0)]
+        assert item.stat().st_mode & 0o777 == 0o600
+
+
+def test_an_interrupt_at_the_last_moment_leaves_a_model_with_its_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, like, real = written(tmp_path), written(tmp_path, name="like.onnx"), wire._sync
+
+    def sync(item: Path) -> None:
+        if item.is_dir():  # the model is in its place by then
+            raise KeyboardInterrupt
+        real(item)
+
+    monkeypatch.setattr(wire, "_sync", sync)
+    with pytest.raises(KeyboardInterrupt):
+        onnxfix.apply(path, in_place=True, verify=False)
+    assert_split(path, like)
+
+
+def test_an_unsafe_fix_that_makes_no_valid_model_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing else is changed, the model is written nevertheless, since it is split."""
+    model, out = large_model(chain=False), tmp_path / "out.onnx"
+    model.graph.node[1].op_type = "Sqrt"
+    path = written(tmp_path, model)
+    use(monkeypatch, [unsafe_invalid])
+    report = onnxfix.apply(path, out, unsafe_fixes=True, rungs=[])
+    assert [item.code for item in report.withdrawn] == ["BBB005"]
+    assert [node.op_type for node in onnx.load(out).graph.node] == [node.op_type for node in model.graph.node]
+
+
 def test_check_and_verify(tmp_path: Path) -> None:
     path = written(tmp_path)
     before = path.read_bytes()
@@ -309,6 +390,38 @@ def test_another_file_of_that_name(tmp_path: Path, way: str, in_place: bool) -> 
         assert path.read_bytes() == before
     assert way != "file" or there.read_bytes() == b"somebody's"
     assert way != "dangling link" or os.readlink(there) == "nowhere"
+
+
+def test_a_second_run_to_the_same_place(tmp_path: Path) -> None:
+    """The weights of the first run are there, and are those of the second."""
+    path = written(tmp_path)
+    assert run("apply", path, "-o", tmp_path / "out.onnx", "--no-verify")[0] == 0
+    before = {one.name: (one.read_bytes(), one.stat().st_ino) for one in tmp_path.iterdir()}
+    assert run("apply", path, "-o", tmp_path / "out.onnx", "--no-verify")[0] == 0
+    after = {one.name: (one.read_bytes(), one.stat().st_ino) for one in tmp_path.iterdir()}
+    assert {name: data for name, (data, _) in after.items()} == {
+        name: data for name, (data, _) in before.items()
+    }
+    assert after["out.onnx.data"] == before["out.onnx.data"]
+
+
+@pytest.mark.parametrize("leave", [False, True])
+def test_data_that_was_copied_for_nothing(tmp_path: Path, leave: bool) -> None:
+    """It goes with the run that brought it, unless another one may have found it there."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "out").mkdir()
+    onnx.save(
+        large_model(), tmp_path / "in" / "m.onnx", save_as_external_data=True, location="w", size_threshold=99
+    )
+    report = onnxfix.apply(
+        tmp_path / "in" / "m.onnx",
+        tmp_path / "out" / "m.onnx",
+        require=["ort-cuda"],
+        rungs=[],
+        leave_data=leave,
+    )
+    assert not report.output
+    assert names(tmp_path / "out") == (["w"] if leave else [])
 
 
 @pytest.mark.parametrize("step", [1, 2, 3])

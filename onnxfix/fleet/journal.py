@@ -3,7 +3,7 @@
 A line holds the report, the files that were read and written by content, and a key: the hash of everything else that
 the result hangs on, which are command, paths, options, the files that options name, rules and versions. A model is done
 if its last line has today's key and its files are unchanged. What ended in an error is tried again, and so is what
-lacked memory.
+lacked memory or has problems.
 
 Lines are appended in one write each. A run that was killed leaves at worst one torn line at the end, which is ignored;
 where lines of an earlier state have become more than half, the file is written anew when it is opened. One run at a
@@ -122,7 +122,7 @@ class Journal:
             OnnxfixError: the disk is full or fails.
         """
         task, report = outcome.task, outcome.report
-        if report is None or outcome.memory or outcome.reused or not outcome.read:
+        if report is None or report.problems or outcome.memory or outcome.reused or not outcome.read:
             return
         self._append(
             Entry(
@@ -201,6 +201,9 @@ def _locked(path: Path) -> int:
         raise UsageError(f"{path}: another run uses this journal; wait for it, or name another one") from None
     except OSError:  # a file system without locks
         return fd
+    if os.path.exists(path) and not os.path.samestat(os.fstat(fd), os.stat(path)):
+        os.close(fd)  # another run has written it anew since it was opened, and works with that file
+        raise UsageError(f"{path}: another run uses this journal; wait for it, or name another one")
     return fd
 
 

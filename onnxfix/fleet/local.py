@@ -20,7 +20,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 
 from onnxfix import _child
-from onnxfix.fleet.budget import Budget, Closed, Size, need_mb, size_of
+from onnxfix.fleet.budget import Budget, Closed, Size, more_helps, need_mb, size_of
 from onnxfix.fleet.here import Progress
 from onnxfix.fleet.leftovers import tidy
 from onnxfix.fleet.work import Outcome, Task
@@ -48,7 +48,7 @@ class Local:
         jobs = max(1, min(self.jobs, len(tasks)))
         budget = Budget(self.memory_mb, jobs)
         results: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
-        feed = _Feed(tasks)
+        feed = _Feed(tasks, budget)
         lost: list[Task] = []
         began = time.time()
         lanes = [_Lane(feed, budget, results, lost, progress) for _ in range(jobs)]
@@ -93,24 +93,29 @@ def _end(lanes: Sequence[_Lane], running: Sequence[Future[None]]) -> None:
 
 
 class _Feed:
-    """The tasks, each handed out once."""
+    """The tasks, each handed out once, with its size and its place in the line for memory.
 
-    def __init__(self, tasks: Sequence[Task]) -> None:
+    They stand there in the order of the command line: of two models that bring different data under one name, the first
+    one wins, as it does without ``--jobs``.
+    """
+
+    def __init__(self, tasks: Sequence[Task], budget: Budget) -> None:
         self._tasks = iter(tasks)
+        self._budget = budget
         self._lock = threading.Lock()
         self._closed = False
 
-    def __iter__(self) -> Iterator[Task]:
+    def __iter__(self) -> Iterator[tuple[Task, Size, object]]:
         while True:
             with self._lock:
                 task = None if self._closed else next(self._tasks, None)
-            if task is None:
-                return
-            yield task
+                if task is None:
+                    return
+                found = task, size_of(task), self._budget.queue()
+            yield found
 
     def close(self) -> None:
-        with self._lock:
-            self._closed = True
+        self._closed = True  # without the lock: who holds it may be reading a large model
 
 
 class _Lane:
@@ -139,8 +144,8 @@ class _Lane:
         """Do tasks until there are none."""
         try:
             with contextlib.suppress(Closed):
-                for task in self._feed:
-                    self._results.put(self._done(task))
+                for task, size, ticket in self._feed:
+                    self._results.put(self._done(task, size, ticket))
             if self._worker is not None and self._worker.pid is not None and not self._interrupted:
                 self._worker.call(f"{_WORKER}:farewell", timeout=GRACE)
         finally:
@@ -160,16 +165,13 @@ class _Lane:
         self._interrupted = True
         self._drop()
 
-    def _done(self, task: Task) -> Outcome:
-        size = size_of(task)
-        need = need_mb(task, size)
-        with self._budget.grant(need, size.claims) as granted:
+    def _done(self, task: Task, size: Size, ticket: object) -> Outcome:
+        with self._budget.grant(need_mb(task, size), size.claims, ticket) as granted:
             outcome = self._attempt(task, granted)
         everything = self._budget.total_mb
         if not outcome.memory or granted is None or everything is None:
             return outcome
-        written = outcome.report is not None and outcome.report.output
-        if granted < everything and not (written and task.options.in_place):
+        if granted < everything and more_helps(outcome, granted):
             with self._budget.grant(everything, size.claims):
                 outcome = replace(self._attempt(task, everything), attempts=2)
         return self._said(outcome, size, everything)

@@ -66,21 +66,12 @@ def beside(source: str, name: str) -> str:
     return str(Path(source).with_name(name))
 
 
-def same(first: str, second: str) -> bool:
-    """Whether two paths or URLs name one file, or would."""
-    if remote(first) or remote(second):
-        return remote(first) and remote(second) and canonical(first) == canonical(second)
-    try:
-        return os.path.samefile(first, second)
-    except (OSError, ValueError):  # one of them is not there yet
-        return os.path.realpath(first) == os.path.realpath(second)
-
-
 def expand(patterns: Sequence[str]) -> list[Named]:
     """The models that paths, globs and URLs name: in the order of the patterns, those of one glob by name, none twice.
 
     A path without ``*``, ``?`` or ``[`` stands for itself, whether or not something is there; so does one that names a
-    file as it is written. ``**`` is any number of folders. Folders that match are left out.
+    file as it is written. ``**`` is any number of folders. Folders that match are left out. Two links to one file are
+    two models, but a file that two paths lead to by way of ``..`` or of linked folders is one.
 
     Raises:
         UsageError: a glob matches nothing, or a URL's protocol is not known or lacks its package.
@@ -89,10 +80,14 @@ def expand(patterns: Sequence[str]) -> list[Named]:
     found: dict[str, Named] = {}
     for pattern in patterns:
         for one in _remote_matches(pattern) if remote(pattern) else _local_matches(local(pattern)):
-            found.setdefault(
-                canonical(one.source) if remote(one.source) else str(Path(one.source).absolute()), one
-            )
+            found.setdefault(canonical(one.source) if remote(one.source) else _entry(one.source), one)
     return list(found.values())
+
+
+def _entry(path: str) -> str:
+    """Equal for two local paths that name one entry of one folder."""
+    folder, name = os.path.split(path)
+    return os.path.join(os.path.realpath(folder), name)
 
 
 def _local_matches(pattern: str) -> Iterator[Named]:
@@ -164,7 +159,10 @@ def targets(
             raise UsageError(f"two models would be written to {target}")
         other = sources.get(place)
         if other is not None and other != model.source:
-            raise UsageError(f"the result of {model.source} would replace {other}, another model of this run")
+            raise UsageError(
+                f"the result of {model.source} would replace {other}, another model of this run; write elsewhere by "
+                "--output-dir, or leave earlier results out of the glob"
+            )
         taken.add(place)
         found[model.source] = target
     for target in found.values():

@@ -23,7 +23,7 @@ from typing import Any
 from onnxfix import _child
 from onnxfix.errors import OnnxfixError, UsageError, explained
 from onnxfix.fleet import cluster, paths
-from onnxfix.fleet.budget import Size, need_mb, size_of
+from onnxfix.fleet.budget import Size, more_helps, need_mb, size_of
 from onnxfix.fleet.leftovers import tidy
 from onnxfix.fleet.versions import versions
 from onnxfix.fleet.work import Outcome, Task
@@ -182,8 +182,7 @@ class _Flight:
             raise UsageError(f"--ray: {reply}")
         outcome: Outcome = replace(pickle.loads(reply), task=task, attempts=attempt.number)
         most = _most(self.nodes)
-        written = outcome.report is not None and outcome.report.output and task.options.in_place
-        if outcome.memory and attempt.granted < most and not written:
+        if outcome.memory and attempt.granted < most and more_helps(outcome, attempt.granted):
             self.waiting.append(replace(attempt, need=most, number=attempt.number + 1))
             return None
         return self._hinted(outcome)

@@ -13,7 +13,7 @@ import posixpath
 import secrets
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -34,12 +34,14 @@ _CHUNK = 1 << 22
 @dataclass(frozen=True)
 class Staged:
     """Local files that stand for a task's source and target. ``names`` are pairs of a local beginning of a path and
-    what it stands for; ``target`` is "" where nothing is to be written."""
+    what it stands for; ``target`` is "" where nothing is to be written. ``fetched`` is what the store said of each file
+    before it was brought here."""
 
     source: str
     target: str
     url: str
     names: tuple[tuple[str, str], ...]
+    fetched: dict[str, str] = field(default_factory=dict)
 
     def told(self, value: Thing) -> Thing:
         """A text, or a record of texts, with the names that the user knows instead of those of the copies."""
@@ -86,7 +88,7 @@ def staged(source: str, target: str, progress: Callable[[str], None] | None = No
             if paths.remote(source):
                 if progress is not None:
                     progress("fetching")
-                _fetch(source, Path(found.source))
+                _fetch(source, Path(found.source), found.fetched)
             yield found
         except OnnxfixError as error:
             raise type(error)(found.told(str(error))) from None
@@ -103,9 +105,10 @@ def _stand_ins(source: str, target: str, folder: str) -> Staged:
     return Staged(here["source"], here["target"], target, tuple(names))
 
 
-def _fetch(url: str, path: Path) -> None:
-    """The model and its external data. What is missing or has a name that leads out of the folder stays away: reading
-    the model says so, in the same words as for local files."""
+def _fetch(url: str, path: Path, marks: dict[str, str]) -> None:
+    """The model and its external data, and in ``marks`` what the store said of them before. What is missing or has a
+    name that leads out of the folder stays away: reading the model says so, in the same words as for local files."""
+    marks[url] = paths.fingerprint(url)
     _get(url, path)
     for location, place in _external(path):
         data = paths.beside(url, location)
@@ -114,6 +117,7 @@ def _fetch(url: str, path: Path) -> None:
             there = system.isfile(inner)
         if there:
             place.parent.mkdir(parents=True, exist_ok=True)
+            marks[data] = paths.fingerprint(data)
             _get(data, place)
 
 

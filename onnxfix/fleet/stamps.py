@@ -54,7 +54,8 @@ def quick(path: str, *, ours: bool = False) -> str:
         return ""
     if not ours and time.time_ns() - found.st_mtime_ns < RACY_NS:
         return ""
-    return f"{found.st_size} {found.st_mtime_ns} {found.st_ino}"
+    # Who unpacks or copies a file may set its time, and inodes are used again; the time of change is the system's own.
+    return f"{found.st_size} {found.st_mtime_ns} {found.st_ino} {found.st_ctime_ns}"
 
 
 def same(stamp: Stamp) -> Stamp | None:
@@ -87,21 +88,29 @@ class Watched:
 
     def begin(self, task: Task, here: Staged) -> None:
         """Before the model is read."""
-        self._before = {file: _state(file) for file in _files(here.source)}
+        self._before = _states(_files(here.source))
 
     def end(self, task: Task, here: Staged, report: Report) -> None:
         """After the result was written. ``report`` names the files as they are here."""
-        output = list(_files(report.output)) if report.output else []
-        if report.engine:
-            output.append(report.engine)
+        replaced = task.options.in_place and report.changed and bool(report.output)
         try:
-            if task.options.in_place:  # what is there now is what need not be done again
-                self.read = self.written = tuple(_stamps(_files(here.source), here, ours=bool(output)))
-            elif self._before == {file: _state(file) for file in self._before}:
-                self.read = tuple(_stamps(self._before, here))
-                self.written = tuple(_stamps(output, here, ours=True))
+            # In place, what is there now is what need not be done again.
+            read = _states(_files(here.source)) if replaced else self._before
+            written = {} if replaced else _states(_outputs(report))
+            found = [tuple(_stamps(read, here, ours=replaced)), tuple(_stamps(written, here, ours=True))]
+            if {**written, **read} != _states((*written, *read)):
+                return  # to read them takes a while
         except OSError:  # a file went meanwhile: then nothing is known of it
-            self.read = self.written = ()
+            return
+        if all(quick(url) == mark for url, mark in here.fetched.items()):
+            self.read, self.written = found
+
+
+def _outputs(report: Report) -> Iterator[str]:
+    if report.output:
+        yield from _files(report.output)
+    if report.engine:
+        yield report.engine
 
 
 def _files(model: str) -> Iterator[str]:
@@ -111,13 +120,10 @@ def _files(model: str) -> Iterator[str]:
     yield from dict.fromkeys(str(file.path) for file in apart.files_named(Path(model)))
 
 
-def _state(path: str) -> tuple[int, ...]:
-    """Equal while nobody writes to the file or puts another one in its place; empty where there is none."""
-    try:
-        found = os.stat(path)
-    except (OSError, ValueError):
-        return ()
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+def _states(files: Iterable[str]) -> dict[str, tuple[int, ...]]:
+    from onnxfix.graph import lazy
+
+    return {file: lazy.stamp(Path(file)) for file in files}
 
 
 def _stamps(files: Iterable[str], here: Staged, *, ours: bool = False) -> Iterator[Stamp]:

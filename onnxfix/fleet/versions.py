@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib.util
+import os
 import platform
 from collections.abc import Iterator
 from functools import cache
@@ -18,20 +20,26 @@ PACKAGES = (
     "numpy",
     "ml_dtypes",
     "onnxruntime",
-    "onnxruntime-gpu",
-    "tensorrt",
-    "tensorrt-rtx",
+    *(
+        f"onnxruntime-{kind}"
+        for kind in ("gpu", "directml", "openvino", "qnn", "rocm", "migraphx", "training")
+    ),
+    "ort-nightly",
+    "ort-nightly-gpu",
+    *(f"tensorrt{rtx}{cuda}" for rtx in ("", "-rtx") for cuda in ("", "-cu12", "-cu13")),
     "polygraphy",
     "onnxsim",
     "onnx-graphsurgeon",
 )
 """Distributions whose version may change a finding or a verdict."""
 
+_DRIVER = Path("/proc/driver/nvidia")
+
 
 @cache
 def versions() -> dict[str, str]:
-    """Names and versions; rule packs and onnxfix itself by a hash of their sources too."""
-    found = {"python": platform.python_version(), "onnxfix": __version__}
+    """Names and versions; rule packs and onnxfix itself by a hash of their sources too; the GPUs that show."""
+    found = {"python": platform.python_version(), "onnxfix": __version__, "GPUs": _gpus()}
     for name in PACKAGES:
         try:
             found[name] = metadata.version(name)
@@ -41,6 +49,19 @@ def versions() -> dict[str, str]:
     for module in sorted({"onnxfix", BUILT_IN, *packs}):
         found[f"source of {module}"] = _hash(_sources(module))
     return found
+
+
+def _gpus() -> str:
+    """NVIDIA's driver and the kinds of GPU that this process may use: some rungs are skipped without one, and TensorRT
+    builds for the one that is there. What the Linux driver tells in files is read, since its library takes long to
+    load; elsewhere this is empty."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1"):
+        return "hidden"
+    said: set[str] = set()
+    for path in (_DRIVER / "version", *_DRIVER.glob("gpus/*/information")):
+        with contextlib.suppress(OSError):
+            said.update(path.read_text(errors="replace").splitlines())
+    return "\n".join(sorted(line for line in said if line.startswith(("NVRM version:", "Model:"))))
 
 
 def _sources(module: str) -> Iterator[tuple[str, Path]]:

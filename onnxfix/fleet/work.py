@@ -78,8 +78,8 @@ class Task:
 
 @dataclass(frozen=True)
 class Stamp:
-    """A file at a moment. ``quick`` is cheap to compare: size, time and inode of a local file, what the store says of a
-    remote one; "" where that would not show a change. ``sha256`` is of the bytes, "" where they were not read."""
+    """A file at a moment. ``quick`` is cheap to compare: size, times and inode of a local file, what the store says of
+    a remote one; "" where that would not show a change. ``sha256`` is of the bytes, "" where they were not read."""
 
     path: str
     quick: str
@@ -136,7 +136,13 @@ def perform(task: Task, progress: Step | None = None) -> Outcome:
             if task.stamped:
                 files.begin(task, here)
             report = replace(
-                _do(replace(task, source=here.source, target=here.target), progress), pending=None
+                _do(
+                    replace(task, source=here.source, target=here.target),
+                    progress,
+                    # What a remote model keeps beside it is not known when it is decided which models may run at once.
+                    leave_data=here.source != task.source,
+                ),
+                pending=None,
             )
             if report.output:
                 here.publish()
@@ -165,7 +171,7 @@ def attempt(task: Task, do: Callable[[], Report]) -> Outcome:
     return Outcome(task, report, seconds=time.perf_counter() - began, worker=worker, memory=_starved(report))
 
 
-def _do(task: Task, progress: Step | None) -> Report:
+def _do(task: Task, progress: Step | None, leave_data: bool) -> Report:
     from onnxfix import api
 
     asked, source = task.options, Path(task.source)
@@ -198,6 +204,7 @@ def _do(task: Task, progress: Step | None) -> Report:
         rungs=asked.rungs,
         trt=asked.trt,
         memory_mb=asked.memory_mb,
+        leave_data=leave_data,
         progress=progress,
     )
 

@@ -35,6 +35,12 @@ def fingerprint(model: Model, digests: dict[Node, bytes]) -> bytes:
 
 def _content(node: Node) -> bytes:
     """What fixes change in a node. What its subgraphs hold is counted there: here that would be quadratic in depth."""
+    proto = node.proto
     if node.subgraphs:
-        return repr((node.proto.name, list(node.proto.input), list(node.proto.output))).encode()
-    return bytes(node.proto.SerializeToString(deterministic=True))
+        own = [
+            a.SerializeToString(deterministic=True)
+            for a in proto.attribute
+            if not (a.HasField("g") or a.graphs)
+        ]
+        return repr((proto.name, list(proto.input), list(proto.output), own)).encode()
+    return bytes(proto.SerializeToString(deterministic=True))

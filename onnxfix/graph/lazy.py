@@ -67,6 +67,9 @@ class Source:
         if hasattr(self, "fd"):
             os.close(self.fd)
 
+    def __reduce__(self) -> str:
+        raise TypeError(f"{self.path}: an open file can neither be copied nor sent to another process")
+
     def read(self, offset: int, length: int) -> bytes:
         """``length`` bytes from ``offset`` on.
 
@@ -206,11 +209,12 @@ def whole(tensor: TensorProto) -> TensorProto:
 
 def fill(tensor: TensorProto, where: Range) -> None:
     """Put the payload in the place of its stand-in."""
-    tensor.ClearField("raw_data")
+    payload = where.read()
     if where.field == RAW:
-        tensor.raw_data = where.read()
+        tensor.raw_data = payload
     else:
-        tensor.MergeFromString(prefix(where.field, where.length) + where.read())
+        tensor.ClearField("raw_data")
+        tensor.MergeFromString(prefix(where.field, where.length) + payload)
 
 
 def prefix(field: int, length: int) -> bytes:
@@ -266,7 +270,7 @@ def same(first: TensorProto, second: TensorProto) -> bool:
 class Pending:
     """A model whose weights are read when somebody asks for it. ``keep`` is whatever must live as long."""
 
-    def __init__(self, proto: ModelProto, keep: object) -> None:
+    def __init__(self, proto: ModelProto, keep: object = None) -> None:
         self._proto, self._keep = proto, keep
         self._whole: ModelProto | None = None
 
@@ -279,10 +283,15 @@ class Pending:
         if self._whole is None:
             from onnxfix.graph.wire import all_tensors
 
-            self._whole = ModelProto()
-            self._whole.CopyFrom(self._proto)
-            for tensor in all_tensors(self._whole):
+            whole = ModelProto()
+            whole.CopyFrom(self._proto)
+            for tensor in all_tensors(whole):
                 where = range_of(tensor)
                 if where is not None:
                     fill(tensor, where)
+            self._whole = whole
         return self._whole
+
+    def __reduce__(self) -> tuple[type[Pending], tuple[ModelProto]]:
+        # Whoever copies or pickles a report gets its model, and not our open file.
+        return Pending, (self.model(),)

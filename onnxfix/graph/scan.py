@@ -26,7 +26,7 @@ _TAG_AND_LENGTH = 20
 _SHORT, _LONG = 5, 10
 """Bytes that a tag or a length may take, and any other number: what protobuf reads, however small the number."""
 
-TENSOR, STRING_DATA, EXTERNAL_DATA, DATA_LOCATION = "TensorProto", 6, 13, 14
+TENSOR, STRING_DATA, EXTERNAL_DATA = "TensorProto", 6, 13
 INSIDE: dict[str, dict[int, str]] = {
     "ModelProto": {7: "GraphProto", 20: "TrainingInfoProto", 25: "FunctionProto"},
     "TrainingInfoProto": {1: "GraphProto", 2: "GraphProto"},
@@ -41,6 +41,8 @@ INSIDE: dict[str, dict[int, str]] = {
 """The fields in which tensors lie, by message: field number to the message that it holds."""
 SINGULAR = {("AttributeProto", 5), ("AttributeProto", 22), ("SparseTensorProto", 1), ("SparseTensorProto", 2)}
 """Fields that hold one message. Where a file has two, protobuf merges them, and their tensors are left alone."""
+INDICES = ("SparseTensorProto", 2)
+"""The field of which onnx's checker reads the numbers, and from no other file."""
 
 Piece: TypeAlias = "tuple[int, int] | bytes | Range"
 """Part of a file to come: bytes of the input from one position to another, bytes as they are, or a payload."""
@@ -272,8 +274,6 @@ class _Splicer:
         self._next = next(self._positions)
 
     def message(self, kind: str, start: int, end: int) -> _Parts:
-        if kind == TENSOR:
-            return self._tensor(start, end)
         inside, parts = INSIDE[kind], _Parts(start, [])
         for number, wire, begin, body, stop in fields(self.window, start, end):
             if self._next >= end:
@@ -283,13 +283,16 @@ class _Splicer:
             held = inside.get(number)
             assert held is not None, "a stand-in where no tensor can be"
             assert wire == 2, "a stand-in in a number"
-            inner = self.message(held, body, stop)
+            if held == TENSOR:
+                inner = self._tensor(body, stop, self.outside if (kind, number) != INDICES else None)
+            else:
+                inner = self.message(held, body, stop)
             inner.until(stop)
             parts.until(begin)
             parts.nest(number, inner, stop)
         return parts
 
-    def _tensor(self, start: int, end: int) -> _Parts:
+    def _tensor(self, start: int, end: int, outside: Placed | None) -> _Parts:
         """A tensor with its payload, whose field comes where protobuf would write it: in the order of numbers."""
         parts, known, elem = _Parts(start, []), list(fields(self.window, start, end)), 0
         _, _, begin, body, stop = next(one for one in known if one[3] == self._next)
@@ -298,7 +301,7 @@ class _Splicer:
             if number == 2 and wire == 0:
                 elem = _varint(self.window.data[value:behind], 0)[0]
         self._next = next(self._positions, 1 << 62)
-        reference = self.outside(where, elem) if self.outside is not None else None
+        reference = outside(where, elem) if outside is not None else None
         if reference is not None:
             parts.until(begin)
             parts.taken = stop

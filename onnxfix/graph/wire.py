@@ -316,11 +316,12 @@ def _in_memory(data: bytes, pieces: Sequence[scan.Piece]) -> Iterator[bytes]:
             yield piece if isinstance(piece, bytes) else piece.read()
 
 
-def save(proto: ModelProto, path: Path, weights: Path | None = None) -> bool:
+def save(proto: ModelProto, path: Path, weights: Path | None = None, location: str | None = None) -> bool:
     """Write a model to a file, its weights by copying byte ranges; the same bytes for the same model.
 
     Where it comes to more than ``PROTOBUF_LIMIT`` bytes, the weights that stayed in their file go to the file
-    ``weights`` instead, as external data of the model; returns whether they did.
+    ``weights`` instead, as external data of the model, which calls it ``location`` (its own name, without that);
+    returns whether they did.
 
     Raises:
         TooLarge: it does not fit into one protobuf and not enough can be moved.
@@ -335,7 +336,7 @@ def save(proto: ModelProto, path: Path, weights: Path | None = None) -> bool:
     if weights is None:
         raise _too_large()
     moved: list[Range | bytes] = []
-    place = _Place(weights.name, moved)
+    place = _Place(location or weights.name, moved)
     pieces, length = scan.splice(data, place)
     if length > PROTOBUF_LIMIT:
         raise _too_large()
@@ -483,28 +484,32 @@ def write(data: bytes, path: Path) -> None:
         raise OnnxfixError(f"{path.parent}: cannot be written: {error.strerror or error}") from None
 
 
-def replace(temporary: Path, destination: Path, *, backup: bool = False) -> None:
+def replace(temporary: Path, destination: Path, *, backup: bool = False, needs: Iterable[Path] = ()) -> None:
     """Move a finished temporary file to its destination in one step; the old file is either whole or replaced.
 
-    With ``backup``, ``destination.bak`` holds the old bytes until the new file is safely in place. The new file
-    takes the old one's permissions. A link stays: what it leads to is replaced. What replaces something is on the disk
-    before it does, so that not even a power failure can take both; a file that is new is left to the system's cache.
+    With ``backup``, ``destination.bak`` holds the old bytes until the new file is safely in place. The new file, and
+    ``needs``, the files written with it that it refers to, take the old one's permissions. A link stays: what it leads
+    to is replaced. What replaces something is on the disk before it does, so that not even a power failure can take
+    both; a file that is new is left to the system's cache.
 
     Raises:
         OnnxfixError: the destination cannot be replaced, or is no regular file.
     """
     destination = regular.destination(destination)
-    saved = destination.with_name(destination.name + ".bak") if backup and destination.exists() else None
+    replaces = destination.exists()
+    saved = destination.with_name(destination.name + ".bak") if backup and replaces else None
+    ours: Path | None = None
     try:
-        _copy_mode(temporary, destination)
-        replaces = destination.exists()
-        if replaces:
-            _sync(temporary)
+        for path in (*needs, temporary):
+            if replaces:
+                _sync(path)
+            _copy_mode(path, destination)
         if saved is not None:
-            if saved.exists() and _same_bytes(saved, destination):
+            if saved.exists() and same_bytes(saved, destination):
                 saved.unlink()  # a run that was killed left it
-            elif saved.exists():
+            elif os.path.lexists(saved):
                 raise OnnxfixError(f"{saved}: is in the way of a backup; move it and run again")
+            ours = saved
             try:
                 os.link(destination, saved)
             except OSError:  # a file system without hard links
@@ -517,8 +522,9 @@ def replace(temporary: Path, destination: Path, *, backup: bool = False) -> None
                 _sync(destination.parent)
     except OSError as error:
         raise OnnxfixError(f"{destination}: cannot be written: {error.strerror or error}") from None
-    if saved is not None:
-        saved.unlink(missing_ok=True)
+    finally:  # at the destination is either the old file or the new one, whole
+        if ours is not None:
+            ours.unlink(missing_ok=True)
 
 
 def _copy_mode(temporary: Path, destination: Path) -> None:
@@ -570,7 +576,7 @@ def copy_external(proto: ModelProto, source: Path, destination: Path) -> list[Pa
         for location in external_files(proto):
             old, new = source / location, destination / location
             if os.path.lexists(new):
-                if not new.is_file() or not _same_bytes(old, new):
+                if not new.is_file() or not same_bytes(old, new):
                     raise OnnxfixError(
                         f"{new}: another file has the name of the model's external data; move it"
                     )
@@ -587,7 +593,8 @@ def copy_external(proto: ModelProto, source: Path, destination: Path) -> list[Pa
     return made
 
 
-def _same_bytes(first: Path, second: Path) -> bool:
+def same_bytes(first: Path, second: Path) -> bool:
+    """Whether two files hold the same."""
     if first.stat().st_size != second.stat().st_size:
         return False
     with first.open("rb") as a, second.open("rb") as b:

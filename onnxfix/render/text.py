@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 from onnxfix.backends.trt_types import Issue
-from onnxfix.confirm import flag
+from onnxfix.confirm import NOT_ASKED, flag
 from onnxfix.render.builds import build_lines
 from onnxfix.render.lines import Line, line
 from onnxfix.render.networks import network_lines
@@ -55,7 +55,8 @@ def render_report(report: Report, *, quiet: bool = False, verbose: bool = False)
             yield from (line(f"  {each}") for each in network_lines([report.network]))
         yield from _rungs(report, verbose)
     for problem in report.problems:
-        yield line(("  problem ", "bold red"), f"{problem} (a fault of onnxfix or of the rule)")
+        blame = "" if problem.startswith(NOT_ASKED) else " (a fault of onnxfix or of the rule)"
+        yield line(("  problem ", "bold red"), f"{problem}{blame}")
     for note in report.notes if not quiet else ():
         yield line(f"  note: {note}")
     yield from _ending(report)

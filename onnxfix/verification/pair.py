@@ -6,6 +6,7 @@ What does not fit is never a difference, and seldom a failure: a limit is nothin
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxfix.backends import ort_weights
@@ -42,8 +43,7 @@ class Pair:
 
     def load(self) -> tuple[Outcome, Ran]:
         """Have the child load both models."""
-        lean, plain = {"lean": True} if self._lean else {}, {"mapped": False} if self._plain else {}
-        options = {**lean, **plain}
+        options = self._options()
         outcome, ran = self.call(
             "load",
             backend=self.name,
@@ -115,22 +115,32 @@ class Pair:
         """The original runs within the sandbox's memory and the fixed model does not: is that the fixes' fault?
 
         Where both need about the same, the limit may lie between them by chance. Where the original does with half of
-        it, alone and on the same feed (None: it is loaded), the fixed model takes more than twice as much: harm.
+        it, and the fixed model not even with all of it, each alone and on the same feed (None: it is loaded), the fixed
+        model takes more than twice as much: harm.
         """
-        limit = self.request.worker.limit_mb
-        if limit is not None:
-            with Worker(memory_mb=limit // 2) as small:
-                alone = ran_of(
-                    small.call(
-                        f"{REMOTE}:alone",
-                        timeout=self.request.step,
-                        backend=self.name,
-                        path=str(self.request.original),
-                        feed=values,
-                        options={"lean": True} if self._lean else {},
-                    )
-                )
-            if not alone.stage:
-                half = f"the original runs within {limit // 2} MiB, the fixed model needs more than twice as much"
-                return Starved("failed", f"{half}: {ran.error}")
+        limit, request = self.request.worker.limit_mb, self.request
+        if (
+            limit is not None
+            and self._does(request.original, values, limit // 2)
+            and not self._does(request.fixed, values, limit)
+        ):
+            half = f"the original runs within {limit // 2} MiB, the fixed model needs more than twice as much"
+            return Starved("failed", f"{half}: {ran.error}")
         return Starved("skipped", f"the fixed model: {ran.error}")
+
+    def _does(self, path: Path, values: dict[str, Any] | None, memory_mb: int) -> bool:
+        """Whether a model, loaded as the pair is, does with so much memory when nothing else is in the child."""
+        with Worker(memory_mb=memory_mb) as worker:
+            outcome = worker.call(
+                f"{REMOTE}:alone",
+                timeout=self.request.step,
+                backend=self.name,
+                path=str(path),
+                feed=values,
+                options=self._options(),
+            )
+        return not ran_of(outcome).stage
+
+    def _options(self) -> dict[str, Any]:
+        lean, plain = {"lean": True} if self._lean else {}, {"mapped": False} if self._plain else {}
+        return {**lean, **plain}

@@ -115,9 +115,13 @@ def _without_weights(proto: ModelProto, base_dir: Path) -> None:
     for tensor in wire.all_tensors(proto):
         where, external = lazy.range_of(tensor), tensors.is_external(tensor)
         if where is not None and (
-            external or where.field != lazy.RAW or where.length != tensors.nbytes(tensor)
+            external
+            or where.field != lazy.RAW
+            or where.length != tensors.nbytes(tensor)
+            or tensor.data_type == TensorProto.INT64
         ):
-            lazy.fill(tensor, where)  # the checker looks at the fields that hold numbers, and at what is odd
+            # The checker looks at the fields that hold numbers, at indices of sparse tensors, and at what is odd.
+            lazy.fill(tensor, where)
             continue
         if where is not None:
             tensor.ClearField("raw_data")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -11,10 +12,11 @@ from onnxfix.graph import regular, wire
 from onnxfix.verification.trt_build import builder
 
 
-def save_engine(model: Path, options: TrtOptions, known: TrtBuild) -> str:
+def save_engine(model: Path, options: TrtOptions, known: TrtBuild, check: Callable[[], None]) -> str:
     """Build the model file once more, as in ``known``, and write the engine to ``options.save_engine``.
 
-    A build of its own: the rung's builds are of candidates too, of which most are never written. Returns the path.
+    A build of its own: the rung's builds are of candidates too, of which most are never written. ``check`` raises where
+    the model is not any more what was proven. Returns the path.
 
     Raises:
         OnnxfixError: TensorRT does not build it this time, or the file cannot be written.
@@ -27,5 +29,6 @@ def save_engine(model: Path, options: TrtOptions, known: TrtBuild) -> str:
         done = found.build(model, known.profiles or None, save_engine=str(temporary.absolute()))
         if not done.accepted:
             raise OnnxfixError(f"{destination}: no engine was written: {done.reason}")
+        check()
         wire.replace(temporary, destination)
     return str(Path(options.save_engine))

@@ -8,7 +8,8 @@ from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoPr
 
 from onnxfix.edits import AddNode, Draft, least_inputs
 from onnxfix.graph import tensors
-from onnxfix.graph.overlay import Node, Scope, Value
+from onnxfix.graph.overlay import Model, Node, Scope, Value
+from onnxfix.graph.shared import shared
 
 OPTIONAL_IDENTITY = 16
 """Opset since which Identity takes every type of value; tensors always, sequences since 14."""
@@ -17,8 +18,26 @@ OPTIONAL_IDENTITY = 16
 def reads(node: Node) -> Iterator[Value]:
     """What a node reads where it stands: its inputs, and what its subgraphs capture."""
     yield from (value for value in node.inputs if value is not None)
-    for sub in node.subgraphs:
-        yield from sub.captures()
+    if node.subgraphs:
+        captured = shared(node.model, _captured)
+        for sub in node.subgraphs:
+            yield from captured[sub]
+
+
+def _captured(model: Model) -> dict[Scope, tuple[Value, ...]]:
+    """What each subgraph reads of those around it, by itself or by way of one inside, each value once.
+
+    For all at once: to walk through every subgraph on its own is quadratic in how deep they are nested.
+    """
+    found: dict[Scope, tuple[Value, ...]] = {}
+    for scope in reversed(model.scopes):  # inner ones first
+        read: dict[Value | None, None] = dict.fromkeys(scope.outputs)
+        for node in scope.nodes:
+            read.update(dict.fromkeys(node.inputs))
+            for sub in node.subgraphs:
+                read.update(dict.fromkeys(found[sub]))
+        found[scope] = tuple(value for value in read if value is not None and value.scope is not scope)
+    return found
 
 
 def inside(node: Node) -> Iterator[Node]:
@@ -42,7 +61,7 @@ def needed(body: Scope, wanted: Sequence[Value]) -> list[Node] | None:
             continue
         live.add(id(node))
         pending.extend(v for v in reads(node) if v.scope is body)
-    return [node for node in body.topological() if id(node) in live]
+    return [node for node in body.model.orders[body] if id(node) in live]
 
 
 def visible(node: Node, values: Sequence[Value]) -> bool:
@@ -167,7 +186,7 @@ def graphs_of(node: NodeProto) -> list[GraphProto]:
 
 def movable(nodes: Sequence[Node], results: Sequence[Value], body: Scope, owner: Node) -> bool:
     """Whether what the copies read is there where ``owner`` stands, and weights can be held there."""
-    read = [v for node in nodes for v in reads(node)] + list(results)
+    read = dict.fromkeys((*(v for node in nodes for v in reads(node)), *results))
     captured = [v for v in read if v.scope is not body]
     weights = [v for v in read if v.scope is body and v.initializer is not None]
     return visible(owner, captured) and not any(
@@ -185,10 +204,15 @@ def deliver(draft: Draft, output: Value, source: str, of: Value) -> bool:
     if output.replaceable:
         draft.replace_uses(output, source)
         return True
-    if draft.anchor.scope.opset() < OPTIONAL_IDENTITY and not is_tensor(of):
+    if not may_keep_name(draft.anchor, of):
         return False
     draft.add("Identity", [source], output=output.name)
     return True
+
+
+def may_keep_name(anchor: Node, of: Value) -> bool:
+    """Whether an Identity may give the value another name where ``anchor`` stands."""
+    return anchor.scope.opset() >= OPTIONAL_IDENTITY or is_tensor(of)
 
 
 def is_tensor(value: Value) -> bool:

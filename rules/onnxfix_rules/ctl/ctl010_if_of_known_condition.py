@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence, Set
+from functools import partial
 
-from onnxfix.edits import Draft
+from onnxfix.edits import Draft, Edit
 from onnxfix.graph.overlay import Model, Node, Scope, Value, is_read
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.ctl import _inline
@@ -220,17 +221,41 @@ def _inlined(node: Node, branch: Scope) -> Fix | None:
     nodes = _inline.needed(branch, results)
     if nodes is None or not _inline.movable(nodes, results, branch, node):
         return None
+    kept = {output for output, _ in pairs if not output.replaceable}
+    targets: dict[Value, str] = {}
+    for output, result in pairs:
+        if output in kept and result.producer is not None and result.scope is branch:
+            targets.setdefault(result, output.name)
+    renamed = [result for output, result in pairs if output in kept and targets.get(result) != output.name]
+    if not all(_inline.may_keep_name(node, result) for result in renamed):
+        return None
+    title = f"put the {branch.attr.split('_')[0]} branch in the place of the If"
+    # Ifs stand in Ifs, and a fix of the outer one takes the inner ones along: the copy is made when it is wanted.
+    return Fix(title, partial(_written_out, nodes, branch, pairs, kept, targets), replaces=node)
+
+
+def _written_out(
+    nodes: Sequence[Node],
+    branch: Scope,
+    pairs: Sequence[tuple[Value, Value]],
+    kept: Set[Value],
+    targets: Mapping[Value, str],
+) -> list[Edit]:
+    """The edits that put ``nodes`` of the branch in the place of the If.
+
+    ``pairs`` are its outputs with what the branch returns for them; ``kept`` are outputs that keep their names, and
+    ``targets`` results that take such a name.
+    """
+    node = branch.owner
+    assert node is not None
     draft = Draft(node)
     draft.remove(node)
     inliner = _inline.Inliner(draft, branch)
-    targets: dict[Value, str] = {}
-    for output, result in pairs:
-        if not output.replaceable and result.producer is not None and result.scope is branch:
-            targets.setdefault(result, output.name)
     names = inliner.copy(nodes, {}, targets)
     for output, result in pairs:
-        if targets.get(result) == output.name:
-            continue
-        if not _inline.deliver(draft, output, inliner.name(result, names), result):
-            return None
-    return Fix(f"put the {branch.attr.split('_')[0]} branch in the place of the If", draft.edits)
+        source = inliner.name(result, names)
+        if output not in kept:
+            draft.replace_uses(output, source)
+        elif targets.get(result) != output.name:
+            draft.add("Identity", [source], output=output.name)
+    return draft.edits

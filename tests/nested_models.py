@@ -1,8 +1,19 @@
-"""Models with subgraphs in subgraphs, deeper than ONNX's text format and protobuf's parser go."""
+"""Small models, and ones with subgraphs in subgraphs, deeper than ONNX's text format and protobuf's parser go."""
 
 from __future__ import annotations
 
 from onnx import ModelProto, parser
+
+HEADER = '<ir_version: 10, opset_import: ["" : 18]>\n'
+CHAIN = "g (float[N] x) => (float[N] y) { a = Exp(x)  b = Neg(a)  c = Exp(b)  d = Abs(c)  y = Exp(d) }"
+BRANCHES = """g (float[N] x, bool c) => (float[N] y) {
+    a = Neg(x)
+    y = If(c)<then_branch = p () => (float[N] u) { u = Exp(a) },
+              else_branch = q () => (float[N] v) { b = Neg(a)  v = Abs(b) }> }"""
+
+
+def text(source: str) -> ModelProto:
+    return parser.parse_model(HEADER + source)
 
 
 def nested(depth: int) -> ModelProto:

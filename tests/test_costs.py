@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto, helper, parser
+from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto, helper
 
-from nested_models import nested
+from nested_models import BRANCHES, CHAIN, nested, text
 from onnxfix import commit, engine
 from onnxfix.edits import AddNode, Draft, Edit, RemoveNode, SetInput, SetValueInfo
 from onnxfix.engine import FixKey, check, fix
@@ -28,16 +28,6 @@ from onnxfix.testing import model_of, overlay
 from onnxfix_rules.brc import _common as brc
 
 FIXTURES = sorted((Path(__file__).parent.parent / "fixtures").glob("*.onnx"))
-HEADER = '<ir_version: 10, opset_import: ["" : 18]>\n'
-MIXED = "g (float[N] x) => (float[N] y) { a = Exp(x)  b = Neg(a)  c = Exp(b)  d = Abs(c)  y = Exp(d) }"
-BRANCHES = """g (float[N] x, bool c) => (float[N] y) {
-    a = Neg(x)
-    y = If(c)<then_branch = p () => (float[N] u) { u = Exp(a) },
-              else_branch = q () => (float[N] v) { b = Neg(a)  v = Abs(b) }> }"""
-
-
-def text(source: str) -> ModelProto:
-    return parser.parse_model(HEADER + source)
 
 
 def chain(count: int) -> ModelProto:
@@ -50,7 +40,7 @@ def chain(count: int) -> ModelProto:
 
 
 def test_what_is_shared_is_made_once_for_each_state_of_the_model() -> None:
-    model = Model(text(MIXED))
+    model = Model(text(CHAIN))
     made: list[int] = []
 
     def count_nodes(of: Model) -> int:
@@ -68,7 +58,7 @@ def test_what_is_shared_is_made_once_for_each_state_of_the_model() -> None:
 
 
 def test_what_cannot_be_made_is_asked_for_again_and_not_kept() -> None:
-    model = Model(text(MIXED))
+    model = Model(text(CHAIN))
 
     def fails(of: Model) -> int:
         raise ZeroDivisionError
@@ -79,7 +69,7 @@ def test_what_cannot_be_made_is_asked_for_again_and_not_kept() -> None:
 
 
 def test_a_listing_gives_nodes_of_several_operators_in_order_and_asks_once_for_each_operator() -> None:
-    model = Model(text(MIXED))
+    model = Model(text(CHAIN))
     asked: Counter[tuple[str, str]] = Counter()
 
     def wanted(operator: tuple[str, str]) -> bool:
@@ -150,7 +140,7 @@ def counted(asked: list[str], types: tuple[int, ...] = (), ops: tuple[str, ...] 
 
 def test_a_rule_is_asked_about_its_operators_alone_in_the_order_of_the_nodes() -> None:
     asked: list[str] = []
-    found = check(Model(text(MIXED)), [counted(asked)])
+    found = check(Model(text(CHAIN)), [counted(asked)])
     assert asked == ["b", "d"]
     assert [item.match.place for item in found] == ["b", "d"]
 
@@ -163,7 +153,7 @@ def test_a_rule_about_types_that_are_not_there_is_not_asked(
     types: tuple[int, ...], wanted: list[str]
 ) -> None:
     asked: list[str] = []
-    assert len(check(Model(text(MIXED)), [counted(asked, types)])) == len(wanted)
+    assert len(check(Model(text(CHAIN)), [counted(asked, types)])) == len(wanted)
     assert asked == wanted
 
 
@@ -198,7 +188,7 @@ def test_garbage_collection_is_as_before_after_a_check_that_fails() -> None:
 
     assert gc.isenabled()
     with pytest.raises(ZeroDivisionError):
-        check(Model(text(MIXED)), [fails])
+        check(Model(text(CHAIN)), [fails])
     assert gc.isenabled()
 
 
@@ -240,7 +230,7 @@ def test_fingerprints_kept_from_round_to_round_are_those_of_the_model(
     proto = ModelProto()
     proto.ParseFromString(path.read_bytes())
     model = Model(proto, path.parent)
-    model.target = overlay(text(MIXED)).target
+    model.target = overlay(text(CHAIN)).target
     run = fix(model, registry().choose(), safety=Safety.UNSAFE)
     assert (
         len(set(states)) == run.rounds
@@ -289,7 +279,7 @@ def test_taking_back_a_declaration_does_not_look_at_the_others(
     looked = []
     real = commit._remove_where
     monkeypatch.setattr(commit, "_remove_where", lambda *args: looked.append(real(*args)))
-    proto = text(MIXED)
+    proto = text(CHAIN)
     model = Model(proto)
     kind = TypeProto(tensor_type=TypeProto.Tensor(elem_type=1))
     transaction = commit.Transaction(model)
@@ -308,7 +298,7 @@ def test_taking_back_a_declaration_does_not_look_at_the_others(
 
 
 def test_a_transaction_names_the_nodes_that_it_changed() -> None:
-    model = Model(text(MIXED))
+    model = Model(text(CHAIN))
     a, b, c, d, y = model.main.nodes
     transaction = commit.Transaction(model)
     transaction.apply([SetInput(c, 0, "a")])

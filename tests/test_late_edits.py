@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import ModelProto, TensorProto, helper, parser
+from onnx import TensorProto, helper
 
-from nested_models import nested, told
+from nested_models import BRANCHES, CHAIN, nested, text, told
 from onnxfix import commit
 from onnxfix.edits import AddInitializer, AddNode, Draft, Edit
 from onnxfix.engine import fix
@@ -23,17 +23,6 @@ from onnxfix.graph.overlay import Model, Node, Scope
 from onnxfix.registry import registry
 from onnxfix.rule import Fix, Match, Rule, Safety, rule
 from onnxfix_rules.ctl import _inline
-
-HEADER = '<ir_version: 10, opset_import: ["" : 18]>\n'
-CHAIN = "g (float[N] x) => (float[N] y) { a = Exp(x)  b = Neg(a)  c = Exp(b)  d = Abs(c)  y = Exp(d) }"
-BRANCHES = """g (float[N] x, bool c) => (float[N] y) {
-    a = Neg(x)
-    y = If(c)<then_branch = p () => (float[N] u) { u = Exp(a) },
-              else_branch = q () => (float[N] v) { b = Neg(a)  v = Abs(b) }> }"""
-
-
-def text(source: str) -> ModelProto:
-    return parser.parse_model(HEADER + source)
 
 
 @rule("TST102", ops=["Neg"], safety=Safety.EXACT)

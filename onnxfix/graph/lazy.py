@@ -246,7 +246,7 @@ def keyed(data: bytes) -> bytes:
     Raises:
         ModelError: a file has changed.
     """
-    for where in [range_at(data[at:]) for at in tokens(data)]:
+    for where in [range_at(data[at : at + TOKEN_SIZE]) for at in tokens(data)]:
         data = data.replace(where.token, bytes([where.field]) + where.source.fingerprint(where))
     return data
 

@@ -300,12 +300,8 @@ def _serialized(proto: ModelProto) -> bytes:
         raise _too_large() from None
 
 
-class TooLarge(ModelError):
-    """A model takes more bytes than one protobuf may."""
-
-
-def _too_large() -> TooLarge:
-    return TooLarge("the fixed model does not fit into one protobuf (2 GB); keep its weights external")
+def _too_large() -> ModelError:
+    return ModelError("the fixed model does not fit into one protobuf (2 GB); keep its weights external")
 
 
 def _in_memory(data: bytes, pieces: Sequence[scan.Piece]) -> Iterator[bytes]:
@@ -324,8 +320,7 @@ def save(proto: ModelProto, path: Path, weights: Path | None = None, location: s
     returns whether they did.
 
     Raises:
-        TooLarge: it does not fit into one protobuf and not enough can be moved.
-        ModelError: its file has changed.
+        ModelError: it does not fit into one protobuf and not enough can be moved, or its file has changed.
         OnnxfixError: the disk is full or a file cannot be written. The file ``weights`` is not left behind.
     """
     data = _serialized(proto)

@@ -382,7 +382,7 @@ def _write_pieces(pieces: Sequence[scan.Piece], path: Path, data: bytes | Source
     """
     used: dict[int, Source] = {}
     try:
-        with path.open("wb", buffering=1 << 20) as file:
+        with open(path, "wb", buffering=1 << 20, opener=_emptied) as file:
             for piece in pieces:
                 if isinstance(piece, bytes):
                     file.write(piece)
@@ -401,6 +401,19 @@ def _write_pieces(pieces: Sequence[scan.Piece], path: Path, data: bytes | Source
         raise OnnxfixError(f"{path.parent}: cannot be written: {error.strerror or error}") from None
     for origin in used.values():
         origin.check()
+
+
+def _emptied(path: str, flags: int) -> int:
+    """Open a file for writing, and cut it only where it has something: ext4 starts to write a file that was cut to the
+    disk as soon as it is closed, and an empty one counts as cut (``auto_da_alloc``), for which the closer waits."""
+    handle = os.open(path, flags & ~os.O_TRUNC, 0o666)
+    try:
+        if os.fstat(handle).st_size:
+            os.ftruncate(handle, 0)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
 
 
 _WORTH_IT = 1 << 16

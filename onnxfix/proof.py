@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -45,11 +45,12 @@ def climb(
     interface: bool = True,
     rungs: Sequence[str] | None = None,
     inherit: bool = True,
+    ready: Callable[[], None] = lambda: None,
 ) -> Verdict:
     """The ladder on two files. ``touched`` (where known) is what the fixes may have changed of ``base``, by default
     of ``before``.
 
-    ``rungs`` are fewer rungs than the options name; ``inherit`` as in ``ladder.verify``.
+    ``rungs`` are fewer rungs than the options name; ``inherit`` and ``ready`` as in ``ladder.verify``.
     """
 
     def violations(first: ModelProto, second: ModelProto) -> list[str]:
@@ -72,6 +73,7 @@ def climb(
         trt=options.trt,
         inherit=inherit,
         models=(before, after),
+        ready=ready,
     )
     changed = [] if interface else contract.interface_changes(before, after)
     return _interface_said(verdict, changed) if changed else verdict

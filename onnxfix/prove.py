@@ -125,7 +125,9 @@ class _Prover:
         Raises:
             OnnxfixError: another file has that name.
         """
-        self.arrived()
+        names = wire.external_files(self.loaded.proto) if self.arriving is not None else ()
+        if any(Path(name).name == self.weights.name for name in names):
+            self.arrived()
         if os.path.lexists(self.weights) and not self.split:
             self.moved = self._save_beside(proto)
             return
@@ -177,6 +179,7 @@ class _Prover:
             touched=run.touched if run is not None else None,
             interface=all(item.safety != Safety.UNSAFE for item in applied),
             rungs=rungs,
+            ready=self.arrived,
         )
 
     def settle(self, safety: Safety) -> tuple[ModelProto, FixRun, Verdict, list[Withdrawn]]:

@@ -466,6 +466,22 @@ def test_a_full_disk_in_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, i
     assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize("before", [None, b"", b"longer than what is written" * 10_000])
+def test_only_what_holds_something_is_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bytes | None
+) -> None:
+    """ext4 begins to write a file to the disk when it is closed after it was cut, even from nothing."""
+    out, real, cut = tmp_path / "out", os.open, []
+    if before is not None:
+        out.write_bytes(before)
+    monkeypatch.setattr(os, "open", lambda *given: (cut.append(given[1] & os.O_TRUNC), real(*given))[1])
+    monkeypatch.setattr(os, "ftruncate", lambda fd, size, real=os.ftruncate: (cut.append(1), real(fd, size)))
+    wire._write_pieces([b"short"], out, b"")
+    assert out.read_bytes() == b"short"
+    assert any(cut) == bool(before)
+    assert cut
+
+
 def test_weights_are_copied_and_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = model_of(tensor_of("w", BIG))
     loaded, out = opened(tmp_path, *wanted.graph.initializer), tmp_path / "out.onnx"

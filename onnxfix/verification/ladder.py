@@ -67,6 +67,7 @@ def verify(
     trt: TrtOptions | None = None,
     inherit: bool = False,
     models: tuple[onnx.ModelProto, onnx.ModelProto] | None = None,
+    ready: Callable[[], None] = lambda: None,
 ) -> Verdict:
     """Compare a fixed model with its original, both given by path (external data lies beside each).
 
@@ -79,6 +80,7 @@ def verify(
     running; without it ``sandbox.shared`` is used, or one of its own where ``limits`` bound the memory. ``trt`` is
     what is asked of TensorRT. With ``inherit``, what the original fails as well is no fault of the fixed model: such
     a rung says "failed" and does not count against it. ``models`` are what the two files hold, where the caller has it.
+    ``ready`` is called, often, before the fixed model's external data is looked at: it returns once that is in place.
 
     Crashes, hangs and memory bombs of a model are results. Raises UsageError for rungs, shapes and inputs that do
     not fit, and ModelError when a model cannot be read.
@@ -115,7 +117,12 @@ def verify(
             if name in wanted:
                 began = time.monotonic()
                 request = _forgiving(base, results) if name == "ort-cpu" else base
-                result = _rung(name, request, contract, limits, models[1] if models is not None else None)
+                if name == "contract":
+                    held = models[1] if models is not None else None
+                    result = _contract(request, contract, limits, held, ready)
+                else:
+                    ready()
+                    result = _rung(name, request, limits)
                 if request is not base:
                     told = result.reason.replace("within tolerance", "within half precision's tolerance")
                     result = replace(result, reason=told, notes=(*result.notes, _HALF))
@@ -184,11 +191,7 @@ def _given(known: Signature, inputs: Any) -> list[dict[str, Any]] | None:
     return check_inputs(known, feeds)
 
 
-def _rung(
-    name: str, request: Request, contract: Contract | None, limits: Limits, fixed: onnx.ModelProto | None
-) -> RungResult:
-    if name == "contract":
-        return _contract(request, contract, limits, fixed)
+def _rung(name: str, request: Request, limits: Limits) -> RungResult:
     if name == "reference":
         return climb(replace(request, step=limits.reference_step, total=limits.reference_total), name)
     request = replace(request, step=limits.step, total=limits.total)
@@ -204,7 +207,11 @@ def _rung(
 
 
 def _contract(
-    request: Request, contract: Contract | None, limits: Limits, fixed: onnx.ModelProto | None = None
+    request: Request,
+    contract: Contract | None,
+    limits: Limits,
+    fixed: onnx.ModelProto | None,
+    ready: Callable[[], None],
 ) -> RungResult:
     """The caller's interface contract, and onnx's checker: the fixed model must pass if the original does."""
     name = "contract"
@@ -217,6 +224,7 @@ def _contract(
                 name, "failed", one_line(violations[0]) + more, notes=tuple(map(one_line, violations))
             )
     first = _checker(request, request.original, limits)
+    ready()
     second = (
         first
         if request.fixed == request.original or _words(first)

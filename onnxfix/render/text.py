@@ -1,6 +1,6 @@
 """Reports as text: findings by rule, then what was fixed, kept and withdrawn, then the rungs, then what was written.
 
-Names of nodes may hold escape sequences and line breaks, so the whole report is made printable first.
+Names of nodes may hold escape sequences and line breaks, so what is shown is made printable first.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ _STYLE = {"error": "bold red", "warning": "yellow", "info": "cyan", "passed": "g
 
 def render_report(report: Report, *, quiet: bool = False, verbose: bool = False) -> Iterator[Line]:
     """The lines of one report. ``quiet`` keeps the summary only; ``verbose`` lists every finding and metric."""
-    report = _printable(report)
+    # There may be tens of thousands of these, of which few are shown.
+    many = {"findings": report.findings, "applied": report.applied}
+    report = replace(_printable(replace(report, findings=(), applied=())), **many)
     if report.command == "verify":
         title = report.path if not report.output else f"{report.path} against {report.output}"
         yield line((title, "bold"), "  ", _outcome(report))
@@ -75,7 +77,7 @@ def _printable(value: Any) -> Any:
         return {_printable(key): _printable(item) for key, item in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
         held = [(f.name, getattr(value, f.name)) for f in fields(value) if f.init]
-        # Most are fine as they are, and there may be tens of thousands.
+        # Most are fine as they are.
         unsafe = {name: safe for name, item in held if (safe := _printable(item)) is not item}
         return replace(value, **unsafe) if unsafe else value
     return value
@@ -150,8 +152,8 @@ def _steps(steps: Sequence[StepDone]) -> Iterator[Line]:
 def _findings(findings: Sequence[Finding], verbose: bool) -> Iterator[Line]:
     for (code, name), group in groupby(findings, key=lambda f: (f.code, f.name)):
         items = list(group)
-        yield line(("  ", ""), (code, "bold"), f" {name} ({len(items)})")
-        for item in items if verbose else items[:SHOWN]:
+        yield line(("  ", ""), (printable(code), "bold"), f" {printable(name)} ({len(items)})")
+        for item in map(_printable, items if verbose else items[:SHOWN]):
             yield line(
                 "    ",
                 (item.severity, _STYLE.get(item.severity, "")),
@@ -182,8 +184,8 @@ def _applied(applied: Sequence[AppliedFix], verbose: bool) -> Iterator[Line]:
     by_rule = sorted(applied, key=lambda item: item.code)
     for (code, name), group in groupby(by_rule, key=lambda item: (item.code, item.name)):
         items = list(group)
-        yield line(("  fixed ", "green"), (code, "bold"), f" {name} ({len(items)})")
-        for item in items if verbose else items[:SHOWN]:
+        yield line(("  fixed ", "green"), (printable(code), "bold"), f" {printable(name)} ({len(items)})")
+        for item in map(_printable, items if verbose else items[:SHOWN]):
             level = "" if item.safety == "exact" else f" ({item.safety})"
             yield line(f"    {item.place}: {item.fix}{level}{_confirmed(item, verbose)}")
         yield from _more(len(items), verbose)

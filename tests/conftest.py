@@ -1,4 +1,4 @@
-"""What holds for every test: hypothesis without a deadline, since a shared machine stalls at times; the sandbox.
+"""What holds for every test: hypothesis without a deadline, since a shared machine stalls at times; no GPU; sandboxes.
 
 ``HYPOTHESIS_PROFILE=thorough pytest ...`` runs ten times the examples of those tests that do not set a number.
 """
@@ -16,6 +16,10 @@ from onnxfix.sandbox import Worker
 settings.register_profile("default", deadline=None)
 settings.register_profile("thorough", deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+# The tests say the same with a GPU and without one: those about CUDA bring a driver that is none (fake_cuda.py), and
+# what needs a real one is in benchmarks/gpu.
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 @pytest.fixture(scope="module")

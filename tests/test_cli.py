@@ -339,7 +339,7 @@ def test_names_do_not_reach_the_terminal_as_commands(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
     proto.graph.node[1].input[0] = "gone"
     (tmp_path / "bad.onnx").write_bytes(proto.SerializeToString())
-    for arguments in (["check", "-v"], ["apply", "-v", "--no-verify"]):
+    for arguments in (["check"], ["check", "-v"], ["apply", "--no-verify"], ["apply", "-v", "--no-verify"]):
         _, out, err = run(*arguments, tmp_path / "m.onnx", tmp_path / "bad.onnx")
         assert "[bold]x[/bold]" in out
         assert not set(out + err) & set("\x1b\x07\r\x9b\u202e")

@@ -232,7 +232,9 @@ def test_options_and_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, rung
     assert [record["options"]["use_tf32"] for record in tf32] == ["0", "1"]
     assert {record["tf32"] for record in tf32} == {None}, "TF32 must not be forbidden where it is measured"
     assert {record["pid"] for record in tf32}.isdisjoint({probe["pid"]})
-    assert [record["pid"] for record in fake.records("preload")] == [probe["pid"], tf32[0]["pid"]]
+    # Once in every folder that has libraries of CUDA.
+    preloading = dict.fromkeys(record["pid"] for record in fake.records("preload"))
+    assert list(preloading) == [probe["pid"], tf32[0]["pid"]]
     places = [place for place, record in enumerate(fake.records()) if "gone" in record]
     assert max(places[:2]) < fake.records().index(tf32[0]), "the GPU must have room for the next pair"
 

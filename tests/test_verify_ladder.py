@@ -18,7 +18,7 @@ from onnx import parser
 from onnxfix.backends.trt_types import TrtOptions
 from onnxfix.errors import ModelError, OnnxfixError, UsageError
 from onnxfix.sandbox import Worker
-from onnxfix.verification import remote
+from onnxfix.verification import ladder, remote
 from onnxfix.verification.ladder import Limits, RungResult, Verdict, verify
 from onnxfix.verification.signature import signature
 from onnxfix.verification.verdict import CPU_RUNGS
@@ -215,6 +215,24 @@ def test_the_checker_counts_only_if_the_original_passes_it(run: Verify) -> None:
     verdict = run(INVALID, INVALID, rungs=["contract"], contract=lambda a, b: [])
     assert verdict.passed
     assert "the original does not pass it" in rung(verdict, "contract").notes[0]
+    verdict = run(INVALID, ADD, rungs=["contract"], contract=lambda a, b: [])
+    assert rung(verdict, "contract").reason == "the interface is unchanged and onnx.checker passes"
+
+
+def test_the_checker_is_asked_once_where_the_fixed_model_passes(
+    run: Verify, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, real = [], ladder._checker
+
+    def checker(request: ladder.Request, path: Path, limits: ladder.Limits) -> Any:
+        asked.append(path)
+        return real(request, path, limits)
+
+    monkeypatch.setattr(ladder, "_checker", checker)
+    for pair, times in (((ADD, RELU), 1), ((ADD, INVALID), 2), ((INVALID, INVALID), 2)):
+        asked.clear()
+        run(*pair, rungs=["contract"])
+        assert len(asked) == times, pair
 
 
 # ---- who fails

@@ -8,7 +8,16 @@ from typing import Any
 
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    SparseTensorProto,
+    TensorProto,
+    ValueInfoProto,
+)
 
 from onnxfix.graph import lazy, tensors
 
@@ -146,7 +155,7 @@ class _Bodies:
     """Every node, initializer and value_info of every scope, counted by its bytes, which hold its names.
 
     A node with subgraphs counts without them, as ``(outputs, parts)``: their nodes are counted on their own.
-    Initializers count as ``(name, digest)``, for they may be large.
+    Initializers, sparse ones too, count as ``(name, digest)``, for they may be large.
     """
 
     def __init__(self, model: ModelProto) -> None:
@@ -167,6 +176,12 @@ class _Bodies:
             )
             if isinstance(scope, GraphProto):
                 self.initializers.update((t.name, tensors.digest(t)) for t in scope.initializer)
+                self.initializers.update(map(_sparse, scope.sparse_initializer))
+
+
+def _sparse(tensor: SparseTensorProto) -> tuple[str, bytes]:
+    values, indices = tensors.digest(tensor.values), tensors.digest(tensor.indices)
+    return tensor.values.name, b"sparse" + values + indices + repr(list(tensor.dims)).encode()
 
 
 def _holds_graph(attribute: AttributeProto) -> bool:

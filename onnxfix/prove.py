@@ -68,7 +68,9 @@ class _Prover:
         self.target = target
         self.options = options
         self.say = say
-        self.original = on_disk(loaded, stack)
+        # Without proof onnx.checker alone reads it, through our reader, for which no file is too large.
+        bare = loaded.path if not options.verify and not steps else None
+        self.original = bare or on_disk(loaded, stack)
         self.copied: list[Path] = []
         self.arriving: Future[list[Path]] | None = None
         stack.callback(self._drop_copied)

@@ -227,6 +227,22 @@ def test_without_fsspec_a_url_says_what_to_install(monkeypatch: pytest.MonkeyPat
 # ------------------------------------------------------------------------------------------------ where results go
 
 
+def test_a_result_stays_in_the_output_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here/a/c").mkdir(parents=True)
+    (tmp_path / "here/m.onnx").touch()
+    monkeypatch.chdir(tmp_path / "here/a")
+    (up,) = expand(["../*.onnx"])
+    assert targets([up], None, "out", False) == {"../m.onnx": "out/m.onnx"}
+    models = expand(["../*/../m.onnx"])
+    assert targets(models, None, "out", False) == {
+        models[0].source: "out/m.onnx"
+    }  # its root is the folder above
+    models = expand(["?/../../m.onnx"])
+    with pytest.raises(UsageError, match=r"goes up by '\.\.' behind a wildcard.* not be in out;"):
+        targets(models, None, "out", False)
+    assert list(targets(models, None, None, False)) == [models[0].source]
+
+
 def test_targets() -> None:
     models = [Named("in/a/x.onnx", "a/x.onnx"), Named("memory://b/c/y.onnx", "c/y.onnx")]
     assert list(targets(models, None, "out", False).values()) == ["out/a/x.onnx", "out/c/y.onnx"]

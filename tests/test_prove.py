@@ -232,6 +232,9 @@ def changed(change: str) -> tuple[onnx.ModelProto, onnx.ModelProto]:
     text = """g (float[N, 4] x, float[1] w = {1}) => (float[N, 4] y) { a = Mul(x, w) y = Neg(a) }"""
     before = parser.parse_model(HEADER + text)
     before.metadata_props.add(key="k", value="v")
+    values = onnx.helper.make_tensor("s", onnx.TensorProto.FLOAT, [1], [3.0])
+    indices = onnx.helper.make_tensor("", onnx.TensorProto.INT64, [1], [2])
+    before.graph.sparse_initializer.append(onnx.helper.make_sparse_tensor(values, indices, [4]))
     after = onnx.ModelProto()
     after.CopyFrom(before)
     exec(change, {"m": after, "onnx": onnx})
@@ -279,6 +282,10 @@ def test_contract_sees_every_change_of_the_interface(change: str) -> None:
         ("m.graph.node.add(op_type='Neg', input=['x'], output=['new'])", "new"),
         ("m.graph.value_info.add(name='a')", "a"),
         ("m.graph.initializer[0].float_data[0] = 2", "w"),
+        ("m.graph.sparse_initializer[0].values.float_data[0] = 2", "s"),
+        ("m.graph.sparse_initializer[0].indices.int64_data[0] = 1", "s"),
+        ("m.graph.sparse_initializer[0].dims[0] = 5", "s"),
+        ("del m.graph.sparse_initializer[:]", "s"),
     ],
 )
 def test_contract_sees_untouched_parts_change(change: str, name: str) -> None:

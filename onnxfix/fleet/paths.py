@@ -175,6 +175,11 @@ def _target(model: Named, output: str | None, output_dir: str | None) -> str:
     if output is not None:
         return output if remote(output) else local(output)
     if output_dir is not None:
+        if ".." in model.inside.split("/"):
+            raise UsageError(
+                f"{model.source}: its glob goes up by '..' behind a wildcard, so that the result would not be in "
+                f"{output_dir}; name its folder without '..'"
+            )
         return joined(output_dir, model.inside)
     stem = posixpath.splitext(name_of(model.source))[0]
     return beside(model.source, f"{stem}.fixed.onnx")

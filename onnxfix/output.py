@@ -51,7 +51,7 @@ def destination_of(loaded: wire.Loaded, output: str | os.PathLike[str] | None, i
 
 def _has_data_beside(loaded: wire.Loaded) -> bool:
     """Whether the output will need other files beside it, which nobody finds through a link to it."""
-    return loaded.oversize or bool(wire.external_files(loaded.proto))
+    return loaded.oversize or bool(loaded.external)
 
 
 def install(loaded: wire.Loaded, result: Result, destination: Path, *, in_place: bool) -> str:

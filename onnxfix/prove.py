@@ -90,7 +90,7 @@ class _Prover:
 
     def _folder(self, destination: Path | None, stack: ExitStack) -> Path:
         """Where the candidate is written: it must see the external data, and be one rename from its place."""
-        external = bool(wire.external_files(self.loaded.proto))
+        external = bool(self.loaded.external)
         if destination is not None:
             if external and self.loaded.base_dir is not None:
                 # The system copies while the rules run.
@@ -127,7 +127,7 @@ class _Prover:
         Raises:
             OnnxfixError: another file has that name.
         """
-        names = wire.external_files(self.loaded.proto) if self.arriving is not None else ()
+        names = self.loaded.external if self.arriving is not None else ()
         if any(Path(name).name == self.weights.name for name in names):
             self.arrived()
         if os.path.lexists(self.weights) and not self.split:

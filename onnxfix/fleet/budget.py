@@ -48,7 +48,7 @@ def size_of(task: Task) -> Size:
     source = Path(task.source)
     try:
         size = source.stat().st_size
-        locations = wire.external_files(wire.open_model(source).proto)
+        locations = wire.open_model(source).external
     except Exception:  # whatever it is, it must not end the other models' run
         return Size()
     for location in locations:

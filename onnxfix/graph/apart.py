@@ -48,7 +48,7 @@ def files_of(loaded: wire.Loaded, folder: Path | None = None) -> Iterator[File]:
     if loaded.path is None:
         return
     yield File("a model of this run", loaded.path)
-    for location in wire.external_files(loaded.proto):
+    for location in loaded.external:
         for start in {loaded.path.parent, folder or loaded.path.parent}:
             yield File(f"external data of {loaded.path}", start / location)
 

@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
+from functools import cached_property
 from pathlib import Path
 
 from google.protobuf.message import DecodeError, EncodeError
@@ -54,6 +55,11 @@ class Loaded:
     def base_dir(self) -> Path | None:
         """Folder that relative external data starts from."""
         return self.path.parent if self.path is not None else None
+
+    @cached_property
+    def external(self) -> tuple[str, ...]:
+        """Relative locations of the external data files, sorted."""
+        return tuple(external_files(self.proto))
 
     @property
     def size(self) -> int:

@@ -69,8 +69,8 @@ def reads(builder: Builder, path: Path, model: ModelProto) -> Reading:
     """
     from onnxfix.sandbox import shared
     from onnxfix.verification import trt_network
-    from onnxfix.verification.climb import Request
     from onnxfix.verification.ladder import Limits, half_type
+    from onnxfix.verification.request import Request
     from onnxfix.verification.signature import signature
 
     limits = Limits()

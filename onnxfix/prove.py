@@ -7,10 +7,10 @@ import gc
 import os
 import tempfile
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from onnx import ModelProto
 
@@ -27,6 +27,9 @@ from onnxfix.targets import Target
 from onnxfix.verification.ladder import DEFAULT_RUNGS, RungResult, Verdict
 from onnxfix.verification.verdict import ALONE
 from onnxfix.whole.steps import Step
+
+if TYPE_CHECKING:
+    from onnxfix.arriving import Arriving
 
 MAX_WITHDRAWN = 25
 """After so many withdrawn fixes the run gives up: something is wrong that bisecting will not find."""
@@ -72,7 +75,7 @@ class _Prover:
         bare = loaded.path if not options.verify and not steps else None
         self.original = bare or on_disk(loaded, stack)
         self.copied: list[Path] = []
-        self.arriving: Future[list[Path]] | None = None
+        self.arriving: Arriving | None = None
         stack.callback(self._drop_copied)
         folder = self._folder(destination, stack)
         name = destination.name if destination is not None else self.original.name
@@ -93,12 +96,9 @@ class _Prover:
         external = bool(self.loaded.external)
         if destination is not None:
             if external and self.loaded.base_dir is not None:
-                # The system copies while the rules run.
-                pool = ThreadPoolExecutor(1, "onnxfix-copy")
-                self.arriving = pool.submit(
-                    wire.copy_external, self.loaded.proto, self.loaded.base_dir, destination.parent
-                )
-                pool.shutdown(wait=False)
+                from onnxfix.arriving import Arriving
+
+                self.arriving = Arriving(self.loaded, self.loaded.base_dir, destination.parent)
             return destination.parent
         if external:
             return self.original.parent
@@ -111,8 +111,7 @@ class _Prover:
             OnnxfixError: another file stands in the way, or the disk is full.
         """
         if self.arriving is not None:
-            arriving, self.arriving = self.arriving, None
-            self.copied += arriving.result()
+            self.copied += self.arriving.wait()
 
     def _drop_copied(self) -> None:
         with contextlib.suppress(OnnxfixError):
@@ -127,8 +126,7 @@ class _Prover:
         Raises:
             OnnxfixError: another file has that name.
         """
-        names = self.loaded.external if self.arriving is not None else ()
-        if any(Path(name).name == self.weights.name for name in names):
+        if self.arriving is not None and self.weights.name in self.arriving:
             self.arrived()
         if os.path.lexists(self.weights) and not self.split:
             self.moved = self._save_beside(proto)

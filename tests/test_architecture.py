@@ -41,7 +41,7 @@ LAYERS = [
     ["diagnose"],
     ["report"],
     ["confirm"],
-    ["proof", "doctor"],
+    ["proof", "doctor", "arriving"],
     ["stages"],
     ["prove"],
     ["output"],

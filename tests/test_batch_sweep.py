@@ -20,8 +20,8 @@ from onnxfix.cli import app
 from onnxfix.sandbox import Worker
 from onnxfix.verification import batch_sweep, trt_probe
 from onnxfix.verification.batch_sweep import Pair, SweepResult, at_batch_one, batch_symbols, sweep
-from onnxfix.verification.climb import Request
 from onnxfix.verification.ladder import verify
+from onnxfix.verification.request import Request
 from onnxfix.verification.signature import signature
 from onnxfix.verification.verdict import RungResult
 from real_tensorrt import REAL

@@ -19,7 +19,7 @@ from onnxfix.graph.overlay import Model, Node
 from onnxfix.registry import Registry
 from onnxfix.report import Report
 from onnxfix.rule import Fix, Match, Rule, Safety, rule
-from onnxfix.verification.climb import Request
+from onnxfix.verification.request import Request
 from onnxfix.verification.verdict import ALONE, RungResult
 
 HEADER = '<ir_version: 10, opset_import: ["" : 18, "custom" : 1]>\n'

@@ -33,8 +33,8 @@ from onnxfix.backends.trt_run import Ran
 from onnxfix.backends.trt_types import Issue, Profile, TrtBuild, TrtOptions
 from onnxfix.sandbox import Worker
 from onnxfix.verification import trt_build, trt_gpu, trt_probe, trt_sides
-from onnxfix.verification.climb import Request
 from onnxfix.verification.plan import Feed
+from onnxfix.verification.request import Request
 from onnxfix.verification.signature import signature
 from onnxfix.verification.trt_feeds import Trial, outside, profiles
 from onnxfix.verification.trt_judge import Terms, judge

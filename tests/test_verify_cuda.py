@@ -26,9 +26,10 @@ from onnxfix import backends
 from onnxfix.backends import ort_cuda, trt_package
 from onnxfix.sandbox import Worker
 from onnxfix.verification import cuda, remote
-from onnxfix.verification.climb import Request, climb
+from onnxfix.verification.climb import climb
 from onnxfix.verification.compare import Metrics, compare, largest
 from onnxfix.verification.plan import Feed
+from onnxfix.verification.request import Request
 from onnxfix.verification.signature import signature
 from onnxfix.verification.verdict import RungResult
 

@@ -13,7 +13,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper
 
 from onnxfix.graph import lazy, wire
-from onnxfix.verification import remote
+from onnxfix.verification import checker
 from peer_models import PEERS, write_external
 from test_wire import FLOATS, model_of, tensor_of
 from test_wire_corpus import onnx_data_folder
@@ -39,7 +39,7 @@ def complaint(path: Path) -> str:
 
 def ours(path: Path) -> str:
     with tempfile.TemporaryDirectory() as folder:
-        said = remote.check(str(path), folder)
+        said = checker.check(str(path), folder)
     assert "\n" not in said
     return said
 
@@ -231,7 +231,7 @@ def test_no_weights_are_given_to_the_checker(tmp_path: Path, monkeypatch: pytest
     path, seen = saved(tmp_path, model_of(tensor_of("w", np.zeros(1 << 20, np.float32)))), []
     monkeypatch.setattr(onnx.checker, "check_model", lambda name: seen.append(Path(name)))
     with tempfile.TemporaryDirectory() as folder:
-        assert not remote.check(str(path), folder)
+        assert not checker.check(str(path), folder)
         assert seen[0].parent == Path(folder)
         assert sum(item.stat().st_size for item in Path(folder).iterdir()) < 1000
     assert path.stat().st_size > 1 << 22

@@ -26,8 +26,8 @@ from onnxfix.backends.trt_reading import Reading
 from onnxfix.backends.trt_types import TrtOptions
 from onnxfix.sandbox import Worker
 from onnxfix.verification import trt_network_read
-from onnxfix.verification.climb import Request
 from onnxfix.verification.ladder import half_type
+from onnxfix.verification.request import Request
 from onnxfix.verification.signature import signature
 
 

@@ -23,9 +23,9 @@ from onnxfix.backends.trt_types import Profile, Sizes, TrtBuild
 from onnxfix.errors import OnnxfixError
 from onnxfix.graph import dimnames, wire
 from onnxfix.sandbox import one_line
-from onnxfix.verification.climb import Request
 from onnxfix.verification.compare import compare
 from onnxfix.verification.inputs import make_inputs
+from onnxfix.verification.request import Request
 from onnxfix.verification.signature import Signature
 from onnxfix.verification.trt_shapes import symbols_of
 

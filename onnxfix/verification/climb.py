@@ -6,25 +6,21 @@ import math
 import tempfile
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from onnxfix import backends
 from onnxfix.backends import reference
-from onnxfix.backends.trt_types import TrtOptions
 from onnxfix.errors import UsageError
-from onnxfix.sandbox import Worker
 from onnxfix.verification import cuda, plan
 from onnxfix.verification.inputs import Kind, make_inputs
-from onnxfix.verification.pair import REMOTE, Pair
+from onnxfix.verification.pair import Pair
 from onnxfix.verification.plan import Feed
 from onnxfix.verification.progress import REFUSED, Progress, difference, different, judged
 from onnxfix.verification.remote import Ran
+from onnxfix.verification.request import Request
 from onnxfix.verification.signature import Assignment, Signature
 from onnxfix.verification.verdict import FeedResult, FeedStatus, RungResult
-
-__all__ = ["REMOTE", "Request", "climb", "elements"]
 
 #: Kinds of data to try, one after the other, when the original refuses the one that was planned.
 _MILDER: tuple[Kind, ...] = ("small", "ones", "zeros")
@@ -35,31 +31,6 @@ _BEYOND = (
 )
 _SEARCH = 60.0  # seconds to look for inputs that the original takes
 _ENOUGH = 3  # assignments at which a model of dynamic shape should have been compared
-
-
-@dataclass(frozen=True)
-class Request:
-    """All that a rung needs. ``shapes`` are symbols that the user fixed, ``given`` the user's own feeds;
-    ``coarse`` names the half-precision type whose roundings a backend may take or leave; ``step`` and ``total``
-    are seconds. ``trt`` is what was asked of TensorRT; ``inherit`` forgives the fixed model what the original fails
-    as well. ``half`` names the model's half-precision type where the original in higher precision may judge besides:
-    never where all fixes are exact."""
-
-    original: Path
-    fixed: Path
-    known: Signature
-    worker: Worker
-    exact: bool
-    seed: int
-    noise: dict[str, float]
-    shapes: Assignment
-    given: list[dict[str, Any]] | None
-    coarse: str = ""
-    step: float = 60.0
-    total: float = 300.0
-    trt: TrtOptions = field(default_factory=TrtOptions)
-    inherit: bool = False
-    half: str = ""
 
 
 def climb(request: Request, name: str) -> RungResult:

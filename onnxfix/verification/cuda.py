@@ -16,7 +16,7 @@ from onnxfix.verification.plan import Feed
 from onnxfix.verification.verdict import FeedResult, FeedStatus, RungResult
 
 if TYPE_CHECKING:
-    from onnxfix.verification.climb import Request
+    from onnxfix.verification.request import Request
 
 #: For the original and the fixed model: execution provider -> nodes, or None where that is not known.
 Places = Sequence[Mapping[str, int] | None]

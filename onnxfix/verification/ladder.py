@@ -18,10 +18,9 @@ from onnxfix.backends.trt_types import TrtOptions
 from onnxfix.errors import ModelError, UsageError
 from onnxfix.graph import wire
 from onnxfix.sandbox import Outcome, Worker, forked, one_line, shared
-from onnxfix.verification import plan, trt_build, trt_gpu, trt_network
-from onnxfix.verification.climb import REMOTE, Request, climb
-from onnxfix.verification.files import check_inputs, load_inputs
-from onnxfix.verification.remote import check
+from onnxfix.verification import plan
+from onnxfix.verification.checker import check
+from onnxfix.verification.request import REMOTE, Request
 from onnxfix.verification.signature import Signature, signature
 from onnxfix.verification.verdict import CPU_RUNGS, RUNGS, FeedResult, RungResult, Verdict
 
@@ -92,6 +91,8 @@ def verify(
     limits = limits or Limits()
     known = signature(_existing(original) if models is None else models[0])
     if wanted.intersection(("trt-build", "trt-network", "trt-gpu")):
+        from onnxfix.verification import trt_build
+
         trt_build.check(trt or TrtOptions(), known)
     with ExitStack() as stack:
         if worker is None and limits.memory_mb is not None:
@@ -185,6 +186,8 @@ def _bound(known: Signature, shapes: Sequence[str] | Mapping[str, Sequence[int]]
 def _given(known: Signature, inputs: Any) -> list[dict[str, Any]] | None:
     if inputs is None:
         return None
+    from onnxfix.verification.files import check_inputs, load_inputs
+
     feeds = load_inputs(Path(inputs)) if isinstance(inputs, (str, os.PathLike)) else list(inputs)
     if not feeds:
         raise UsageError("the inputs given hold no feed")
@@ -192,6 +195,10 @@ def _given(known: Signature, inputs: Any) -> list[dict[str, Any]] | None:
 
 
 def _rung(name: str, request: Request, limits: Limits) -> RungResult:
+    """Any rung but the contract, which alone needs nothing of what is imported here."""
+    from onnxfix.verification import trt_build, trt_gpu, trt_network
+    from onnxfix.verification.climb import climb
+
     if name == "reference":
         return climb(replace(request, step=limits.reference_step, total=limits.reference_total), name)
     request = replace(request, step=limits.step, total=limits.total)

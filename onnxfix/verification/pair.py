@@ -13,12 +13,11 @@ from onnxfix.backends import ort_weights
 from onnxfix.sandbox import Outcome, Worker
 from onnxfix.verification.progress import Progress, different
 from onnxfix.verification.remote import Ran, ran_of
+from onnxfix.verification.request import REMOTE
 from onnxfix.verification.verdict import Status
 
 if TYPE_CHECKING:
-    from onnxfix.verification.climb import Request
-
-REMOTE = "onnxfix.verification.remote"
+    from onnxfix.verification.request import Request
 
 
 @dataclass(frozen=True)

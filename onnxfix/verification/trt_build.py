@@ -21,7 +21,7 @@ from onnxfix.backends.trt_types import Issue, Profile, TrtBuild, TrtOptions
 from onnxfix.errors import UsageError
 from onnxfix.sandbox import Worker, asked_mb, one_line, shared
 from onnxfix.verification.batch_sweep import Build, Run, SweepResult, sweep
-from onnxfix.verification.climb import Request
+from onnxfix.verification.request import Request
 from onnxfix.verification.signature import Signature
 from onnxfix.verification.trt_known import is_new
 from onnxfix.verification.trt_shapes import chosen_profiles, given_profiles

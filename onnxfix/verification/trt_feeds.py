@@ -12,9 +12,9 @@ import numpy as np
 from onnxfix.backends.trt_run import Ran
 from onnxfix.backends.trt_types import Profile
 from onnxfix.verification import plan
-from onnxfix.verification.climb import Request
 from onnxfix.verification.inputs import Kind, make_inputs
 from onnxfix.verification.plan import Feed
+from onnxfix.verification.request import Request
 from onnxfix.verification.trt_shapes import of_one_rank, symbols_of
 from onnxfix.verification.verdict import FeedResult
 

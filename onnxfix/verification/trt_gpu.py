@@ -23,7 +23,7 @@ from onnxfix.backends.trt_run import Ran
 from onnxfix.backends.trt_types import Profile, TrtBuild
 from onnxfix.errors import UsageError
 from onnxfix.verification import cuda, trt_probe
-from onnxfix.verification.climb import Request
+from onnxfix.verification.request import Request
 from onnxfix.verification.trt_build import Builder, builder
 from onnxfix.verification.trt_feeds import Finder, Trial, outside, profiles, shapes
 from onnxfix.verification.trt_judge import ENGINES, ORACLES, Terms, differing, judge

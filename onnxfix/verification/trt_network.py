@@ -19,7 +19,7 @@ from typing import Any
 
 from onnxfix.backends.trt_reading import Misread, Reading
 from onnxfix.sandbox import one_line
-from onnxfix.verification.climb import Request
+from onnxfix.verification.request import Request
 from onnxfix.verification.trt_build import NOT_EXECUTED, Builder, builder
 from onnxfix.verification.trt_network_read import Read, read
 from onnxfix.verification.verdict import FeedResult, RungResult

@@ -11,9 +11,9 @@ from onnx import ModelProto
 from onnxfix.backends.trt_run import Ran
 from onnxfix.errors import OnnxfixError
 from onnxfix.sandbox import Worker, one_line
-from onnxfix.verification.climb import REMOTE
 from onnxfix.verification.compare import Metrics
 from onnxfix.verification.network_child import THREADS, Told
+from onnxfix.verification.request import REMOTE
 
 _CHILD = "onnxfix.verification.network_child"
 _DROPPING = 30.0  # seconds

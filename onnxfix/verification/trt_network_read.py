@@ -18,9 +18,9 @@ from onnxfix.backends.lift.types import ONNX_TYPES
 from onnxfix.backends.trt_reading import Misread, Reading, Status
 from onnxfix.errors import UsageError
 from onnxfix.verification import cuda
-from onnxfix.verification.climb import Request
 from onnxfix.verification.inputs import make_inputs
 from onnxfix.verification.network_weights import weights
+from onnxfix.verification.request import Request
 from onnxfix.verification.signature import Signature, signature
 from onnxfix.verification.trt_build import Builder
 from onnxfix.verification.trt_feeds import Trial, shapes

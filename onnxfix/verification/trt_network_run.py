@@ -12,12 +12,13 @@ from onnxfix.backends.trt_reading import Misread
 from onnxfix.errors import UsageError
 from onnxfix.sandbox import one_line
 from onnxfix.verification import plan
-from onnxfix.verification.climb import Request, elements
+from onnxfix.verification.climb import elements
 from onnxfix.verification.compare import Metrics, output_of
 from onnxfix.verification.inputs import make_inputs
 from onnxfix.verification.network_child import RELATIVE, Told
 from onnxfix.verification.plan import Feed
 from onnxfix.verification.progress import different
+from onnxfix.verification.request import Request
 from onnxfix.verification.trt_feeds import Finder, Trial
 from onnxfix.verification.trt_network_bench import Bench, Tried
 from onnxfix.verification.trt_network_locate import Pair, label_of, layers_of, locate, misread

@@ -1,0 +1,39 @@
+"""What the ladder asks of each of its rungs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from onnxfix.backends.trt_types import TrtOptions
+from onnxfix.sandbox import Worker
+from onnxfix.verification.signature import Assignment, Signature
+
+REMOTE = "onnxfix.verification.remote"
+"""The module of the functions that rungs call in the sandbox's child."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """All that a rung needs. ``shapes`` are symbols that the user fixed, ``given`` the user's own feeds;
+    ``coarse`` names the half-precision type whose roundings a backend may take or leave; ``step`` and ``total``
+    are seconds. ``trt`` is what was asked of TensorRT; ``inherit`` forgives the fixed model what the original fails
+    as well. ``half`` names the model's half-precision type where the original in higher precision may judge besides:
+    never where all fixes are exact."""
+
+    original: Path
+    fixed: Path
+    known: Signature
+    worker: Worker
+    exact: bool
+    seed: int
+    noise: dict[str, float]
+    shapes: Assignment
+    given: list[dict[str, Any]] | None
+    coarse: str = ""
+    step: float = 60.0
+    total: float = 300.0
+    trt: TrtOptions = field(default_factory=TrtOptions)
+    inherit: bool = False
+    half: str = ""

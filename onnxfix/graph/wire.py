@@ -57,9 +57,14 @@ class Loaded:
         return self.path.parent if self.path is not None else None
 
     @cached_property
-    def external(self) -> tuple[str, ...]:
+    def outside(self) -> tuple[TensorProto, ...]:
+        """The tensors whose bytes are in files of their own."""
+        return tuple(tensor for tensor in all_tensors(self.proto) if tensors.is_external(tensor))
+
+    @property
+    def external(self) -> list[str]:
         """Relative locations of the external data files, sorted."""
-        return tuple(external_files(self.proto))
+        return _locations(self.outside)
 
     @property
     def size(self) -> int:
@@ -119,7 +124,9 @@ def load(source: str | os.PathLike[str] | ModelProto | bytes, *, large: int = LA
     if isinstance(source, bytes):
         return Loaded(parse(source, "the model"), source)
     loaded = open_model(Path(source), large=large)
-    return replace_fields(loaded, beside=(*loaded.beside, *_external(loaded)))
+    if loaded.outside:
+        return replace_fields(loaded, beside=(*loaded.beside, *_external(loaded)))
+    return loaded
 
 
 def load_whole(path: str | os.PathLike[str]) -> Loaded:
@@ -174,11 +181,10 @@ def _external(loaded: Loaded) -> tuple[tuple[Path, tuple[int, ...]], ...]:
         return ()
     found: dict[Path, tuple[int, ...]] = {}
     places: dict[str, Path] = {}
-    for tensor in all_tensors(loaded.proto):
-        if tensors.is_external(tensor):
-            path = tensors.external_range(tensor, loaded.path.parent, places)[0]
-            if path not in found:
-                found[path] = lazy.stamp(path)
+    for tensor in loaded.outside:
+        path = tensors.external_range(tensor, loaded.path.parent, places)[0]
+        if path not in found:
+            found[path] = lazy.stamp(path)
     return tuple(found.items())
 
 
@@ -568,11 +574,13 @@ def _sync(path: Path) -> None:
 
 def external_files(proto: ModelProto) -> list[str]:
     """Relative locations of the model's external data files, sorted."""
-    found: set[str] = set()
-    for tensor in all_tensors(proto):
-        if tensors.is_external(tensor):
-            found.update(entry.value for entry in tensor.external_data if entry.key == "location")
-    return sorted(found)
+    return _locations(tensor for tensor in all_tensors(proto) if tensors.is_external(tensor))
+
+
+def _locations(outside: Iterable[TensorProto]) -> list[str]:
+    return sorted(
+        {entry.value for tensor in outside for entry in tensor.external_data if entry.key == "location"}
+    )
 
 
 def copy_external(proto: ModelProto, source: Path, destination: Path) -> list[Path]:

@@ -15,7 +15,6 @@ from onnx import ModelProto
 
 from onnxfix import confirm, engine
 from onnxfix.backends import trt_files
-from onnxfix.backends.trt_types import TrtBuild, TrtOptions
 from onnxfix.errors import UsageError
 from onnxfix.graph import apart, wire
 from onnxfix.graph.lazy import Pending
@@ -29,6 +28,7 @@ from onnxfix.targets import Target, target_named
 
 if TYPE_CHECKING:
     from onnxfix.backends.trt_reading import Reading
+    from onnxfix.backends.trt_types import TrtBuild, TrtOptions
     from onnxfix.verification.ladder import Verdict
     from onnxfix.whole.steps import Step
 
@@ -108,6 +108,8 @@ def _asked(trt: TrtOptions | bool, aim: Target) -> TrtOptions | None:
     """What ``check`` is to ask of TensorRT, which is made sure to be there before any work is done for nothing."""
     if not trt:
         return None
+    from onnxfix.backends.trt_types import TrtOptions
+
     asked = replace(TrtOptions() if trt is True else trt, target=aim.name)
     if asked.save_engine:
         raise UsageError("check writes no engine: ask apply or verify for one")
@@ -193,6 +195,7 @@ def apply(
         UsageError: the arguments contradict each other or name what does not exist.
         OnnxfixError: the output cannot be written. Nothing half-written is left behind.
     """
+    from onnxfix.backends.trt_types import TrtOptions
     from onnxfix.output import destination_of, install
     from onnxfix.proof import Options, on_disk
     from onnxfix.prove import prove
@@ -279,6 +282,7 @@ def verify(
     Raises:
         ModelError, UsageError: as for ``apply``.
     """
+    from onnxfix.backends.trt_types import TrtOptions
     from onnxfix.proof import Options, climb, on_disk
 
     start = time.perf_counter()

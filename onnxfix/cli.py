@@ -8,9 +8,11 @@ unreadable model, internal error; 3 verification failed.
 from __future__ import annotations
 
 import contextlib
+import copy
 import enum
 import gc
 import os
+import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -255,13 +257,15 @@ def check(
             _profile(opt_shapes, opt_alias),
             _profile(max_shapes, max_alias),
         )
-        asked = _trt(trt_package, compute_capability, shapes, timing_cache=timing_cache or timing_alias)
-        if not trt:
-            _unused(asked, "--trt", memory_limit)
-        options = replace(_options(select, ignore, target, asked if trt else None), memory_mb=memory_limit)
+        cache, asked = timing_cache or timing_alias, None
+        if trt:
+            asked = _trt(trt_package, compute_capability, shapes, timing_cache=cache)
+        else:
+            _unused(trt_package, compute_capability, shapes, cache, memory_limit)
+        options = replace(_options(select, ignore, target, asked), memory_mb=memory_limit)
         tasks, where = _tasks(models, "check", options, None, None, resume, journal)
         _separate(tasks, None, report, where, asked)
-        if trt:
+        if asked is not None:
             _insist(asked)
         _run(_driven(tasks, jobs, ray, where, resume), len(tasks), fail_on, format, report, quiet, verbose)
 
@@ -445,6 +449,7 @@ def verify(
         def compared(say: Say) -> Generator[Outcome, None, None]:
             from onnxfix.api import verify
 
+            _collect()
             yield attempt(
                 tasks[0],
                 lambda: verify(
@@ -486,6 +491,7 @@ def lift(
 
         asked = _trt(trt_package, None, ((), (), ()))
         _insist(asked)
+        _collect()
         with Steps(1) as steps:
             target = output if output is not None else model.with_name(f"{model.stem}.lifted.onnx")
             found = lift(model, target, trt=asked, progress=steps.of(str(model)))
@@ -558,6 +564,8 @@ def _run(
     from onnxfix.render.progress import Steps
     from onnxfix.render.text import render_report, render_summary
 
+    if count > 1:
+        _collect()
     new = report_file is not None and not report_file.exists()
     outcomes: list[Outcome] = []
     codes = [0]
@@ -592,6 +600,12 @@ def _run(
     if report_file is not None:
         _write_report(report_file, render_json(done, errors, warnings), new=new)
     raise typer.Exit(max(codes))
+
+
+def _collect() -> None:
+    """Look for garbage from here on, if not in what start-up has made."""
+    gc.freeze()
+    gc.enable()
 
 
 def _options(
@@ -707,20 +721,27 @@ def _trt(
     )
 
 
-def _unused(asked: TrtOptions, switch: str, memory_limit: int | None) -> None:
+def _unused(
+    package: Package,
+    capability: str | None,
+    shapes: tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]],
+    timing_cache: Path | None,
+    memory_limit: int | None,
+) -> None:
     """Refuse options about TensorRT where it is not asked."""
+    least, usual, most = shapes
     given = {
-        "--trt-package": asked.package != "auto",
-        "--compute-capability": asked.compute_capability is not None,
-        "--trt-min-shapes": asked.min_shapes,
-        "--trt-opt-shapes": asked.opt_shapes,
-        "--trt-max-shapes": asked.max_shapes,
-        "--timing-cache": asked.timing_cache,
+        "--trt-package": package is not Package.auto,
+        "--compute-capability": capability is not None,
+        "--trt-min-shapes": least,
+        "--trt-opt-shapes": usual,
+        "--trt-max-shapes": most,
+        "--timing-cache": timing_cache is not None,
         "--memory-limit": memory_limit is not None,
     }
     names = [name for name, value in given.items() if value]
     if names:
-        raise UsageError(f"{', '.join(names)}: nothing to do without {switch}")
+        raise UsageError(f"{', '.join(names)}: nothing to do without --trt")
 
 
 def _insist(asked: TrtOptions) -> None:
@@ -735,19 +756,22 @@ def _separate(
     inputs: Path | None,
     report: Path | None,
     journal: Path | None,
-    asked: TrtOptions,
+    asked: TrtOptions | None,
 ) -> None:
     """Refuse files to write that would replace another file of this run, or that cannot be written anyway.
 
     What a model keeps in other files shows once it is read: ``api`` looks at that, but it knows neither the report
     nor the models that are still to come. A file that is not there yet replaces nothing.
     """
-    from onnxfix.backends import trt_files
     from onnxfix.fleet.paths import remote
     from onnxfix.graph.apart import File, files_named, inputs_of, separate
 
-    trt_files.check_files(asked)
-    written = trt_files.files(asked)
+    written = []
+    if asked is not None:
+        from onnxfix.backends import trt_files
+
+        trt_files.check_files(asked)
+        written = trt_files.files(asked)
     targets = {task.source: Path(task.target) for task in tasks if task.target and not remote(task.target)}
     models = [task.source for task in tasks if not remote(task.source)]
     known = [File("a model of this run", Path(model)) for model in models]
@@ -810,12 +834,25 @@ def _severity(fail_on: FailOn) -> Any:
     return None if fail_on is FailOn.never else Severity[fail_on.name.upper()]
 
 
+def _program(given: Sequence[str]) -> Any:
+    """What typer makes of ``app``: of its commands the one that is asked for, if one is, since each takes a while."""
+    name = typer.main.get_command_name
+    asked = [
+        one for one in app.registered_commands if one.callback and name(one.callback.__name__) in given[:1]
+    ]
+    program = copy.copy(app)
+    program.registered_commands = asked or app.registered_commands
+    command = typer.main.get_command(program)
+    lighten(command)
+    return command
+
+
 def main() -> None:
     """Entry point of the ``onnxfix`` command."""
     # numpy's BLAS would start a thread for every core as it is loaded; nothing here multiplies matrices.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    command = typer.main.get_command(app)
-    lighten(command)
+    gc.disable()  # what start-up makes stays; so does most of what comes of checking or fixing one model
+    command = _program(sys.argv[1:])
     try:
         command()
     finally:

@@ -5,7 +5,7 @@ Sources: onnx.proto (TensorProto.DataType) and ONNX's technical pages on float8,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _NUMBERS = {
     "FLOAT": 1, "UINT8": 2, "INT8": 3, "UINT16": 4, "INT16": 5, "INT32": 6, "INT64": 7, "STRING": 8, "BOOL": 9,
@@ -18,16 +18,14 @@ _NUMBERS = {
 _NAMES = {number: name for name, number in _NUMBERS.items()}
 
 
-@dataclass(frozen=True)
-class IntFormat:
+class IntFormat(NamedTuple):
     """An integer type: all integers from ``low`` to ``high``."""
 
     low: int
     high: int
 
 
-@dataclass(frozen=True)
-class FloatFormat:
+class FloatFormat(NamedTuple):
     """A binary floating-point type.
 
     ``precision`` counts significant bits with the hidden one; finite values are multiples of 2**``lowest``

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from onnxfix.commit import Transaction
 from onnxfix.edits import Edit, held, rewired, touched
@@ -23,8 +23,7 @@ MAX_ROUNDS = 200
 """A model needs a handful; collapsing halves chains, so even long ones stay far below."""
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """A match together with its rule."""
 
     rule: Rule
@@ -41,8 +40,7 @@ class Found:
         return FixKey(self.rule.code, self.match.place, self.match.fix.title if self.match.fix else "")
 
 
-@dataclass(frozen=True, order=True)
-class FixKey:
+class FixKey(NamedTuple):
     """What a fix is called when a run is repeated without it."""
 
     code: str
@@ -50,8 +48,7 @@ class FixKey:
     title: str
 
 
-@dataclass(frozen=True)
-class Applied:
+class Applied(NamedTuple):
     """A fix that was carried out."""
 
     key: FixKey
@@ -61,8 +58,7 @@ class Applied:
     round: int
 
 
-@dataclass(frozen=True)
-class FixRun:
+class FixRun(NamedTuple):
     """What ``fix`` did. ``problems`` are faults of onnxfix or of a rule, one line each.
 
     ``touched`` names the values whose producer, consumers or declaration changed; everything else must not have.
@@ -89,6 +85,7 @@ def check(model: Model, rules: Sequence[Rule], problems: list[str] | None = None
     with paused_collection():
         found: list[Found] = []
         scopes = model.scopes
+        rules = _possible(model, rules)
         for rule in rules:
             if rule.per == "scope":
                 for scope in scopes:
@@ -113,13 +110,20 @@ def _of_nodes(model: Model, rules: Sequence[Rule], problems: list[str] | None) -
                 yield Found(rule, match)
 
 
+def _possible(model: Model, rules: Sequence[Rule]) -> Sequence[Rule]:
+    """The rules that the model's element types do not rule out."""
+    if not any(rule.types for rule in rules):
+        return rules
+    present = elem_types(model)
+    return [rule for rule in rules if not rule.types or not present.isdisjoint(rule.types)]
+
+
 def _dispatch(model: Model, rules: Sequence[Rule]) -> dict[tuple[str, str], tuple[Rule, ...]]:
-    """Which rules are asked about which of the model's operators: those that its element types do not rule out."""
+    """Which rules are asked about which of the model's operators."""
     by_op: dict[tuple[str, str], list[Rule]] = {}
     everywhere: list[Rule] = []
-    present = elem_types(model) if any(rule.types for rule in rules) else frozenset()
     for rule in rules:
-        if rule.per == "node" and not (rule.types and present.isdisjoint(rule.types)):
+        if rule.per == "node":
             for key in rule.ops:
                 (everywhere if key == ("", "*") else by_op.setdefault(key, [])).append(rule)
     return {

@@ -45,8 +45,7 @@ class Listed(Rule):
     ) -> None:  # with all fields, too: dataclasses.replace makes rules of rules
         if missing := set(_EARLY).symmetric_difference(known) - _LATE:
             raise TypeError(f"a rule with or without {', '.join(sorted(missing))}")
-        for name, value in known.items():
-            object.__setattr__(self, name, value)
+        vars(self).update(known)
 
     def __getattr__(self, name: str) -> Any:
         if name not in _LATE:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
 from types import ModuleType
+from typing import NamedTuple
 
 from onnxfix import index
 from onnxfix.errors import OnnxfixError, UsageError
@@ -19,8 +18,7 @@ BUILT_IN = "onnxfix_rules"
 """The package of the rules that come with onnxfix; a source tree without metadata has no entry point for it."""
 
 
-@dataclass(frozen=True)
-class Registry:
+class Registry(NamedTuple):
     """All rules that were found, by code, and what could not be loaded."""
 
     rules: tuple[Rule, ...]
@@ -142,5 +140,7 @@ def rules_of(entry: str) -> Iterable[Rule]:
 def _modules(module: ModuleType) -> Iterable[ModuleType]:
     yield module
     if hasattr(module, "__path__"):
+        import pkgutil
+
         for info in pkgutil.walk_packages(module.__path__, module.__name__ + "."):
             yield importlib.import_module(info.name)

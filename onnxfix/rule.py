@@ -191,8 +191,8 @@ def rule(
         general: True for a rule that only says what others may say better: its findings give way to those of other
             rules that are as severe and about the same node.
         hazards: numbers of the entries of ``docs/hazards.md`` that it is about; none where it goes beyond them.
-        types: element types (TensorProto numbers), for ``per="node"`` only: where no value of the model is of one of
-            them there is nothing to find, and the rule is not asked. For speed alone; empty asks always.
+        types: element types (TensorProto numbers): where no value of the model is of one of them there is nothing to
+            find, and the rule is neither asked nor imported. For speed alone; empty asks always.
     """
 
     def wrap(generate: Generator) -> Rule:

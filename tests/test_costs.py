@@ -23,7 +23,7 @@ from onnxfix.graph.imported import imported, imported_nodes
 from onnxfix.graph.overlay import Model, Node
 from onnxfix.graph.shared import Listing, elem_types, every_node, shared
 from onnxfix.registry import BUILT_IN, registry, rules_of
-from onnxfix.rule import Fix, Match, Rule, Safety, rule
+from onnxfix.rule import Fix, Match, Per, Rule, Safety, rule
 from onnxfix.testing import model_of, overlay
 from onnxfix_rules.brc import _common as brc
 
@@ -157,18 +157,42 @@ def test_a_rule_about_types_that_are_not_there_is_not_asked(
     assert asked == wanted
 
 
+@pytest.mark.parametrize("per", ["scope", "model"])
+def test_so_it_is_of_rules_about_more_than_nodes(per: Per) -> None:
+    asked: list[object] = []
+
+    def asks(*given: object) -> Iterator[Match]:
+        """Notes that it is asked."""
+        asked.append(given)
+        yield Match("here")
+
+    for types, wanted in (((), 1), ((TensorProto.FLOAT, 99), 1), ((TensorProto.FLOAT16,), 0)):
+        asked.clear()
+        assert len(check(Model(text(CHAIN)), [rule("TST102", per=per, types=types)(asks)])) == wanted
+        assert len(asked) == wanted
+
+
 def test_types_rule_out_nothing_that_a_built_in_rule_would_find() -> None:
     """The types that a rule names are for speed: without them it finds the same, on the examples of all rules."""
     rules = list(rules_of(BUILT_IN))
     typed = [one for one in rules if one.types]
-    assert {one.code for one in typed} >= {"PRC003", "OPS032", "OPS054", "INT006", "QDQ013"}
+    assert {one.code for one in typed} >= {
+        "PRC003",
+        "OPS032",
+        "OPS054",
+        "INT006",
+        "QDQ012",
+        "QDQ013",
+        "IFC002",
+        "IFC003",
+    }
     untyped = [replace(one, types=()) for one in typed]
     ops = {operator for one in typed for operator in one.ops}
     seen = 0
     for family in rules:
         for example in family.examples[:: 1 if family.types else 3]:
             model = overlay(model_of(example), example.target)
-            if not ops.isdisjoint(every_node(model).operators):
+            if family.types or not ops.isdisjoint(every_node(model).operators):
                 seen += 1
                 assert _said(model, typed) == _said(model, untyped), f"{family.code} ({example.why})"
     assert seen > 300

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
+import numpy as np
 import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
@@ -251,7 +252,8 @@ def test_another_opset_is_another_question() -> None:
 
 def test_a_number_of_the_wrong_type_is_no_dimension() -> None:
     assert constant(2) is constant(1 + 1)
-    for wrong in (2.0, "2"):
+    assert type(constant(np.int64(70001)).value) is int
+    for wrong in (2.0, 2000.0, "2"):
         with pytest.raises(TypeError):
             constant(wrong)  # type: ignore[arg-type]
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper, parser
+from onnx import TensorProto, defs, helper, numpy_helper, parser
 
 from onnxfix.errors import ModelError
-from onnxfix.graph import tensors, wire
+from onnxfix.graph import attributes, tensors, wire
+from onnxfix.graph.attributes import contradicted
 from onnxfix.graph.overlay import Model, UnknownAttribute
 
 HEADER = '<ir_version: 10, opset_import: ["" : 18, "my": 1]>\n'
@@ -225,3 +227,52 @@ def write_external(path: Path, location: str) -> None:
 )  # fmt: skip
 def test_nbytes(name: str, dims: list[int], wanted: int) -> None:
     assert tensors.nbytes(TensorProto(data_type=TensorProto.DataType.Value(name), dims=dims)) == wanted
+
+
+# -- attributes' types ------------------------------------------------------------------------------------------------
+
+
+def schemas() -> Iterator[tuple[defs.OpSchema, int]]:
+    """ONNX's own operators of every version, each with the newest operator set that it is of."""
+    newest: dict[str, int] = {}
+    known = [schema for schema in defs.get_all_schemas_with_history() if schema.domain == ""]
+    for schema in sorted(known, key=lambda one: -one.since_version):
+        yield schema, newest.get(schema.name, defs.onnx_opset_version() + 1) - 1
+        newest[schema.name] = schema.since_version
+
+
+def test_a_type_that_is_not_onnxs_is_told_of_every_attribute_in_every_operator() -> None:
+    kinds = sorted(onnx.AttributeProto.AttributeType.values())
+    usual = seen = 0
+    for schema, version in schemas():
+        for name, attribute in schema.attributes.items():
+            wanted = int(attribute.type.value)  # type: ignore[attr-defined]
+            told = {kind: contradicted(schema.name, version, name, kind) for kind in kinds}
+            assert told == {kind: None if kind == wanted else wanted for kind in kinds}, (
+                schema.name,
+                version,
+                name,
+            )
+            seen += 1
+            usual += attributes._USUAL.get(name) == wanted
+        assert contradicted(schema.name, version, "of_nobody", 1) is None
+    assert contradicted("OfNobody", 17, "axis", 1) is None
+    assert usual > seen / 2
+
+
+def test_ordinary_attributes_are_known_without_schemas(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attributes, "get_schema", None)
+    attributes._types.cache_clear()
+    text = """g (float[N,4] x) => (float[4,N] y) { c = Constant<value = float {2}>()  s = Softmax<axis = 1>(x)
+        t = Transpose<perm = [1, 0]>(s)  i = Cast<to = 10>(t)  f = Cast<to = 1>(i)  y = Mul(f, c) }"""
+    assert len(model_of(text).main.nodes) == 6
+    with pytest.raises(TypeError):
+        model_of("g (float[N] x) => (float[N] y) { y = LRN<size = 3>(x) }")
+
+
+@pytest.mark.parametrize(
+    ("node", "words"), [("Cast<to = [1]>", "'to'.* as ints; Cast has int"), ("LRN<size = 1.5>", "'size'")]
+)
+def test_an_attribute_of_another_type_is_refused(node: str, words: str) -> None:
+    with pytest.raises(ModelError, match=words):
+        model_of(f"g (float[N] x) => (float[N] y) {{ y = {node}(x) }}")

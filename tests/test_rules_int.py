@@ -572,6 +572,23 @@ def test_folded_operators(op: str) -> None:
     assert folded, f"no call of {op} was folded: the test says nothing"
 
 
+@pytest.mark.parametrize(("op", "since"), [("Range", 11), ("Expand", 8)])
+def test_operators_fold_from_the_opset_on_that_has_them(op: str, since: int) -> None:
+    inputs = [np.array(0), np.array(3), np.array(1)] if op == "Range" else [np.array([1]), np.array([3])]
+    for opset in (since - 1, since):
+        model = single(op, list(inputs), {})
+        model.opset_import[0].version = opset
+        (found,) = evaluate(overlay(model).main.nodes[0], inputs)
+        assert (found is not None) == (opset == since)
+
+
+@pytest.mark.parametrize("second", [np.array([1, 2], np.int32), np.array([1.0, 2.0])])
+def test_integers_of_one_type_are_added_and_no_others(second: np.ndarray) -> None:
+    for inputs in ([np.array([3, 4]), second], [np.array([3, 4])] * 3):
+        node = overlay(single("Add", list(inputs), {})).main.nodes[0]
+        assert evaluate(node, inputs) == [None]
+
+
 @pytest.mark.parametrize(
     ("value", "to", "folds"),
     [

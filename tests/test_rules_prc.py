@@ -482,6 +482,21 @@ def test_tensorrt_refuses_mixed_types(name: str, worker: Worker, tmp_path: Path)
     onnx.checker.check_model(after, full_check=True)
 
 
+APART = {
+    "Where": (
+        "<bool c = {1}, TYPE b = {1}> { y = Where(c, x, b) }",
+        "<bool c = {1}, TYPE b = {1}> { y = Where(c, b, x) }",
+    ),
+    "Pad": ("<int64[4] p = {0, 0, 0, 0}, TYPE b = {1}> { y = Pad(x, p, b) }",),
+}
+
+
+@pytest.mark.parametrize(("name", "body"), [(name, body) for name in APART for body in APART[name]])
+def test_inputs_of_types_of_their_own_hide_no_others(name: str, body: str) -> None:
+    for kind, wanted in (("float", 1), ("float16", 0)):
+        assert len(findings(type_rule, mixed(name, body.replace("TYPE", kind)))) == wanted
+
+
 @REAL
 @pytest.mark.parametrize("body", ["<float b = {2}> { y = Clip(x, b) }", "<float b = {2}> { y = Pow(x, b) }"])
 def test_tensorrt_takes_some_mixed_types(body: str, worker: Worker, tmp_path: Path) -> None:

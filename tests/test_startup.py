@@ -16,7 +16,7 @@ import typer
 from onnx import parser
 
 from onnxfix import arguments
-from onnxfix.cli import app
+from onnxfix.cli import _program, app
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = """<ir_version: 10, opset_import: ["" : 18]>
@@ -31,7 +31,8 @@ try:
 except SystemExit as end:
     code = end.code
 blas = os.environ.get("OPENBLAS_NUM_THREADS")
-seen = {"modules": sorted(sys.modules), "code": code, "frozen": gc.get_freeze_count(), "blas": blas}
+seen = {"modules": sorted(sys.modules), "code": code, "frozen": gc.get_freeze_count(), "blas": blas,
+        "collecting": gc.isenabled()}
 print(json.dumps(seen), file=sys.stderr)
 """
 FOREIGN = {
@@ -53,24 +54,27 @@ OWN = {
     "onnxfix.backends.ort", "onnxfix.backends.tensorrt", "onnxfix.backends.reference", "onnxfix.backends.lift",
 }  # fmt: skip
 """Parts of onnxfix that ``check`` of a model has no use for."""
+SELDOM = {"hashlib", "fractions", "decimal", "secrets", "onnxfix.backends.trt_types"}
+"""What some models or options make it use."""
 
 
 def within(modules: list[str], names: set[str]) -> set[str]:
     """The modules that are one of ``names``, or in one."""
-    return {module for module in modules for name in names if f"{module}.".startswith(f"{name}.")} - typers()
+    found = {module for module in modules for name in names if f"{module}.".startswith(f"{name}.")}
+    return found - loaded_by("typer")
 
 
 @functools.cache
-def typers() -> frozenset[str]:
-    """What ``import typer`` loads by itself."""
-    code = "import json, sys, typer; print(json.dumps(sorted(sys.modules)))"
+def loaded_by(library: str) -> frozenset[str]:
+    """What the import of a library loads."""
+    code = f"import json, sys, {library}; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
     )
     return frozenset(json.loads(done.stdout))
 
 
-def run(*given: object, **environment: str) -> tuple[dict[str, Any], str]:
+def run(*given: object, program: str = PROGRAM, **environment: str) -> tuple[dict[str, Any], str]:
     """The program as it is started by a user without a terminal: what it had loaded at its end, and what it said."""
     kept = {
         k: v
@@ -78,7 +82,7 @@ def run(*given: object, **environment: str) -> tuple[dict[str, Any], str]:
         if k not in ("FORCE_COLOR", "OPENBLAS_NUM_THREADS", "TTY_COMPATIBLE")
     }
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *map(str, given)],
+        [sys.executable, "-c", program, *map(str, given)],
         capture_output=True, text=True, cwd=ROOT, env=kept | environment, timeout=120, check=True,
     )  # fmt: skip
     return json.loads(done.stderr.splitlines()[-1]), done.stdout
@@ -109,11 +113,53 @@ def test_check_loads_the_rules_that_the_model_is_about(model: Path, tmp_path: Pa
     kept = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(tmp_path / "bytecode")}
     run("check", model, **kept)  # the first one makes the index
     modules = run("check", model, **kept)[0]["modules"]
+    assert within(modules, SELDOM) - loaded_by("onnx") == set()
     loaded = [name for name in modules if name.startswith("onnxfix_rules.")]
     assert "onnxfix_rules.cst.cst002_no_op_cast" in loaded
     files = [path for path in (ROOT / "rules").rglob("*.py") if path.name != "__init__.py"]
     assert len(loaded) < len(files) / 2
     assert not within(loaded, {"onnxfix_rules.rsh.rsh001_redundant_allowzero"})  # no Reshape
+    # One rule is about stored tensors; the others are about quantised ones, one of them at each Cast.
+    quantised = within(loaded, {"onnxfix_rules.qdq"}) - {"onnxfix_rules.qdq"}
+    assert quantised == {"onnxfix_rules.qdq.qdq018_bytes_kept_in_words"}
+    assert not within(loaded, {"onnxfix_rules.ops._bodies", "onnxfix_rules.ops._calls", "onnxfix_rules.ctl"})
+
+
+SIZES = """g (float[65] x) => (int64[2,65] y) <int64 zero = {0}, int64 one = {1}, int64 many = {65},
+    int64[2] shape = {2, 65}> { r = Range(zero, many, one)  s = Add(r, one)  e = Expand(s, shape)  d = Div(e, one)
+    i = Cast<to = 7>(x)  y = Add(d, i) }"""
+
+
+def test_integers_are_computed_without_the_reference_evaluator(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    path.write_bytes(parser.parse_model(MODEL.partition("g (")[0] + SIZES).SerializeToString())
+    seen, out = run("check", path)
+    assert "INT001" in out
+    assert within(seen["modules"], FOREIGN) == set()
+
+
+ORDINARY = """g (float[4,N] x, bool[4,N] c) => (float[M,6] z) <int64[4] pads = {0, 0, 0, 2}, float[1] w = {2}> {
+    s = Softmax<axis = 0>(x)  m = Where(c, s, w)  t = Transpose<perm = [1, 0]>(m)  z = Pad<mode = "edge">(t, pads) }"""
+
+
+def test_no_schema_is_asked_for_where_nothing_is_odd(tmp_path: Path) -> None:
+    """The first one takes as long as a tenth of a check: onnx makes all of them then."""
+    path = tmp_path / "m.onnx"
+    program = f"import onnx.defs\nonnx.defs.get_schema = None\n{PROGRAM}"
+    for text, code in ((ORDINARY, 0), (ORDINARY.replace("Softmax<axis", "Softmax<odd"), 2)):
+        path.write_bytes(parser.parse_model(MODEL.partition("g (")[0] + text).SerializeToString())
+        assert run("check", path, "--fail-on", "never", program=program)[0]["code"] == code
+
+
+def test_garbage_is_looked_for_once_there_are_several_models(model: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.onnx"
+    other.write_bytes(model.read_bytes())
+    for given, wanted in (
+        (["check", model], False),
+        (["check", model, other], True),
+        (["verify", model, other, "--rungs", "contract"], True),
+    ):
+        assert run(*given)[0]["collecting"] == wanted
 
 
 def test_apply_without_proof_loads_no_backend(model: Path) -> None:
@@ -165,6 +211,24 @@ def test_every_command_is_there_by_its_entry_point() -> None:
         assert (seen["code"], f"onnxfix {name}" in out) == (0, True)
     for wrong in ("chek", "--chek"):
         assert run(wrong)[0]["code"] == 2
+
+
+@pytest.mark.parametrize(
+    ("given", "made"),
+    [
+        (["check", "m.onnx"], {"check"}),
+        (["apply"], {"apply"}),
+        ([], None),
+        (["--help"], None),
+        (["chec"], None),
+    ],
+)
+def test_of_the_commands_the_one_that_is_asked_for_is_made(given: list[str], made: set[str] | None) -> None:
+    everything: Any = typer.main.get_command(app)
+    assert _program(given).commands.keys() == (made or everything.commands.keys())
+    assert {one.callback.__name__ for one in app.registered_commands if one.callback} == set(
+        everything.commands
+    )
 
 
 def test_the_users_choice_of_threads_stands(model: Path) -> None:

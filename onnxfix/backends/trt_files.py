@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from onnxfix.backends.trt_types import TrtOptions
 from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.graph import regular, wire
 from onnxfix.graph.apart import File
+
+if TYPE_CHECKING:
+    from onnxfix.backends.trt_types import TrtOptions
 
 
 def check_files(options: TrtOptions) -> None:

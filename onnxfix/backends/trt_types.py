@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 Stage = Literal["", "parse", "profile", "build"]
@@ -85,6 +85,10 @@ class Issue:
         if words in ("", "false"):  # the parser's way to say that it knows no such operator
             words = f"{words} ({self.code} at {self.source})".strip()
         return f"{self.place.operator}: {words}" if self.place.operator else words
+
+    def on_one_line(self) -> Issue:
+        """The same issue without line breaks in its text."""
+        return replace(self, text=" ".join(self.text.split()))
 
     @property
     def where(self) -> str:

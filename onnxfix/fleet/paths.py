@@ -13,9 +13,8 @@ import os
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from onnxfix.errors import ModelError, OnnxfixError, UsageError
 
@@ -26,8 +25,7 @@ _LOCAL = ("file", "local")
 READ = "cannot be read"
 
 
-@dataclass(frozen=True)
-class Named:
+class Named(NamedTuple):
     """A model that the command names. ``source`` is a local path or a URL; ``inside`` is its path in an output folder,
     with slashes: its name, behind the folders between a glob's root and the model."""
 

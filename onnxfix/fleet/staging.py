@@ -10,7 +10,6 @@ import contextlib
 import errno
 import os
 import posixpath
-import secrets
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -179,6 +178,8 @@ def _put(path: Path, url: str) -> None:
         if protocols & WHOLE_OR_NOTHING:
             system.put_file(str(path), inner)
             return
+        import secrets  # brings OpenSSL
+
         folder, name = posixpath.split(inner)
         system.makedirs(folder, exist_ok=True)
         temporary = posixpath.join(folder, f".{name[:40]}.{secrets.token_hex(4)}.tmp")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -28,6 +27,8 @@ def digest(path: str | os.PathLike[str]) -> str:
     Raises:
         OSError: it cannot be read.
     """
+    import hashlib  # brings OpenSSL, of which a small run may have no need
+
     found = hashlib.sha256()
     with open(path, "rb", buffering=0) as file:
         while data := file.read(_CHUNK):

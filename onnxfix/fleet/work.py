@@ -12,7 +12,6 @@ and takes the outcomes in whatever order they come.
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,9 +24,6 @@ from onnxfix.errors import explained
 if TYPE_CHECKING:
     from onnxfix.backends.trt_types import TrtOptions
     from onnxfix.report import Report
-
-_STARVED = re.compile(f"{NO_MEMORY.pattern}|memory ran out", re.IGNORECASE)
-"""What is said of a lack of memory, see ``_child.obituary``."""
 
 Command = Literal["check", "apply"]
 Step = Callable[[str], None]
@@ -214,6 +210,6 @@ def _starved(report: Report) -> bool:
     rungs = report.verdict.rungs if report.verdict is not None else ()
     said = [*report.problems, *(rung.reason for rung in rungs if rung.status != "passed")]
     said += [feed.reason for rung in rungs for feed in rung.feeds if feed.status == "not counted"]
-    return any(_STARVED.search(words) for words in said) or any(
-        build.status == "memory" for build in report.builds
-    )
+    # The latter is _child.obituary's.
+    starved = any(NO_MEMORY.search(words) or "memory ran out" in words.lower() for words in said)
+    return starved or any(build.status == "memory" for build in report.builds)

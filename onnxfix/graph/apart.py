@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from onnxfix.errors import ModelError, UsageError
 from onnxfix.graph import wire
 
 
-@dataclass(frozen=True)
-class File:
+class File(NamedTuple):
     """A file of the run; ``what`` it is: the option that names it, or some words."""
 
     what: str

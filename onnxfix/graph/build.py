@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from typing import TYPE_CHECKING
 
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
-from onnx.defs import SchemaError, get_schema, onnx_opset_version
+from onnx.defs import onnx_opset_version
 
 from onnxfix.errors import ModelError
 from onnxfix.graph import order
+from onnxfix.graph.attributes import contradicted
 from onnxfix.graph.overlay import Node, Scope, Use, Value
 
 if TYPE_CHECKING:
@@ -108,23 +108,13 @@ def _fill(scope: Scope) -> list[Scope]:
     return subgraphs
 
 
-@cache
-def _attribute_types(op_type: str, version: int) -> dict[str, int]:
-    """ONNX's attribute types of an operator, AttributeProto.AttributeType by name; empty where it defines none."""
-    try:
-        schema = get_schema(op_type, version, "")
-    except SchemaError:
-        return {}
-    return {name: int(attribute.type.value) for name, attribute in schema.attributes.items()}  # type: ignore[attr-defined]
-
-
 def _check_attributes(node: Node, attributes: Sequence[AttributeProto], version: int) -> None:
     """Refuse an attribute stored as another type than ONNX says: a list for ``Cast.to`` means nothing to anybody."""
-    types = _attribute_types(node.op_type, version)
     for attribute in attributes:
-        wanted, stored = types.get(attribute.name), attribute.type
+        stored = attribute.type
+        wanted = contradicted(node.op_type, version, attribute.name, stored)
         # Before IR version 2 the type was not stored.
-        if wanted is not None and stored not in (wanted, AttributeProto.UNDEFINED):
+        if wanted is not None and stored != AttributeProto.UNDEFINED:
             kind = AttributeProto.AttributeType.Name(wanted).lower()
             got = AttributeProto.AttributeType.Name(stored).lower()
             where = node.name or next(iter(node.proto.output), "") or node.op_type

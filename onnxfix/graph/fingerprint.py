@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-
 from onnx import GraphProto
 
 from onnxfix.graph.overlay import Model, Node
@@ -14,14 +12,16 @@ def fingerprint(model: Model, digests: dict[Node, bytes]) -> bytes:
 
     ``digests`` holds those of nodes that are known, and takes the others in.
     """
-    digest = hashlib.blake2b(digest_size=16)
+    from hashlib import blake2b  # brings OpenSSL, of which a small run may have no need
+
+    digest = blake2b(digest_size=16)
     digest.update(repr([(entry.domain, entry.version) for entry in model.proto.opset_import]).encode())
     for scope in model.scopes:
         digest.update(scope.path.encode())
         for node in scope.nodes:
             known = digests.get(node)
             if known is None:
-                known = digests[node] = hashlib.blake2b(_content(node), digest_size=16).digest()
+                known = digests[node] = blake2b(_content(node), digest_size=16).digest()
             digest.update(known)
         if isinstance(scope.proto, GraphProto):
             for tensor in scope.proto.initializer:

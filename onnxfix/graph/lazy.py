@@ -11,7 +11,6 @@ kills whoever touches it by SIGBUS, where a read merely comes back short.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import os
 import struct
@@ -111,6 +110,8 @@ class Source:
         return self._known[key]
 
     def _digest(self, where: Range) -> bytes:
+        import hashlib  # brings OpenSSL, of which a small run may have no need
+
         digest = hashlib.blake2b(digest_size=16)
         for start in range(0, where.length, _STEP):
             digest.update(self.read(where.offset + start, min(_STEP, where.length - start)))

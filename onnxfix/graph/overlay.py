@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from onnx import (
@@ -42,12 +41,11 @@ class UnknownAttribute(Exception):
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(NamedTuple):
     """One consumer of a value: ``node.inputs[index]``."""
 
     node: Node
-    index: int
+    index: int  # type: ignore[assignment]  # instead of tuple's method
 
 
 class Value:

@@ -7,8 +7,8 @@ initializers are trusted. See :mod:`onnxfix.graph.symbols` for what a symbolic d
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
+from typing import NamedTuple
 
 from onnxfix.graph.overlay import Model, Value
 from onnxfix.graph.propagate import Pass
@@ -28,8 +28,7 @@ from onnxfix.graph.symbols import (
 __all__ = ["Shapes", "SymTensor"]
 
 
-@dataclass(frozen=True)
-class SymTensor:
+class SymTensor(NamedTuple):
     """The value of a small integer or boolean tensor: ``data`` in row-major order, each a symbolic integer."""
 
     shape: tuple[int, ...]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 from typing import Any
@@ -163,4 +162,6 @@ def constant_node_array(
 
 def digest(tensor: TensorProto) -> bytes:
     """A hash of the tensor as stored (its bytes where embedded, the reference where external)."""
+    import hashlib  # brings OpenSSL, of which a small run may have no need
+
     return hashlib.blake2b(tensor.SerializeToString(deterministic=True), digest_size=16).digest()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from onnxfix.backends.trt_types import Issue, Profile, Triple, TrtBuild
+if TYPE_CHECKING:
+    from onnxfix.backends.trt_types import Issue, Profile, Triple, TrtBuild
 
 
 def build_lines(builds: Sequence[TrtBuild]) -> Iterator[str]:

@@ -12,7 +12,6 @@ from dataclasses import fields, is_dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from onnxfix.backends.trt_types import Issue
 from onnxfix.confirm import NOT_ASKED, flag
 from onnxfix.render.builds import build_lines
 from onnxfix.render.lines import Line, line
@@ -71,8 +70,8 @@ def _printable(value: Any) -> Any:
     if isinstance(value, tuple):
         items = tuple(map(_printable, value))
         return value if all(map(operator.is_, items, value)) else items
-    if isinstance(value, Issue):  # TensorRT's line breaks are no attempt to forge lines
-        value = replace(value, text=" ".join(value.text.split()))
+    if hasattr(value, "on_one_line"):  # TensorRT's line breaks are no attempt to forge lines
+        value = value.on_one_line()
     if isinstance(value, Mapping):
         return {_printable(key): _printable(item) for key, item in value.items()}
     if is_dataclass(value) and not isinstance(value, type):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from typing import NamedTuple
 
 from onnxfix import dtypes
 from onnxfix.errors import UsageError
@@ -19,8 +20,7 @@ from onnxfix.targets.documented import Types, names, table
 _NONE: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
-class Support:
+class Support(NamedTuple):
     """How a target takes an operator that its parser imports.
 
     ``types`` are the element types (ONNX's names: FLOAT, BFLOAT16, FLOAT8E4M3FN ...) known to be accepted for its data,

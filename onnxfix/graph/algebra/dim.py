@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from functools import lru_cache
+from operator import index
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -203,9 +203,8 @@ def opaque(op: str, args: tuple[Dim, ...], lo: int, hi: int) -> Dim:
 
 @lru_cache(maxsize=1 << 12, typed=True)
 def constant(value: int) -> Dim:
-    """The integer ``value``."""
-    if 0 <= value < len(_small):
-        return _small[value]
+    """The integer ``value``; whatever else has a value, a float or a text, is a TypeError."""
+    value = int(index(value))
     return from_terms((((), value),) if value else ())
 
 
@@ -252,6 +251,8 @@ def _digest(op: str, name: str, args: tuple[Dim, ...]) -> bytes:
     """A key to sort by that is the same in every process, so that printed forms are stable."""
     if op == "symbol":
         return name.encode("utf-8", "surrogateescape")
+    import hashlib  # brings OpenSSL, of which a small run may have no need
+
     state = hashlib.blake2b(f"{op} {name}".encode(), digest_size=8)
     for arg in args:
         for mono, factor in arg.terms:
@@ -344,7 +345,3 @@ def _relaxed_lower(terms: Terms, through_relu: bool) -> int:
                 total[mono] = total.get(mono, 0) + inner * part
         total[()] = total.get((), 0) + offset
     return -(-_interval(tuple(total.items()))[0] // scale)
-
-
-_small: list[Dim] = []
-_small.extend([from_terms((((), value),) if value else ()) for value in range(1025)])

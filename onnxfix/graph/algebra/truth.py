@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
+from typing import NamedTuple
 
 from onnxfix.graph.algebra.dim import Dim, as_dim
 
@@ -125,8 +126,7 @@ def is_zero(a: Dim | int) -> Answer:
     return equal(a, 0)
 
 
-@dataclass(frozen=True)
-class BroadcastRelation:
+class BroadcastRelation(NamedTuple):
     """How two aligned dimensions meet in a broadcast; each answer is three-valued, with its symbols.
 
     ``equal``: they are the same number. ``a_stretched``: ``a`` is 1 and ``b`` is not, so ``a`` is repeated.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from onnx import TensorProto
 
@@ -13,8 +13,7 @@ from onnxfix.graph.symbols import Dim, ceildiv, constant, divide, floordiv, prod
 INT32 = TensorProto.INT32
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """How a window slides along each spatial axis. ``kernel`` may be symbolic, as a weight's dimension may be."""
 
     kernel: Sequence[Dim]

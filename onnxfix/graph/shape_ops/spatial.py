@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import numpy as np
 
 from onnxfix.graph.shape_ops.base import (
@@ -120,14 +118,13 @@ def _scaled(size: Dim, scale: float | None) -> Dim | None:
     """``floor(size * scale)``, where single precision and exact arithmetic agree on it."""
     if scale is None or not np.isfinite(scale) or scale <= 0:
         return None
-    exact = Fraction(scale)
+    numerator, denominator = float(scale).as_integer_ratio()
     if size.value is not None:
         single = np.float32(size.value) * np.float32(scale)
-        product = exact * size.value
-        floor = product.numerator // product.denominator
+        floor = size.value * numerator // denominator
         return constant(floor) if floor == int(np.floor(single)) and floor < DIM_MAX else None
-    if exact.numerator < EXACT_SCALE and exact.denominator < EXACT_SCALE:
-        return floordiv(size * exact.numerator, exact.denominator)
+    if numerator < EXACT_SCALE and denominator < EXACT_SCALE:
+        return floordiv(size * numerator, denominator)
     return None
 
 

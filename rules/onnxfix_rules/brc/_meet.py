@@ -8,8 +8,8 @@ assignments, and a conflict counts only where it stands in every one of them. So
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import product
+from typing import NamedTuple
 
 from onnxfix.graph.overlay import Model, Node, UnknownAttribute
 from onnxfix.graph.shared import every_node, shared
@@ -27,8 +27,7 @@ SCALES = (
 more than symbols, so that the size of the other side can be left out."""
 
 
-@dataclass(frozen=True)
-class Meeting:
+class Meeting(NamedTuple):
     """Dimension ``a`` of ``first`` and ``b`` of ``second`` at one axis of the result."""
 
     broadcast: Broadcast
@@ -78,8 +77,7 @@ def _is_open(a: Dim, b: Dim) -> bool:
     return not is_static_one(b) and not equal(a, b).yes and (a.value is None or b.value is None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Answers:
+class _Answers(NamedTuple):
     """``is_open``: it has meetings; ``crosses``: it has crossings; ``has_single``: one sample meets a batch."""
 
     is_open: bool

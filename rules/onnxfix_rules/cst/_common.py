@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from onnx import TensorProto
 
@@ -27,8 +27,7 @@ ORDINARY = frozenset(
 """Types between any two of which every backend casts directly; float8, int4 and the like it may only by steps."""
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(NamedTuple):
     """A Cast of ``source`` (type ``a``) to ``between`` (type ``b``), and ``node`` that casts it on to type ``c``."""
 
     first: Node

@@ -39,7 +39,14 @@ EXAMPLES = [
 ]
 
 
-@rule("IFC002", per="model", severity=Severity.ERROR, hazards=[16], examples=EXAMPLES)
+@rule(
+    "IFC002",
+    per="model",
+    severity=Severity.ERROR,
+    hazards=[16],
+    examples=EXAMPLES,
+    types=[TensorProto.DOUBLE],
+)
 def float64_input_or_output(model: Model) -> Iterator[Match]:
     """A graph input or output is float64: TensorRT's binding is float32.
 

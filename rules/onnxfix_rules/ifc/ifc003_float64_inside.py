@@ -53,7 +53,14 @@ EXAMPLES = [
 ]
 
 
-@rule("IFC003", per="scope", severity=Severity.WARNING, hazards=[16], examples=EXAMPLES)
+@rule(
+    "IFC003",
+    per="scope",
+    severity=Severity.WARNING,
+    hazards=[16],
+    examples=EXAMPLES,
+    types=[TensorProto.DOUBLE],
+)
 def float64_inside(scope: Scope, model: Model) -> Iterator[Match]:
     """Something is computed in float64, which TensorRT computes in float32.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -197,8 +197,7 @@ def reshape_to_own_dimensions(node: Node, model: Model) -> Iterator[Match]:
     yield Match(message, node=node, fix=fix, severity=shape_severity(model), reads=(data, shape))
 
 
-@dataclass(frozen=True)
-class _Plan:
+class _Plan(NamedTuple):
     """A constant shape, and what must hold for it to mean the same; "" where that is proven."""
 
     target: tuple[int, ...]

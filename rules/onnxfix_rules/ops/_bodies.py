@@ -7,9 +7,8 @@ a fork. Answers are kept: the engine asks again in every round.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from onnx import (
     AttributeProto,
@@ -45,8 +44,7 @@ PREVIEW_OPSET = 18
 since."""
 
 
-@dataclass(frozen=True)
-class Body:
+class Body(NamedTuple):
     """What a node stands for. ``nodes`` read ``inputs`` (by position of the call's) and define ``outputs``. No name is
     given twice, in the graphs of a Scan either.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from onnx import TensorProto
@@ -11,8 +11,7 @@ from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Model, Node, Value
 
 
-@dataclass(frozen=True)
-class Operand:
+class Operand(NamedTuple):
     """A boolean ``source`` that was cast, or a ``constant`` of 0 and 1."""
 
     source: Value

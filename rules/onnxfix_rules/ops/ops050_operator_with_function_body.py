@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from onnx import NodeProto, TensorProto
 
@@ -15,9 +16,11 @@ from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix.targets import Target
 from onnxfix.targets.documented import names
 from onnxfix_rules.ops import _common as ops
-from onnxfix_rules.ops._bodies import Body, body_of
 from onnxfix_rules.ops._nested import flat, rename
 from onnxfix_rules.ops._refused import data_of, reason
+
+if TYPE_CHECKING:
+    from onnxfix_rules.ops._bodies import Body
 
 _NLL = "g (float[3,5] x, int64[3] t) => (float[3] y)"
 _GATHERED = """z = Constant<value = int64[1] {0}>()  o = Constant<value = int64[1] {1}>()
@@ -309,6 +312,8 @@ def _match(node: Node, model: Model, target: Target) -> Match | None:
     why = reason(node, model, target)
     if not why or data_of(node) is None:
         return None
+    from onnxfix_rules.ops._bodies import body_of  # few models come to here
+
     body = body_of(node, itself=target.imports(node.op_type) is True)
     if body is None or len(body.outputs) < len(node.outputs):
         return None

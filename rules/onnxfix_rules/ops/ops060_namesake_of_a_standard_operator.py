@@ -7,10 +7,10 @@ from functools import lru_cache
 
 from onnx import defs
 
+from onnxfix.edits import Edit
 from onnxfix.graph.overlay import Model, Node
 from onnxfix.graph.shared import Operator
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
-from onnxfix_rules.ops import _calls
 from onnxfix_rules.ops import _common as ops
 
 _HEAD = '<ir_version: 9, opset_import: ["" : 18, "my" : 1, "com.microsoft" : 1]>\n'
@@ -210,7 +210,7 @@ def namesake_of_a_standard_operator(model: Model) -> Iterator[Match]:
         local = (node.domain, node.op_type) in model.function_names
         if (not local and (node.domain, node.op_type) in _SAME) or target.imports(node.op_type) is not True:
             continue
-        edits = _calls.written_out(node) if local else None
+        edits = _written_out(node) if local else None
         body = node.function
         yield Match(
             f"{_title(node, local)} is read as ONNX's {node.op_type}",
@@ -218,6 +218,12 @@ def namesake_of_a_standard_operator(model: Model) -> Iterator[Match]:
             fix=None if edits is None else Fix("put its body in the place of the call", edits),
             reads=() if body is None else tuple(inner for scope in body.walk() for inner in scope.nodes),
         )
+
+
+def _written_out(call: Node) -> list[Edit] | None:
+    from onnxfix_rules.ops import _calls  # few models come to here
+
+    return _calls.written_out(call)
 
 
 def _title(node: Node, local: bool) -> str:

@@ -120,6 +120,8 @@ EXAMPLES = [
 
 _TAKEN = ("Clip", "Pad")
 """TensorRT-RTX 1.7.1 takes a constant of another type here."""
+_APART = {"Where": (0,), "Pad": (1, 3)}
+"""Inputs that have a type of their own in every opset."""
 _COMPARISONS = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
 OPERATORS = (
     *("Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Mean", "Where", "PRelu", "MatMul", "Gemm", "Concat"),
@@ -154,7 +156,12 @@ def operands_of_different_types(node: Node, model: Model) -> Iterator[Match]:
     - https://onnx.ai/onnx/operators/ (type constraints)
     - onnx-tensorrt, importerUtils.cpp; NVIDIA/TensorRT documentation, "Strong typing"
     """
-    kinds = {model.shapes.elem_type(value) for value in node.inputs if value is not None}
+    apart = _APART.get(node.op_type, ())
+    kinds = {
+        model.shapes.elem_type(value)
+        for index, value in enumerate(node.inputs)
+        if value is not None and index not in apart
+    }
     if len(kinds) < 2 and None not in kinds:
         return  # one type in all, as nearly everywhere
     for indices in _groups(node.op_type, node.opset, len(node.inputs)):

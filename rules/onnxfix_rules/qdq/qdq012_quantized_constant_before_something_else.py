@@ -148,6 +148,7 @@ class Chain:
     severity=Severity.ERROR,
     hazards=[20],
     examples=EXAMPLES,
+    types=_KINDS,
 )
 def quantized_constant_before_something_else(node: Node, model: Model) -> Iterator[Match]:
     """A constant of int8 that a node moves or casts before it is dequantised.

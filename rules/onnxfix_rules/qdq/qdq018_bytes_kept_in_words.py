@@ -14,11 +14,12 @@ from onnxfix.edits import AddInitializer, Draft, Edit, ReplaceUses
 from onnxfix.graph import lazy, tensors
 from onnxfix.graph.overlay import Model, Node, Scope, Value
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
-
-from ._common import WEIGHT_LIMIT, target_of
+from onnxfix_rules.ops._common import target_of
 
 _KINDS = (TensorProto.FLOAT8E4M3FN, TensorProto.UINT8)
 """The types of one byte that TensorRT imports, and does not take out of words: of int8 and bool it does."""
+_LIMIT = 256 << 20
+"""Bytes of a constant that is stored anew."""
 
 _FLOAT8 = """g (float[N,2] x) => (float[N,2] y) <float8e4m3fn[2,2] w = {56, 64, 72, 48}, float s = {1}> {
     d = DequantizeLinear(w, s)  y = MatMul(x, d) }"""
@@ -197,7 +198,7 @@ def _misread(tensor: TensorProto) -> bool:
 
 def _in_raw(tensor: TensorProto, name: str) -> TensorProto | None:
     """The same numbers in bytes; None where they are too many."""
-    array = tensors.to_array(tensor, None, WEIGHT_LIMIT)
+    array = tensors.to_array(tensor, None, _LIMIT)
     return None if array is None else numpy_helper.from_array(array, name)
 
 

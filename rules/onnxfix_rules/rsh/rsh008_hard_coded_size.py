@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -134,8 +134,7 @@ EXAMPLES = [
 ]
 
 
-@dataclass(frozen=True)
-class _Case:
+class _Case(NamedTuple):
     """What a Reshape asks for: integers, with the data's shape and the numbers of elements of both."""
 
     target: tuple[int, ...]
@@ -207,7 +206,7 @@ def _freed(node: Node, model: Model, case: _Case) -> Fix | None:
         return None
     old = case.target[position]
     target = (*case.target[:position], -1, *case.target[position + 1 :])
-    if _mixed(replace(case, target=target, fixed=case.fixed // old), model) is not None:
+    if _mixed(case._replace(target=target, fixed=case.fixed // old), model) is not None:
         return None
     draft = Draft(node)
     draft.set_input(node, 1, draft.constant(np.array(target, dtype=np.int64), "shape"))

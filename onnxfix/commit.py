@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any
 
 from onnx import AttributeProto, GraphProto, ValueInfoProto
@@ -72,21 +73,15 @@ class Transaction:
         self._undo = []
         self.names |= self._inner
         self.changed.update(self._touched)
+        marks = bool(code) and self.model.ir_version >= 10
         for node in self._touched:
-            self.names.update(node.proto.output)
-            if code and self.model.ir_version >= 10 and id(node) not in self._removed:
+            self.names.update(["" if value is None else value.name for value in node.outputs])
+            if marks and id(node) not in self._removed:
                 _mark(node, code)
-        self.names.update(edit.name for edit in fix if isinstance(edit, ed.SetValueInfo))
 
     def _check_alive(self, edit: ed.Edit) -> None:
         """Refuse to change a node that is gone, or what stands inside one: it would keep what it reads alive."""
-        place = (
-            edit.value
-            if isinstance(edit, (ed.ReplaceUses, ed.RemoveInitializer))
-            else edit
-            if isinstance(edit, (ed.AddNode, ed.AddInitializer, ed.SetValueInfo, ed.SortNodes, ed.SetImport))
-            else edit.node
-        )
+        place = _PLACE[type(edit)](edit)
         if id(place.scope) in self._buried:
             raise EditError(f"{place.scope.path} went with its node")
         if isinstance(place, Node) and id(place) in self._removed:
@@ -204,6 +199,7 @@ class Transaction:
         self._removed[id(node)] = node
         self._undo.append(lambda: _delete(self._removed, id(node)))
         self._touch(node.scope)
+        self._unlearn(node)
         for index in range(len(node.inputs)):
             self._disconnect(node, index)
         inside = self._inside(node)
@@ -212,6 +208,7 @@ class Transaction:
             self._inner.update(inner.values, inner.declared_types())
             self._bury(inner)
             for child in self._nodes(inner):
+                self._unlearn(child)
                 for index in range(len(child.inputs)):
                     self._disconnect(child, index)
             for outer in (*inner.outputs, *build.annotated(inner)):
@@ -260,9 +257,10 @@ class Transaction:
             key = (id(node), index)
             value._uses[key] = Use(node, index)
             self._undo.append(lambda: _delete(value._uses, key))
-        least = ed.least_inputs(node.proto)
-        while len(node.proto.input) > least and not node.proto.input[-1] and not grow:
-            self._pop_input(node)
+        if not grow and node.inputs[-1] is None:
+            least = ed.least_inputs(node.proto)
+            while len(node.inputs) > least and node.inputs[-1] is None:
+                self._pop_input(node)
 
     @staticmethod
     def _shrink(node: Node) -> None:
@@ -320,6 +318,7 @@ class Transaction:
             self._connect(use.node, use.index, new.name, grow=False)
 
     def set_attribute(self, edit: ed.SetAttribute) -> None:
+        self._unlearn(edit.node)
         attributes = edit.node.proto.attribute
         position = next((i for i, a in enumerate(attributes) if a.name == edit.name), None)
         if position is not None:
@@ -419,6 +418,7 @@ class Transaction:
                 known.setdefault(info.name, []).append(info)
         present = known.get(edit.name, [])
         scope._declared = None
+        self._inner.add(edit.name)
         if edit.info is not None and present:
             first, old = present[0], _copy(present[0])
             first.CopyFrom(edit.info)
@@ -452,6 +452,7 @@ class Transaction:
             raise EditError("the model imports no version of ONNX's operators that could be changed")
         before = int(entry.version)
         entry.version = edit.version
+        self.model.knowledge = None  # of operators of another version
         self._undo.append(lambda: setattr(entry, "version", before))
 
     # -- bookkeeping -------------------------------------------------------------------------------------------
@@ -460,6 +461,10 @@ class Transaction:
         before = getattr(target, name)
         setattr(target, name, value)
         self._undo.append(lambda: setattr(target, name, before))
+
+    def _unlearn(self, node: Node) -> None:
+        if self.model.knowledge is not None:
+            self.model.knowledge.numbers.pop(node, None)
 
     def _touch(self, scope: Scope) -> None:
         self._scopes[id(scope)] = scope
@@ -520,12 +525,12 @@ class Transaction:
 
     def _reorder(self, scope: Scope) -> None:
         nodes: list[Node] = []
-        for node in [*scope.nodes]:
-            nodes.extend(n for n in self._inserted.get(id(node), ()) if id(n) not in self._removed)
-            if id(node) not in self._removed:
-                nodes.append(node)
-        nodes.extend(n for n in self._appended.get(id(scope), ()) if id(n) not in self._removed)
-        scope.nodes = nodes
+        for node in scope.nodes:
+            if id(node) in self._inserted:
+                nodes += self._inserted[id(node)]
+            nodes.append(node)
+        nodes += self._appended.get(id(scope), ())
+        scope.nodes = [node for node in nodes if id(node) not in self._removed]
         _order(scope)
 
 
@@ -631,3 +636,14 @@ _APPLY: dict[type, Callable[[Transaction, Any], None]] = {
     ed.SortNodes: Transaction.sort_nodes,
     ed.SetImport: Transaction.set_import,
 }
+
+_PLACE: dict[type, Callable[[Any], Any]] = {
+    **dict.fromkeys((ed.ReplaceUses, ed.RemoveInitializer), attrgetter("value")),
+    **dict.fromkeys(
+        (ed.RemoveNode, ed.SetInput, ed.SetOutput, ed.SetAttribute, ed.RenameNode), attrgetter("node")
+    ),
+    **dict.fromkeys(
+        (ed.AddNode, ed.AddInitializer, ed.SetValueInfo, ed.SortNodes, ed.SetImport), lambda edit: edit
+    ),
+}
+"""What must be there for an edit: a value, a node, or the scope that the edit names."""

@@ -15,7 +15,7 @@ _NUMBERS = {
 }  # fmt: skip
 """TensorProto.DataType by name, restated so that this module needs no onnx and works with older ones."""
 
-_NAMES = {number: name for name, number in _NUMBERS.items()}
+_NAMES = {number: name.lower() for name, number in _NUMBERS.items()}
 
 
 class IntFormat(NamedTuple):
@@ -66,7 +66,7 @@ FLOATS: dict[int, FloatFormat] = {
 
 def name_of(elem_type: int) -> str:
     """The type as ONNX's text format writes it: ``float``, ``int64``, ``bfloat16`` …"""
-    return _NAMES.get(elem_type, f"type {elem_type}").lower()
+    return _NAMES.get(elem_type) or f"type {elem_type}"
 
 
 def is_integer(elem_type: int) -> bool:

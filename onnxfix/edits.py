@@ -158,10 +158,13 @@ def touched(edits: Iterable[Edit]) -> set[object]:
             found.add(edit.node)
             if isinstance(edit, RemoveNode):
                 found.update(value for value in edit.node.outputs if value is not None)
-                for scope in (scope for sub in edit.node.subgraphs for scope in sub.walk()):
-                    found.add(scope)
-                    found.update(scope.nodes)
-            found.update(value for value in (renamed(edit),) if value is not None)
+                for sub in edit.node.subgraphs:
+                    for scope in sub.walk():
+                        found.add(scope)
+                        found.update(scope.nodes)
+            value = renamed(edit)
+            if value is not None:
+                found.add(value)
     return found
 
 
@@ -175,8 +178,8 @@ def held(node: Node | None) -> set[object]:
 
 def defined(node: NodeProto) -> Iterator[str]:
     """The names that the graphs in a node define, at any depth."""
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
+    for attribute in node.attribute[:]:
+        for graph in (*((attribute.g,) if attribute.HasField("g") else ()), *attribute.graphs):
             yield from (info.name for info in graph.input)
             yield from (tensor.name for tensor in graph.initializer)
             yield from (sparse.values.name for sparse in graph.sparse_initializer)

@@ -2,6 +2,7 @@
 
 Each count is compared with what it should be or between two sizes; what is computed is the matter of other tests.
 """
+# Long because: what is counted spans rules, rounds and edits, on models that all of them share.
 
 from __future__ import annotations
 
@@ -123,6 +124,19 @@ def test_broadcasts_of_one_form_are_judged_once(count: int, monkeypatch: pytest.
     found = check(model, [rule for rule in registry().rules if rule.code.startswith("BRC")])
     assert Counter(item.rule.code for item in found)["BRC001"] == count
     assert len(forms) == 1
+
+
+@pytest.mark.parametrize("count", [20, 200])
+def test_operands_are_listed_where_a_form_says_something(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once for each form, and for each node only where there is something to say of its broadcast."""
+    listed = []
+    real = brc._operands
+    monkeypatch.setattr(brc, "_operands", lambda *call: listed.append(call) or real(*call))
+    body = "  ".join(f"v{i + 1} = Add(v{i}, v{i // 2})" for i in range(count))
+    model = Model(text(f"g (float[N,4] v0) => (float[N,4] v{count}) {{ {body} }}"))
+    model.target = overlay(model.proto).target
+    assert not check(model, [rule for rule in registry().choose() if rule.code.startswith("BRC")])
+    assert len(listed) == 1
 
 
 # -- who is asked -----------------------------------------------------------------------------------------------------
@@ -335,3 +349,17 @@ def test_a_transaction_names_the_nodes_that_it_changed() -> None:
     assert {node.op_type for node in transaction.changed} == {"Exp", "Tanh"}
     assert c in transaction.changed
     assert transaction.changed.isdisjoint((a, b, d))
+
+
+def test_a_transaction_names_the_values_whose_declaration_it_changed() -> None:
+    model = Model(text(CHAIN))
+    kind = TypeProto(tensor_type=TypeProto.Tensor(elem_type=1))
+    transaction = commit.Transaction(model)
+    with pytest.raises(commit.EditError):
+        transaction.apply([
+            SetValueInfo(model.main, "b", ValueInfoProto(name="b", type=kind)),
+            SetInput(model.main.nodes[1], 0, "nowhere"),
+        ])  # fmt: skip
+    transaction.apply([SetValueInfo(model.main, "a", ValueInfoProto(name="a", type=kind))])
+    transaction.close()
+    assert transaction.names == {"a"}

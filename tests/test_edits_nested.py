@@ -278,3 +278,17 @@ def test_random_edits_of_nested_graphs_leave_true_links(seed: int) -> None:
         assert_links(model)
         assert all(scope.topological() == scope.nodes for scope in model.scopes)
         assert not contract.untouched_changes(original, model.proto, transaction.names)
+
+
+def test_all_that_the_bodies_of_a_new_node_define_counts_as_written() -> None:
+    model = Model(
+        parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]> g (float[2] x, bool c) => (float[2] y) {
+            y = If(c)<then_branch = p () => (float[2] u) <float[2] k = {1, 2}> { n = Add(x, k)
+                          u = If(c)<then_branch = r () => (float[2] s) { s = Neg(n) },
+                                    else_branch = t () => (float[2] z) { z = Abs(n) }> },
+                      else_branch = q () => (float[2] v) { v = Exp(x) }> }""")
+    )
+    (node,) = model.main.nodes
+    names = {"k", "n", "u", "s", "z", "v"}
+    assert set(ed.defined(node.proto)) == names
+    assert ed.touched([ed.AddNode(model.main, node.proto)]) == {(model.main, name) for name in {"y", *names}}

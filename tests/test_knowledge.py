@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -145,6 +146,10 @@ def test_a_full_memory_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in (0, 1, 5):
         monkeypatch.setattr(knowledge, "LIMIT", limit)
         assert afresh(model) == wanted
+        fresh = Model(model.proto)
+        assert said(fresh) == wanted
+        assert fresh.knowledge is not None
+        assert max(len(fresh.knowledge._numbers), len(fresh.knowledge.answers)) == limit
 
 
 LAYERS = """g (float[N,4] x) => (float[] y) <float[4] w = {1,2,3,4}, float[4] v = {5,6,7,8}> {
@@ -239,6 +244,35 @@ def test_what_a_pass_no_longer_asks_for_is_let_go() -> None:
     assert dropped not in {*model.knowledge._initializers, *model.knowledge._before}
 
 
+def test_nodes_that_are_gone_are_let_go_with_what_is_in_them() -> None:
+    model = Model(
+        parse("""g (float[N] x, bool c) => (float[N] y) {
+            u = If(c)<then_branch = p () => (float[N] v) { v = Neg(x) },
+                      else_branch = q () => (float[N] w) { w = Abs(x) }>
+            d = Exp(x) y = Neg(x) }""")
+    )
+    said(model)
+    assert model.knowledge is not None
+    assert len(model.knowledge.numbers) == model.node_count == 5
+    transaction = Transaction(model)
+    transaction.apply([ed.RemoveNode(node_of(model, name)) for name in "ud"])
+    transaction.close()
+    assert {node.first_output for node in model.knowledge.numbers} == {"y"}
+
+
+def test_another_attribute_is_another_question_whether_or_not_the_fix_is_refused() -> None:
+    model = Model(parse("g (float[N] x) => (int32[N] y) { y = Cast<to = 6>(x) }"))
+    node, output = node_of(model, "y"), model.main.values["y"]
+    for kind, refused in ((TensorProto.INT64, False), (TensorProto.BOOL, True)):
+        said(model)
+        transaction = Transaction(model)
+        edits: list[ed.Edit] = [ed.SetAttribute(node, "to", helper.make_attribute("to", kind))]
+        with pytest.raises(EditError) if refused else nullcontext():
+            transaction.apply([*edits, ed.SetInput(node, 0, "nowhere" if refused else "x")])
+        transaction.close()
+        assert model.shapes.elem_type(output) == TensorProto.INT64
+
+
 def test_another_opset_is_another_question() -> None:
     text = "g (float[N,4,2] x) => (float[] y) { y = Softmax<axis=1>(x) a = Mul(x, x) b = ReduceMax(x) }"
     model = Model(parse(text, opset=12))
@@ -248,6 +282,26 @@ def test_another_opset_is_another_question() -> None:
     transaction.close()
     assert {node.opset for node in model.nodes()} == {13}
     assert said(model) == afresh(model)
+
+
+def test_operators_of_two_versions_ask_different_questions() -> None:
+    body = "g (float[N,1] x, float[1,3] z) => (float[] a, float[] b) { a = Add(x, z) b = f.old(x, z) }"
+    model = Model(
+        parse(
+            f'{body} <domain: "f", opset_import: ["" : 6]> old (v, w) => (u) {{ u = Add(v, w) }}',
+            extra=', "f" : 1',
+        )
+    )
+    # Up to opset 6 the second operand is repeated, never the first.
+    assert [dims(model, name) for name in "ab"] == ["N, 3", "N, 1"]
+    transaction = Transaction(model)
+    transaction.apply([ed.SetImport(model.main, 6)])
+    transaction.close()
+    assert [dims(model, name) for name in "ab"] == ["N, 1", "N, 1"]
+
+
+def dims(model: Model, name: str) -> str:
+    return ", ".join(str(dim) for dim in model.shapes.shape(model.main.values[name]) or ())
 
 
 def test_a_number_of_the_wrong_type_is_no_dimension() -> None:

@@ -10,10 +10,12 @@ import onnx
 import pytest
 from onnx import TensorProto, defs, helper, numpy_helper, parser
 
+from onnxfix.commit import commit
+from onnxfix.edits import AddNode, RemoveNode, SetAttribute
 from onnxfix.errors import ModelError
-from onnxfix.graph import attributes, tensors, wire
+from onnxfix.graph import attributes, order, tensors, wire
 from onnxfix.graph.attributes import contradicted
-from onnxfix.graph.overlay import Model, UnknownAttribute
+from onnxfix.graph.overlay import Model, UnknownAttribute, is_read
 
 HEADER = '<ir_version: 10, opset_import: ["" : 18, "my": 1]>\n'
 
@@ -227,6 +229,63 @@ def write_external(path: Path, location: str) -> None:
 )  # fmt: skip
 def test_nbytes(name: str, dims: list[int], wanted: int) -> None:
     assert tensors.nbytes(TensorProto(data_type=TensorProto.DataType.Value(name), dims=dims)) == wanted
+
+
+def test_constants_that_say_the_same_share_their_numbers_until_one_is_edited() -> None:
+    model = Model(
+        parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]> g (int64[2] x) => (int64[2] y) {
+            a = Constant<value = int64[2] {1, 2}>()  b = Constant<value = int64[2] {1, 2}>()
+            c = Constant<value = int64[2] {1, 3}>()  d = Constant<value_ints = [1, 2]>()  e = Constant<value_int = 1>()
+            f = Constant<value = string[1] {"s"}>() y = Sum(x, a, b, c, d, e) }""")
+    )
+    a, b, c, d, e, f = (model.main.values[name] for name in "abcdef")
+    assert a.constant() is not None
+    assert b.constant(15) is None
+    assert a.constant() is b.constant()
+    assert [value.constant().tolist() for value in (a, c, d, e, f)] == [[1, 2], [1, 3], [1, 2], 1, ["s"]]
+    with pytest.raises(ValueError, match="read-only"):
+        a.constant()[0] = 5
+    array = numpy_helper.from_array(np.array([7, 8], np.int64))
+    commit(model, [[SetAttribute(b.producer, "value", helper.make_attribute("value", array))]])
+    assert (a.constant().tolist(), b.constant().tolist()) == ([1, 2], [7, 8])
+
+
+def test_orders_are_worked_out_once_for_a_model_and_once_after_an_edit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+    real = order.orders
+    monkeypatch.setattr(order, "orders", lambda root: asked.append(root) or real(root))
+    model = Model(
+        parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]> g (float[N] x) => (float[N] y) {
+            y = Neg(a)  a = Abs(x) }""")
+    )
+    for _ in range(2):
+        assert [node.op_type for node in model.orders[model.main]] == ["Abs", "Neg"]
+    assert asked == [model.main]
+    commit(
+        model, [[RemoveNode(model.main.nodes[0]), AddNode(model.main, helper.make_node("Exp", ["a"], ["y"]))]]
+    )
+    assert [node.op_type for node in model.orders[model.main]] == ["Abs", "Exp"]
+    assert asked == [model.main] * 2
+
+
+def test_what_an_annotation_names_is_read() -> None:
+    proto = parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]> g (float[N] x) => (float[N] y) {
+        y = Neg(x)  a = Abs(x)  b = Exp(x)  c = Sin(x)  d = Cos(c) }""")
+    proto.graph.quantization_annotation.add(tensor_name="a")
+    values = Model(proto).main.values
+    assert [name for name, value in values.items() if is_read(value)] == ["x", "y", "a", "c"]
+    assert not is_read(None)
+
+
+@pytest.mark.parametrize(
+    "body", ["y = Add(x, y)", "a = Add(x, y)  y = Neg(a)", "a = Add(b, x)  b = Neg(a)  y = Neg(x)"]
+)
+def test_what_reads_its_own_result_is_refused(body: str) -> None:
+    text = f'<ir_version: 9, opset_import: ["" : 18]> g (float[N] x) => (float[N] y) {{ {body} }}'
+    with pytest.raises(ModelError, match="cycle"):
+        Model(parser.parse_model(text))
 
 
 # -- attributes' types ------------------------------------------------------------------------------------------------

@@ -370,6 +370,18 @@ def test_a_crossing_is_one_finding_of_one_rule() -> None:
     assert nodes == ["y", "q"]
 
 
+def test_one_sample_that_a_reshape_made_is_told_from_one_that_was_computed() -> None:
+    text = (
+        "g (float[N,4] x) => (float[N,4] y, float[N,4] z) <int64[2] s = {1,4}, int64[1] a = {0}>"
+        " { n = Neg(x)  r = Reshape(x, s)  y = Add(n, r)  m = ReduceMax(x, a)  z = Add(n, m) }"
+    )
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 18]> {text}')
+    (found,) = findings(TRAP, model)
+    assert found.match.node is not None
+    assert found.match.node.first_output == "y"
+    assert "was made of N samples by a Reshape" in found.match.message
+
+
 def test_a_trap_of_one_pair_of_sizes_is_reported_once() -> None:
     text = (
         "g (float[N,3] x) => (float[N,3] y) <float[2,3] b = {1,2,3,4,5,6}> { a = Add(x, b)  y = Mul(x, b) }"

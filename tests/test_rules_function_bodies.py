@@ -127,6 +127,13 @@ def test_only_what_is_read_is_written_out() -> None:
     assert_same_outputs(model, result, exact=False)
 
 
+@pytest.mark.parametrize(("reduction", "found"), [("mean", 1), ("none", 1), ("most", 0)])
+def test_a_reduction_that_onnx_has_not_is_left_alone(reduction: str, found: int) -> None:
+    text = f"""g (float[3,5] x, int64[3] t) => (float[] y) {{
+        y = NegativeLogLikelihoodLoss<reduction = "{reduction}">(x, t) }}"""
+    assert len(findings(operator_with_function_body, model_of(text, 18))) == found
+
+
 def test_names_of_a_body_do_not_meet_those_of_the_model() -> None:
     model = model_of(
         """g (float[3,5] y_axes, int64[3] y_const_one, float[3] y_loss_NCdd) => (float[3] y, float[3] z) {

@@ -23,6 +23,7 @@ from onnx.reference import ReferenceEvaluator
 from onnxfix.registry import registry
 from onnxfix.rule import Safety
 from onnxfix.testing import assert_interface_kept, findings, fixed, overlay
+from onnxfix_rules.int_ import _fold
 from onnxfix_rules.int_._fold import FOLDABLE, evaluate
 from onnxfix_rules.int_._known import Known
 
@@ -536,6 +537,30 @@ def single(op: str, inputs: list[np.ndarray | None], attributes: dict[str, Any])
     model = helper.make_model(helper.make_graph([node], "single", infos, []), ir_version=9)
     model.opset_import[0].version = 18
     return model
+
+
+@pytest.mark.parametrize("op", sorted({*_fold._BY_NUMPY, "Range"}))
+def test_numpy_says_what_the_reference_does(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    real = _fold._reference
+    monkeypatch.setattr(_fold, "_reference", lambda *call: asked.append(op) or real(*call))
+    alone = []
+
+    @settings(parent=property_test, max_examples=max(60, EXAMPLES // 4))
+    @given(call=calls(op))
+    def run(call: tuple[list[np.ndarray | None], dict[str, Any]]) -> None:
+        inputs, attributes = call
+        node = overlay(single(op, inputs, attributes)).main.nodes[0]
+        asked.clear()
+        (found,) = evaluate(node, inputs[: len(node.inputs)])
+        if found is None or asked:
+            return
+        (wanted,) = (np.asarray(array) for array in real(node, inputs[: len(node.inputs)]))
+        assert (found.dtype, found.shape, found.tobytes()) == (wanted.dtype, wanted.shape, wanted.tobytes())
+        alone.append(found)
+
+    run()
+    assert len(alone) > 8
 
 
 @pytest.mark.parametrize("op", sorted(FOLDABLE))

@@ -694,3 +694,15 @@ def test_every_arrangement_of_merged_axes() -> None:
         shape, perm = _merged(sizes, order)
         wanted = data.reshape(sizes).transpose(order).reshape(-1)
         assert (data.reshape(shape).transpose(perm).reshape(-1) == wanted).all()
+
+
+def test_a_turn_that_differs_from_call_to_call_hides_no_other_finding() -> None:
+    """OPS045 in a function: the Reshape before it is not judged, and what comes after is."""
+    wide = "s = Constant<value = int64[9] {2,1,1,1,1,1,1,1,2}>()"
+    model = onnx.parser.parse_model(f"""<ir_version: 10, opset_import: ["" : 20, "my" : 1]>
+        g (float[4] x) => (float[4] y, float[2,1,1,1,1,1,1,1,2] z) {{
+            u = my.F<p = [8,7,6,5,4,3,2,1,0]>(x)  {wide}  z = Reshape(u, s)  y = Neg(u) }}
+        <domain: "my", opset_import: ["" : 20]> F <p> (x) => (y) {{
+            {wide}  f = Constant<value = int64[1] {{4}}>()  r = Reshape(x, s)  t = Transpose<perm: ints = @p>(r)
+            y = Reshape(t, f) }}""")
+    assert [item.match.place for item in findings(RULES["OPS045"], model)] == ["z"]

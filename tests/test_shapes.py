@@ -266,3 +266,18 @@ def test_quotient_is_cancelled_only_where_the_divisor_is_never_zero() -> None:
     value = shapes.value(values["q"])
     assert value is not None
     assert str(value.data[0]) != "M"
+
+
+def test_type_and_dimensions_are_those_of_tensors_alone() -> None:
+    text = """g (float[2,3] x, int64 i) => (float[2,3] y) { s = SequenceConstruct(x, x) o = Optional(x) t = Identity(s)
+        m = SequenceInsert(t, x) e = SequenceAt(m, i) f = OptionalGetElement(o) y = Add(e, f) }"""
+    shapes, values = known(parse(text))
+    for name in "stmo":
+        found = (shapes.elem_type(values[name]), shapes.shape(values[name]), shapes.rank(values[name]))
+        assert found == (None, None, None)
+        item = shapes.item(values[name])
+        assert item is not None
+        assert (item.elem, item.shape) == (1, shapes.shape(values["x"]))
+    assert [shapes.elem_type(values[name]) for name in "efy"] == [1, 1, 1]
+    assert {info.kind for info in shapes.kinds} == {"tensor", "sequence", "optional"}
+    assert {shapes.info(value) for value in values.values()} == set(shapes.kinds)

@@ -1,4 +1,5 @@
 """What a command loads: nothing that it does not use, and of the rules those that the model is about."""
+# Long because: one program is started for all of it, and what it may load is listed once.
 
 from __future__ import annotations
 
@@ -106,6 +107,19 @@ def test_check_loads_neither_verification_nor_a_terminal(model: Path, more: list
     assert within(seen["modules"], {"onnxfix.engine", "onnx"}), (
         "the list of loaded modules is not what it is taken for"
     )
+
+
+def test_shape_arithmetic_loads_no_evaluator(tmp_path: Path) -> None:
+    """ONNX's reference takes longer to import than such a model to check."""
+    path = tmp_path / "m.onnx"
+    many = ", ".join(map(str, range(70)))  # more than shape inference follows
+    text = f"""<ir_version: 8, opset_import: ["" : 17]> g (int64[N,70] x) => (int64[N,70] y, int64[K] z)
+        <int64[70] k = {{{many}}}, int64[2] s = {{1, 70}}, int64 a = {{0}}, int64 b = {{90}}, int64 d = {{1}}> {{
+            t = Add(k, k)  u = Expand(t, s)  y = Sub(x, u)  z = Range(a, b, d) }}"""
+    path.write_bytes(parser.parse_model(text).SerializeToString())
+    seen, out = run("check", path)
+    assert "INT001" in out
+    assert within(seen["modules"], FOREIGN) == set()
 
 
 def test_check_loads_the_rules_that_the_model_is_about(model: Path, tmp_path: Path) -> None:

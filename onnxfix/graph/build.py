@@ -9,7 +9,6 @@ from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
 from onnx.defs import onnx_opset_version
 
 from onnxfix.errors import ModelError
-from onnxfix.graph import order
 from onnxfix.graph.attributes import contradicted
 from onnxfix.graph.overlay import Node, Scope, Use, Value
 
@@ -35,8 +34,7 @@ def scopes_of(model: Model) -> tuple[Scope, list[Scope]]:
     for root in (main, *functions):
         link(root)
     _pin(model, main, functions)
-    for root in (main, *functions):
-        order.orders(root)  # raises on a cycle
+    model.keep_orders((main, *functions))  # raises on a cycle
     return main, functions
 
 

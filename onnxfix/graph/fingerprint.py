@@ -19,10 +19,9 @@ def fingerprint(model: Model, digests: dict[Node, bytes]) -> bytes:
     for scope in model.scopes:
         digest.update(scope.path.encode())
         for node in scope.nodes:
-            known = digests.get(node)
-            if known is None:
-                known = digests[node] = blake2b(_content(node), digest_size=16).digest()
-            digest.update(known)
+            if node not in digests:
+                digests[node] = blake2b(_content(node), digest_size=16).digest()
+        digest.update(b"".join(map(digests.__getitem__, scope.nodes)))
         if isinstance(scope.proto, GraphProto):
             for tensor in scope.proto.initializer:
                 digest.update(repr((tensor.name, tensor.data_type, list(tensor.dims))).encode())

@@ -7,7 +7,7 @@ known of its inputs - can be looked up by the identity of its parts.
 
 from __future__ import annotations
 
-from onnxfix.graph.overlay import Value
+from onnxfix.graph.overlay import Node, Value
 from onnxfix.graph.shape_ops.base import ABSENT, UNKNOWN, VALUE_LIMIT, Info
 from onnxfix.graph.shape_ops.sources import initializer
 from onnxfix.graph.tensors import element_count
@@ -24,6 +24,10 @@ class Knowledge:
     def __init__(self) -> None:
         self.answers: dict[Question, tuple[Info, ...]] = {}
         """What is known of the outputs of an operator that made no symbols, by all that it depends on."""
+        self.numbers: dict[Node, int] = {}
+        """For each node the number of what it asks beside its inputs, 0 where that is not all (``number``); edits of
+        what a node is take it out."""
+        self._numbers: dict[Question, int] = {}
         self._infos: dict[Question, Info] = {_key(UNKNOWN): UNKNOWN}
         self._initializers: dict[Value, Info] = {}
         self._before: dict[Value, Info] = {}
@@ -49,6 +53,17 @@ class Knowledge:
         if info is None and element_count(stored[1:]) > VALUE_LIMIT:
             info = self._weights[stored] = self.interned(initializer(value))
         return info
+
+    def number(self, node: Node, question: Question | None) -> int:
+        """The number of what a node asks beside its inputs, the same for equal questions."""
+        known = self._numbers
+        found = 0
+        if question is not None:
+            found = known.get(question, 0)
+            if not found and len(known) < LIMIT:
+                found = known[question] = len(known) + 1
+        self.numbers[node] = found
+        return found
 
     def learn(self, question: Question, answer: tuple[Info, ...]) -> None:
         """Keep the answer to a question."""

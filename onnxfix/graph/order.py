@@ -20,10 +20,24 @@ def orders(root: Scope) -> dict[Scope, list[Node]]:
         ModelError: a graph has a cycle.
     """
     scopes = list(root.walk())
+    if len(scopes) == 1 and _is_sorted(root):
+        return {root: root.nodes}
     if _stored_order_holds(scopes):
         return {scope: scope.nodes for scope in scopes}
     needs = _producers(scopes)
     return {scope: _sorted(scope.nodes, needs) for scope in scopes}
+
+
+def _is_sorted(scope: Scope) -> bool:
+    """Whether every node of a scope without others inside stands after what it reads."""
+    before: set[Node] = set()
+    for node in scope.nodes:
+        for value in node.inputs:
+            producer = None if value is None or value.scope is not scope else value.producer
+            if producer is not None and producer not in before:
+                return False
+        before.add(node)
+    return True
 
 
 def _reads(scopes: Sequence[Scope]) -> Iterator[tuple[Scope, Node, Sequence[Value | None]]]:

@@ -8,7 +8,8 @@ job, so that every change is data that can be shown, replayed and withdrawn.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 CONSTANT_LIMIT = 1 << 20
 """Bytes: what ``Value.constant`` reads at most unless the caller asks for more."""
+SHARED_LIMIT = 128
+"""Bytes of a Constant's attribute up to which equal ones are looked for."""
 
 
 class UnknownAttribute(Exception):
@@ -99,7 +102,7 @@ class Value:
     @property
     def replaceable(self) -> bool:
         """Whether all uses may be moved to another value: nothing outside the nodes knows the name."""
-        return not (self.is_output or self.pinned)
+        return not (self.is_output or self.pins > 0)
 
     @property
     def declared(self) -> TypeProto | None:
@@ -116,7 +119,7 @@ class Value:
             node is not None
             and node.op_type == "Constant"
             and node.is_onnx
-            and not any(a.ref_attr_name for a in node.proto.attribute)
+            and (self._constant is not None or not any(a.ref_attr_name for a in node.proto.attribute[:]))
         )
 
     def constant(self, max_bytes: int = CONSTANT_LIMIT) -> np.ndarray[Any, Any] | None:
@@ -133,7 +136,7 @@ class Value:
             array = tensors.to_array(self.initializer, self.scope.model.base_dir, max_bytes)
         else:
             assert self.producer is not None
-            array = tensors.constant_node_array(self.producer.proto, self.scope.model.base_dir, max_bytes)
+            array = self.scope.model.constant_of(self.producer.proto, max_bytes)
         if array is not None:
             array.setflags(write=False)
             self._constant = array
@@ -142,7 +145,7 @@ class Value:
 
 def is_read(value: Value | None) -> bool:
     """Whether anything asks for an output: a node, the graph's caller, or something that names it otherwise."""
-    return value is not None and (value.use_count > 0 or not value.replaceable)
+    return value is not None and (bool(value._uses) or value.is_output or value.pins > 0)
 
 
 class Node:
@@ -191,7 +194,10 @@ class Node:
     @property
     def first_output(self) -> str:
         """The first output that has a name: it identifies the node within its scope."""
-        return next((name for name in self.proto.output if name), "")
+        for name in self.proto.output[:]:
+            if name:
+                return str(name)
+        return ""
 
     @property
     def place(self) -> str:
@@ -207,7 +213,7 @@ class Node:
         Raises:
             UnknownAttribute: it refers to an attribute of the surrounding function.
         """
-        for attribute in self.proto.attribute:
+        for attribute in self.proto.attribute[:]:  # a list is walked faster than protobuf's own kind
             if attribute.name == name:
                 if attribute.ref_attr_name:
                     raise UnknownAttribute(f"{self.place}: {name}")
@@ -224,6 +230,8 @@ class Node:
         attribute = self.attribute(name)
         if attribute is None:
             return default
+        if attribute.type == _INT:  # most are
+            return attribute.i
         value = helper.get_attribute_value(attribute)
         if isinstance(value, bytes):
             try:
@@ -239,6 +247,9 @@ class Node:
     def output(self, index: int = 0) -> Value | None:
         """The output at ``index``, or None where it is left out."""
         return self.outputs[index] if index < len(self.outputs) else None
+
+
+_INT = AttributeProto.INT
 
 
 def _is_listy(kind: int) -> bool:
@@ -361,12 +372,12 @@ class Model:
         self.proto = proto
         self.base_dir = base_dir
         self.target: Any = None
-        self._shapes: Shapes | None = None
         self._scopes: list[Scope] | None = None
         self._orders: dict[Scope, list[Node]] | None = None
         self.knowledge: Knowledge | None = None
         """What passes over the model learned that outlives edits; theirs alone."""
         self._names: set[str] | None = None
+        self._constants: dict[bytes, np.ndarray[Any, Any]] = {}
         self.function_names = {
             ("" if f.domain == "ai.onnx" else f.domain, f.name) for f in getattr(proto, "functions", ())
         }
@@ -416,6 +427,19 @@ class Model:
                 self._names.update(scope.declared_types())
         return self._names
 
+    def constant_of(self, node: NodeProto, max_bytes: int) -> np.ndarray[Any, Any] | None:
+        """As ``tensors.constant_node_array``; exporters write the same few by the thousand, which share an array."""
+        attributes = node.attribute[:]
+        if len(attributes) != 1 or attributes[0].ByteSize() > SHARED_LIMIT:
+            return tensors.constant_node_array(node, self.base_dir, max_bytes)
+        stored = attributes[0].SerializeToString()
+        array = self._constants.get(stored)
+        if array is None:
+            array = tensors.constant_node_array(node, self.base_dir, max_bytes)
+            if array is not None:
+                self._constants[stored] = array
+        return array if array is None or array.nbytes <= max_bytes else None
+
     @property
     def orders(self) -> Mapping[Scope, list[Node]]:
         """For every scope its nodes, producers first, in the stored order where that holds; until the next edit.
@@ -424,25 +448,27 @@ class Model:
             ModelError: a graph has a cycle.
         """
         if self._orders is None:
-            self._orders = {}
-            for root in (self.main, *self.functions):
-                self._orders.update(order.orders(root))
+            self._orders = self.keep_orders((self.main, *self.functions))
         return self._orders
 
-    @property
+    def keep_orders(self, roots: Iterable[Scope]) -> dict[Scope, list[Node]]:
+        """Work out ``orders`` of these scopes and all that is in them."""
+        self._orders = {scope: nodes for root in roots for scope, nodes in order.orders(root).items()}
+        return self._orders
+
+    @cached_property  # rules ask for it at every other step
     def shapes(self) -> Shapes:
         """Symbolic shapes of the model as it is now; computed on demand, dropped by every edit."""
-        if self._shapes is None:
-            from onnxfix.graph.knowledge import Knowledge
-            from onnxfix.graph.shapes import Shapes
+        from onnxfix.graph.knowledge import Knowledge
+        from onnxfix.graph.shapes import Shapes
 
-            if self.knowledge is None:
-                self.knowledge = Knowledge()
-            self._shapes = Shapes(self)
-        return self._shapes
+        if self.knowledge is None:
+            self.knowledge = Knowledge()
+        return Shapes(self)
 
     def forget_shapes(self) -> None:
         """Drop what was inferred; called by the code that edits, after each round of edits."""
-        self._shapes = self._scopes = self._orders = None
+        vars(self).pop("shapes", None)
+        self._scopes = self._orders = None
         for root in (self.main, *self.functions):
             root._imports = None

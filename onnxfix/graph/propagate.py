@@ -65,6 +65,8 @@ class Pass:
         self._owners: dict[str, tuple[object, ...]] = {}
         self._prefixes: dict[str, tuple[str, Scope, str]] = {}
         self._orders = model.orders
+        self._operators: dict[tuple[str, str, Scope], tuple[object, ...]] = {}
+        """By domain, name and scope: domain, name and version; () where more decides what a node's outputs are."""
         self._left = BUDGET_BASE + BUDGET_PER_NODE * sum(map(len, self._orders.values()))
         self._nesting = 0
         self._mints = 0
@@ -134,32 +136,41 @@ class Pass:
         ]
         while inputs and inputs[-1] is ABSENT:
             inputs.pop()
-        question = self._question(node, inputs)
-        infos = None if question is None else self.knowledge.answers.get(question)
+        number = self.knowledge.numbers.get(node)
+        if number is None:
+            number = self.knowledge.number(node, self._question(node))
+        question = (number, *inputs)
+        infos = self.knowledge.answers.get(question) if number else None
         if infos is None:
             before = self._mints
             infos = self._described(frame, node, inputs)
-            if question is not None and self._mints == before:
+            if number and self._mints == before:
                 self.knowledge.learn(question, infos)
         for value, info in zip(node.outputs, infos, strict=True):
             if value is not None:
                 known[value] = info
 
-    def _question(self, node: Node, inputs: Sequence[Info]) -> tuple[object, ...] | None:
-        """All that the description of a node's outputs depends on, as long as it makes no symbol; None if more.
+    def _question(self, node: Node) -> tuple[object, ...] | None:
+        """All that the description of a node's outputs depends on beside its inputs, as long as it makes no symbol;
+        None if more.
 
         More are the bodies of subgraphs and local functions, attributes of a function's call, and what ONNX's own
         inference says of the model.
         """
-        operator = (node.domain, node.op_type)
-        if node.subgraphs or operator not in TABLE or operator in self.model.function_names:
+        scope, outputs = node.scope, node.outputs
+        named = (node.domain, node.op_type, scope)
+        operator = self._operators.get(named)
+        if operator is None:
+            plain = named[:2] in TABLE and named[:2] not in self.model.function_names
+            operator = self._operators[named] = (*named[:2], scope.opset(node.domain)) if plain else ()
+        if not operator or node.subgraphs:
             return None
-        question: list[object] = [operator, node.scope.opset(node.domain), len(inputs), *inputs]
-        question += [output is not None for output in node.outputs]
-        proto = node.proto
-        if node.op_type == "Constant" and proto.ByteSize() > MAX_QUESTION:
+        attributes = node.proto.attribute[:]
+        if attributes and node.op_type == "Constant" and node.proto.ByteSize() > MAX_QUESTION:
             return None
-        for attribute in proto.attribute[:]:
+        given = tuple([output is not None for output in outputs]) if None in outputs else len(outputs)
+        question: list[object] = [*operator, given]
+        for attribute in attributes:
             if attribute.ref_attr_name:
                 return None
             question.append(attribute.SerializeToString())

@@ -6,7 +6,8 @@ initializers are trusted. See :mod:`onnxfix.graph.symbols` for what a symbolic d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from functools import cached_property
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -48,6 +49,7 @@ class Shapes:
         run = Pass(model, model.knowledge)
         self._infos = run.run()
         self._symbols = run.symbols
+        self._tensors: dict[Info, SymTensor] = {}
 
     @property
     def symbols(self) -> Mapping[str, tuple[str, int]]:
@@ -58,10 +60,14 @@ class Shapes:
         """Everything that is known of ``value``."""
         return self._infos.get(value, UNKNOWN)
 
+    @cached_property
+    def kinds(self) -> Collection[Info]:
+        """What is known of any value, each description once: a model has many values, and few kinds of them."""
+        return frozenset(self._infos.values())
+
     def shape(self, value: Value) -> tuple[Dim, ...] | None:
         """The dimensions; None where the rank is unknown, and for sequences, optionals and maps."""
-        info = self._infos.get(value, UNKNOWN)
-        return info.shape if info.kind in ("tensor", "sparse") else None
+        return self._infos.get(value, UNKNOWN).shape
 
     def rank(self, value: Value) -> int | None:
         """The number of dimensions, or None."""
@@ -74,8 +80,7 @@ class Shapes:
 
     def elem_type(self, value: Value) -> int | None:
         """The element type (TensorProto.DataType) of a tensor; None where unknown, and for other kinds of values."""
-        info = self._infos.get(value, UNKNOWN)
-        return info.elem if info.kind in ("tensor", "sparse") else None
+        return self._infos.get(value, UNKNOWN).elem
 
     def item(self, value: Value) -> Info | None:
         """What is known of a sequence's or optional's element, or None."""
@@ -83,10 +88,14 @@ class Shapes:
 
     def value(self, value: Value) -> SymTensor | None:
         """The value of a small integer or boolean tensor (up to 64 elements), or None."""
-        info = self.info(value)
+        info = self._infos.get(value, UNKNOWN)
         if info.value is None or info.elem not in INTEGERS or info.kind != "tensor":
             return None
-        return SymTensor(info.value.shape, tuple(as_dim(item) for item in info.value.reshape(-1)))
+        found = self._tensors.get(info)
+        if found is None:
+            found = SymTensor(info.value.shape, tuple(as_dim(item) for item in info.value.reshape(-1)))
+            self._tensors[info] = found
+        return found
 
     def same_shape(self, a: Value, b: Value) -> Answer:
         """Whether both have the same rank and dimensions."""

@@ -82,10 +82,12 @@ def elem_types(model: Model) -> frozenset[int]:
 
 
 def _elem_types(model: Model) -> frozenset[int]:
+    types = {info.elem for info in model.shapes.kinds}
     known = model.shapes.elem_type
-    types = {known(value) for scope in model.scopes for value in scope.values.values()}
-    casts = every_node(model).of(lambda operator: operator == ("", "Cast"))
-    types |= {int(a.i) for node in casts for a in node.proto.attribute if a.name == "to"}
+    for node in every_node(model).of(lambda operator: operator == ("", "Cast")):
+        made = node.output()
+        if made is None or known(made) is None:  # nothing is known of it, as in bodies that lie too deep
+            types |= {int(a.i) for a in node.proto.attribute if a.name == "to"}
     return frozenset(elem for elem in types if elem is not None)
 
 

@@ -19,6 +19,16 @@ BITS = {
     "FLOAT4E2M1": 4, "INT4": 4, "UINT4": 4, "INT2": 2, "UINT2": 2, "FLOAT6E2M3": 6, "FLOAT6E3M2": 6,
 }  # fmt: skip
 """Bits an element takes in raw data, by the name of its TensorProto type (ONNX's onnx.proto)."""
+_TYPES = {number: BITS.get(name, 64) for name, number in TensorProto.DataType.items()}
+"""The same by the number, of all types that the installed onnx knows."""
+_PLAIN: dict[int, np.dtype[Any]] = {
+    TensorProto.FLOAT: np.dtype("<f4"),
+    TensorProto.INT64: np.dtype("<i8"),
+    TensorProto.INT32: np.dtype("<i4"),
+    TensorProto.BOOL: np.dtype("?"),
+}
+"""Types whose raw data is what numpy holds. Models have thousands of small constants of them, and ``numpy_helper``
+looks up more of a type than it takes to read one."""
 
 
 def element_count(dims: Any) -> int:
@@ -33,15 +43,7 @@ def nbytes(tensor: TensorProto) -> int:
     """Bytes that the tensor's raw data takes; strings count what they hold."""
     if tensor.data_type == TensorProto.STRING:
         return sum(len(item) for item in tensor.string_data)
-    bits = BITS.get(_type_name(tensor.data_type), 64)
-    return (element_count(tensor.dims) * bits + 7) // 8
-
-
-def _type_name(data_type: int) -> str:
-    try:
-        return str(TensorProto.DataType.Name(data_type))
-    except ValueError:
-        return ""
+    return (element_count(tensor.dims) * _TYPES.get(tensor.data_type, 64) + 7) // 8
 
 
 def is_external(tensor: TensorProto) -> bool:
@@ -52,7 +54,7 @@ def is_external(tensor: TensorProto) -> bool:
 def to_array(tensor: TensorProto, base_dir: Path | None, max_bytes: int) -> np.ndarray[Any, Any] | None:
     """The tensor as numpy, or None where it is larger than ``max_bytes`` or of a type numpy cannot hold."""
     if (
-        not _type_name(tensor.data_type)
+        tensor.data_type not in _TYPES
         or tensor.data_type == TensorProto.UNDEFINED
         or nbytes(tensor) > max_bytes
     ):
@@ -62,7 +64,10 @@ def to_array(tensor: TensorProto, base_dir: Path | None, max_bytes: int) -> np.n
             return None
         tensor = embedded(tensor, base_dir)
     try:
-        return np.asarray(numpy_helper.to_array(lazy.whole(tensor)))
+        tensor = lazy.whole(tensor)
+        if tensor.data_type in _PLAIN and tensor.HasField("raw_data") and not tensor.HasField("segment"):
+            return np.frombuffer(tensor.raw_data, _PLAIN[tensor.data_type]).reshape(tensor.dims)
+        return np.asarray(numpy_helper.to_array(tensor))
     except (ValueError, TypeError, KeyError):
         return None  # fewer or more bytes than the shape asks for: the checker's finding, not a constant
 

@@ -90,6 +90,8 @@ def less(a: Dim | int, b: Dim | int) -> Answer:
 
 def equal(a: Dim | int, b: Dim | int) -> Answer:
     """Whether ``a == b``: YES in every assignment, NO in none."""
+    if a is b:
+        return YES
     a, b = as_dim(a), as_dim(b)
     if a is b:
         return YES

@@ -54,7 +54,8 @@ class Info:
     """What is known of one value; None means unknown.
 
     ``kind`` is "tensor", "sequence", "optional", "map" or "sparse"; ``item`` describes a sequence's or optional's
-    element; ``fill`` is what every element equals, whatever the size.
+    element; ``fill`` is what every element equals, whatever the size. ``elem`` and ``shape`` are None of all but
+    tensors, dense and sparse.
     """
 
     elem: int | None = None

@@ -28,7 +28,7 @@ def stored(value: Value) -> TensorProto | None:
     return numpy_helper.from_array(array) if array is not None else None
 
 
-def may_be_cloned(value: Value, tensor: TensorProto) -> bool:
+def _may_be_cloned(value: Value, tensor: TensorProto) -> bool:
     """Whether a second copy costs little, for good (a large one with other readers) and until it is applied.
 
     External data costs nothing: both tensors name the same bytes.
@@ -39,19 +39,21 @@ def may_be_cloned(value: Value, tensor: TensorProto) -> bool:
     return size <= CONSTANT_LIMIT or (size <= EMBEDDED_LIMIT and value.use_count == 1 and value.replaceable)
 
 
-def with_rank(value: Value, tensor: TensorProto, rank: int) -> tuple[str, list[Edit]]:
+def with_rank(value: Value, tensor: TensorProto, rank: int) -> tuple[str, list[Edit]] | None:
     """Name of ``value`` padded to ``rank`` by leading ones, and the edits that it takes: none where it exists.
+
+    None where the constant is too large to be stored a second time.
 
     The name follows from the constant and the rank, so fixes of nodes that share a constant share its clone. It
     stands beside the original, where everything that reads the original can read it, too.
     """
     known = shared(value.scope.model, _clones)  # one constant may have thousands of readers
     if (value, rank) not in known:
-        known[value, rank] = _with_rank(value, tensor, rank)
+        known[value, rank] = _with_rank(value, tensor, rank) if _may_be_cloned(value, tensor) else None
     return known[value, rank]
 
 
-def _clones(model: Model) -> dict[tuple[Value, int], tuple[str, list[Edit]]]:
+def _clones(model: Model) -> dict[tuple[Value, int], tuple[str, list[Edit]] | None]:
     return {}
 
 

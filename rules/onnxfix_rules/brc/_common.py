@@ -87,19 +87,48 @@ class Form:
 
 
 class _Known:
-    """The broadcasts of a model that were asked for, and their forms."""
+    """The forms of a model's broadcasts, as far as they were asked for."""
 
     def __init__(self, model: Model) -> None:
-        self.broadcasts: dict[Node, Broadcast | None] = {}
-        self._forms: dict[tuple[object, ...], Form] = {}
+        self.forms: dict[Node, Form | None] = {}
+        self._shapes = model.shapes
+        self._of_shapes: dict[tuple[int, ...], Form] = {}
+        self._of_operands: dict[tuple[object, ...], Form] = {}
 
-    def form(self, operands: tuple[Operand, ...]) -> Form:
+    def find(self, node: Node) -> Form | None:
+        if node.op_type not in MULTIDIRECTIONAL:
+            return self._form(_operands(node, self._shapes))
+        shapes = [None if value is None else self._shapes.shape(value) for value in node.inputs]
+        # What is known of values is interned, and with it nearly every shape, for as long as ``_shapes`` lives.
+        key = tuple(map(id, shapes))
+        form = self._of_shapes.get(key)
+        if form is None or node.opset < MULTIDIRECTIONAL[node.op_type]:
+            form = self._form(_operands(node, self._shapes))
+            if form is not None:
+                self._of_shapes[key] = form
+        return form
+
+    def _form(self, operands: Operands) -> Form | None:
+        if operands is None or len(operands) < 2:
+            return None
         # Dimensions are interned: the same expression is the same object, for as long as somebody holds it.
         key = tuple([(tuple(map(id, operand.shape)), operand.stretches) for operand in operands])
-        form = self._forms.get(key)
+        form = self._of_operands.get(key)
         if form is None:
-            form = self._forms[key] = Form(operands)
+            form = self._of_operands[key] = Form(operands)
         return form
+
+
+def form_of(node: Node, model: Model) -> Form | None:
+    """The form of a node's broadcast, which mostly says that there is nothing to say of the node.
+
+    None and errors as of ``broadcast_of``.
+    """
+    known = shared(model, _Known)
+    if node in known.forms:
+        return known.forms[node]
+    form = known.forms[node] = known.find(node) if node.is_onnx else None
+    return form
 
 
 def broadcast_of(node: Node, model: Model) -> Broadcast | None:
@@ -108,15 +137,9 @@ def broadcast_of(node: Node, model: Model) -> Broadcast | None:
     Raises:
         UnknownAttribute: that depends on an attribute of the surrounding function.
     """
-    known = shared(model, _Known)
-    if node in known.broadcasts:
-        return known.broadcasts[node]
-    operands = _operands(node, model.shapes) if node.is_onnx else None
-    found = None
-    if operands is not None and len(operands) > 1:
-        found = Broadcast(node, operands, known.form(operands))
-    known.broadcasts[node] = found
-    return found
+    form = form_of(node, model)
+    operands = None if form is None else _operands(node, model.shapes)
+    return None if form is None or operands is None else Broadcast(node, operands, form)
 
 
 def _operands(node: Node, shapes: Shapes) -> Operands:
@@ -219,7 +242,7 @@ def short_of_rank(broadcast: Broadcast) -> list[tuple[Operand, Value, int]]:
 
 def is_static_one(dim: Dim | None) -> bool:
     """Whether the dimension is missing or 1 in every assignment, so that it is repeated as needed."""
-    return dim is None or is_one(dim).yes
+    return dim is None or dim.value == 1 or (dim.value is None and is_one(dim).yes)
 
 
 def text(shape: Shape) -> str:

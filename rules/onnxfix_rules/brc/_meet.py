@@ -7,7 +7,7 @@ assignments, and a conflict counts only where it stands in every one of them. So
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from onnxfix.graph.shared import every_node, shared
 from onnxfix.graph.symbols import Dim, equal, evaluate, substitute, symbol
 from onnxfix.graph.symbols import broadcast as stretched
 
-from ._common import BROADCASTING, Broadcast, Form, Operand, broadcast_of, is_static_one, text
+from ._common import BROADCASTING, Broadcast, Form, Operand, broadcast_of, form_of, is_static_one, text
 
 SCALES = (
     (2, 3, 5, 7, 11, 13),
@@ -206,13 +206,14 @@ def collapsed(broadcast: Broadcast, symbols: Symbols) -> Iterator[tuple[Operand,
             yield straight, flat, name
 
 
-def is_plain(broadcast: Broadcast, symbols: Symbols) -> bool:
+def is_plain(node: Node, form: Form, symbols: Symbols) -> bool:
     """Whether nothing in it has to do with the batch or with sizes that are not known, as nearly everywhere."""
-    answers = symbols.answers(broadcast.form)
+    answers = symbols.answers(form)
     if answers.is_open or answers.crosses:
         return False
-    values = [operand.value for operand in broadcast.operands if operand.value is not None]
-    return not answers.has_single or not any(v.is_input or _is_reshape(v.producer) for v in values)
+    return not answers.has_single or not any(
+        value is not None and (value.is_input or _is_reshape(value.producer)) for value in node.inputs
+    )
 
 
 def _is_reshape(node: Node | None) -> bool:
@@ -225,18 +226,22 @@ def _has_batch(node: Node, symbols: Symbols, name: str) -> bool:
     return shape is not None and len(shape) > 0 and symbols.batch_symbol(shape[0]) == name
 
 
-def broadcasts(model: Model) -> list[Broadcast]:
-    """Every node of the model whose operands broadcast and have known shapes."""
-    return shared(model, _broadcasts)
+def broadcasts(model: Model, wanted: Callable[[Node, Form], object]) -> Iterator[Broadcast]:
+    """The nodes of the model whose operands broadcast and have known shapes, those that ``wanted`` is true of."""
+    for node, form in shared(model, _formed):
+        if wanted(node, form):
+            broadcast = broadcast_of(node, model)
+            assert broadcast is not None
+            yield broadcast
 
 
-def _broadcasts(model: Model) -> list[Broadcast]:
+def _formed(model: Model) -> list[tuple[Node, Form]]:
     found = []
     for node in every_node(model).of(lambda operator: operator[1] in BROADCASTING):
         try:
-            broadcast = broadcast_of(node, model)
+            form = form_of(node, model)
         except UnknownAttribute:
             continue  # Gemm's transA in a function's body: another value in every call
-        if broadcast is not None:
-            found.append(broadcast)
+        if form is not None:
+            found.append((node, form))
     return found

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
+
+from onnx import TensorProto
 
 from onnxfix.edits import Edit, SetInput
 from onnxfix.graph.overlay import Model, Node, Value
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 
-from ._clone import may_be_cloned, stored, with_rank
-from ._common import BROADCASTING, Operand, broadcast_of, short_of_rank
+from ._clone import stored, with_rank
+from ._common import BROADCASTING, broadcast_of, form_of, short_of_rank
 from ._exact import safety_of_alignment
 from ._slope import cannot_fit
 
@@ -274,19 +277,23 @@ def rank_mismatched_constant(node: Node, model: Model) -> Iterator[Match]:
     - ONNX, docs/Broadcasting.md
     - onnx-tensorrt, importerUtils.cpp (`broadcastTensors`); NVIDIA/TensorRT issues 426 and 854
     """
-    broadcast = broadcast_of(node, model)
-    if broadcast is None or not broadcast.form.is_short:
+    form = form_of(node, model)
+    broadcast = broadcast_of(node, model) if form is not None and form.is_short else None
+    if broadcast is None:
         return
     if all(o.value is not None and o.value.is_constant for o in broadcast.operands):
         return
     if cannot_fit(node, model):
         return  # BRC007
-    short = [item for item in short_of_rank(broadcast) if not item[1].pinned]
-    short = [item for item in short if stored(item[1]) is not None]
+    short = [
+        _Short(operand.place, value, tensor, rank := len(tensor.dims), rank + missing)
+        for operand, value, missing in short_of_rank(broadcast)
+        if not value.pinned and (tensor := stored(value)) is not None
+    ]
     if not short:
         return
-    names = ", ".join(dict.fromkeys(f"{v.name!r} of rank {_rank(v, o)}" for o, v, _ in short))
-    rank = _rank(short[0][1], short[0][0]) + short[0][2]
+    names = ", ".join(dict.fromkeys([f"{one.value.name!r} of rank {one.rank}" for one in short]))
+    rank = short[0].wanted
     message = f"constant {names} in an operation of rank {rank}: TensorRT inserts a SHUFFLE layer to align it"
     edits, reads, padded = _edits(node, short)
     if not edits:
@@ -297,29 +304,36 @@ def rank_mismatched_constant(node: Node, model: Model) -> Iterator[Match]:
     yield Match(message, node=node, fix=remedy, reads=tuple(reads))
 
 
-def _rank(value: Value, operand: Operand) -> int:
-    """Rank of the tensor itself: for MatMul, the operand leaves out the matrices' two dimensions."""
-    tensor = stored(value)
-    return len(tensor.dims) if tensor is not None else len(operand.shape)
+class _Short(NamedTuple):
+    """The node's input at ``place``: a constant whose rank is not the ``wanted`` one.
+
+    Both are of ``tensor`` itself: for MatMul, a broadcast's operand leaves out the matrices' two dimensions.
+    """
+
+    place: int
+    value: Value
+    tensor: TensorProto
+    rank: int
+    wanted: int
 
 
-def _edits(node: Node, short: list[tuple[Operand, Value, int]]) -> tuple[list[Edit], list[Value], list[str]]:
+def _edits(node: Node, short: list[_Short]) -> tuple[list[Edit], list[Value], list[str]]:
     """Edits, the clones that exist already, and the names of the constants that are padded."""
     edits: list[Edit] = []
     reads: list[Value] = []
     padded: list[str] = []
     made: dict[str, str] = {}
-    for operand, value, missing in short:
-        tensor = stored(value)
-        if tensor is None or not may_be_cloned(value, tensor):
+    for place, value, tensor, _, wanted in short:
+        clone = with_rank(value, tensor, wanted)
+        if clone is None:
             continue
         if value.name not in made:
-            name, definition = with_rank(value, tensor, len(tensor.dims) + missing)
+            name, definition = clone
             made[value.name] = name
             edits.extend(definition)
             present = value.scope.values.get(name)
             if present is not None:
                 reads.append(present)
-        edits.append(SetInput(node, operand.place, made[value.name]))
+        edits.append(SetInput(node, place, made[value.name]))
         padded.append(repr(value.name))
     return edits, reads, padded

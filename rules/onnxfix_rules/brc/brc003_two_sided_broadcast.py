@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from onnxfix.graph.overlay import Model, Node
 from onnxfix.rule import Example, Match, Severity, rule
 
-from ._common import MULTIDIRECTIONAL, broadcast_of, label, text
+from ._common import MULTIDIRECTIONAL, broadcast_of, form_of, label, text
 
 EXAMPLES = [
     Example(
@@ -80,8 +80,9 @@ def two_sided_broadcast(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - ONNX, docs/Broadcasting.md (multidirectional broadcasting)
     """
-    broadcast = broadcast_of(node, model)
-    if broadcast is None or not broadcast.form.is_two_sided:
+    form = form_of(node, model)
+    broadcast = broadcast_of(node, model) if form is not None and form.is_two_sided else None
+    if broadcast is None:
         return
     sides = " and ".join(label(operand) + text(operand.shape) for operand in broadcast.operands)
     kind = "the batch dimensions of " if node.op_type == "MatMul" else ""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.graph.overlay import Model
+from onnxfix.graph.overlay import Model, Node
 from onnxfix.graph.shared import shared
 from onnxfix.rule import Example, Match, Severity, rule
 
-from ._common import label
+from ._common import Form, label
 from ._meet import Meeting, Symbols, broadcasts, meetings
 
 EXAMPLES = [
@@ -145,10 +145,12 @@ def dimensions_that_may_differ(model: Model) -> Iterator[Match]:
     symbols = shared(model, Symbols)
     first: dict[frozenset[str], Meeting] = {}
     count: dict[frozenset[str], int] = {}
-    for broadcast in broadcasts(model):
-        answers = symbols.answers(broadcast.form)
-        if answers.crosses or not answers.is_open:
-            continue  # a batch at the wrong axis: BRC005 says more
+
+    def is_open(node: Node, form: Form) -> bool:
+        answers = symbols.answers(form)
+        return answers.is_open and not answers.crosses  # a batch at the wrong axis: BRC005 says more
+
+    for broadcast in broadcasts(model, is_open):
         for meeting in meetings(broadcast):
             count[meeting.key] = count.get(meeting.key, 0) + 1
             first.setdefault(meeting.key, meeting)

@@ -181,9 +181,7 @@ def batch_one_trap(model: Model) -> Iterator[Match]:
     if not symbols.batch:
         return
     seen: set[frozenset[str]] = set()
-    for broadcast in broadcasts(model):
-        if is_plain(broadcast, symbols):
-            continue
+    for broadcast in broadcasts(model, lambda node, form: not is_plain(node, form, symbols)):
         message = _crossing(broadcast, symbols) or _collapse(broadcast, symbols)
         if message:
             yield Match(message, node=broadcast.node)

@@ -119,10 +119,10 @@ def implicit_repetition(model: Model) -> Iterator[Match]:
     - ONNX, docs/Operators.md (Expand), docs/Broadcasting.md
     """
     symbols = shared(model, Symbols)
-    for broadcast in broadcasts(model):
+    for broadcast in broadcasts(
+        model, lambda node, form: node.op_type in MULTIDIRECTIONAL and node.opset >= 8
+    ):
         node = broadcast.node
-        if node.op_type not in MULTIDIRECTIONAL or node.opset < 8:
-            continue
         open_sizes = any(symbols.conflicts(meeting) for meeting in meetings(broadcast))
         if not open_sizes and not broadcast.form.is_two_sided:
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 from onnx import TensorProto
@@ -41,7 +42,7 @@ class Pair(NamedTuple):
     @property
     def chain(self) -> str:
         """``int32 → int64 → float``."""
-        return " → ".join(dtypes.name_of(t) for t in (self.a, self.b, self.c))
+        return _chain(self.a, self.b, self.c)
 
     @property
     def reads(self) -> tuple[Node | Value, ...]:
@@ -49,6 +50,11 @@ class Pair(NamedTuple):
         producer = () if self.source.producer is None else (self.source.producer,)
         inputs = [value for value in self.first.inputs if value is not None]
         return (self.first, self.between, *inputs, *producer)
+
+
+@cache
+def _chain(*types: int) -> str:
+    return " → ".join(map(dtypes.name_of, types))
 
 
 def pair_at(node: Node, model: Model) -> Pair | None:
@@ -76,11 +82,30 @@ def _pair_at(node: Node, model: Model) -> Pair | None:
     # A subgraph may have another value of the source's name where the second Cast stands.
     if source is None or node.scope.lookup(source.name) is not source:
         return None
-    types = [type_of(source, model), target_of(first, model), target_of(node, model)]
-    a, b, c = types
+    a, b = types_at(first, model)
+    c = types_at(node, model)[1]
     if a is None or b is None or c is None or not NUMBERS.issuperset((a, b, c)) or b in (a, c):
         return None
     return Pair(first, node, source, between, a, b, c)
+
+
+def types_at(node: Node, model: Model) -> tuple[int | None, int | None]:
+    """The element types that a Cast or CastLike reads and makes, None where one is not proven.
+
+    Raises:
+        UnknownAttribute: one depends on an attribute of the surrounding function.
+    """
+    known = shared(model, _types)
+    found = known.get(node)
+    if found is None:
+        source = node.input(0)
+        given = None if source is None else type_of(source, model)
+        found = known[node] = (given, target_of(node, model))
+    return found
+
+
+def _types(model: Model) -> dict[Node, tuple[int | None, int | None]]:
+    return {}
 
 
 def is_cast(node: Node) -> bool:
@@ -111,11 +136,12 @@ def _targets(model: Model) -> dict[Node, int | None]:
 def type_of(value: Value, model: Model) -> int | None:
     """The proven element type of ``value``; a Cast's result is known even where nothing before it is."""
     node = value.producer
-    if node is not None and is_cast(node) and node.op_type == "Cast":
+    if node is not None and node.op_type == "Cast" and node.is_onnx:
         return target_of(node, model)
     return model.shapes.elem_type(value)
 
 
+@cache  # a model casts between the same few types everywhere
 def same_values(a: int, b: int, c: int) -> bool:
     """Whether Cast(a→b)→Cast(b→c) gives what Cast(a→c) gives, for every value of type ``a``.
 

@@ -138,8 +138,8 @@ def no_op_cast(node: Node, model: Model) -> Iterator[Match]:
     source = node.input(0)
     if source is None:
         return
-    target = cst.target_of(node, model)
-    if target is None or target not in cst.NUMBERS or cst.type_of(source, model) != target:
+    given, target = cst.types_at(node, model)
+    if target is None or given != target or target not in cst.NUMBERS:
         return
     if not cst.keeps_values(node, target) or not cst.removable(node, source):
         return

@@ -209,6 +209,8 @@ def _computes(operation: Callable[..., Array], kinds: str) -> Callable[[Node, In
         given = [array for array in inputs if array is not None]
         _need(len(given) == len(inputs) and len({array.dtype for array in given}) == 1)
         _need(given[0].dtype.kind in kinds and given[0].dtype != np.float16)
+        if isinstance(operation, np.ufunc):
+            _need(len(given) == operation.nin)  # numpy would write to one more
         _small(math.prod(np.broadcast_shapes(*(array.shape for array in given))), given[0])
         return operation(*given)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from onnxfix.dtypes import name_of
 from onnxfix.edits import RemoveNode
-from onnxfix.graph.overlay import Model, Node, Scope, Value
+from onnxfix.graph.overlay import Model, Node, Scope, Value, is_read
 from onnxfix.graph.shared import every_node
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix.targets import Target
@@ -142,9 +142,9 @@ def dead_node(model: Model) -> Iterator[Match]:
     ## References
     - ONNX, "Graphs": outputs are all that a graph computes: https://onnx.ai/onnx/repo-docs/IR.html
     """
+    if not any(map(_is_end, every_node(model))):
+        return  # the last one of dead nodes is one that nothing reads
     live = _live_nodes(model)
-    if len(live) == len(every_node(model).nodes):
-        return
     refused = _Refused(model)
     left: dict[int, int] = {}
     gone: set[int] = set()
@@ -188,6 +188,11 @@ class _Refused:
             if elem and not self._target.has_type(elem):
                 return f", and {self._target.title} has no {name_of(elem)}"
         return ""
+
+
+def _is_end(node: Node) -> bool:
+    """Whether the node has outputs, and nothing asks for any of them."""
+    return not any(map(is_read, node.outputs)) and any(node.outputs)
 
 
 def _needed(value: Value, uses: int) -> bool:

@@ -69,12 +69,14 @@ def duplicate_node_name(model: Model) -> Iterator[Match]:
     ## References
     - ONNX, "Names Within a Graph": https://onnx.ai/onnx/repo-docs/IR.html
     """
-    taken = {node.name for node in model.nodes()}
-    for scope in model.scopes:
+    names = {scope: [str(node.proto.name) for node in scope.nodes] for scope in model.scopes}
+    taken = {name for own in names.values() for name in own}
+    for scope, own in names.items():
         seen: set[str] = set()
         numbers: dict[str, int] = {}
-        for node in scope.nodes:
-            name = node.name
+        if len(set(own)) == len(own):
+            continue
+        for node, name in zip(scope.nodes, own, strict=True):
             if not name or name not in seen:
                 seen.add(name)
                 continue

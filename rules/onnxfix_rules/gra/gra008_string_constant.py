@@ -67,7 +67,7 @@ def string_constant(scope: Scope, model: Model) -> Iterator[Match]:
     for node in scope.nodes:
         if node.op_type != "Constant" or not node.is_onnx:
             continue
-        for attribute in node.proto.attribute:
+        for attribute in node.proto.attribute[:]:
             if attribute.name in ("value_string", "value_strings") or (
                 attribute.name == "value" and attribute.t.data_type == TensorProto.STRING
             ):

@@ -8,6 +8,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxfix.graph.overlay import Model, Scope, Value
+from onnxfix.graph.shared import elem_types
 from onnxfix.rule import Example, Match, Severity, rule
 
 _LIMIT = float(np.finfo(np.float32).max)
@@ -80,7 +81,11 @@ def float64_inside(scope: Scope, model: Model) -> Iterator[Match]:
     ## References
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     """
-    wide = [value for value in scope.values.values() if _counts(value, scope, model)]
+    if TensorProto.DOUBLE not in elem_types(model):
+        return
+    elem_type = model.shapes.elem_type
+    double = [value for value in scope.values.values() if elem_type(value) == TensorProto.DOUBLE]
+    wide = [value for value in double if _counts(value, scope, model)]
     if not wide:
         return
     more = "" if len(wide) == 1 else f", and {len(wide) - 1} more in this graph"
@@ -95,10 +100,10 @@ def float64_inside(scope: Scope, model: Model) -> Iterator[Match]:
 
 
 def _counts(value: Value, scope: Scope, model: Model) -> bool:
-    """Whether the value is float64, read, and takes part in arithmetic."""
+    """Whether the float64 value is read, and takes part in arithmetic."""
     if scope is model.main and (value.is_output or (value.is_input and value.initializer is None)):
         return False
-    if model.shapes.elem_type(value) != TensorProto.DOUBLE or not (value.use_count or value.is_output):
+    if not (value.use_count or value.is_output):
         return False
     node = value.producer
     cast = node is not None and node.op_type == "Cast" and node.is_onnx

@@ -1,12 +1,13 @@
 """Evaluates one operator on known inputs, where ONNX's reference and ONNX Runtime agree to the last bit.
 
-The reference evaluator computes; this module says when its answer may be believed. Left out on purpose: everything
-random, quantising or larger than its inputs, operators whose rounding differs between backends (Pow, Exp, ...), and
-calls that some backend treats in its own way (division by zero, casts out of range, non-finite numbers).
+The reference evaluator, or numpy, computes; this module says when the answer may be believed. Left out on purpose:
+everything random, quantising or larger than its inputs, operators whose rounding differs between backends (Pow, Exp,
+...), and calls that some backend treats in its own way (division by zero, casts out of range, non-finite numbers).
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 
@@ -14,6 +15,8 @@ import numpy as np
 from onnx import ModelProto, defs, helper
 
 from onnxfix.graph.overlay import Node
+from onnxfix_rules.gra._evaluate import NotFoldable
+from onnxfix_rules.gra._evaluate import evaluate as evaluate_by_numpy
 
 from ._common import Array
 
@@ -75,14 +78,33 @@ def evaluate(node: Node, inputs: Sequence[Array | None]) -> list[Array | None]:
         return nothing
     try:
         with np.errstate(all="ignore"):
-            direct = _DIRECT.get(node.op_type)
-            if direct is not None and _one_integer_type(given) and len(given) == len(inputs):
-                results = [direct[1](*given)]
-            else:
-                results = _reference(node, inputs)
+            results = _computed(node, inputs)
     except Exception:  # the evaluator raises anything on a call that is not valid; such a call has no value
         return nothing
     return [_within_limits(np.asarray(result), given) for result in results]
+
+
+def _computed(node: Node, inputs: Sequence[Array | None]) -> list[Array]:
+    """By numpy where it is sure to say what the reference does, which takes longer to import than a model to check."""
+    if node.op_type in _BY_NUMPY:
+        with contextlib.suppress(NotFoldable):
+            return evaluate_by_numpy(node, inputs)
+        if node.op_type == "Div":
+            raise NotFoldable  # older reference evaluators round integers down
+    given = [array for array in inputs if array is not None]
+    if node.op_type == "Range" and len(given) == 3 and not any(array.ndim for array in given):
+        start, limit, delta = (int(scalar) for scalar in given)
+        return [np.arange(start, limit, delta).astype(given[0].dtype)]
+    return _reference(node, inputs)
+
+
+_BY_NUMPY = frozenset(
+    {
+        "Abs", "Add", "And", "Cast", "Concat", "Div", "Equal", "Expand", "Gather", "Greater", "GreaterOrEqual",
+        "Identity", "Less", "LessOrEqual", "Mul", "Neg", "Not", "Or", "Reshape", "Slice", "Split", "Squeeze", "Sub",
+        "Tile", "Transpose", "Unsqueeze", "Where", "Xor",
+    }
+)  # fmt: skip
 
 
 def _reference(node: Node, inputs: Sequence[Array | None]) -> list[Array]:
@@ -107,10 +129,15 @@ def _reference(node: Node, inputs: Sequence[Array | None]) -> list[Array]:
     return [found[name] if name else np.zeros(0) for name in proto.output]
 
 
+_SINCE = {"Add": 7, "Div": 7, "Expand": 8, "Mul": 7, "Range": 11, "Sub": 7}
+"""Operators that need no attributes, with the opset from which on they are as they are now: what exports compute of
+shapes. For the first schema that is asked for, onnx makes those of all operators."""
+
+
 def _attributes_known(node: Node) -> bool:
     """Whether every attribute is one that the operator's definition has: others may mean something to somebody."""
-    if node.op_type in _DIRECT and not node.proto.attribute:
-        return node.opset >= _DIRECT[node.op_type][0]
+    if node.op_type in _SINCE and not node.proto.attribute:
+        return node.opset >= _SINCE[node.op_type]
     try:
         schema = defs.get_schema(node.op_type, node.opset, "")
     except defs.SchemaError:
@@ -146,30 +173,6 @@ def _divisor_nonzero(node: Node, given: Sequence[Array]) -> bool:
         return True
     # The least integer by -1 overflows: undefined, and a trap on some processors.
     return not ((given[0] == np.iinfo(given[0].dtype).min).any() and (given[1] == -1).any())
-
-
-def _divided(a: Array, b: Array) -> Array:
-    """ONNX divides integers towards zero; numpy and older reference evaluators towards minus infinity."""
-    quotient, rest = a // b, a % b
-    rounded_down = (rest != 0) & ((a < 0) != (b < 0))
-    return np.asarray(quotient + rounded_down.astype(a.dtype), dtype=a.dtype)
-
-
-def _one_integer_type(given: Sequence[Array]) -> bool:
-    return len({array.dtype for array in given}) == 1 and given[0].dtype.kind in "iu"
-
-
-_DIRECT: dict[str, tuple[int, Callable[..., Array]]] = {
-    "Add": (7, lambda a, b: a + b),
-    "Div": (7, _divided),
-    "Expand": (8, lambda data, shape: data * np.ones(shape, data.dtype)),
-    "Range": (
-        11,
-        lambda start, limit, step: np.arange(start.item(), limit.item(), step.item(), dtype=start.dtype),
-    ),
-}
-"""What most exports compute of integers of one type, and from which opset on. To load the reference evaluator for it
-takes as long as to check a quarter of such a model. Div must not go there."""
 
 
 def _cast_in_range(node: Node, given: Sequence[Array]) -> bool:

@@ -10,6 +10,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxfix.graph.overlay import Model, Node, UnknownAttribute, Value
+from onnxfix.graph.shape_ops.base import Info
 from onnxfix.graph.shared import elem_types
 
 from ._common import INT32_HIGH, Array, native_dtype
@@ -29,6 +30,7 @@ class Known:
     def __init__(self, model: Model) -> None:
         self.model = model
         self._arrays: dict[Value, Array] = {}
+        self._numbers: dict[Info, Array | None] = {}
         self._shape_math: set[Value] = set()
         self._doubtful: set[Value] = set()
         self._has_half = TensorProto.FLOAT16 in elem_types(model)
@@ -83,10 +85,10 @@ class Known:
         return list(dict.fromkeys(use.node for use in value.uses if not self.folds(use.node)))
 
     def _visit(self, node: Node) -> None:
-        if self._is_doubtful(node):
+        if (self._has_half or self._doubtful or node.op_type == "Slice") and self._is_doubtful(node):
             return
         results: list[Array | None] = [self._proven(value) for value in node.outputs]
-        all_known = all(value is None or self.array(value) is not None for value in node.inputs)
+        all_known = all(map(self._is_known, node.inputs))
         if not all_known and all(result is None for result in results):
             return
         inputs = [None if value is None else self.array(value) for value in node.inputs]
@@ -110,6 +112,11 @@ class Known:
                 continue
             self._arrays[value] = result
             self._shape_math.add(value)
+
+    def _is_known(self, value: Value | None) -> bool:
+        if value is None or value in self._arrays:
+            return True
+        return value.is_constant and value.constant(INPUT_LIMIT) is not None
 
     def _is_doubtful(self, node: Node) -> bool:
         """Whether ONNX Runtime and ONNX disagree about the node, or about what it reads; its outputs are marked.
@@ -145,12 +152,18 @@ class Known:
         """The value by symbolic shapes, where every element of it is a number."""
         if value is None:
             return None
+        info = self.model.shapes.info(value)
+        if info.value is None:
+            return None
+        if info not in self._numbers:  # many values are known to be the same
+            self._numbers[info] = self._numbers_of(value)
+        return self._numbers[info]
+
+    def _numbers_of(self, value: Value) -> Array | None:
         shapes = self.model.shapes
         found = shapes.value(value)
-        if found is None:
-            return None
         dtype = native_dtype(shapes.elem_type(value))
-        if dtype is None or dtype.kind not in "biu":
+        if found is None or dtype is None or dtype.kind not in "biu":
             return None
         low, high = _bounds(dtype)
         items = [dim.value for dim in found.data]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -181,7 +182,7 @@ def reshape_to_own_dimensions(node: Node, model: Model) -> Iterator[Match]:
     if all(dim.value is not None for dim in found.data) or not all(dim.is_count for dim in found.data):
         return
     allowzero = bool(node.attr("allowzero", 0))
-    plan = _plan(list(found.data), own, allowzero)
+    plan = _plan(found.data, own, allowzero)
     if plan is None:
         return
     draft = Draft(node)
@@ -204,7 +205,8 @@ class _Plan(NamedTuple):
     condition: str
 
 
-def _plan(wanted: Sequence[Dim], own: Sequence[Dim], allowzero: bool) -> _Plan | None:
+@lru_cache(maxsize=1 << 12)  # the layers of a model ask the same, and so does every round
+def _plan(wanted: tuple[Dim, ...], own: tuple[Dim, ...], allowzero: bool) -> _Plan | None:
     """The constant shape for the run-time shape ``wanted`` of data with dimensions ``own``; None without one."""
     target: list[int] = []
     inferred: int | None = None

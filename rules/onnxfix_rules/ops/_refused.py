@@ -31,8 +31,13 @@ def reason(node: Node, model: Model, target: Target) -> str:
     """
     if node.domain:
         return "no TensorRT has an importer for it" if node.domain.startswith("ai.onnx.preview") else ""
-    if node.attr("reduction", "mean") not in ("none", "mean", "sum"):
+    why = _reason(node, model, target)
+    if why and node.attr("reduction", "mean") not in ("none", "mean", "sum"):
         return ""  # no node of ONNX's: its body would take it for a sum
+    return why
+
+
+def _reason(node: Node, model: Model, target: Target) -> str:
     if target.imports(node.op_type) is False:
         return target.missing.get(node.op_type) or "it has no importer for it"
     data = data_of(node)

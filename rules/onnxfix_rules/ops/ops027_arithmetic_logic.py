@@ -70,7 +70,15 @@ EXAMPLES = [
 ]
 
 
-@rule("OPS027", ops=["Cast"], safety=Safety.EXACT, severity=Severity.INFO, hazards=[36], examples=EXAMPLES)
+@rule(
+    "OPS027",
+    ops=["Cast"],
+    safety=Safety.EXACT,
+    severity=Severity.INFO,
+    hazards=[36],
+    examples=EXAMPLES,
+    types=[TensorProto.BOOL],
+)
 def arithmetic_logic(node: Node, model: Model) -> Iterator[Match]:
     """Booleans cast to numbers, added or multiplied, and cast back to booleans: an Or, or an And.
 
@@ -87,10 +95,10 @@ def arithmetic_logic(node: Node, model: Model) -> Iterator[Match]:
     - https://onnx.ai/onnx/operators/onnx__Or.html
     """
     number, output = node.input(0), node.output()
-    if node.opset < 7 or number is None or output is None or node.attr("to") != TensorProto.BOOL:
-        return
-    made = number.producer
+    made = None if number is None else number.producer
     if made is None or not made.is_onnx or made.op_type not in _LOGIC or len(made.inputs) != 2:
+        return
+    if node.opset < 7 or number is None or output is None or node.attr("to") != TensorProto.BOOL:
         return
     first, second = (_logic.boolean(value, node, model) for value in made.inputs)
     if first is None or second is None or (first.constant and second.constant):

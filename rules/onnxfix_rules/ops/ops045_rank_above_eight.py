@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator
 
 import numpy as np
 
 from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Model, Node, Value
-from onnxfix.graph.shared import shared
+from onnxfix.graph.overlay import Model, Node, UnknownAttribute, Value
+from onnxfix.graph.shared import every_node
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.ops import _common as ops
 
@@ -65,8 +66,8 @@ EXAMPLES = [
 ]
 
 
-@rule("OPS045", ops=["*"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[37], examples=EXAMPLES)
-def rank_above_eight(node: Node, model: Model) -> Iterator[Match]:
+@rule("OPS045", per="model", safety=Safety.EXACT, severity=Severity.ERROR, hazards=[37], examples=EXAMPLES)
+def rank_above_eight(model: Model) -> Iterator[Match]:
     """A tensor of more than eight dimensions, which TensorRT has not.
 
     ## Why it matters
@@ -82,8 +83,14 @@ def rank_above_eight(node: Node, model: Model) -> Iterator[Match]:
     - tensorrt.Dims.MAX_DIMS, which is 8
     """
     limit = ops.target_of(model).max_rank
-    if shared(model, _widest) <= limit:
-        return  # nearly always, and this rule is asked about every node
+    if all(info.shape is None or len(info.shape) <= limit for info in model.shapes.kinds):
+        return  # nearly always
+    for node in every_node(model):
+        with contextlib.suppress(UnknownAttribute):  # of a Transpose in a local function
+            yield from list(_matches(node, model, limit))
+
+
+def _matches(node: Node, model: Model, limit: int) -> Iterator[Match]:
     for value in node.outputs:
         rank = None if value is None else model.shapes.rank(value)
         if value is None or rank is None or rank <= limit:
@@ -96,12 +103,6 @@ def rank_above_eight(node: Node, model: Model) -> Iterator[Match]:
             fix=_narrowed(node, value, model, limit),
             reads=tuple(use.node for use in value.uses[:1]),
         )
-
-
-def _widest(model: Model) -> int:
-    """The highest rank that any value is known to have."""
-    values = (value for scope in model.scopes for value in scope.values.values())
-    return max((model.shapes.rank(value) or 0 for value in values), default=0)
 
 
 def _wide_source(node: Node, model: Model, limit: int) -> bool:

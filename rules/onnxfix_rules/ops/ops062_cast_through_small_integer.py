@@ -9,7 +9,7 @@ from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Model, Node
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.ops import _common as ops
-from onnxfix_rules.ops._integers import unnarrowed
+from onnxfix_rules.ops._integers import SMALL, unnarrowed
 
 EXAMPLES = [
     Example(
@@ -38,7 +38,13 @@ EXAMPLES = [
 
 
 @rule(
-    "OPS062", ops=["Cast"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[20, 2], examples=EXAMPLES
+    "OPS062",
+    ops=["Cast"],
+    safety=Safety.EXACT,
+    severity=Severity.ERROR,
+    hazards=[20, 2],
+    examples=EXAMPLES,
+    types=tuple(SMALL),
 )
 def cast_through_small_integer(node: Node, model: Model) -> Iterator[Match]:
     """A Cast of int32 or int64 to uint8, all of which fit into it, and from there to something else.

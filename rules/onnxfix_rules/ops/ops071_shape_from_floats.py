@@ -165,8 +165,10 @@ def shape_from_floats(model: Model) -> Iterator[Match]:
             continue
         places = next((indices for since, indices in versions if node.opset >= since), ())
         for value in map(node.input, places):
-            source = None if value is None or _is_empty(value, model) else _float_source(value, model)
-            if value is None or source is None:
+            if value is None or value.is_constant or _is_empty(value, model):
+                continue
+            source = _float_source(value, model)
+            if source is None:
                 continue
             kind = name_of(model.shapes.elem_type(source) or 0)
             yield Match(

@@ -64,14 +64,22 @@ def _functions(model: ModelProto) -> list[FunctionProto]:
 
 def _default_changes(original: GraphProto, fixed: GraphProto) -> Iterator[str]:
     """Initializers that a caller may override must still be there, with the same bytes."""
-    inputs = {info.name for info in original.input}
-    new = {tensor.name: tensor for tensor in fixed.initializer if tensor.name in inputs}
-    for tensor in original.initializer:
-        after = new.pop(tensor.name, None) if tensor.name in inputs else tensor
-        if after is None or not lazy.same(tensor, after):
-            yield f"the default of input {tensor.name!r} changed or is gone"
+    old, new = _defaults(original), _defaults(fixed)
+    for name, tensor in old.items():
+        after = new.pop(name, None)
+        if type(after) is not type(tensor) or not _alike(tensor, after):
+            yield f"the default of input {name!r} changed or is gone"
     for name in new:
         yield f"input {name!r} has a default that it did not have"
+
+
+def _defaults(graph: GraphProto) -> dict[str, TensorProto | SparseTensorProto]:
+    """The initializers, sparse ones too, of the graph's inputs."""
+    inputs = {info.name for info in graph.input}
+    dense = {tensor.name: tensor for tensor in graph.initializer if tensor.name in inputs}
+    return dense | {
+        sparse.values.name: sparse for sparse in graph.sparse_initializer if sparse.values.name in inputs
+    }
 
 
 def _different_fields(first: Any, second: Any, skip: Iterable[str]) -> list[str]:

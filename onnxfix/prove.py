@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import os
 import tempfile
@@ -84,6 +83,8 @@ class _Prover:
             return stack.enter_context(wire.temporary_beside(folder / name))
 
         self.temporary = spare()
+        if destination is None:  # these weights go at the end; a file of the user's may have that name
+            name = self.temporary.name.replace("..", ".")  # onnx takes no location that begins with two
         self.weights = folder / f"{name}.data"
         self.split = self.moved = False
         self.fixed = False
@@ -112,10 +113,11 @@ class _Prover:
         """
         if self.arriving is not None:
             self.copied += self.arriving.wait()
+            self.arriving = None
 
     def _drop_copied(self) -> None:
-        with contextlib.suppress(OnnxfixError):
-            self.arrived()
+        if self.arriving is not None:  # the run failed before it was there
+            self.copied += self.arriving.over()
         for path in self.copied:
             if path == self.weights or not self.options.leave_data:
                 path.unlink(missing_ok=True)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import threading
 import time
 from collections.abc import Callable
+from concurrent import futures
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from onnx import ModelProto, numpy_helper
 
 import onnxfix
 from onnxfix import contract
+from onnxfix.arriving import Arriving
 from onnxfix.errors import OnnxfixError
 from onnxfix.graph import wire
 from onnxfix.verification import ladder
@@ -43,9 +46,9 @@ def copying(monkeypatch: pytest.MonkeyPatch, first: Callable[[], None]) -> None:
     """Have ``first`` called, in the copying thread, before external data is copied."""
     real = wire.copy_external
 
-    def copy(proto: ModelProto, source: Path, destination: Path) -> list[Path]:
+    def copy(proto: ModelProto, source: Path, destination: Path, *more: Any) -> list[Path]:
         first()
-        return real(proto, source, destination)
+        return real(proto, source, destination, *more)
 
     monkeypatch.setattr(wire, "copy_external", copy)
 
@@ -127,3 +130,80 @@ def test_every_rung_waits_for_the_fixed_models_data(tmp_path: Path, rungs: tuple
     lacking = ladder.verify(path, there / "m.onnx", exact=True, rungs=rungs, require=rungs)
     assert not lacking.passed
     assert ladder.verify(path, there / "m.onnx", exact=True, rungs=rungs, require=rungs, ready=ready).passed
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_an_interrupt_while_somebody_waits_leaves_nothing_that_comes_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    """Whoever waits gives up at once, but what is on its way then must not stay: nobody would delete it."""
+    path, out = external_model(tmp_path / "a"), tmp_path / "b"
+    out.mkdir()
+    asked, real, main = threading.Event(), Arriving.wait, threading.get_ident()
+
+    def wait(self: Arriving) -> list[Path]:
+        asked.set()
+        return real(self)
+
+    def interrupted() -> None:
+        assert asked.wait(PATIENCE)
+        for _ in range(times):
+            time.sleep(0.2)
+            signal.pthread_kill(main, signal.SIGINT)
+        time.sleep(0.2)
+
+    monkeypatch.setattr(Arriving, "wait", wait)
+    copying(monkeypatch, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        onnxfix.apply(path, out / "m.onnx", verify=False)
+    assert [item for item in out.rglob("*") if item.is_file()] == []
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("onnxfix-copy")]
+
+
+def test_an_odd_failure_of_the_copy_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, out = external_model(tmp_path / "a"), tmp_path / "b"
+    out.mkdir()
+    (out / "weights").write_bytes(b"no folder")
+    with pytest.raises(FileExistsError) as told:
+        onnxfix.apply(path, out / "m.onnx", verify=False)
+    assert told.value.__context__ is None
+    assert [item.name for item in out.iterdir()] == ["weights"]
+
+
+def test_a_copy_that_nobody_wants_any_more_ends_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path, out = external_model(tmp_path / "a"), tmp_path / "b"
+    out.mkdir()
+    copied: list[int] = []
+    given_up = threading.Event()
+    real, wait = wire._copy_range, futures.wait
+
+    def copy_range(source: int, start: int, length: int, destination: int) -> None:
+        copied.append(length)
+        assert given_up.wait(PATIENCE)
+        real(source, start, length, destination)
+
+    def wait_for(copies: Any) -> Any:
+        given_up.set()
+        return wait(copies)
+
+    def broken(*given: Any) -> list[str]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(wire, "_STEP", 256)
+    monkeypatch.setattr(wire, "_WORTH_IT", 1)
+    monkeypatch.setattr(wire, "_copy_range", copy_range)
+    monkeypatch.setattr(futures, "wait", wait_for)
+    monkeypatch.setattr(contract, "interface_changes", broken)
+    with pytest.raises(KeyboardInterrupt):
+        onnxfix.apply(path, out / "m.onnx", verify=False)
+    assert copied == [256]  # of 1024
+    assert [item for item in out.rglob("*") if item.is_file()] == []
+
+
+def test_a_file_is_copied_whole_whatever_the_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for step in (1, 3, 1000, 2000):
+        monkeypatch.setattr(wire, "_STEP", step)
+        for size in (0, 1, 999, 1000, 1001):
+            (tmp_path / "a").write_bytes(bytes(number % 251 for number in range(size)))
+            wire.copy_file(tmp_path / "a", tmp_path / "b")
+            assert (tmp_path / "b").read_bytes() == (tmp_path / "a").read_bytes()

@@ -607,6 +607,32 @@ def test_operators_fold_from_the_opset_on_that_has_them(op: str, since: int) -> 
         assert (found is not None) == (opset == since)
 
 
+@pytest.mark.parametrize(
+    ("op", "opset", "count", "outputs"),
+    [
+        ("Add", 18, 2, ["y", "z"]),
+        ("Add", 18, 2, []),
+        ("Add", 18, 3, ["y"]),
+        ("Range", 18, 3, ["y", "z"]),
+        ("Transpose", 18, 2, ["y"]),
+        ("Squeeze", 11, 2, ["y"]),
+        ("Unsqueeze", 11, 2, ["y"]),
+        ("Split", 11, 2, ["y"]),
+        ("Slice", 9, 3, ["y"]),
+        ("Where", 18, 4, ["y"]),
+    ],
+)
+def test_a_node_with_more_inputs_or_outputs_than_its_operator_is_not_computed(
+    op: str, opset: int, count: int, outputs: list[str]
+) -> None:
+    one = np.array(1) if op == "Range" else np.array([1])
+    inputs = [np.array([True]) if op == "Where" else one, *[one] * (count - 1)]
+    model = single(op, list(inputs), {})
+    model.opset_import[0].version = opset
+    model.graph.node[0].output[:] = outputs
+    assert evaluate(overlay(model).main.nodes[0], inputs) == [None] * len(outputs)
+
+
 @pytest.mark.parametrize("second", [np.array([1, 2], np.int32), np.array([1.0, 2.0])])
 def test_integers_of_one_type_are_added_and_no_others(second: np.ndarray) -> None:
     for inputs in ([np.array([3, 4]), second], [np.array([3, 4])] * 3):

@@ -369,6 +369,20 @@ def test_without_a_destination(tmp_path: Path) -> None:
     assert names(tmp_path) == ["m.onnx"]
 
 
+@pytest.mark.parametrize("verify", [True, False])
+def test_without_a_destination_nothing_is_in_the_way(tmp_path: Path, verify: bool) -> None:
+    """The model's own external data may have the name that its moved weights would get beside an output."""
+    model = large_model()
+    (tmp_path / "m.onnx.data").write_bytes(SHORT.tobytes())
+    external(model.graph.initializer[-1], "m.onnx.data", 0, SHORT.nbytes)
+    report = onnxfix.apply(written(tmp_path, model), verify=verify)
+    assert report.changed
+    assert report.verdict is not None
+    assert report.verdict.passed
+    assert names(tmp_path) == ["m.onnx", "m.onnx.data"]
+    assert (tmp_path / "m.onnx.data").read_bytes() == SHORT.tobytes()
+
+
 @pytest.mark.parametrize("way", ["file", "folder", "dangling link"])
 @pytest.mark.parametrize("in_place", [True, False])
 def test_another_file_of_that_name(tmp_path: Path, way: str, in_place: bool) -> None:

@@ -175,8 +175,8 @@ def _target(model: Named, output: str | None, output_dir: str | None) -> str:
     if output_dir is not None:
         if ".." in model.inside.split("/"):
             raise UsageError(
-                f"{model.source}: its glob goes up by '..' behind a wildcard, so that the result would not be in "
-                f"{output_dir}; name its folder without '..'"
+                f"{model.source}: its '..' behind the beginning of a glob, or at its end, leads out of {output_dir}; "
+                "name the model otherwise"
             )
         return joined(output_dir, model.inside)
     stem = posixpath.splitext(name_of(model.source))[0]

@@ -14,7 +14,7 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
 from functools import cached_property
@@ -385,7 +385,7 @@ _PLAIN = {4: (TensorProto.FLOAT, TensorProto.COMPLEX64), 10: (TensorProto.DOUBLE
 """Fields whose packed numbers are raw data already, for these element types."""
 
 
-def _write_pieces(pieces: Sequence[scan.Piece], path: Path, data: bytes | Source) -> None:
+def _write_pieces(pieces: Iterable[scan.Piece], path: Path, data: bytes | Source) -> None:
     """Write pieces of ``data`` and payloads to a file that is there.
 
     Raises:
@@ -428,6 +428,8 @@ def _emptied(path: str, flags: int) -> int:
     return handle
 
 
+_STEP = 1 << 28
+"""Bytes of a file that are copied before somebody is asked whether to go on: a second's worth on a slow disk."""
 _WORTH_IT = 1 << 16
 """Bytes from which on a system call for a copy is cheaper than reading and writing."""
 
@@ -583,13 +585,15 @@ def _locations(outside: Iterable[TensorProto]) -> list[str]:
     )
 
 
-def copy_external(proto: ModelProto, source: Path, destination: Path) -> list[Path]:
+def copy_external(
+    proto: ModelProto, source: Path, destination: Path, wanted: Callable[[], bool] = lambda: True
+) -> list[Path]:
     """Bring the external files of ``proto`` from folder ``source`` to folder ``destination``; returns new files.
 
-    A file that is already there with the same bytes is left alone.
+    A file that is already there with the same bytes is left alone. ``wanted`` as for ``copy_file``.
 
     Raises:
-        OnnxfixError: another file stands in the way, or the disk is full. Nothing half-written stays.
+        OnnxfixError: another file stands in the way, the disk is full, or it is not ``wanted``. Nothing stays then.
     """
     made: list[Path] = []
     if source.resolve() == destination.resolve():
@@ -605,7 +609,7 @@ def copy_external(proto: ModelProto, source: Path, destination: Path) -> list[Pa
                 continue
             new.parent.mkdir(parents=True, exist_ok=True)
             with temporary_beside(new) as temporary:
-                copy_file(old, temporary)
+                copy_file(old, temporary, wanted)
                 replace(temporary, new)
             made.append(new)
     except BaseException:
@@ -628,15 +632,24 @@ def same_bytes(first: Path, second: Path) -> bool:
                 return True
 
 
-def copy_file(source: Path, destination: Path) -> None:
+def copy_file(source: Path, destination: Path, wanted: Callable[[], bool] = lambda: True) -> None:
     """Copy by reflink or ``copy_file_range`` where the system has them: the bytes need not pass through us.
+
+    ``wanted`` is asked now and then, from this thread, whether to go on.
 
     Raises:
         ModelError: the file is changed meanwhile.
-        OnnxfixError: the disk is full or a file cannot be read or written.
+        OnnxfixError: the disk is full, a file cannot be read or written, or it is not ``wanted`` any more.
     """
+
+    def pieces(size: int) -> Iterator[tuple[int, int]]:
+        for start in range(0, max(size, 1), _STEP):
+            if not wanted():
+                raise OnnxfixError(f"{source}: its copy is not wanted any more")
+            yield start, min(start + _STEP, size)
+
     try:
         origin = Source(source)
     except OSError as error:
         raise OnnxfixError(f"{source}: cannot be read: {error.strerror or error}") from None
-    _write_pieces([(0, origin.size)], destination, origin)
+    _write_pieces(pieces(origin.size), destination, origin)

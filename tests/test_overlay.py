@@ -119,6 +119,19 @@ def test_constant_respects_its_cap() -> None:
     assert value.constant(max_bytes=11) is None
 
 
+@pytest.mark.parametrize("kind", ["list", "int4"])
+def test_the_first_who_asks_for_a_constant_is_told_what_the_second_one_is(kind: str) -> None:
+    tensor = TensorProto(name="w", data_type=TensorProto.INT4, dims=[400], raw_data=bytes(200))
+    given = {"value_ints": range(400)} if kind == "list" else {"value": tensor}
+    node = helper.make_node("Constant", [], ["c"], **given)
+    output = helper.make_empty_tensor_value_info("c")
+    proto = helper.make_model(helper.make_graph([node], "g", [], [output]))
+    size = 400 * 8 if kind == "list" else 400
+    for cap in (size - 1, size):
+        value = Model(proto).main.values["c"]
+        assert [value.constant(cap) is not None for _ in range(2)] == [cap == size] * 2
+
+
 REFUSED = {
     "cycle": ("g (float[N] x) => (float[N] y) { a = Add(x, b) b = Neg(a) y = Neg(b) }", "cycle"),
     "dangling": ("g (float[N] x) => (float[N] y) { y = Add(x, nowhere) }", "nowhere"),

@@ -633,6 +633,18 @@ def test_a_node_with_more_inputs_or_outputs_than_its_operator_is_not_computed(
     assert evaluate(overlay(model).main.nodes[0], inputs) == [None] * len(outputs)
 
 
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        [np.array(number, np.uint64) for number in (2**64 - 2, 2**64 - 1, 1)],  # numpy counts in floats there
+        [np.array(0), np.array(3, np.int32), np.array(1)],
+    ],
+)
+def test_ranges_of_other_types_than_onnx_has_are_left_alone(inputs: list[np.ndarray]) -> None:
+    node = overlay(single("Range", list(inputs), {})).main.nodes[0]
+    assert evaluate(node, inputs) == [None]
+
+
 @pytest.mark.parametrize("second", [np.array([1, 2], np.int32), np.array([1.0, 2.0])])
 def test_integers_of_one_type_are_added_and_no_others(second: np.ndarray) -> None:
     for inputs in ([np.array([3, 4]), second], [np.array([3, 4])] * 3):

@@ -137,10 +137,13 @@ class Value:
         else:
             assert self.producer is not None
             array = self.scope.model.constant_of(self.producer.proto, max_bytes)
-        if array is not None:
-            array.setflags(write=False)
-            self._constant = array
-        return array
+        if array is None:
+            return None
+        array.setflags(write=False)
+        self._constant = array
+        # What four bits or a list of numbers become may be larger than what is stored: the first who asks is told what
+        # the second one is.
+        return array if array.nbytes <= max_bytes else None
 
 
 def is_read(value: Value | None) -> bool:

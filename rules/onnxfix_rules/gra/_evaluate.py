@@ -39,6 +39,9 @@ def evaluate(node: Node, inputs: Inputs) -> list[Array]:
         raise NotFoldable
     if any(array is not None and array.dtype.kind not in "biufV" for array in inputs):
         raise NotFoldable  # strings, complex numbers
+    since, most = _MOST_INPUTS.get(node.op_type, (0, len(inputs)))
+    if len(inputs) > (most if node.opset >= since else 1):
+        raise NotFoldable  # no call of ONNX's: no runtime takes it, and a constant would hide that
     with np.errstate(all="ignore"):
         try:
             found = make(node, inputs)
@@ -70,7 +73,14 @@ def _integers(node: Node, inputs: Inputs, name: str, index: int, since: int) -> 
         listed = node.attr(name)
         return None if listed is None else [int(item) for item in listed]
     array = _given(inputs, index)
-    return None if array is None else [int(item) for item in array.reshape(-1)]
+    return None if array is None else _numbers(array.reshape(-1))
+
+
+def _numbers(array: Array | None) -> list[int]:
+    """The elements of an input that says sizes, places or axes: no runtime takes fractions or truths for those."""
+    assert array is not None
+    _need(array.dtype.kind == "i")
+    return [int(item) for item in array]
 
 
 def _axis(value: int, rank: int) -> int:
@@ -97,9 +107,7 @@ def _first(inputs: Inputs) -> Array:
 
 
 def _reshape(node: Node, inputs: Inputs) -> Array:
-    data, shape = _first(inputs), _given(inputs, 1)
-    assert shape is not None
-    dims = [int(item) for item in shape]
+    data, dims = _first(inputs), _numbers(_given(inputs, 1))
     if not node.attr("allowzero", 0):
         dims = [data.shape[i] if dim == 0 else dim for i, dim in enumerate(dims)]
     _need(min(dims, default=0) >= -1 and (-1 not in dims or data.size))
@@ -134,6 +142,7 @@ def _transpose(node: Node, inputs: Inputs) -> Array:
 
 def _concat(node: Node, inputs: Inputs) -> Array:
     parts = [array for array in inputs if array is not None]
+    _need(len(parts) == len(inputs))
     _need(len({array.dtype for array in parts}) == 1 and sum(a.nbytes for a in parts) <= RESULT_LIMIT)
     return np.concatenate(parts, _axis(node.attr("axis"), parts[0].ndim))
 
@@ -159,7 +168,8 @@ def _slice(node: Node, inputs: Inputs) -> Array:
     _need(starts is not None and ends is not None)
     assert starts is not None
     assert ends is not None
-    steps = (_integers(node, inputs, "", 4, 10) if node.opset >= 10 else None) or [1] * len(starts)
+    steps = _integers(node, inputs, "", 4, 10) if node.opset >= 10 else None
+    steps = [1] * len(starts) if steps is None else steps
     named = list(range(len(starts))) if axes is None else axes
     _need(len(starts) == len(ends) == len(named) == len(steps) and min(steps, default=1) > 0)
     parts = [slice(None)] * data.ndim
@@ -179,9 +189,7 @@ def _gather(node: Node, inputs: Inputs) -> Array:
 
 
 def _expand(node: Node, inputs: Inputs) -> Array:
-    data, shape = _first(inputs), _given(inputs, 1)
-    assert shape is not None
-    dims = [int(item) for item in shape]
+    data, dims = _first(inputs), _numbers(_given(inputs, 1))
     _need(min(dims, default=0) >= 0)
     result = np.broadcast_shapes(data.shape, tuple(dims))
     _small(math.prod(result), data)
@@ -192,7 +200,7 @@ def _tile(node: Node, inputs: Inputs) -> Array:
     data, repeats = _first(inputs), _given(inputs, 1)
     assert repeats is not None
     _need(repeats.shape == (data.ndim,) and (repeats >= 0).all())
-    counts = [int(item) for item in repeats]
+    counts = _numbers(repeats)
     _small(data.size * math.prod(counts), data)
     return np.tile(data, counts)
 
@@ -260,6 +268,15 @@ def _cast(node: Node, inputs: Inputs) -> Array:
 
 
 _ROUNDED = frozenset({"Cos", "Exp", "Log", "Pow", "Reciprocal", "Sin", "Sqrt", "Tanh"})
+
+_MOST_INPUTS = {
+    **dict.fromkeys(("Identity", "Flatten", "Transpose", "Cast"), (1, 1)),
+    **dict.fromkeys(("Reshape", "Gather", "Expand", "Tile"), (1, 2)),
+    **dict.fromkeys(("Squeeze", "Unsqueeze", "Split"), (13, 2)),
+    "Slice": (10, 5),
+}
+"""``(opset, inputs)``: how many inputs an operator takes at most from that opset on; before, it takes one, and the rest
+are attributes (ONNX, Operators.md). The functions of the others look for themselves."""
 
 _OPERATORS: dict[str, Callable[[Node, Inputs], Array | list[Array]]] = {
     "Identity": _identity,

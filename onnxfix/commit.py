@@ -106,6 +106,7 @@ class Transaction:
         for index, name in enumerate(proto.input):
             self._connect(node, index, name, grow=True)
         self._add_subgraphs(node)
+        self._refuse_namesakes(node)
         for index, name in enumerate(proto.output):
             node.outputs.append(self._define(scope, name, node, index) if name else None)
         if edit.before is not None:
@@ -113,6 +114,14 @@ class Transaction:
         else:
             self._appended.setdefault(id(scope), []).append(node)
         self._touched.append(node)
+
+    def _refuse_namesakes(self, node: Node) -> None:
+        """Refuse new nodes that mean an operator of ONNX's and would call a local function of its name."""
+        if not any(domain == "" for domain, _ in self.model.function_names):
+            return
+        for each in (node, *(inner for scope in self._inside(node) for inner in scope.nodes)):
+            if each.domain == "" and not each.is_onnx:
+                raise ShadowedError(f"{each.op_type} is a local function of the model")
 
     def _forget(self, node: Node) -> None:
         """Undo of ``add_node``."""

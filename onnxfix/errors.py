@@ -26,7 +26,8 @@ class EditError(OnnxfixError):
 
 
 class ShadowedError(EditError):
-    """A reader stands where the model gives the wanted name to another value: no fault of whoever asked for it."""
+    """The model gives the wanted name to something else, to another value where a reader stands or to a function of its
+    own: no fault of whoever asked for it."""
 
 
 def explained(error: Exception, path: str | os.PathLike[str] | None = None) -> str:

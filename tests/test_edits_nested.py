@@ -15,6 +15,7 @@ from onnxfix.commit import Transaction, commit
 from onnxfix.edits import Draft
 from onnxfix.errors import EditError, ShadowedError
 from onnxfix.graph.overlay import Model, Node, Scope
+from onnxfix.registry import registry
 from onnxfix.rule import Fix, Match, rule
 from overlay_links import CHAIN, assert_links, node_at, proto_of
 from test_edits import add_branches
@@ -292,3 +293,33 @@ def test_all_that_the_bodies_of_a_new_node_define_counts_as_written() -> None:
     names = {"k", "n", "u", "s", "z", "v"}
     assert set(ed.defined(node.proto)) == names
     assert ed.touched([ed.AddNode(model.main, node.proto)]) == {(model.main, name) for name in {"y", *names}}
+
+
+NAMESAKE = """<ir_version: 10, opset_import: ["" : 21]>
+g (uint8[2] x, bool k) => (float[2] y) { f = Cast <to = 1> (x)  y = Neg (f) }
+<domain: "", opset_import: ["" : 17]> Cast (a) => (b) { b = Expand <to = 9> (a) }"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n = Cast <to = 7> (x)",
+        "n = If (k) <then_branch = t () => (u) { u = Cast <to = 7> (x) }, else_branch = e () => (v) { v = Neg (x) }>",
+    ],
+)
+def test_a_new_node_calls_no_function_of_the_model(text: str) -> None:
+    """A rule that adds a Cast means ONNX's: here it would be a call, exact on paper only."""
+    model = Model(parser.parse_model(NAMESAKE))
+    before = model.proto.SerializeToString()
+    with pytest.raises(ShadowedError, match="Cast is a local function"):
+        commit(model, [[ed.AddNode(model.main, parser.parse_node(text))]])
+    assert model.proto.SerializeToString() == before
+    assert_links(model)
+    commit(model, [[ed.AddNode(model.main, parser.parse_node(text.replace("Cast <to = 7>", "Abs")))]])
+    assert_links(model)
+
+
+def test_rules_do_not_chase_a_function_that_is_called_like_an_operator() -> None:
+    run = engine.fix(Model(parser.parse_model(NAMESAKE)), registry().rules)
+    assert run.rounds < 4
+    assert run.problems == ()

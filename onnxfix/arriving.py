@@ -14,11 +14,12 @@ class Arriving:
     """A copy of a model's external data that has begun. For one thread, but for the copy itself."""
 
     def __init__(self, loaded: wire.Loaded, source: Path, destination: Path) -> None:
-        self._names = {Path(name).name for name in loaded.external}
+        locations = loaded.external
+        self._names = {Path(location).name for location in locations}
         pool = ThreadPoolExecutor(1, "onnxfix-copy")
         self._wanted = True
         self._copy: Future[list[Path]] = pool.submit(
-            wire.copy_external, loaded.proto, source, destination, lambda: self._wanted
+            wire.copy_external, locations, source, destination, lambda: self._wanted
         )
         pool.shutdown(wait=False)
 

@@ -117,7 +117,7 @@ class Transaction:
 
     def _refuse_namesakes(self, node: Node) -> None:
         """Refuse new nodes that mean an operator of ONNX's and would call a local function of its name."""
-        if not any(domain == "" for domain, _ in self.model.function_names):
+        if not self.model.function_names:
             return
         for each in (node, *(inner for scope in self._inside(node) for inner in scope.nodes)):
             if each.domain == "" and not each.is_onnx:

@@ -46,9 +46,9 @@ def copying(monkeypatch: pytest.MonkeyPatch, first: Callable[[], None]) -> None:
     """Have ``first`` called, in the copying thread, before external data is copied."""
     real = wire.copy_external
 
-    def copy(proto: ModelProto, source: Path, destination: Path, *more: Any) -> list[Path]:
+    def copy(locations: list[str], source: Path, destination: Path, *more: Any) -> list[Path]:
         first()
-        return real(proto, source, destination, *more)
+        return real(locations, source, destination, *more)
 
     monkeypatch.setattr(wire, "copy_external", copy)
 

@@ -451,7 +451,7 @@ class Model:
             ModelError: a graph has a cycle.
         """
         if self._orders is None:
-            self._orders = self.keep_orders((self.main, *self.functions))
+            return self.keep_orders((self.main, *self.functions))
         return self._orders
 
     def keep_orders(self, roots: Iterable[Scope]) -> dict[Scope, list[Node]]:

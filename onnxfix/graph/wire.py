@@ -586,9 +586,9 @@ def _locations(outside: Iterable[TensorProto]) -> list[str]:
 
 
 def copy_external(
-    proto: ModelProto, source: Path, destination: Path, wanted: Callable[[], bool] = lambda: True
+    locations: Iterable[str], source: Path, destination: Path, wanted: Callable[[], bool] = lambda: True
 ) -> list[Path]:
-    """Bring the external files of ``proto`` from folder ``source`` to folder ``destination``; returns new files.
+    """Bring a model's external files from folder ``source`` to folder ``destination``; returns new files.
 
     A file that is already there with the same bytes is left alone. ``wanted`` as for ``copy_file``.
 
@@ -599,7 +599,7 @@ def copy_external(
     if source.resolve() == destination.resolve():
         return made
     try:
-        for location in external_files(proto):
+        for location in locations:
             old, new = source / location, destination / location
             if os.path.lexists(new):
                 if not new.is_file() or not same_bytes(old, new):

@@ -80,7 +80,7 @@ def check(
     with memory_limit(memory_mb):
         build, reading, notes = _built(asked, loaded, network, progress)
     loaded.check()  # TensorRT has read it once more
-    problems.extend(confirm.trouble(build))
+    problems.extend((*confirm.trouble(build), *confirm.broken(reading)))
     nodes = model.node_count
     if loaded.oversize:
         notes += (
@@ -226,6 +226,7 @@ def apply(
         stack.enter_context(memory_limit(memory_mb))
         result = prove(loaded, destination, rules, aim, safety, options, stack, progress, steps)
         loaded.check()
+        result.candidate.check()
         run = result.run
         report = Report(
             path=_name(loaded),
@@ -247,8 +248,10 @@ def apply(
         report = confirm.heard(report, rules, registry().rules)
         if asked.save_engine and result.verdict.passed:
             _say(progress, "building the engine")
-            path = result.temporary or on_disk(loaded, stack)
-            report = replace(report, engine=_engine(path, asked, result.verdict, loaded))
+            path = result.candidate.path if result.changed else on_disk(loaded, stack)
+            report = replace(
+                report, engine=_engine(path, asked, result.verdict, loaded, result.candidate.check)
+            )
         if destination is not None and result.verdict.passed:
             _say(progress, "writing")
             report = replace(report, output=install(loaded, result, destination, in_place=in_place))
@@ -345,12 +348,23 @@ def _required(require: Sequence[str], asked: TrtOptions) -> tuple[str, ...]:
     return (*require, *more)
 
 
-def _engine(path: Path, asked: TrtOptions, verdict: Verdict, loaded: wire.Loaded) -> str:
+def _engine(
+    path: Path,
+    asked: TrtOptions,
+    verdict: Verdict,
+    loaded: wire.Loaded,
+    check: Callable[[], None] = lambda: None,
+) -> str:
     from onnxfix.verification.trt_engine import save_engine
 
     rung = verdict.rung("trt-build")
     assert rung is not None  # it is required wherever an engine is asked for
-    return save_engine(path, asked, rung.builds[-1], loaded.check)
+
+    def unchanged() -> None:
+        loaded.check()
+        check()
+
+    return save_engine(path, asked, rung.builds[-1], unchanged, loaded.mode)
 
 
 def _say(progress: Progress | None, words: str) -> None:

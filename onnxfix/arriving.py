@@ -3,43 +3,74 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable, Iterable
 from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
+from pathlib import Path, PurePath
 
-from onnxfix.graph import wire
+from onnxfix.errors import OnnxfixError
+from onnxfix.graph import atomic, wire
+from onnxfix.graph.beside import Beside
+from onnxfix.graph.folders import writing
+from onnxfix.graph.lazy import stamp
+from onnxfix.graph.temporary import Placed, temporary_in
+
+
+def bring(locations: Iterable[str], source: Path, beside: Beside, wanted: Callable[[], bool]) -> None:
+    """Bring a model's external files from the folder ``source``.
+
+    A file that is already there with the same bytes is left alone. ``wanted`` as for ``wire.copy_file``.
+
+    Raises:
+        OnnxfixError: another file stands in the way, the disk is full, or it is not ``wanted``. Nothing stays then.
+    """
+    if source.resolve() == beside.home.path.resolve():
+        return
+    try:
+        for location in locations:
+            _bring(PurePath(location), source / location, beside, wanted)
+    except BaseException:
+        beside.drop()
+        raise
+
+
+def _bring(location: PurePath, old: Path, beside: Beside, wanted: Callable[[], bool]) -> None:
+    folder = beside.folder(location.parent)
+    new = folder.path / location.name
+    with writing(new):
+        there = folder.lookup(location.name)
+    if there is not None:
+        known = stamp(new)
+        if new.is_symlink() or not new.is_file() or not atomic.same_bytes(old, new):
+            raise OnnxfixError(f"{new}: another file has the name of the model's external data; move it")
+        beside.found[new] = known
+        return
+    with temporary_in(folder, location.name, most=wire.mode_of(old)) as file:
+        wire.copy_file(old, file, wanted)
+        atomic.install([file])
+        beside.brought[location] = Placed(file)
 
 
 class Arriving:
     """A copy of a model's external data that has begun. For one thread, but for the copy itself."""
 
-    def __init__(self, loaded: wire.Loaded, source: Path, destination: Path) -> None:
-        locations = loaded.external
-        self._names = {Path(location).name for location in locations}
+    def __init__(self, loaded: wire.Loaded, source: Path, beside: Beside) -> None:
         pool = ThreadPoolExecutor(1, "onnxfix-copy")
         self._wanted = True
-        self._copy: Future[list[Path]] = pool.submit(
-            wire.copy_external, locations, source, destination, lambda: self._wanted
-        )
+        self._copy: Future[None] = pool.submit(bring, loaded.external, source, beside, lambda: self._wanted)
         pool.shutdown(wait=False)
 
-    def __contains__(self, name: str) -> bool:
-        """Whether a file of this name may be on its way."""
-        return name in self._names
-
-    def wait(self) -> list[Path]:
-        """Return once all of it is there: the files that were not there before. An interrupt does not end the copy.
+    def wait(self) -> None:
+        """Return once all of it is there. An interrupt does not end the copy.
 
         Raises:
             OnnxfixError: another file stands in the way, or the disk is full.
         """
-        return self._copy.result()
+        self._copy.result()
 
-    def over(self) -> list[Path]:
-        """End the copy, for nobody wants it; no interrupt ends that. Returns the files that are to be deleted."""
+    def over(self) -> None:
+        """End the copy, for nobody wants it; no interrupt ends that. One that fails leaves nothing."""
         self._wanted = False
         while not self._copy.done():
             with contextlib.suppress(KeyboardInterrupt):  # files that come after we have gone would stay
                 futures.wait([self._copy])
-        # One that failed has left nothing.
-        return self._copy.result() if self._copy.exception() is None else []

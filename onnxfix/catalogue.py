@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from onnxfix.engine import Found
 from onnxfix.errors import OnnxfixError
-from onnxfix.rule import Example, Rule, Safety, Severity
+from onnxfix.rule import NO_MODEL, Example, Rule, Safety, Severity
 from onnxfix.targets import TARGETS
 from onnxfix.testing import findings, model_of
 
@@ -55,10 +55,10 @@ def facts_of(rule: Rule) -> Facts:
     flagged = [example for example in rule.examples if example.after is not None or example.detect]
     severities: dict[str, tuple[Severity, ...]] = {}
     safeties: set[Safety] = set()
-    unfixed = of_tensorrt = rule.per in ("build", "network")  # its word is no model, and no fix of its own
+    unfixed = told = rule.per in NO_MODEL  # it repeats what others say, and has no fix of its own
     for target in TARGETS:
         found = [item for example in flagged for item in _found(rule, example, target)]
-        grave = {item.severity for item in found} or ({rule.severity} if of_tensorrt else set())
+        grave = {item.severity for item in found} or ({rule.severity} if told else set())
         severities[target] = tuple(sorted(grave, reverse=True))
         safeties |= {item.match.fix.safety for item in found if item.match.fix is not None}
         unfixed |= any(item.match.fix is None for item in found)

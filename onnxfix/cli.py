@@ -23,7 +23,7 @@ import typer
 from onnxfix._version import __version__
 from onnxfix.arguments import lighten
 from onnxfix.errors import OnnxfixError, UsageError, explained
-from onnxfix.interrupts import listen
+from onnxfix.interrupts import heard, listen
 from onnxfix.render.stream import complain, stream_at
 from onnxfix.render.stream import output as standard_output
 
@@ -657,6 +657,7 @@ def _guard(format: Format = Format.text) -> Iterator[None]:
         listen()
         yield
     except KeyboardInterrupt:
+        heard()
         complain("interrupted; nothing half-written was left behind")
     except typer.Exit:
         raise
@@ -786,6 +787,32 @@ def _separate(
         known = [one for model in models for one in files_named(Path(model), folders.get(model))]
     outputs = [File("the output", target) for target in targets.values()]
     separate(written, [*known, *outputs, *inputs_of(inputs)])
+    if len(tasks) > 1:
+        _keep_data(tasks)
+
+
+def _keep_data(tasks: Sequence[Task]) -> None:
+    """Refuse results that would replace another model's external data, where it is read or where it is copied to."""
+    from onnxfix.fleet.paths import remote
+    from onnxfix.graph.apart import File, data_named, replaceable, separate
+
+    local = [task for task in tasks if task.command == "apply" and not remote(task.source)]
+    targets = [Path(task.target) for task in tasks if task.target and not remote(task.target)]
+    replaced = [Path(task.source) for task in local if task.options.in_place]
+    if not targets and not replaced:
+        return
+    data = [
+        one
+        for task in local
+        for one in data_named(
+            Path(task.source),
+            Path(task.target).parent if task.target and not remote(task.target) else None,
+        )
+    ]
+    if data:
+        separate([File("the output", target) for target in targets], data)
+        for path in replaced:
+            replaceable(path, data)
 
 
 def _writable(report: Path) -> None:
@@ -798,7 +825,7 @@ def _writable(report: Path) -> None:
 
 def _write_report(path: Path, text: str, *, new: bool) -> None:
     """Write the report; ``new`` says that nothing stood there when the run began."""
-    from onnxfix.graph import regular, wire
+    from onnxfix.graph import atomic, regular
 
     stream = stream_at(path)
     if stream is not None:
@@ -810,10 +837,7 @@ def _write_report(path: Path, text: str, *, new: bool) -> None:
             f"--report {path}: something was written there since the run began; nothing is replaced"
         )
     else:
-        path = regular.destination(path)
-        with wire.temporary_beside(path) as temporary:
-            wire.write(text.encode() + b"\n", temporary)
-            wire.replace(temporary, path)
+        atomic.put(path, text.encode() + b"\n")
 
 
 def _split(values: list[str] | None) -> list[str] | None:

@@ -35,11 +35,12 @@ def insist(options: TrtOptions) -> Builder:
     Raises:
         UsageError: it cannot be asked here, with what to do; or the package or compute capability does not exist.
     """
+    from onnxfix.backends.trt_package import Missing
     from onnxfix.verification import trt_build
 
     found = trt_build.builder(options)
-    if isinstance(found, str):
-        raise UsageError(found)
+    if isinstance(found, Missing):
+        raise UsageError(found.reason)
     return found
 
 
@@ -62,11 +63,7 @@ def ask(builder: Builder, path: Path, model: ModelProto) -> TrtBuild:
 
 
 def reads(builder: Builder, path: Path, model: ModelProto) -> Reading:
-    """How TensorRT reads the model file, whose contents ``model`` is. What the model computes is executed.
-
-    Raises:
-        OnnxfixError: verification itself failed.
-    """
+    """How TensorRT reads the model file, whose contents ``model`` is. What the model computes is executed."""
     from onnxfix.sandbox import shared
     from onnxfix.verification import trt_network
     from onnxfix.verification.ladder import Limits, half_type
@@ -223,10 +220,15 @@ def flag(safety: str) -> str:
 
 
 def heard(report: Report, rules: Sequence[Rule], known: Sequence[Rule]) -> Report:
-    """The report of an ``apply`` with what TensorRT said of the original and of the result, where it was asked."""
+    """The report of an ``apply`` with what onnx.checker and TensorRT said of the original and of the result, where they
+    were asked."""
+    problems = list(report.problems)
+    invalid = _invalid(report, rules, problems)
+    if invalid:
+        found = sorted((*report.findings, *invalid), key=lambda item: item.code)
+        report = replace(report, findings=tuple(found), problems=tuple(problems))
     if not report.builds and not report.networks:
         return report
-    problems = list(report.problems)
     builds: tuple[TrtBuild | None, ...] = report.builds or (None,)
     networks: tuple[Reading | None, ...] = report.networks or (None,)
     return replace(
@@ -236,6 +238,14 @@ def heard(report: Report, rules: Sequence[Rule], known: Sequence[Rule]) -> Repor
         applied=confirmed(report.applied, builds[0], known, networks[0]),
         problems=tuple(dict.fromkeys(problems)),
     )
+
+
+def _invalid(report: Report, rules: Sequence[Rule], problems: list[str]) -> list[Finding]:
+    rung = report.verdict.rung("contract") if report.verdict is not None else None
+    if rung is None or not rung.checks:
+        return []
+    checks = rung.checks[0], rung.checks[-1]
+    return [finding_of(found) for found in engine.check_build(None, rules, problems, checks=checks)]
 
 
 def headline(builds: Sequence[TrtBuild], networks: Sequence[Reading] = (), *, asked: bool = False) -> str:
@@ -283,9 +293,15 @@ def _misread(networks: Sequence[Reading]) -> str:
 
 def unread(reading: Reading | None) -> Iterator[str]:
     """Why nothing is known of how TensorRT reads a model that it accepts."""
-    if reading is not None and not reading.judged and reading.status != "refused":
+    if reading is not None and not reading.judged and reading.status not in ("refused", "broke"):
         why = "cannot be read back" if reading.status == "gap" else "could not be compared with the model"
         yield f"TensorRT's network {why}: {reading.reason or 'no reason was given'}"
+
+
+def broken(reading: Reading | None) -> Iterator[str]:
+    """What went wrong in onnxfix where it read TensorRT's network back."""
+    if reading is not None and reading.status == "broke":
+        yield f"reading TensorRT's network back failed: {reading.reason or 'no reason was given'}"
 
 
 NOT_ASKED = "TensorRT could not be asked"

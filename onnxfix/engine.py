@@ -1,4 +1,5 @@
 """Runs rules over a model: once to find, or in rounds to fix, until nothing is left that may be fixed."""
+# Long because: checking, fixing and what fixes are refused for share how rules are dispatched and fail
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from onnxfix.commit import Transaction
 from onnxfix.edits import Edit, held, rewired, touched
 from onnxfix.errors import EditError, ShadowedError
+from onnxfix.fitting import refuse_misfit
 from onnxfix.graph.fingerprint import fingerprint
 from onnxfix.graph.imported import imported_nodes
 from onnxfix.graph.overlay import Model, Node, UnknownAttribute, Value
@@ -18,6 +20,7 @@ from onnxfix.rule import Fix, Match, Rule, Safety, Severity
 if TYPE_CHECKING:
     from onnxfix.backends.trt_reading import Reading
     from onnxfix.backends.trt_types import TrtBuild
+    from onnxfix.verification.validity import Checked
 
 MAX_ROUNDS = 200
 """A model needs a handful; collapsing halves chains, so even long ones stay far below."""
@@ -80,7 +83,8 @@ Allow = Callable[[FixKey], bool]
 def check(model: Model, rules: Sequence[Rule], problems: list[str] | None = None) -> list[Found]:
     """All matches, ordered by rule code, then by place in the model. The model is not changed.
 
-    A rule that raises is reported in ``problems`` and the others go on. Rules about builds and networks are left out.
+    A rule that raises is reported in ``problems`` and the others go on. Rules that repeat what others
+    say of it (``NO_MODEL``) are left out.
     """
     with paused_collection():
         found: list[Found] = []
@@ -178,14 +182,13 @@ def check_build(
     problems: list[str] | None = None,
     *,
     reading: Reading | None = None,
+    checks: tuple[Checked, Checked] | None = None,
 ) -> list[Found]:
-    """All matches of the rules about builds and networks, ordered by rule code, then as TensorRT said them.
-
-    ``reading`` is how TensorRT reads the model; None, for it as for ``build``, where it was not asked.
-    """
-    handed = {"build": build, "network": reading}
-    about = sorted((rule for rule in rules if handed.get(rule.per) is not None), key=lambda rule: rule.code)
-    return [found for rule in about for found in _run(rule, problems, handed[rule.per])]
+    """All matches of the rules that repeat what others say, by rule code: TensorRT's ``build`` and ``reading`` of the
+    model, and ``checks``, onnx.checker's word on the original and on the fixed one. None where it was not asked."""
+    handed = {"build": build and (build,), "network": reading and (reading,), "validity": checks}
+    told = sorted(((rule, handed.get(rule.per) or ()) for rule in rules), key=lambda item: item[0].code)
+    return [found for rule, said in told if said for found in _run(rule, problems, *said)]
 
 
 def _run(rule: Rule, problems: list[str] | None, *arguments: object) -> list[Found]:
@@ -297,6 +300,7 @@ def _round(state: _State, wanted: Sequence[Found], number: int) -> list[Applied]
         if not free or (state.allow is not None and not state.allow(item.key)):
             continue
         try:
+            refuse_misfit(state.model, edits)
             transaction.apply(edits, item.rule.code)
         except ShadowedError:
             continue  # the finding stays, without its fix

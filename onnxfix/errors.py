@@ -21,6 +21,10 @@ class UsageError(OnnxfixError):
     """The caller asked for something that does not exist or that contradicts itself."""
 
 
+class Fault(OnnxfixError):
+    """Code of onnxfix's own failed in a child process: a bug, whatever model it was about."""
+
+
 class EditError(OnnxfixError):
     """An edit would break the graph (a name clash, a use of a removed value): it is refused as a whole."""
 
@@ -33,7 +37,7 @@ class ShadowedError(EditError):
 def explained(error: Exception, path: str | os.PathLike[str] | None = None) -> str:
     """What went wrong in one line that names the model, whatever was raised."""
     name = f"{path}: " if path is not None else ""
-    if isinstance(error, OnnxfixError):
+    if isinstance(error, OnnxfixError) and not isinstance(error, Fault):
         text = str(error)
         return text if " ".join(str(path).split()) in text else name + text
     if isinstance(error, RecursionError):
@@ -42,9 +46,24 @@ def explained(error: Exception, path: str | os.PathLike[str] | None = None) -> s
         return f"{name}does not fit into memory"
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename or path or 'onnxfix'}: {error.strerror}"
+    return f"{name}internal error of onnxfix, please report it: {fault_of(error) or _unexpected(error)}"
+
+
+#: What may be raised anywhere for the sake of the user, the model or the machine.
+_NO_FAULTS = (OnnxfixError, OSError, MemoryError, RecursionError)
+
+
+def fault_of(error: Exception) -> str:
+    """In one line, what went wrong in onnxfix's own code; "" where it is not to blame for what was raised."""
+    if isinstance(error, Fault):
+        return str(error)
+    return "" if isinstance(error, _NO_FAULTS) else _unexpected(error)
+
+
+def _unexpected(error: Exception) -> str:
+    """What nobody expected, in one line, with where it was raised."""
     frame = error.__traceback__
     while frame is not None and frame.tb_next is not None:
         frame = frame.tb_next
     where = f" ({Path(frame.tb_frame.f_code.co_filename).name}:{frame.tb_lineno})" if frame else ""
-    words = " ".join(f"{type(error).__name__}: {error}".split())
-    return f"{name}internal error of onnxfix, please report it: {words}{where}"
+    return " ".join(f"{type(error).__name__}: {error}".split()) + where

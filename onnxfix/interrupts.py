@@ -28,5 +28,21 @@ def listen() -> None:
     sys.unraisablehook = again
 
 
+def heard() -> None:
+    """The interrupt has arrived: what a destructor drops on the way out is not delivered once more, for that would end
+    the process by the signal, with another exit code."""
+    sys.unraisablehook = _drop
+    # CPython ends by SIGINT, whatever the exit code, when the last code that it compiled from a string was interrupted,
+    # caught or not. Dataclasses are such code, so an interrupt while a module is imported is enough.
+    eval("None")
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _drop(lost: Any) -> None:
+    if not isinstance(lost.exc_value, KeyboardInterrupt):
+        sys.__unraisablehook__(lost)
+
+
 def _interrupt(*_: object) -> NoReturn:
     raise KeyboardInterrupt

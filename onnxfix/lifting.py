@@ -17,7 +17,8 @@ from onnxfix.backends import lift as reader
 from onnxfix.backends.lift import Lifted
 from onnxfix.backends.trt_types import TrtOptions
 from onnxfix.errors import UsageError
-from onnxfix.graph import apart, regular, wire
+from onnxfix.graph import apart, atomic, regular, wire
+from onnxfix.graph.temporary import temporary_beside
 from onnxfix.proof import on_disk
 
 EMBEDDED = 1 << 30
@@ -57,6 +58,7 @@ def lift(
     with ExitStack() as stack:
         builder = stack.enter_context(closing(confirm.insist(trt or TrtOptions())))
         model = on_disk(loaded, stack)
+        most = loaded.mode
         del loaded  # TensorRT reads the file itself; large weights need not be held twice
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
         say("reading TensorRT's network")
@@ -70,7 +72,7 @@ def lift(
         found = replace(found, version=found.version or builder.choice.version)
         if found.path:
             say("writing")
-            _install(Path(found.path), destination)
+            _install(Path(found.path), destination, most)
             found = replace(found, path=str(output))
     return found
 
@@ -97,21 +99,22 @@ def _beside(destination: Path) -> Path:
     return destination.with_name(destination.name + ".data")
 
 
-def _install(lifted: Path, destination: Path) -> None:
+def _install(lifted: Path, destination: Path, most: int) -> None:
     """Write the lifted model and its weights to their place; the model last, so that it never names what is not
-    there."""
+    there. ``most`` is the mode that new files may have at most."""
     weights = _beside(lifted)
     size = weights.stat().st_size if weights.exists() else 0
     model = onnx.load(lifted, load_external_data=size <= EMBEDDED)
-    if size > EMBEDDED:
-        beside = _beside(destination)
-        _rename(model, beside.name)
-        with wire.temporary_beside(beside) as temporary:
-            wire.copy_file(weights, temporary)
-            wire.replace(temporary, beside)
-    with wire.temporary_beside(destination) as temporary:
-        wire.write(wire.serialize(model), temporary)
-        wire.replace(temporary, destination)
+    with ExitStack() as stack:
+        files = []
+        if size > EMBEDDED:
+            beside = _beside(destination)
+            _rename(model, beside.name)
+            files.append(stack.enter_context(temporary_beside(beside, most=most)))
+            wire.copy_file(weights, files[0])
+        files.append(stack.enter_context(temporary_beside(destination, most=most)))
+        wire.write(wire.serialize(model), files[-1])
+        atomic.install(files)
 
 
 def _rename(model: ModelProto, location: str) -> None:

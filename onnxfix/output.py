@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from onnxfix.errors import UsageError
-from onnxfix.graph import regular, wire
+from onnxfix.graph import apart, regular, wire
 from onnxfix.prove import Result
 
 
@@ -26,6 +26,7 @@ def destination_of(loaded: wire.Loaded, output: str | os.PathLike[str] | None, i
                 f"{loaded.path}: is a symbolic link to a model with external data, or one of more than 2 GB, which "
                 "gets some; name the file itself"
             )
+        apart.replaceable(loaded.path, apart.data_of(loaded))
         return loaded.path.resolve()  # a link stays a link; the file that it names is replaced
     if output is None:
         return None
@@ -62,19 +63,9 @@ def install(loaded: wire.Loaded, result: Result, destination: Path, *, in_place:
         OnnxfixError: the output cannot be written.
     """
     loaded.check()
-    if result.temporary is not None:
-        _move(result.temporary, destination, result.copied, backup=in_place)
-    elif not in_place:
-        with wire.temporary_beside(destination) as temporary:
-            loaded.copy_to(temporary)
-            _move(temporary, destination, result.copied)
+    if not result.changed:
+        if in_place:
+            return str(destination)
+        result.candidate.copy()
+    result.candidate.install(result.proto, in_place=in_place)
     return str(destination)
-
-
-def _move(temporary: Path, destination: Path, copied: list[Path], *, backup: bool = False) -> None:
-    """Put the result in its place; from then on the data that was ``copied`` for it stays, whatever comes next."""
-    try:
-        wire.replace(temporary, destination, backup=backup, needs=copied)
-    finally:
-        if not temporary.exists():
-            copied.clear()

@@ -14,8 +14,10 @@ from onnx import ModelProto
 from onnxfix import contract
 from onnxfix.backends.trt_types import TrtOptions
 from onnxfix.graph import wire
+from onnxfix.graph.temporary import Temporary, temporary_beside
 from onnxfix.verification.ladder import Verdict
 from onnxfix.verification.ladder import verify as climb_rungs
+from onnxfix.verification.validity import judge
 
 
 @dataclass(frozen=True)
@@ -81,9 +83,11 @@ def climb(
 
 def _interface_said(verdict: Verdict, changed: list[str]) -> Verdict:
     """A contract that passed although the interface changed, as UNSAFE fixes may do, must not claim the contrary."""
-    reason = f"onnx.checker passes; UNSAFE fixes changed the interface: {'; '.join(changed)}"
+    said = f"UNSAFE fixes changed the interface: {'; '.join(changed)}"
     rungs = (
-        replace(rung, reason=reason) if rung.name == "contract" and rung.status == "passed" else rung
+        replace(rung, reason=f"{judge(rung.checks).words}; {said}")
+        if rung.name == "contract" and rung.status == "passed"
+        else rung
         for rung in verdict.rungs
     )
     return replace(verdict, rungs=tuple(rungs))
@@ -95,9 +99,11 @@ def refuted(verdict: Verdict) -> bool:
 
 
 def telling(verdict: Verdict) -> tuple[str, ...]:
-    """The rungs to repeat in search of the culprit; ort-cpu judges half precision by what ``reference`` said."""
+    """The rungs to repeat in search of the culprit. ONNX Runtime's judge half precision, and what they have no kernel
+    for, by what ``reference`` said: where it was climbed it is asked again, and nowhere else."""
     names = [rung.name for rung in verdict.rungs if rung.refutes]
-    return ("reference", *names) if "ort-cpu" in names and "reference" not in names else tuple(names)
+    led = {"ort-cpu", "ort-cuda"}.intersection(names) and "reference" not in names
+    return ("reference", *names) if led and verdict.rung("reference") is not None else tuple(names)
 
 
 def reason_of(verdict: Verdict) -> str:
@@ -105,10 +111,11 @@ def reason_of(verdict: Verdict) -> str:
     return "; ".join(f"{rung.name}: {rung.reason}" for rung in verdict.rungs if rung.refutes)
 
 
-def on_disk(loaded: wire.Loaded, stack: ExitStack) -> Path:
+def on_disk(loaded: wire.Loaded, stack: ExitStack, made: list[Temporary] | None = None) -> Path:
     """A path at which backends can read the model: its own, or a temporary file for one that came from memory.
 
-    A file of more than 2 GB is read by none of them: a copy with its weights beside it is.
+    A file of more than 2 GB is read by none of them: a copy with its weights beside it is. ``made`` receives the files
+    that were made beside the model, where others may get at them.
 
     Raises:
         OnnxfixError: the temporary file cannot be written.
@@ -116,13 +123,15 @@ def on_disk(loaded: wire.Loaded, stack: ExitStack) -> Path:
     if loaded.path is not None and not loaded.oversize:
         return loaded.path
     if loaded.path is not None and loaded.beside:  # what lies beside it must be seen from the copy, too
-        path = stack.enter_context(wire.temporary_beside(loaded.path))
-        weights = stack.enter_context(wire.temporary_beside(loaded.path))
-    else:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
-        path, weights = folder / "model.onnx", folder / "model.onnx.data"
+        beside = [stack.enter_context(temporary_beside(loaded.path)) for _ in range(2)]
+        wire.save(loaded.proto, *beside)
+        if made is not None:
+            made += beside
+        return beside[0].path
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
+    path = folder / "model.onnx"
     if loaded.oversize:
-        wire.save(loaded.proto, path, weights)
+        wire.save(loaded.proto, path, folder / "model.onnx.data")
     else:
         loaded.copy_to(path)
     return path

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import gc
-import os
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from onnx import ModelProto
 
 from onnxfix import engine
+from onnxfix.candidate import Candidate
 from onnxfix.engine import FixKey, FixRun
-from onnxfix.errors import OnnxfixError
 from onnxfix.graph import wire
 from onnxfix.graph.overlay import Model
+from onnxfix.graph.temporary import Temporary
 from onnxfix.proof import Options, climb, on_disk, reason_of, refuted, telling
 from onnxfix.report import StepDone, Withdrawn
 from onnxfix.rule import Rule, Safety
@@ -27,16 +25,13 @@ from onnxfix.verification.ladder import DEFAULT_RUNGS, RungResult, Verdict
 from onnxfix.verification.verdict import ALONE
 from onnxfix.whole.steps import Step
 
-if TYPE_CHECKING:
-    from onnxfix.arriving import Arriving
-
 MAX_WITHDRAWN = 25
 """After so many withdrawn fixes the run gives up: something is wrong that bisecting will not find."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """A fixed model, its proof, and the temporary file that holds it (None where nothing changed)."""
+    """A fixed model, its proof, and the temporary files that hold it."""
 
     proto: ModelProto
     run: FixRun
@@ -45,9 +40,7 @@ class Result:
     steps: tuple[StepDone, ...]
     changed: bool
     notes: tuple[str, ...]
-    temporary: Path | None
-    copied: list[Path]
-    """External data files that were copied for the output; deleted at the end unless it was written."""
+    candidate: Candidate
 
 
 class _Prover:
@@ -72,85 +65,15 @@ class _Prover:
         self.say = say
         # Without proof onnx.checker alone reads it, through our reader, for which no file is too large.
         bare = loaded.path if not options.verify and not steps else None
-        self.original = bare or on_disk(loaded, stack)
-        self.copied: list[Path] = []
-        self.arriving: Arriving | None = None
-        stack.callback(self._drop_copied)
-        folder = self._folder(destination, stack)
-        name = destination.name if destination is not None else self.original.name
-
-        def spare() -> Path:
-            return stack.enter_context(wire.temporary_beside(folder / name))
-
-        self.temporary = spare()
-        if destination is None:  # these weights go at the end; a file of the user's may have that name
-            name = self.temporary.name.replace("..", ".")  # onnx takes no location that begins with two
-        self.weights = folder / f"{name}.data"
-        self.split = self.moved = False
+        copies: list[Temporary] = []
+        self.original = bare or on_disk(loaded, stack, copies)
+        self.candidate = Candidate(
+            loaded, destination, self.original, stack, copies=copies, leave_data=options.leave_data
+        )
         self.fixed = False
         if steps:
-            self.arrived()
-        self.stages = Stages(steps, loaded, self.original, self.temporary, spare, options, unsafe, say)
-
-    def _folder(self, destination: Path | None, stack: ExitStack) -> Path:
-        """Where the candidate is written: it must see the external data, and be one rename from its place."""
-        external = bool(self.loaded.external)
-        if destination is not None:
-            if external and self.loaded.base_dir is not None:
-                from onnxfix.arriving import Arriving
-
-                self.arriving = Arriving(self.loaded, self.loaded.base_dir, destination.parent)
-            return destination.parent
-        if external:
-            return self.original.parent
-        return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
-
-    def arrived(self) -> None:
-        """Wait until the external data is where the candidate looks for it.
-
-        Raises:
-            OnnxfixError: another file stands in the way, or the disk is full.
-        """
-        if self.arriving is not None:
-            self.copied += self.arriving.wait()
-            self.arriving = None
-
-    def _drop_copied(self) -> None:
-        if self.arriving is not None:  # the run failed before it was there
-            self.copied += self.arriving.over()
-        for path in self.copied:
-            if path == self.weights or not self.options.leave_data:
-                path.unlink(missing_ok=True)
-
-    def _save(self, proto: ModelProto) -> None:
-        """Write the candidate; what does not fit into one protobuf goes to a file beside it.
-
-        Raises:
-            OnnxfixError: another file has that name.
-        """
-        if self.arriving is not None and self.weights.name in self.arriving:
-            self.arrived()
-        if os.path.lexists(self.weights) and not self.split:
-            self.moved = self._save_beside(proto)
-            return
-        self.moved = split = wire.save(proto, self.temporary, self.weights)
-        if self.split and not split:  # it was for a candidate that did not last
-            self.copied.remove(self.weights)
-            self.weights.unlink(missing_ok=True)
-        elif split and not self.split:
-            self.copied.append(self.weights)
-        self.split = split
-
-    def _save_beside(self, proto: ModelProto) -> bool:
-        """``_save`` where the file for the weights is there: an earlier run's is as good as ours, if it is the same."""
-        with wire.temporary_beside(self.temporary) as spare:
-            moved = wire.save(proto, self.temporary, spare, self.weights.name)
-            if moved and not (self.weights.is_file() and wire.same_bytes(spare, self.weights)):
-                raise OnnxfixError(
-                    f"{self.weights}: is in the way of the weights, which do not fit into one protobuf (2 GB) with the "
-                    "model; move it"
-                )
-        return moved
+            self.candidate.arrived()
+        self.stages = Stages(steps, loaded, self.original, self.candidate, options, unsafe, say)
 
     def fix(self, safety: Safety, allow: engine.Allow | None) -> tuple[ModelProto, FixRun]:
         if self.fixed:
@@ -164,7 +87,7 @@ class _Prover:
 
     def judge(self, proto: ModelProto, run: FixRun | None, rungs: Sequence[str] | None = None) -> Verdict:
         """Write the candidate, which ``run`` made of the stages' base, and climb the ladder or some rungs of it."""
-        self._save(proto)
+        self.candidate.save(proto)
         stages = self.stages
         applied = run.applied if run is not None else ()
         same_base = stages.base is stages.against
@@ -172,7 +95,7 @@ class _Prover:
         self.loaded.check()  # what the rungs read of it now must be what was fixed
         return climb(
             stages.against_path,
-            self.temporary,
+            self.candidate.path,
             stages.against.proto,
             proto,
             self.options,
@@ -181,7 +104,7 @@ class _Prover:
             touched=run.touched if run is not None else None,
             interface=all(item.safety != Safety.UNSAFE for item in applied),
             rungs=rungs,
-            ready=self.arrived,
+            ready=self.candidate.arrived,
         )
 
     def settle(self, safety: Safety) -> tuple[ModelProto, FixRun, Verdict, list[Withdrawn]]:
@@ -227,7 +150,7 @@ class _Prover:
         """Nothing was fixed: the same bytes compute the same. What TensorRT says of them is still news."""
         said = "nothing was changed: the output is the input, byte for byte"
         if self.stages.changed:
-            self._save(self.stages.base.proto)
+            self.candidate.save(self.stages.base.proto)
             said = "onnx.checker passes, and no rule changed anything"
         same = RungResult("contract", "passed", said)
         if not self.options.verify:
@@ -281,7 +204,7 @@ def prove(
             if invalid:
                 withdrawn += _unsafe_withdrawn(wider_run, reason_of(second))
                 if run.applied or stages.changed or loaded.oversize:
-                    prover._save(proto)  # it held the invalid model
+                    prover.candidate.save(proto)  # it held the invalid model
             else:
                 proto, run = wider, wider_run
                 values = set(options.require).difference(
@@ -292,9 +215,9 @@ def prove(
                     notes.append(_unproven(run, second))
     if not stages.proven:
         verdict = after_unsafe(verdict, stages)
-    prover.arrived()
-    if prover.moved:
-        notes.append(_split_note(loaded, prover.weights))
+    prover.candidate.arrived()
+    if prover.candidate.split:
+        notes.append(_split_note(loaded, prover.candidate.location))
     # And the file judged last is the one that was settled on.
     changed = bool(run.applied) or stages.changed or loaded.oversize
     return Result(
@@ -305,15 +228,14 @@ def prove(
         stages.done,
         changed,
         tuple(notes),
-        prover.temporary if changed else None,
-        prover.copied,
+        prover.candidate,
     )
 
 
-def _split_note(loaded: wire.Loaded, weights: Path) -> str:
+def _split_note(loaded: wire.Loaded, weights: str) -> str:
     return (
         f"a protobuf of {loaded.size / 1e9:.1f} GB is more than ONNX Runtime, TensorRT and onnx read (2 GB): the "
-        f"weights are in {weights.name}, beside the model"
+        f"weights are in {weights}, beside the model"
     )
 
 
@@ -333,7 +255,7 @@ def _without_unsafe(proven: Verdict, second: Verdict) -> Verdict:
         before = rung if rung.name in ALONE else proven.rung(rung.name)
         if before is None:
             continue  # without the UNSAFE fixes nothing had changed, so that nothing was compared
-        if before is not rung and before.status != "skipped":
+        if before is not rung and before.judged:
             before = replace(before, reason=f"without the UNSAFE fixes: {before.reason}")
         rungs.append(before)
     return Verdict(tuple(rungs), second.required, proven.settled)
@@ -342,6 +264,6 @@ def _without_unsafe(proven: Verdict, second: Verdict) -> Verdict:
 def _unproven(run: FixRun, second: Verdict) -> str:
     codes = sorted({item.key.code for item in run.applied if item.safety == Safety.UNSAFE})
     reasons = reason_of(second) or "; ".join(
-        f"{rung.name}: {rung.reason}" for rung in second.rungs if rung.status == "skipped"
+        f"{rung.name}: {rung.reason}" for rung in second.rungs if not rung.judged
     )
     return f"with the UNSAFE fixes ({', '.join(codes)}) the model is not proven equal: {reasons or 'not verified'}"

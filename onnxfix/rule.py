@@ -6,7 +6,7 @@ import enum
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from onnxfix.edits import Edit
 from onnxfix.graph.overlay import Node, Scope, Value
@@ -134,7 +134,9 @@ class Example:
 
 
 Generator = Callable[..., Iterator[Match]]
-Per = Literal["node", "scope", "model", "build", "network"]
+Per = Literal["node", "scope", "model", "build", "network", "validity"]
+NO_MODEL: Final = ("build", "network", "validity")
+"""What a rule may be about that is no model: such a rule has no fixes and no examples."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -183,7 +185,8 @@ def rule(
             every operator of every domain. Names without domain mean ONNX's own operators, never a local
             function that has the name.
         per: what the generator is called with: ``(node, model)``, ``(scope, model)``, ``(model)``, ``(build)`` with
-            what TensorRT made of the model, a ``TrtBuild``, or ``(network)`` with how it reads it, a ``Reading``.
+            what TensorRT made of the model, a ``TrtBuild``, ``(network)`` with how it reads it, a ``Reading``, or
+            ``(original, fixed)`` with what onnx.checker says of both, a ``Checked`` each.
         safety: of its fixes, None where it only detects; a match's own fix may say otherwise.
         severity: of its findings unless a match says otherwise.
         examples: its tests and documentation.

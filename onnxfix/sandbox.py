@@ -25,7 +25,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -126,9 +126,9 @@ def _pump_stderr(stream: io.RawIOBase, tail: _child.Tail) -> None:
 class _Child:
     """One process and its three pipes."""
 
-    def __init__(self, memory_mb: int | None) -> None:
+    def __init__(self, memory_mb: int | None, variables: Mapping[str, str]) -> None:
         package = Path(__file__).resolve().parent
-        environment = dict(os.environ, PYTHONSAFEPATH="1")
+        environment = dict(os.environ, PYTHONSAFEPATH="1", **variables)
         environment["PYTHONPATH"] = os.pathsep.join(
             filter(None, [str(package.parent), environment.get("PYTHONPATH")])
         )
@@ -224,11 +224,13 @@ class Worker:
     ``memory_mb`` limits the child's data (RLIMIT_DATA, Linux); by default to three quarters of the memory
     that is available when it starts, or to what ``memory_limit`` says: a child that was started under another limit
     is replaced. ``generation`` counts the starts: what the child held is gone when it grew. ``limit_mb`` is what the
-    last child was limited to.
+    last child was limited to. ``variables`` are environment variables that the child starts with.
     """
 
-    def __init__(self, *, memory_mb: int | None = None) -> None:
+    def __init__(self, *, memory_mb: int | None = None, variables: Mapping[str, str] | None = None) -> None:
         self._memory_mb = memory_mb
+        self._variables = dict(variables or {})
+        self._begun = 0  # answers that nobody waits for
         self._asked_mb: int | None = None
         self.limit_mb: int | None = memory_mb
         self._child: _Child | None = None
@@ -247,6 +249,7 @@ class Worker:
 
     def close(self) -> None:
         """End the child. A later call starts another."""
+        self._begun = 0
         if self._child is not None:
             child, self._child = self._child, None
             child.close()
@@ -266,8 +269,17 @@ class Worker:
         if self._child is None:
             self._asked_mb = asked
             self.limit_mb = self._memory_mb if self._memory_mb is not None else default_memory_mb()
-            self._child = _Child(self.limit_mb)
+            self._child = _Child(self.limit_mb, self._variables)
+            self._begun = 0
             self.generation += 1
+
+    def begin(self, target: str, *, timeout: float, **kwargs: Any) -> None:
+        """Start ``call`` and go on without waiting; whatever it returns or does wrong is dropped. The next call waits
+        for its end, so this only makes sense for what that would have to do anyway: loading large libraries."""
+        self.start()
+        assert self._child is not None
+        self._child.send(pickle.dumps((timeout, target, (), kwargs), protocol=5), timeout)
+        self._begun += 1
 
     def call(self, target: str, *, timeout: float, **kwargs: Any) -> Outcome:
         """Call ``target`` ("package.module:function") with ``kwargs`` in the child.
@@ -285,6 +297,10 @@ class Worker:
         self.start()
         assert self._child is not None
         try:
+            while self._begun:
+                self._begun -= 1
+                if self._receive(self._child, timeout).status != "ok":
+                    self.start()  # a child that died of it is replaced
             self._child.send(payload, timeout)
             return self._receive(self._child, timeout)
         except BaseException:
@@ -301,7 +317,7 @@ class Worker:
                 return Outcome("timeout", message=f"took more than {timeout:g} s and was stopped", note=last)
             if frame is None:
                 _await_death(child.process)
-                self._child = None
+                self._child, self._begun = None, 0
                 code = child.close()
                 status, message = _child.obituary(code, child.tail.text())
                 return self._limited(Outcome(status, message=message, note=last))
@@ -329,16 +345,16 @@ class Worker:
 _SHARED = threading.local()
 
 
-def shared(purpose: str = "") -> Worker:
+def shared(purpose: str = "", variables: Mapping[str, str] | None = None) -> Worker:
     """The worker that this thread keeps for everybody, so that not each caller pays for starting one.
 
-    One for each ``purpose``: libraries that do not bear each other in one process have a child each. It lives until
-    the thread or the process ends. Do not close it.
+    One for each ``purpose``: libraries that do not bear each other in one process, or that want other environment
+    ``variables``, have a child each. It lives until the thread or the process ends. Do not close it.
     """
     if getattr(_SHARED, "owner", 0) != os.getpid():  # a fork must not talk through its parent's pipes
         _SHARED.workers, _SHARED.owner = {}, os.getpid()
     workers: dict[str, Worker] = _SHARED.workers
-    return workers.setdefault(purpose, Worker())
+    return workers.setdefault(purpose, Worker(variables=variables))
 
 
 def close_shared() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from onnx import ModelProto
 
+from onnxfix.candidate import Candidate
 from onnxfix.errors import UsageError
 from onnxfix.graph import lazy, wire
 from onnxfix.graph.overlay import Model
@@ -33,8 +34,8 @@ class Stages:
     """The steps of one run.
 
     ``base`` is the model after them, from which the rules start; ``against`` the one that the run's result is
-    compared with: the original, or what an UNSAFE step made of it. ``scratch`` is a file beside which external data
-    are found; ``spare`` makes another one.
+    compared with: the original, or what an UNSAFE step made of it. ``candidate`` has temporary files beside which
+    external data are found.
     """
 
     def __init__(
@@ -42,14 +43,13 @@ class Stages:
         steps: Sequence[Step],
         loaded: wire.Loaded,
         original: Path,
-        scratch: Path,
-        spare: Callable[[], Path],
+        candidate: Candidate,
         options: Options,
         unsafe: bool,
         say: Callable[[str], None],
     ) -> None:
         self.steps, self.first, self.unsafe, self.say = steps, loaded, unsafe, say
-        self.original, self.scratch, self.spare = original, scratch, spare
+        self.original, self.candidate = original, candidate
         asked = options.rungs if options.rungs is not None else DEFAULT_RUNGS
         # What a rung that is required says of the result is seen at the end; here the CPU must do.
         self.options = replace(options, require=(), rungs=tuple(r for r in asked if r in CPU_RUNGS))
@@ -104,8 +104,8 @@ class Stages:
             return StepDone(step.name, step.tool, "dropped", "; ".join(random))
         source = self.original
         if self.changed:
-            self.base.copy_to(self.scratch)
-            source = self.scratch
+            self.base.copy_to(self.candidate.scratch)
+            source = self.candidate.scratch.path
         made = self._made(step, source)
         dropped = StepDone(step.name, step.tool, "dropped", made.refused)
         if made.proto is None:
@@ -120,7 +120,7 @@ class Stages:
         why = [*made.broken, *random]
         if why and not may_change:
             return replace(dropped, reason="; ".join(why))
-        wire.write(data, self.scratch)
+        wire.write(data, self.candidate.scratch)
         verdict = self._judge(made)
         if made.broken and not refuted(verdict):
             why.append(_values(verdict) or "values were not compared")
@@ -136,8 +136,9 @@ class Stages:
             return replace(dropped, reason="; ".join(why))
         self._taken = [replace(taken, proven=False) for taken in self._taken] + [_Taken(index, after, False)]
         self.base = self.against = after
-        self.against_path = self.spare()
-        wire.write(data, self.against_path)
+        against = self.candidate.spare()
+        wire.write(data, against)
+        self.against_path = against.path
         return replace(dropped, status="taken", reason="; ".join(why), safety="unsafe")
 
     def _made(self, step: Step, source: Path) -> Made:
@@ -162,7 +163,7 @@ class Stages:
         comparable = (old.input, old.output) == (new.input, new.output)
         return climb(
             self.against_path,
-            self.scratch,
+            self.candidate.scratch.path,
             self.against.proto,
             made.proto,
             self.options if comparable else replace(self.options, rungs=("contract",)),
@@ -184,7 +185,7 @@ def _random(proto: ModelProto) -> list[str]:
 
 
 def _unproven(verdict: Verdict) -> str:
-    skipped = [f"{rung.name}: {rung.reason}" for rung in verdict.rungs if rung.status == "skipped"]
+    skipped = [f"{rung.name}: {rung.reason}" for rung in verdict.rungs if not rung.judged]
     return "; ".join(skipped) or "no rung could run it"
 
 
@@ -206,7 +207,7 @@ def after_unsafe(verdict: Verdict, stages: Stages) -> Verdict:
     for rung in verdict.rungs:
         if rung.name == "contract" and rung.status == "passed":
             rung = replace(rung, reason=f"as {names} (UNSAFE) left it: {rung.reason}")
-        elif rung.name not in ("trt-build", "trt-network") and rung.status != "skipped":
+        elif rung.name not in ("trt-build", "trt-network") and rung.judged:
             rung = replace(rung, reason=f"against the model after {names} (UNSAFE): {rung.reason}")
         rungs.append(rung)
     return replace(verdict, rungs=tuple(rungs))

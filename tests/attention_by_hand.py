@@ -15,6 +15,8 @@ from onnxfix.backends.lift import Lifted, kinds
 from onnxfix.backends.lift.emit import Emit
 from onnxfix.backends.lift.network import Layer, Tensor
 from onnxfix.sandbox import Worker
+from patience import PATIENCE
+from real_tensorrt import RELEASE, older_than
 
 Array = Any
 DTYPES: dict[str, Any] = {"FLOAT": np.float32, "HALF": np.float16, "BF16": ml_dtypes.bfloat16}
@@ -66,10 +68,23 @@ def needs_opset(opset: int) -> None:
         pytest.skip(f"the installed onnx does not know opset {opset}")
 
 
+#: Properties of layers that came with a release of TensorRT-RTX.
+SINCE = dict.fromkeys(
+    (
+        *("causal_kind", "query_form", "query_lengths", "key_value_form", "key_value_lengths"),
+        *("update_form", "update_lengths"),
+    ),
+    "1.5",
+)
+
+
 def made(worker: Worker, folder: Path, inputs: Any, method: str, given: Any, **settings: Any) -> Lifted:
+    for name in settings:
+        if name in SINCE and older_than(SINCE[name]):
+            pytest.skip(f"TensorRT-RTX {RELEASE} has no {name}: that came with {SINCE[name]}")
     outcome = worker.call(
         "handmade:write",
-        timeout=120.0,
+        timeout=PATIENCE,
         **{"inputs": inputs, "method": method, "given": given, "out": str(folder / "lifted.onnx")},
         settings={key.replace("__", " "): one for key, one in settings.items()},
     )

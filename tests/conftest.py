@@ -1,4 +1,5 @@
-"""What holds for every test: hypothesis without a deadline, since a shared machine stalls at times; no GPU; sandboxes.
+"""What holds for every test: hypothesis without haste, since a shared machine stalls at times; no GPU; signals that
+reach Python; sandboxes.
 
 ``HYPOTHESIS_PROFILE=thorough pytest ...`` runs ten times the examples of those tests that do not set a number.
 """
@@ -6,20 +7,27 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from onnxfix.sandbox import Worker
 
-settings.register_profile("default", deadline=None)
-settings.register_profile("thorough", deadline=None, max_examples=1000)
+UNHURRIED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("default", **UNHURRIED)
+settings.register_profile("thorough", max_examples=1000, **UNHURRIED)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 # The tests say the same with a GPU and without one: those about CUDA bring a driver that is none (fake_cuda.py), and
 # what needs a real one is in benchmarks/gpu.
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+# A shell's background jobs ignore interrupts, and so does all that they start; there are tests that send them.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="module")

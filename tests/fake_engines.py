@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from onnxfix.backends import ort
+from onnxfix.backends import ort, trt_run
 from onnxfix.backends.trt_run import Ran
 
 _ENGINES: dict[str, tuple[ort.OrtSession, dict[str, Any]]] = {}
@@ -35,7 +35,7 @@ def load(name: str, path: str, *, package: str) -> str:
     return str(tricks.get("refused", ""))
 
 
-def run(name: str, feed: dict[str, Any], *, package: str) -> Ran:
+def run(name: str, feed: dict[str, Any], *, package: str, times: int = 1) -> Ran:
     global _RUINED
     assert package == "tensorrt"
     session, tricks = _ENGINES[name]
@@ -45,14 +45,26 @@ def run(name: str, feed: dict[str, Any], *, package: str) -> Ran:
     if "dies" in tricks:
         os.abort()
     if "hangs" in tricks:
-        time.sleep(60)
+        time.sleep(600)
     unread = {one: f"{one} is INT4 in the engine" for one in tricks.get("unread", ())}
-    found = dict(zip(session.outputs, session.run(feed), strict=True))
-    return Ran({one: value for one, value in found.items() if one not in unread}, unread)
+    runs = [dict(zip(session.outputs, session.run(feed), strict=True)) for _ in range(times)]
+    read = [{one: value for one, value in found.items() if one not in unread} for found in runs]
+    return Ran(read[0], unread, trt_run._unsteady(read[0], read[1:]))
 
 
-def drop() -> None:
-    _ENGINES.clear()
+def drop(name: str = "") -> None:
+    if name:
+        _ENGINES.pop(name, None)
+    else:
+        _ENGINES.clear()
+
+
+def trial(path: str, *, package: str) -> tuple[str, str]:
+    return "", "float32"
+
+
+def warm(package: str) -> None:
+    """Nothing has to be loaded."""
 
 
 def held() -> list[str]:
@@ -102,12 +114,21 @@ class HostCuda:
 class Context:
     """An execution context that computes ``rule`` (inputs by name -> outputs by name) on the host."""
 
+    # Of the class, so that TensorRT's properties of these names are not those of a subclass of both.
+    engine: Any = None
+    active_optimization_profile = 0
+
     def __init__(self, engine: Any, cuda: HostCuda, rule: Callable[..., dict[str, Any]]) -> None:
         self.engine, self.cuda, self.rule = engine, cuda, rule
-        self.active_optimization_profile = 0
         self.shapes = {name: shape for name, (_, _, shape) in engine.tensors.items()}
         self.addresses: dict[str, int] = {}
         self.allocators: dict[str, Any] = {}
+
+    def set_all_tensors_debug_state(self, state: bool) -> bool:
+        return True
+
+    def set_debug_listener(self, listener: Any) -> bool:
+        return True
 
     def get_tensor_shape(self, name: str) -> tuple[int, ...]:
         return self.shapes[name]
@@ -145,6 +166,19 @@ class Context:
         return True
 
 
+class RuntimeConfig:
+    """In the place of TensorRT-RTX's: where kernels come from that were compiled before."""
+
+    cache: Any = None
+    given: list[bytes] = []  # noqa: RUF012  # what all caches were given, in order
+
+    def create_runtime_cache(self) -> Any:
+        return SimpleNamespace(serialize=lambda: b"kernels", deserialize=self.given.append)
+
+    def set_runtime_cache(self, cache: Any) -> None:
+        self.cache = cache
+
+
 def engine_class(trt: Any) -> Any:
     """A class of engines for the package ``trt``: a subclass of its own, as its runner asks for one, made without a
     TensorRT engine behind it."""
@@ -178,7 +212,11 @@ def engine_class(trt: Any) -> Any:
         def get_aliased_input_tensor(self, name: str) -> None:
             return None
 
-        def create_execution_context(self) -> Any:
+        def create_runtime_config(self) -> Any:
+            return RuntimeConfig()
+
+        def create_execution_context(self, config: Any) -> Any:
+            assert config.cache is not None
             return self.context
 
     return Engine
@@ -202,7 +240,9 @@ def through_the_real_runner(
     engine = kind.__new__(kind)  # its constructor is TensorRT's alone
     engine.tensors = tensors
     engine.types = {name: np.dtype(dtype) for name, dtype in trt_run._DTYPES.items()}
-    engine.context = Context(engine, host, RULES[rule])
+    both = type("RealContext", (Context, trt.IExecutionContext), {})
+    engine.context = both.__new__(both)
+    engine.context.__init__(engine, host, RULES[rule])
     polygraphy.backend.trt.EngineFromBytes = lambda raw: lambda: engine
     said = trt_run.load("one", path, package="tensorrt-rtx")
     ran = [trt_run.run("one", feed, package="tensorrt-rtx") for feed in feeds]

@@ -14,6 +14,8 @@ from typing import Any
 
 from onnx import parser
 
+from patience import PATIENCE
+
 ROOT = Path(__file__).parent.parent
 HEADER = '<ir_version: 10, opset_import: ["" : 18]>\n'
 
@@ -65,8 +67,10 @@ def misbehaves(node, model):
         LIMBO.append(bytearray(int(what.split()[1]) << 20))
         LIMBO.clear()
     if what == "sleep":
-        for _ in range(round(20 * float((HERE / "seconds").read_text()))):
+        slept = 0.0
+        while slept < float((HERE / "seconds").read_text()):  # which a test may change meanwhile
             time.sleep(0.05)  # Ray interrupts between two instructions of Python, not in a system call
+            slept += 0.05
     if what == "environment":
         (HERE / "environment").write_text(repr(dict(os.environ)))
     return
@@ -116,7 +120,7 @@ def command(*arguments: object) -> list[str]:
 def run(pack: Path | None, *arguments: object, **more: Any) -> subprocess.CompletedProcess[str]:
     """Call onnxfix in a process of its own."""
     return subprocess.run(
-        command(*arguments), capture_output=True, text=True, timeout=120, env=environment(pack), **more
+        command(*arguments), capture_output=True, text=True, timeout=PATIENCE, env=environment(pack), **more
     )
 
 

@@ -16,6 +16,7 @@ from onnxfix.backends.lift import Lifted
 from onnxfix.backends.trt_log import logger_of
 from onnxfix.backends.trt_package import load
 from onnxfix.sandbox import Worker
+from patience import PATIENCE
 
 Shape = tuple[int, ...]
 
@@ -85,7 +86,7 @@ def made(
     """``write`` in the sandbox, to ``made.onnx`` in ``folder``."""
     outcome = worker.call(
         "handmade:write",
-        timeout=120.0,
+        timeout=PATIENCE,
         **{"inputs": inputs, "method": method, "given": given, "settings": settings},
         out=str(folder / "made.onnx"),
     )

@@ -15,6 +15,7 @@ from onnxfix.backends.lift import Lifted
 from onnxfix.backends.trt_log import logger_of
 from onnxfix.backends.trt_package import load
 from onnxfix.sandbox import Worker
+from patience import PATIENCE
 
 Array = np.ndarray[Any, Any]
 RANDOM = np.random.default_rng(7)
@@ -78,7 +79,7 @@ def made(
 
 
 def hand(worker: Worker, folder: Path, **given: Any) -> Lifted:
-    outcome = worker.call(f"{__name__}:made", timeout=60.0, out=str(folder / "lifted.onnx"), **given)
+    outcome = worker.call(f"{__name__}:made", timeout=PATIENCE, out=str(folder / "lifted.onnx"), **given)
     assert outcome.ok, outcome.message
     found: Lifted = outcome.value
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 from pathlib import Path
 
@@ -13,10 +14,37 @@ from onnxfix.backends.tensorrt import attempt
 from onnxfix.backends.trt_types import TrtBuild
 from onnxfix.sandbox import Worker
 
+_THERE = importlib.util.find_spec("tensorrt_rtx") is not None
 REAL = pytest.mark.skipif(
-    importlib.util.find_spec("tensorrt_rtx") is None,
+    not _THERE,
     reason="tensorrt-rtx is not installed: pip install 'onnxfix[tensorrt-rtx]'",
 )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdecimal())
+
+
+RELEASE = importlib.metadata.version("tensorrt-rtx") if _THERE else ""
+"""The version of tensorrt-rtx that is installed; "" for none."""
+
+
+def older_than(release: str) -> bool:
+    """Whether the installed TensorRT-RTX is older than a release, such as "1.6"."""
+    return _numbers(RELEASE) < _numbers(release)
+
+
+def within(first: str, later: str) -> bool:
+    """Whether the installed TensorRT-RTX is of release ``first`` or later, and before ``later``."""
+    return not older_than(first) and older_than(later)
+
+
+def since(release: str, what: str) -> pytest.MarkDecorator:
+    """The mark of what cannot be asked of an older TensorRT-RTX, since that does not have ``what``."""
+    return pytest.mark.skipif(
+        bool(RELEASE) and older_than(release),
+        reason=f"TensorRT-RTX {RELEASE} has no {what}: that came with {release}",
+    )
 
 
 def built(worker: Worker, model: ModelProto, folder: Path) -> TrtBuild:

@@ -19,6 +19,7 @@ import pytest
 
 from onnxfix.errors import OnnxfixError
 from onnxfix.sandbox import Outcome, Worker
+from patience import PATIENCE
 from real_tensorrt import REAL
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -595,7 +596,7 @@ def test_a_slice_of_the_node_models(tmp_path: Path) -> None:
         "--json",
         str(tmp_path / "found.json"),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))["models"]
     assert len(found) > 15

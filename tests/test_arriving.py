@@ -6,7 +6,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent import futures
 from pathlib import Path
 from typing import Any
@@ -17,40 +17,38 @@ import pytest
 from onnx import ModelProto, numpy_helper
 
 import onnxfix
-from onnxfix import contract
+from onnxfix import arriving, contract
 from onnxfix.arriving import Arriving
 from onnxfix.errors import OnnxfixError
 from onnxfix.graph import wire
-from onnxfix.verification import ladder
+from onnxfix.verification import ladder, validity
+from patience import PATIENCE
 from test_cli import external_model
-
-PATIENCE = 60.0
-"""Seconds after which a test fails in which somebody waits who should not."""
 
 
 @pytest.fixture
 def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The files that onnx.checker was asked about, as it was asked."""
     asked: list[str] = []
-    real = ladder._checker
+    real = validity.ask
 
-    def checker(request: ladder.Request, path: Path, limits: ladder.Limits) -> Any:
-        asked.append(path.name)
-        return real(request, path, limits)
+    def ask(paths: Sequence[Path], **limits: Any) -> tuple[validity.Checked, ...]:
+        asked.extend(path.name for path in paths)
+        return real(paths, **limits)
 
-    monkeypatch.setattr(ladder, "_checker", checker)
+    monkeypatch.setattr(validity, "ask", ask)
     return asked
 
 
 def copying(monkeypatch: pytest.MonkeyPatch, first: Callable[[], None]) -> None:
     """Have ``first`` called, in the copying thread, before external data is copied."""
-    real = wire.copy_external
+    real = arriving.bring
 
-    def copy(locations: list[str], source: Path, destination: Path, *more: Any) -> list[Path]:
+    def bring(*given: Any) -> None:
         first()
-        return real(locations, source, destination, *more)
+        real(*given)
 
-    monkeypatch.setattr(wire, "copy_external", copy)
+    monkeypatch.setattr(arriving, "bring", bring)
 
 
 @pytest.mark.parametrize("verify", [False, True])
@@ -72,37 +70,9 @@ def test_the_candidate_is_written_meanwhile(
     assert waited == [True]
     assert report.verdict is not None
     assert report.verdict.passed
-    assert len(order) == 1
+    assert len(order) == 2  # the original and the candidate
     fixed = onnx.load(out / "m.onnx")
     assert np.array_equal(numpy_helper.to_array(fixed.graph.initializer[0]), np.arange(256, dtype=np.float32))
-
-
-def test_data_that_is_called_like_weights_that_are_moved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: list[str]
-) -> None:
-    """``OUTPUT.data`` is where weights go that do not fit: with such external data nothing is written before it."""
-    path, out = external_model(tmp_path / "a"), tmp_path / "b"
-    model = onnx.load(path, load_external_data=False)
-    model.graph.initializer[0].external_data[0].value = "weights/m.onnx.data"
-    path.write_bytes(model.SerializeToString())
-    (tmp_path / "a/weights/w.bin").rename(tmp_path / "a/weights/m.onnx.data")
-    out.mkdir()
-    seen: list[list[str]] = []
-    real = wire.save
-
-    def slowly() -> None:
-        time.sleep(1.0)  # longer than it takes to fix this model
-        seen.append([*order])
-
-    copying(monkeypatch, slowly)
-
-    def save(*given: Any, **named: Any) -> bool:
-        assert (out / "weights/m.onnx.data").is_file()
-        return real(*given, **named)
-
-    monkeypatch.setattr(wire, "save", save)
-    assert onnxfix.apply(path, out / "m.onnx", verify=False).output
-    assert seen == [[]]
 
 
 def test_what_stands_in_the_way_is_said_late_and_nothing_is_left(
@@ -141,9 +111,9 @@ def test_an_interrupt_while_somebody_waits_leaves_nothing_that_comes_later(
     out.mkdir()
     asked, real, main = threading.Event(), Arriving.wait, threading.get_ident()
 
-    def wait(self: Arriving) -> list[Path]:
+    def wait(self: Arriving) -> None:
         asked.set()
-        return real(self)
+        real(self)
 
     def interrupted() -> None:
         assert asked.wait(PATIENCE)
@@ -163,11 +133,31 @@ def test_an_interrupt_while_somebody_waits_leaves_nothing_that_comes_later(
 def test_an_odd_failure_of_the_copy_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, out = external_model(tmp_path / "a"), tmp_path / "b"
     out.mkdir()
-    (out / "weights").write_bytes(b"no folder")
+
+    def odd() -> None:
+        raise FileExistsError("odd")
+
+    copying(monkeypatch, odd)
     with pytest.raises(FileExistsError) as told:
         onnxfix.apply(path, out / "m.onnx", verify=False)
     assert told.value.__context__ is None
+    assert list(out.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["file", "link"])
+def test_what_stands_where_a_folder_goes_is_refused(tmp_path: Path, kind: str) -> None:
+    """A link to a folder would have the data written somewhere else, where onnx would not read it anyway."""
+    path, out, other = external_model(tmp_path / "a"), tmp_path / "b", tmp_path / "other"
+    out.mkdir()
+    other.mkdir()
+    if kind == "file":
+        (out / "weights").write_bytes(b"no folder")
+    else:
+        (out / "weights").symlink_to(other)
+    with pytest.raises(OnnxfixError, match="weights: is no folder, where the model's external data has one"):
+        onnxfix.apply(path, out / "m.onnx", verify=False)
     assert [item.name for item in out.iterdir()] == ["weights"]
+    assert list(other.iterdir()) == []
 
 
 def test_a_copy_that_nobody_wants_any_more_ends_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

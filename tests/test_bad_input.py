@@ -1,8 +1,10 @@
 """Bad input gets one line and exit code 2, in bounded time and memory, and nothing is lost."""
+# Long because: each way in which an input can be bad is a case of its own
 
 from __future__ import annotations
 
 import os
+import re
 import resource
 import shutil
 import signal
@@ -17,9 +19,14 @@ import numpy as np
 import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
+from onnxruntime import InferenceSession
+from onnxruntime.capi.onnxruntime_pybind11_state import InvalidGraph
 from typer.testing import CliRunner
 
 from onnxfix.cli import app
+from onnxfix.errors import ModelError
+from onnxfix.graph.overlay import Model
+from patience import PATIENCE
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 HEADER = '<ir_version: 10, opset_import: ["" : 18]>\n'
@@ -85,6 +92,14 @@ def unknown_opset(folder: Path) -> Path:
     return path
 
 
+def two_opsets(folder: Path) -> Path:
+    path = write(folder / "m.onnx", FIXABLE)
+    proto = onnx.load(path)
+    proto.opset_import.append(helper.make_opsetid("", 14))
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
 def no_opset(folder: Path) -> Path:
     path = write(folder / "m.onnx", FIXABLE)
     proto = onnx.load(path)
@@ -143,6 +158,7 @@ BAD: dict[str, Callable[[Path], Path]] = {
     "directory": directory,
     "pipe": pipe,
     "unknown opset": unknown_opset,
+    "two opsets": two_opsets,
     "no opset": no_opset,
     "cyclic": cyclic,
     "duplicate names": duplicate,
@@ -160,15 +176,92 @@ BAD: dict[str, Callable[[Path], Path]] = {
 def test_one_line_and_exit_2(tmp_path: Path, make: Callable[[Path], Path], command: str) -> None:
     path = make(tmp_path)
     files = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")}
-    start = time.monotonic()
+    start = time.process_time()
     code, out, err = run(command, path)
-    assert time.monotonic() - start < 10
+    assert time.process_time() - start < 10
     assert code == 2
     assert out == ""
     assert err.startswith("onnxfix: ")
     assert len(err.splitlines()) == 1, err
     assert "Traceback" not in err
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")} == files
+
+
+BOTH = "onnx.checker and ONNX Runtime go by "
+IMPORTED_TWICE = [
+    ([("", 7), ("", 14)], f"(domain '') in different versions, 7, 14: {BOTH}14;"),
+    ([("", 14), ("", 7)], f"(domain '') in different versions, 14, 7: {BOTH}7;"),
+    ([("ai.onnx", 7), ("ai.onnx", 14)], f"(domain 'ai.onnx') in different versions, 7, 14: {BOTH}14;"),
+    ([("ai.onnx", 7), ("", 14)], f"(domain 'ai.onnx' and '') in different versions, 7, 14: {BOTH}14;"),
+    (
+        [("", 7), ("ai.onnx", 14)],
+        "(domain '' and 'ai.onnx') in different versions, 7, 14: onnx.checker goes by 7, ONNX Runtime by 14;",
+    ),
+    ([("", 7), ("", 9999)], f"(domain '') in different versions, 7, 9999: {BOTH}9999;"),
+]
+
+
+@pytest.mark.parametrize(("imports", "words"), IMPORTED_TWICE, ids=lambda one: str(one)[:40])
+def test_an_operator_set_in_two_versions(tmp_path: Path, imports: list[tuple[str, int]], words: str) -> None:
+    path = write(tmp_path / "m.onnx", FIXABLE)
+    proto = onnx.load(path)
+    del proto.opset_import[:]
+    proto.opset_import.extend(helper.make_opsetid(*one) for one in imports)
+    path.write_bytes(proto.SerializeToString())
+    code, _, err = run("check", path)
+    assert (code, words in err) == (2, True), err
+    assert err.endswith("; keep the one that the nodes are written for\n")
+    assert "install" not in err
+
+
+@pytest.mark.parametrize("imports", [words[0] for words in IMPORTED_TWICE[:5]], ids=str)
+@pytest.mark.parametrize("version", [7, 14])
+def test_who_goes_by_which_version(imports: list[tuple[str, int]], version: int) -> None:
+    """What the message says of onnx.checker and ONNX Runtime: each takes the Squeeze of one version only."""
+    info = [helper.make_tensor_value_info(n, 1, s) for n, s in (("x", [2, 1]), ("y", [2]))]
+    axes = numpy_helper.from_array(np.array([1]), "k")
+    node = helper.make_node("Squeeze", ["x"], ["y"], axes=[1])
+    if version == 14:
+        node = helper.make_node("Squeeze", ["x", "k"], ["y"])
+    graph = helper.make_graph([node], "g", info[:1], info[1:], [axes])
+    proto = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid(*one) for one in imports], ir_version=8
+    )
+    with pytest.raises(ModelError) as caught:
+        Model(proto)
+    words = str(caught.value)
+    checker = re.search(r"onnx\.checker (?:and ONNX Runtime go|goes) by (\d+)", words)
+    runtime = re.search(r"ONNX Runtime (?:go )?by (\d+)", words)
+    assert checker is not None
+    assert runtime is not None
+    assert _accepts(lambda: onnx.checker.check_model(proto)) == (checker[1] == str(version))
+    assert _accepts(lambda: InferenceSession(proto.SerializeToString())) == (runtime[1] == str(version))
+
+
+def _accepts(load: Callable[[], Any]) -> bool:
+    try:
+        load()
+    except (onnx.checker.ValidationError, InvalidGraph):
+        return False
+    return True
+
+
+def test_a_version_that_is_imported_twice_is_one() -> None:
+    proto = parser.parse_model(HEADER + FIXABLE)
+    proto.opset_import.extend([helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx", 18)])
+    proto.opset_import.extend([helper.make_opsetid("d", 3), helper.make_opsetid("d", 2)])
+    onnx.checker.check_model(proto)
+    assert Model(proto).main.imports() == {"": 18, "d": 2}  # the last entry counts, as for others
+
+
+def test_a_function_with_two_versions() -> None:
+    proto = parser.parse_model(
+        """<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f(x) }
+        <domain: "d", opset_import: ["" : 18]> f (u) => (w) { w = Neg(u) }"""
+    )
+    proto.functions[0].opset_import.append(helper.make_opsetid("", 17))
+    with pytest.raises(ModelError, match=r"^function d::f imports .* in different versions, 18, 17: "):
+        Model(proto)
 
 
 def test_unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,6 +338,12 @@ HANG = 'g (float[2, 2] x, float[2, 2] z) => (float[M] y) { y = Einsum<equation =
 RANK = "g (float[4] x, int64[1099511627776] s) => (float[A] y) { y = Reshape(x, s) }"
 
 
+def bounded() -> None:
+    """Limits of this process and of each that it starts: it dies where it needs more."""
+    resource.setrlimit(resource.RLIMIT_DATA, (3 << 30, 3 << 30))
+    resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
+
+
 @pytest.mark.parametrize("text", [BOMB, HANG, RANK], ids=["2^38 elements", "malformed Einsum", "2^40 axes"])
 @pytest.mark.parametrize("command", ["check", "apply"])
 def test_bounded_time_and_memory(tmp_path: Path, text: str, command: str) -> None:
@@ -253,8 +352,8 @@ def test_bounded_time_and_memory(tmp_path: Path, text: str, command: str) -> Non
         [sys.executable, "-m", "onnxfix", command, str(path)],
         capture_output=True,
         text=True,
-        timeout=60,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_DATA, (3 << 30, 3 << 30)),
+        timeout=PATIENCE,
+        preexec_fn=bounded,
     )
     assert result.returncode in (0, 1, 2, 3)
     assert result.returncode >= 0, "killed"
@@ -287,7 +386,7 @@ def test_disk_full(tmp_path: Path) -> None:
         [sys.executable, "-m", "onnxfix", "apply", "--in-place", "--no-verify", str(tmp_path / "m.onnx")],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)),
     )
     assert result.returncode == 2
@@ -310,11 +409,11 @@ def test_interrupt_in_a_destructor_is_not_lost() -> None:
         "victim = Dies()\n"
         "try:\n"
         "    del victim\n"
-        "    time.sleep(10)\n"
+        "    time.sleep(600)\n"
         "except KeyboardInterrupt:\n"
         "    print('interrupted')\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
     assert (done.stdout, done.stderr) == ("interrupted\n", "")
 
 
@@ -335,12 +434,12 @@ def test_interrupted(tmp_path: Path, number: signal.Signals) -> None:
         stdout=subprocess.DEVNULL,
         text=True,
     )
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE
     while len(list(tmp_path.iterdir())) == 1 and time.monotonic() < deadline:
         time.sleep(0.02)
     time.sleep(0.3)
     process.send_signal(number)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 2, err
     assert err.splitlines() == ["onnxfix: interrupted; nothing half-written was left behind"]
     assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]

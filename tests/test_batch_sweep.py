@@ -102,7 +102,7 @@ def test_the_repaired_model_is_judged_and_the_original_told(tmp_path: Path) -> N
 
 @REAL
 def test_a_model_that_is_the_same_both_ways_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trt_probe, "refusal", lambda found: "the driver shows no GPU")
+    monkeypatch.setattr(trt_probe, "probe", lambda found: trt_probe.Probe("the driver shows no GPU"))
     path = write(tmp_path / "m.onnx", RELU)
     before = path.read_bytes()
     rung = swept(path, greatest=5)
@@ -416,7 +416,7 @@ def test_the_rung_executes_the_engines_of_a_sweep_where_it_can(
 ) -> None:
     side = FakeSide()
     side.odd = odd
-    monkeypatch.setattr(trt_probe, "refusal", lambda found: None)
+    monkeypatch.setattr(trt_probe, "probe", lambda found: trt_probe.Probe())
     monkeypatch.setattr(trt_probe, "engines", lambda *_: side)
     rung = swept(write(tmp_path / "m.onnx", RELU))
     assert sorted(side.held.values()) == ["dynamic.engine", "static.engine"]

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -25,6 +26,7 @@ import onnxfix
 from onnxfix import testing
 from onnxfix.cli import app
 from onnxfix.rule import Example
+from patience import PATIENCE
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 HEADER = '<ir_version: 10, opset_import: ["" : 18]>\n'
@@ -129,7 +131,7 @@ def test_in_place_does_not_overwrite_a_foreign_backup(tmp_path: Path) -> None:
     assert (tmp_path / "m.onnx.bak").read_text() == "mine"
 
 
-@pytest.mark.parametrize("at", ["replace", "copy2"])
+@pytest.mark.parametrize("at", ["replace", "copyfileobj"])
 def test_in_place_leaves_no_backup_where_it_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
@@ -137,15 +139,15 @@ def test_in_place_leaves_no_backup_where_it_fails(
     path = write(tmp_path / "m.onnx", FIXABLE)
     before = path.read_bytes()
 
-    def fail(source: Path, destination: Path) -> None:
-        if at == "copy2":
-            destination.write_bytes(before[:9])
+    def fail(source: Any, destination: Any, *_: int, **__: int) -> None:
+        if at == "copyfileobj":
+            destination.write(before[:9])
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    def no_links(*_: Path) -> None:
+    def no_links(*_: str, **__: Any) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
 
-    monkeypatch.setattr(os, "link", no_links if at == "copy2" else os.link)
+    monkeypatch.setattr(os, "link", no_links if at == "copyfileobj" else os.link)
     monkeypatch.setattr(os if at == "replace" else shutil, at, fail)
     code, out, err = run("apply", "--in-place", "--no-verify", path)
     assert (code, out, err.count("\n")) == (2, "", 1)
@@ -296,7 +298,7 @@ def shell(command: str, folder: Path, **environment: str) -> subprocess.Complete
     """A shell line in ``folder``; ``$onnxfix`` is the command line in a process of its own."""
     program = f"{sys.executable} -m onnxfix"
     env = {**os.environ, "onnxfix": program, **environment}
-    return subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, env=env, timeout=60)
+    return subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, env=env, timeout=PATIENCE)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from onnx import parser
 import onnxfix
 from onnxfix import confirm, engine
 from onnxfix.backends.tensorrt import attempt
+from onnxfix.backends.trt_package import Missing
 from onnxfix.backends.trt_places import own_words
 from onnxfix.backends.trt_profiles import NetInput, candidates
 from onnxfix.backends.trt_types import Issue, Place, Profile, TrtBuild, TrtOptions
@@ -736,7 +737,8 @@ def test_a_failing_rule_about_builds_is_a_problem(monkeypatch: pytest.MonkeyPatc
 
 def test_an_explicit_request_without_tensorrt_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "onnxfix.verification.trt_build.builder", lambda options: "not installed: pip install it"
+        "onnxfix.verification.trt_build.builder",
+        lambda options: Missing("not installed: pip install it", "not-installed"),
     )
     with pytest.raises(UsageError, match="pip install it"):
         onnxfix.check(FOLDER / "int32_relu.onnx", trt=True)

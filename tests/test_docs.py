@@ -24,6 +24,7 @@ from onnxfix.graph.overlay import Model, Node
 from onnxfix.registry import BUILT_IN, rules_of
 from onnxfix.render.rules import rule_markdown
 from onnxfix.rule import Match, Rule, rule
+from patience import PATIENCE
 
 pytestmark = pytest.mark.xdist_group(
     "docs"
@@ -160,7 +161,7 @@ def test_there_is_a_page_for_each_rule_and_no_other() -> None:
 def test_the_index_is_what_the_command_prints() -> None:
     command = [sys.executable, "-m", "onnxfix", "rules", "--format", "markdown", "--select", "CST,GRA001"]
     printed = subprocess.run(
-        command, capture_output=True, encoding="utf-8", cwd=ROOT, timeout=120, check=True
+        command, capture_output=True, encoding="utf-8", cwd=ROOT, timeout=PATIENCE, check=True
     )
     index = (DOCS / "rules" / "README.md").read_text(encoding="utf-8")
     lines = printed.stdout.splitlines()

@@ -40,6 +40,7 @@ from onnxfix.doctor.records import Diagnosis, Driver, Problem
 from onnxfix.render.doctor import WIDTH, diagnosis_lines
 from onnxfix.sandbox import Outcome, Worker
 from onnxfix.verification.verdict import RUNGS
+from patience import PATIENCE
 
 HERE = __name__
 ROOT = Path(__file__).resolve().parent.parent
@@ -376,7 +377,7 @@ def process(*arguments: str, path: Path | None = None) -> subprocess.CompletedPr
         [sys.executable, *arguments],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE,
         env=environment,
         check=False,
     )

@@ -17,6 +17,7 @@ from onnxfix.fleet import budget
 from onnxfix.fleet.budget import Budget, Closed, Size, more_helps, need_mb, size_of
 from onnxfix.fleet.work import Options, Outcome, Task
 from onnxfix.report import Report
+from patience import PATIENCE
 
 MB = 1 << 20
 
@@ -47,13 +48,13 @@ class Holder:
         try:
             with whole.grant(need, claims) as self.granted:
                 self.holds.set()
-                self._go.wait(30)
+                self._go.wait(PATIENCE)
         except Closed:
             self.closed.set()
 
     def leave(self) -> None:
         self._go.set()
-        self.thread.join(30)
+        self.thread.join(PATIENCE)
         assert not self.thread.is_alive()
 
 
@@ -71,8 +72,8 @@ def test_more_for_who_needs_more_and_no_more_than_there_is() -> None:
 def test_without_a_known_limit_nothing_is_limited() -> None:
     whole = Budget(None, 2)
     first, second = Holder(whole, 10**9), Holder(whole, 10**9)
-    assert first.holds.wait(30)
-    assert second.holds.wait(30)
+    assert first.holds.wait(PATIENCE)
+    assert second.holds.wait(PATIENCE)
     assert first.granted is None
     first.leave()
     second.leave()
@@ -83,14 +84,14 @@ def test_the_total_is_never_exceeded_and_nobody_overtakes() -> None:
     small = Holder(whole, 0)
     large = Holder(whole, 7000)
     late = Holder(whole, 0)  # would fit beside the first, but the large one asked before
-    assert small.holds.wait(30)
+    assert small.holds.wait(PATIENCE)
     assert not large.holds.is_set()
     assert not late.holds.is_set()
     small.leave()
-    assert large.holds.wait(30)
+    assert large.holds.wait(PATIENCE)
     assert not late.holds.is_set()
     large.leave()
-    assert late.holds.wait(30)
+    assert late.holds.wait(PATIENCE)
     late.leave()
 
 
@@ -98,7 +99,7 @@ def test_those_that_fit_together_run_together() -> None:
     whole = Budget(8192, 4)
     holders = [Holder(whole, 0) for _ in range(5)]
     for holder in holders[:4]:
-        assert holder.holds.wait(30)
+        assert holder.holds.wait(PATIENCE)
     assert not holders[4].holds.is_set()
     for holder in holders:
         holder.leave()
@@ -107,7 +108,7 @@ def test_those_that_fit_together_run_together() -> None:
 def test_one_that_needs_more_than_there_is_runs_alone() -> None:
     whole = Budget(2048, 2)
     giant = Holder(whole, 10**6)
-    assert giant.holds.wait(30)
+    assert giant.holds.wait(PATIENCE)
     assert giant.granted == 2048
     giant.leave()
 
@@ -116,10 +117,10 @@ def test_models_that_bring_the_same_data_file_do_not_meet() -> None:
     whole = Budget(8192, 4)
     first = Holder(whole, 0, frozenset({"/out/w.bin"}))
     second = Holder(whole, 0, frozenset({"/out/w.bin", "/out/v.bin"}))
-    assert first.holds.wait(30)
+    assert first.holds.wait(PATIENCE)
     assert not second.holds.is_set()
     first.leave()
-    assert second.holds.wait(30)
+    assert second.holds.wait(PATIENCE)
     second.leave()
 
 
@@ -130,18 +131,18 @@ def test_a_place_in_the_line_is_kept() -> None:
     assert not late.holds.wait(0.1)
     with whole.grant(0, ticket=ticket) as granted:
         assert granted == 1024
-        assert late.holds.wait(30)
+        assert late.holds.wait(PATIENCE)
     late.leave()
 
 
 def test_closed_wakes_who_waits() -> None:
     whole = Budget(2048, 2)
     first, second = Holder(whole, 2048), Holder(whole, 2048)
-    assert first.holds.wait(30)
+    assert first.holds.wait(PATIENCE)
     whole.close()
-    assert second.closed.wait(30)
+    assert second.closed.wait(PATIENCE)
     first.leave()
-    assert Holder(whole, 0).closed.wait(30)
+    assert Holder(whole, 0).closed.wait(PATIENCE)
 
 
 def external(folder: Path, megabytes: int) -> Path:

@@ -27,6 +27,7 @@ from onnxfix.render.progress import Steps
 from onnxfix.report import Report
 from onnxfix.sandbox import Worker
 from onnxfix.verification.verdict import FeedResult, RungResult, Verdict
+from patience import PATIENCE
 
 FIXTURES = ROOT / "fixtures"
 
@@ -225,11 +226,11 @@ def test_interrupted_and_resumed(tmp_path: Path, pack: Path, number: signal.Sign
         time.sleep(0.02)
     ours = {int(line.split()[1]) for line in (pack / "seen").read_text().splitlines()} | {process.pid}
     process.send_signal(number)
-    stderr = process.communicate(timeout=60)[1]
+    stderr = process.communicate(timeout=PATIENCE)[1]
     if number != signal.SIGKILL:
         assert process.returncode == 2
         assert stderr == "onnxfix: interrupted; nothing half-written was left behind\n"
-    until = time.monotonic() + 30
+    until = time.monotonic() + PATIENCE
     while any(Path(f"/proc/{pid}").exists() for pid in ours) and time.monotonic() < until:
         time.sleep(0.05)  # workers of a parent that was killed end by themselves
     assert not [pid for pid in ours if Path(f"/proc/{pid}").exists()]
@@ -283,11 +284,11 @@ def test_workers_share_cores_and_memory(tmp_path: Path, pack: Path, monkeypatch:
 def test_children_of_a_worker_keep_to_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ONNXFIX_MEMORY_MB", "300")
     with Worker() as worker:
-        limit = worker.call("resource:getrlimit", timeout=60, **{})
+        limit = worker.call("resource:getrlimit", timeout=PATIENCE, **{})
         assert not limit.ok  # it wants an argument: the call came through
-        told = worker.call("onnxfix._child:default_memory_mb", timeout=60)
+        told = worker.call("onnxfix._child:default_memory_mb", timeout=PATIENCE)
         assert told.value == 300
-        eaten = worker.call("builtins:bytearray", timeout=60, source=400 << 20)
+        eaten = worker.call("builtins:bytearray", timeout=PATIENCE, source=400 << 20)
     assert eaten.status == "memory"
 
 

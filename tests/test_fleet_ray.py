@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from fleets import command, environment, install, run, seen, without_times, write
+from patience import PATIENCE
 
 pytest.importorskip("ray", reason="the extra 'ray' is not installed")
 
@@ -380,7 +381,7 @@ def test_one_model_is_done_again_and_another_is_given_up(
     (pack / "seen").unlink(missing_ok=True)
     told = subprocess.run(
         command(*asked(folder, "ray", "--ray", two_nodes.address)),
-        cwd=tmp_path, env=two_nodes.environ, capture_output=True, text=True, timeout=120, check=False,
+        cwd=tmp_path, env=two_nodes.environ, capture_output=True, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     assert told.returncode == 2, told.stderr
     found = result(told)
@@ -403,7 +404,7 @@ def test_one_model_is_done_again_and_another_is_given_up(
 def test_an_interrupted_run_leaves_nothing_behind(two_nodes: Cluster, pack: Path, tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
-    (pack / "seconds").write_text("60")
+    (pack / "seconds").write_text("600")
     for number in range(8):
         write(folder / f"m{number}.onnx", "sleep")
     (pack / "seen").unlink(missing_ok=True)
@@ -412,11 +413,11 @@ def test_an_interrupted_run_leaves_nothing_behind(two_nodes: Cluster, pack: Path
         cwd=tmp_path, env=two_nodes.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
-        until = time.monotonic() + 60
+        until = time.monotonic() + PATIENCE
         while not seen(pack) and time.monotonic() < until:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        out, words = process.communicate(timeout=60)
+        out, words = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
         process.wait()
@@ -429,7 +430,7 @@ def test_a_cluster_with_other_rules_is_refused(two_nodes: Cluster, tmp_path: Pat
     other = dict(two_nodes.environ, PYTHONPATH=environment()["PYTHONPATH"])  # without the pack of the nodes
     told = subprocess.run(
         command("check", write(tmp_path / "m.onnx"), "--ray", two_nodes.address),
-        env=other, capture_output=True, text=True, timeout=120, check=False,
+        env=other, capture_output=True, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     assert (told.returncode, told.stdout) == (2, "")
     assert "has another onnxfix or other rules; install the same onnxfix on each node" in told.stderr
@@ -440,20 +441,22 @@ def test_a_node_dies_and_every_model_is_done(two_nodes: Cluster, pack: Path, tmp
     """Last, for it takes one of the two nodes away."""
     folder = tmp_path / "in"
     folder.mkdir()
-    (pack / "seconds").write_text("0.2")
-    for number in range(12):
-        write(folder / f"m{number:02}.onnx", "sleep")
+    (pack / "seconds").write_text("600")
+    for number in range(12):  # four are done at once, and the others when the node is dead
+        write(folder / f"m{number:02}.onnx", "sleep" if number >= 4 else "")
     process = subprocess.Popen(
         command(*asked(folder, "ray", "--ray", two_nodes.address)),
         cwd=tmp_path, env=two_nodes.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
-        until = time.monotonic() + 60
+        until = time.monotonic() + PATIENCE
         while len(list((tmp_path / "ray").glob("*.onnx"))) < 4 and time.monotonic() < until:
             time.sleep(0.02)
         assert process.poll() is None
         two_nodes.nodes[1].kill()
-        out, words = process.communicate(timeout=120)
+        (pack / "awake").write_text("0")
+        (pack / "awake").replace(pack / "seconds")  # at once, for somebody may be reading it
+        out, words = process.communicate(timeout=PATIENCE)
     finally:
         process.kill()
         process.wait()
@@ -462,7 +465,6 @@ def test_a_node_dies_and_every_model_is_done(two_nodes: Cluster, pack: Path, tmp
     assert [report["path"] for report in found["reports"]] == [
         f"in/m{number:02}.onnx" for number in range(12)
     ]
-    (pack / "seconds").write_text("0")
     local = run(pack, *asked(folder, "local"), cwd=tmp_path)
     assert local.returncode == 0
     assert files(tmp_path / "ray") == files(tmp_path / "local")

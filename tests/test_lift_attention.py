@@ -24,7 +24,7 @@ from attention_by_hand import (
     read,
 )
 from onnxfix.sandbox import Worker
-from real_tensorrt import REAL
+from real_tensorrt import REAL, since
 
 pytestmark = REAL
 
@@ -183,6 +183,7 @@ def test_forms_that_the_parser_refuses(worker: Worker, tmp_path: Path, call: str
     assert said in found.reason
 
 
+@since("1.6", "importer of com.microsoft's MultiHeadAttention")
 def test_multi_head_attention_of_com_microsoft(worker: Worker, tmp_path: Path) -> None:
     model = onnx.parser.parse_model(
         """<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>

@@ -18,6 +18,7 @@ import onnxfix
 from onnxfix import lifting
 from onnxfix.backends.lift.records import Gap, Lifted, NetTensor
 from onnxfix.render.lift import MOST, lifted_lines
+from patience import PATIENCE
 from real_tensorrt import REAL
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,7 +33,7 @@ def command(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[st
         env={**os.environ, "PYTHONPATH": path, "NO_COLOR": "1"},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import lifted
 from onnxfix.sandbox import Worker
-from real_tensorrt import REAL
+from real_tensorrt import REAL, older_than
 
 pytestmark = REAL
 X = np.array([[1.0, -2.0], [3.0, 0.5]], np.float32)
@@ -196,9 +196,16 @@ IFS = {
 }
 
 
+#: What the parser refuses before a release of TensorRT-RTX.
+REFUSED_BEFORE = {"a loop in a loop": "1.5"}  # "Node input was not registered"
+
+
 @pytest.mark.parametrize("name", LOOPS)
 def test_a_loop_reads_back(worker: Worker, tmp_path: Path, name: str) -> None:
     model = lifted.text(LOOPS[name])
+    if name in REFUSED_BEFORE and older_than(REFUSED_BEFORE[name]):
+        assert lifted.lifted(worker, model, tmp_path).status == "refused"
+        return
     shape = [dim.dim_value for dim in model.graph.input[0].type.tensor_type.shape.dim]
     feed = {"x": np.arange(np.prod(shape), dtype=np.float32).reshape(shape) * 0.5 - 1}
     lifted.agree(worker, model, tmp_path, feed)

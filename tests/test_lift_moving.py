@@ -14,7 +14,7 @@ import pytest
 import handmade
 import lifted
 from onnxfix.sandbox import Worker
-from real_tensorrt import REAL
+from real_tensorrt import REAL, since
 
 pytestmark = REAL
 X = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
@@ -211,7 +211,13 @@ SQUEEZES: dict[str, tuple[str, tuple[int, ...], Any, tuple[int, ...], tuple[int,
 }
 
 
-@pytest.mark.parametrize("what", SQUEEZES)
+@pytest.mark.parametrize(
+    "what",
+    [
+        pytest.param(what, marks=since("1.7", "squeeze without axes") if axes is None else ())
+        for what, (_, _, axes, _, _) in SQUEEZES.items()
+    ],
+)
 def test_squeeze(worker: Worker, tmp_path: Path, what: str) -> None:
     method, dims, axes, shape, expected = SQUEEZES[what]
     given = ("x",) if axes is None else ("x", axes)

@@ -18,6 +18,7 @@ from onnxfix.backends.lift import Lifted, kinds
 from onnxfix.backends.lift.emit import Emit
 from onnxfix.backends.lift.network import Layer, Tensor, Unliftable
 from onnxfix.sandbox import Worker
+from patience import PATIENCE
 from real_tensorrt import REAL
 
 pytestmark = REAL
@@ -218,7 +219,7 @@ def _made(
 ) -> Lifted:
     outcome = worker.call(
         "handmade:write",
-        timeout=120.0,
+        timeout=PATIENCE,
         inputs={"x": ("FLOAT", shape), "s": ("FLOAT", scale), "b": ("FLOAT", bias or scale)},
         method="add_normalization_v2" if second else "add_normalization",
         given=("x", "s", "b", sum(1 << axis for axis in axes)),

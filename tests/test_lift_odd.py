@@ -18,6 +18,7 @@ from onnxfix.backends.tensorrt import attempt
 from onnxfix.backends.trt_log import logger_of
 from onnxfix.backends.trt_package import load
 from onnxfix.sandbox import Worker
+from patience import PATIENCE
 from real_tensorrt import REAL
 
 
@@ -119,7 +120,7 @@ def counted(length: int, out: str) -> Lifted:
 @pytest.mark.parametrize("length", [2, 3, 5])
 def test_a_loop_made_by_hand(worker: Worker, tmp_path: Path, length: int) -> None:
     outcome = worker.call(
-        "test_lift_odd:counted", timeout=120.0, length=length, out=str(tmp_path / "made.onnx")
+        "test_lift_odd:counted", timeout=PATIENCE, length=length, out=str(tmp_path / "made.onnx")
     )
     assert outcome.ok, outcome.message
     found: Lifted = outcome.value
@@ -139,7 +140,7 @@ def test_a_path_is_of_the_folder_of_the_caller(
     worker: Worker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     onnx.save(lifted.text("g (float[2] x) => (float[2] y) { y = Relu(x) }"), tmp_path / "model.onnx")
-    assert worker.call("os:getcwd", timeout=60.0).value != str(tmp_path)  # it runs already
+    assert worker.call("os:getcwd", timeout=PATIENCE).value != str(tmp_path)  # it runs already
     monkeypatch.chdir(tmp_path)
     found = lift.attempt(worker, "model.onnx", "lifted.onnx", package="tensorrt-rtx")
     assert (found.status, found.path) == ("lifted", "lifted.onnx"), found.reason

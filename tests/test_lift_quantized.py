@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 
 import lifted
 from onnxfix.sandbox import Worker
-from real_tensorrt import REAL
+from real_tensorrt import REAL, since, within
 
 pytestmark = REAL
 F, H, B = TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16
@@ -172,8 +172,26 @@ REFERENCE = {
 }
 
 
+#: Which releases of TensorRT-RTX refuse a model: from the first on, before the second.
+REFUSED = {
+    "int4 weight of an odd size": ("1.5", "1.7"),  # an assertion of its own: sizeInBits % 8 == 0
+    "half out of a scale in float": ("1", "1.5"),
+    "float out of a scale in half": ("1", "1.5"),
+}
+
+
+def is_refused(name: str, worker: Worker, folder: Path) -> bool:
+    """Whether this release refuses the model; then it is asserted that it does."""
+    if name not in REFUSED or not within(*REFUSED[name]):
+        return False
+    assert lifted.lifted(worker, {**ALIKE, **REFERENCE}[name], folder).status == "refused"
+    return True
+
+
 @pytest.mark.parametrize("name", ALIKE)
 def test_read_alike(name: str, worker: Worker, tmp_path: Path) -> None:
+    if is_refused(name, worker, tmp_path):
+        return
     one, other = lifted.both(worker, ALIKE[name], tmp_path, data(ALIKE[name]))
     assert one[0].dtype == other[0].dtype
     np.testing.assert_array_equal(other[0], one[0])
@@ -182,6 +200,8 @@ def test_read_alike(name: str, worker: Worker, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", REFERENCE)
 def test_read_alike_where_only_the_reference_runs(name: str, worker: Worker, tmp_path: Path) -> None:
+    if is_refused(name, worker, tmp_path):
+        return
     found = lifted.lifted(worker, REFERENCE[name], tmp_path)
     assert found.lifted, found.reason
     onnx.checker.check_model(found.path, full_check=True)
@@ -196,6 +216,8 @@ def test_read_alike_where_only_the_reference_runs(name: str, worker: Worker, tmp
 
 @pytest.mark.parametrize("name", [name for name in REFERENCE if "float4" not in name])
 def test_onnx_runtime_runs_what_is_written(name: str, worker: Worker, tmp_path: Path) -> None:
+    if is_refused(name, worker, tmp_path):
+        return
     found = lifted.lifted(worker, REFERENCE[name], tmp_path)
     feed = data(REFERENCE[name])
     one, other = (lifted.run(Path(found.path), feed, backend)[0] for backend in ("reference", "ort-cpu"))
@@ -298,6 +320,7 @@ def test_a_uint8_output_is_int8(worker: Worker, tmp_path: Path) -> None:
     assert (other[0].dtype, other[0].tolist()) == (np.int8, [[-2, 40, 127]])
 
 
+@since("1.7", "quantization of scalars")
 def test_a_scalar_becomes_a_vector(worker: Worker, tmp_path: Path) -> None:
     """The parser gives rank 1 to data of rank 0, "TRT does not support scalar data input for Q/DQ layers"."""
     one, other = lifted.both(

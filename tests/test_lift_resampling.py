@@ -13,7 +13,7 @@ import pytest
 import lifted
 from one_layer import RANDOM, close, hand, image, outputs
 from onnxfix.sandbox import Worker
-from real_tensorrt import REAL
+from real_tensorrt import REAL, RELEASE, older_than, since
 from spatial_oracles import Array, chosen, resized
 
 pytestmark = REAL
@@ -143,17 +143,26 @@ def test_scales_that_are_computed_become_lengths(worker: Worker, tmp_path: Path)
 # -- grids
 
 
-@pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
+#: Modes by their names in opset 20, and in opset 16, which are all that TensorRT-RTX knows before 1.6.
+MODES = {"linear": "bilinear", "nearest": "nearest", "cubic": "bicubic"}
+
+
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("outside", ["zeros", "border", "reflection"])
 def test_a_grid_is_sampled(worker: Worker, tmp_path: Path, mode: str, outside: str) -> None:
+    older = older_than("1.6")
     for kind, corners, depth in itertools.product(("float", "float16"), (0, 1), (0, 1)):
-        if mode == "cubic" and depth:
+        if depth and (mode == "cubic" or older):
             continue  # neither ONNX Runtime nor TensorRT has it
         axes, shape, at = ("d,h,w", (3, 4, 5), (2, 3, 4)) if depth else ("h,w", (4, 5), (3, 4))
-        model = lifted.text(f"""g ({kind}[1,2,{axes}] x, {kind}[{",".join(map(str, (1, *at, len(at))))}] grid)
+        model = lifted.text(
+            f"""g ({kind}[1,2,{axes}] x, {kind}[{",".join(map(str, (1, *at, len(at))))}] grid)
             => ({kind}[1,2,{",".join(map(str, at))}] y) {{
-            y = GridSample<mode = "{mode}", padding_mode = "{outside}", align_corners = {corners}>(x, grid)
-        }}""")
+            y = GridSample<mode = "{MODES[mode] if older else mode}", padding_mode = "{outside}",
+                align_corners = {corners}>(x, grid)
+        }}""",
+            16 if older else 21,
+        )
         feed = {"x": image(1, 2, *shape), "grid": image(1, *at, len(at)) * np.float32(1.2)}
         feed = {
             name: value.astype(kind.replace("float16", "f2").replace("float", "f4"))
@@ -206,6 +215,22 @@ def test_no_box_may_be_left(worker: Worker, tmp_path: Path) -> None:
     assert count.tolist() == 0
 
 
+@pytest.mark.skipif(
+    bool(RELEASE) and not older_than("1.6"), reason="a misreading of TensorRT-RTX 1.4 and 1.5"
+)
+@pytest.mark.parametrize("mode", ["linear", "cubic"])
+def test_names_of_opset_20_are_read_as_nearest(worker: Worker, tmp_path: Path, mode: str) -> None:
+    """The older parser looks for "bilinear" and "bicubic", and takes the nearest element for every other name."""
+    text = """g (float[1,2,4,5] x, float[1,3,4,2] grid) => (float[1,2,3,4] y) {{
+        y = GridSample<mode = "{}">(x, grid)
+    }}"""
+    feed = {"x": image(1, 2, 4, 5), "grid": image(1, 3, 4, 2)}
+    [[_], [read]] = lifted.both(worker, lifted.text(text.format(mode)), tmp_path, feed)
+    [[nearest], _] = lifted.both(worker, lifted.text(text.format("nearest")), tmp_path, feed)
+    np.testing.assert_array_equal(read, nearest)
+
+
+@since("1.6", "sampling in three dimensions")
 def test_bicubic_sampling_in_three_dimensions_is_not_known(worker: Worker, tmp_path: Path) -> None:
     inputs = {"x": ("FLOAT", (1, 1, 3, 4, 4)), "g": ("FLOAT", (1, 2, 2, 2, 3))}
     given = {"inputs": inputs, "layer": ["add_grid_sample", "@x", "@g"]}

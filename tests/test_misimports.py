@@ -15,6 +15,7 @@ from onnx import ModelProto, helper
 
 from onnxfix import sandbox
 from onnxfix.registry import BUILT_IN, rules_of
+from patience import PATIENCE
 from real_tensorrt import REAL
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -343,7 +344,7 @@ LIVE: dict[str, tuple[str, int, dict[str, Any], str, str]] = {
 def looked(graph: str, opset: int, feed: dict[str, Any]) -> child.Found:
     data = model(graph, opset).SerializeToString()
     how: dict[str, Any] = {"skip": (), "half": "", "random": False}
-    outcome = sandbox.run("misimports.child:look", timeout=60, data=data, feeds=[feed], **how)
+    outcome = sandbox.run("misimports.child:look", timeout=PATIENCE, data=data, feeds=[feed], **how)
     assert outcome.ok, outcome.message
     found: child.Found = outcome.value
     return found

@@ -23,6 +23,7 @@ from onnx import ModelProto, numpy_helper
 import test_exports_table
 from onnxfix.backends.lift import Lifted, NetTensor
 from onnxfix.sandbox import Worker
+from patience import PATIENCE
 from real_tensorrt import REAL
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -264,13 +265,15 @@ def test_seconds_of_processors_count_those_of_children() -> None:
     before = processor_seconds()
     work = "import time\nwhile time.process_time() < 0.5: pass"
     subprocess.run([sys.executable, "-c", work], check=True)
-    assert 0.4 <= processor_seconds() - before <= 5.0
+    assert processor_seconds() - before >= 0.4
 
 
 def test_memory_is_seen() -> None:
     with Watch() as watch:
         block = np.ones(200 << 17)  # 200 MB
-        time.sleep(0.2)
+        until = time.monotonic() + PATIENCE
+        while watch.together < 200 and time.monotonic() < until:
+            time.sleep(0.02)
         del block
     assert watch.together >= 200
     assert watch.largest >= 200

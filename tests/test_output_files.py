@@ -24,7 +24,8 @@ from onnxfix import TrtOptions, UsageError
 from onnxfix.backends import trt_files
 from onnxfix.backends.trt_types import TrtBuild
 from onnxfix.errors import ModelError, OnnxfixError
-from onnxfix.graph import regular, wire
+from onnxfix.graph import atomic, regular
+from onnxfix.graph.temporary import temporary_beside
 from onnxfix.verification import trt_engine
 from test_cli import CLEAN, FIXABLE, external_model, run, shell, write
 
@@ -65,12 +66,13 @@ def refused(*arguments: object) -> str:
 
 @pytest.fixture
 def renames_stay_in_a_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As between file systems, where no file can be renamed to another folder."""
+    """As between file systems, where no file can be renamed to another folder, but to and from those in it."""
     real = os.replace
 
-    def rename(old: Path, new: Path) -> None:
-        assert old.parent.resolve() == new.parent.resolve()
-        real(old, new)
+    def rename(old: str, new: str, *, src_dir_fd: int, dst_dir_fd: int) -> None:
+        source, target = (Path(os.readlink(f"/proc/self/fd/{fd}")) for fd in (src_dir_fd, dst_dir_fd))
+        assert target in (source, source.parent)
+        real(old, new, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
 
     monkeypatch.setattr(os, "replace", rename)
 
@@ -106,12 +108,14 @@ def test_python_does_not_replace_a_pipe(tmp_path: Path, pipe: Pipe) -> None:
         with pytest.raises(UsageError, match="named pipe"):
             trt_files.check_files(TrtOptions(**asked))
     with pytest.raises(OnnxfixError, match="named pipe"):
-        trt_files.write(pipe.path, b"engine")
-    with pytest.raises(OnnxfixError, match="named pipe"), wire.temporary_beside(pipe.path):
+        atomic.put(pipe.path, b"engine")
+    with pytest.raises(OnnxfixError, match="named pipe"), temporary_beside(pipe.path):
         pytest.fail("a temporary file was made")
-    (tmp_path / "new").write_bytes(b"new")
-    with pytest.raises(OnnxfixError, match="named pipe"):
-        wire.replace(tmp_path / "new", pipe.path)
+    with temporary_beside(tmp_path / "late") as file:
+        pipe.path.rename(tmp_path / "late")
+        with pytest.raises(OnnxfixError, match="named pipe"):
+            atomic.install([file])
+    (tmp_path / "late").rename(pipe.path)
     assert pipe.stands
 
 
@@ -126,16 +130,10 @@ def test_a_report_goes_into_a_pipe(tmp_path: Path, pipe: Pipe) -> None:
 def test_a_pipe_whose_reader_went_away_is_told(
     tmp_path: Path, pipe: Pipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Gone:
-        def __enter__(self) -> Gone:
-            return self
+    def gone(*_: object) -> int:
+        raise BrokenPipeError(32, "Broken pipe")
 
-        def __exit__(self, *_: object) -> None: ...
-
-        def write(self, data: Any) -> int:
-            raise BrokenPipeError(32, "Broken pipe")
-
-    monkeypatch.setattr(Path, "open", lambda *_, **__: Gone())
+    monkeypatch.setattr(os, "write", gone)
     with pytest.raises(OnnxfixError, match="pipe: cannot be written: Broken pipe"):
         regular.pour(b"data", pipe.path)
 
@@ -221,14 +219,14 @@ def test_engines_and_caches_are_written_through_links(
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "real" / "file")
     trt_files.check_files(TrtOptions(save_engine=str(link), timing_cache=str(link)))
-    trt_files.write(link, b"cache")
+    atomic.put(link, b"cache")
     assert (tmp_path / "real/file").read_bytes() == b"cache"
 
     def build(model: Path, profiles: Any, *, save_engine: str) -> TrtBuild:
         Path(save_engine).write_bytes(b"engine")
         return TrtBuild("accepted")
 
-    fake = SimpleNamespace(build=build, close=lambda: None)
+    fake = SimpleNamespace(plain=lambda: SimpleNamespace(build=build, close=lambda: None))
     monkeypatch.setattr(trt_engine, "builder", lambda options: fake)
     asked, built = TrtOptions(save_engine=str(link)), TrtBuild("accepted")
 

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import pytest
 
+from patience import PATIENCE
 from test_architecture import imports_of, modules_under, read, rules_in
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -48,7 +49,7 @@ def run(*command: str | Path, cwd: Path, ok: tuple[int, ...] = (0,)) -> subproce
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
         check=False,
     )
     assert done.returncode in ok, f"{command} ended {done.returncode}\n{done.stdout}\n{done.stderr}"
@@ -176,6 +177,8 @@ def test_the_sdist_can_build_and_test_itself(distributions: Path) -> None:
         "docs/hazards.md",
         f"fixtures/{MODEL.name}",
         ".ci/run",
+        "constraints.txt",
+        "noxfile.py",
     }
     assert needed <= names
     assert not {name for name in names if "__pycache__" in name or name.startswith((".venv", ".git/"))}
@@ -286,3 +289,5 @@ def test_readme_and_ci_install_in_the_same_way() -> None:
             for name, arguments in re.findall(r"^\.venv/bin/(\w+) (.*)$", step):
                 assert f'"$scratch/{scratch}/bin/{name}" {arguments}' in ci
     assert (MODEL.relative_to(ROOT).as_posix()) in use
+    assert [line.count("install -q -c constraints.txt ") for line in (use, develop)] == [1, 1]
+    assert develop in (ROOT / "CONTRIBUTING.md").read_text()

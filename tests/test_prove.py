@@ -64,8 +64,14 @@ def unsafe_sqrt(node: Node, model: Model) -> Iterator[Match]:
 
 @rule("BBB004", ops=["Sqrt"], safety=Safety.EXACT)
 def invalid_sqrt(node: Node, model: Model) -> Iterator[Match]:
-    """Makes a model that no backend loads."""
-    yield swap(node, "NoSuchOperator")
+    """Makes a model that no backend loads: a Concat without its axis."""
+    yield swap(node, "Concat")
+
+
+@rule("AAA000", ops=["Max"], safety=Safety.EXACT)
+def relu_of_integers(node: Node, model: Model) -> Iterator[Match]:
+    """Right where the second operand is 0, and nothing that ONNX Runtime's CPU provider has a kernel for."""
+    yield swap(node, "Relu")
 
 
 def use(monkeypatch: pytest.MonkeyPatch, rules: Sequence[Rule]) -> None:
@@ -123,6 +129,31 @@ def test_right_fixes_are_not_withdrawn(model: Path, monkeypatch: pytest.MonkeyPa
     assert report.exit_code() == 0
 
 
+BEFORE_18 = HEADER.replace(
+    "18", "17"
+)  # from 18 on ONNX says what Relu is made of, which a runtime may take instead
+INTEGERS = """g (int64[N, 4] x) => (int64[N, 4] y) <int64 z = {0}> {
+    a = Identity(x) b = Max(a, z) c = Identity(b) d = Neg(c) e = Identity(d) y = Neg(e) }"""
+
+
+@pytest.mark.parametrize("rungs", [None, ("ort-cpu",)], ids=["all rungs", "ort-cpu alone"])
+def test_a_fix_for_which_a_runtime_has_no_kernel_stands_where_another_shows_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rungs: tuple[str, ...] | None
+) -> None:
+    """And is withdrawn where none does, it and no other, so that the others are proven."""
+    use(monkeypatch, [relu_of_integers, identity])
+    path = tmp_path / "m.onnx"
+    path.write_bytes(parser.parse_model(BEFORE_18 + INTEGERS).SerializeToString())
+    report, out = apply(path, rungs=rungs)
+    assert report.verdict is not None
+    assert report.verdict.passed
+    assert [item.code for item in report.withdrawn] == (["AAA000"] if rungs else [])
+    kept = "Max" if rungs else "Relu"
+    assert [node.op_type for node in onnx.load(out).graph.node] == [kept, "Neg", "Neg"]
+    (on_cpu,) = [rung for rung in report.verdict.rungs if rung.name == "ort-cpu"]
+    assert on_cpu.status == ("passed" if rungs else "skipped")
+
+
 def test_unsafe_change_is_made_and_said(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, [identity, unsafe_sqrt])
     report, out = apply(model, unsafe_fixes=True)
@@ -159,8 +190,8 @@ def test_required_rung_is_asked_of_what_would_be_written(
 
 @rule("BBB005", ops=["Sqrt"], safety=Safety.UNSAFE)
 def unsafe_invalid(node: Node, model: Model) -> Iterator[Match]:
-    """Makes a model that the checker refuses."""
-    yield swap(node, "NoSuchOperator", Safety.UNSAFE)
+    """Makes a model that the checker refuses: a Concat without its axis."""
+    yield swap(node, "Concat", Safety.UNSAFE)
 
 
 @pytest.mark.parametrize("others", [[], [identity]], ids=["alone", "beside an exact fix"])
@@ -172,7 +203,7 @@ def test_unsafe_fix_that_makes_no_valid_model_is_withdrawn(
     assert [item.code for item in report.withdrawn] == ["BBB005"]
     assert report.exit_code(None) == 1
     ops = [node.op_type for node in onnx.load(out).graph.node]
-    assert "NoSuchOperator" not in ops
+    assert "Concat" not in ops
     assert ops.count("Identity") == (0 if others else 3)
 
 
@@ -386,7 +417,7 @@ def test_a_fix_that_tensorrt_refuses_is_withdrawn(model: Path, monkeypatch: pyte
 def test_an_engine_of_a_model_with_unsafe_fixes(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What TensorRT builds is what is written: that a rung about values is not of it does not matter."""
     use(monkeypatch, [identity, unsafe_sqrt])
-    monkeypatch.setattr("onnxfix.verification.trt_build.climb", Judged("NoSuchOperator"))
+    monkeypatch.setattr("onnxfix.verification.trt_build.climb", Judged("Concat"))
     report, out = apply(model, unsafe_fixes=True, require=["trt-build"])
     assert report.verdict is not None
     assert report.verdict.passed

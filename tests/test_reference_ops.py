@@ -113,3 +113,60 @@ def test_losses(tmp_path: Path, op_type: str, reduction: str, weighted: bool, ig
     [found] = backends.load("reference", str(path)).run(feed)
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("zero", [0, 1, 7])
+@pytest.mark.parametrize("kind", [np.uint8, np.int8])
+@pytest.mark.parametrize("op", ["QLinearMatMul", "QLinearConv"])
+def test_sums_in_the_middle_between_two_steps_are_rounded_before_they_are_moved(
+    tmp_path: Path, op: str, kind: Any, zero: int
+) -> None:
+    """Of every sum the half: ONNX rounds that to even, whatever the zero point is."""
+    x = np.arange(-8 if kind is np.int8 else 0, 8, dtype=kind)
+    shape, ones = ([1, 1, 4, -1], [1, 1, 1, 1]) if op == "QLinearConv" else ([-1, 1], [1, 1])
+    arrays = {
+        "x": x.reshape(shape), "xs": np.array(0.5, np.float32), "xz": np.array(0, kind),
+        "w": np.ones(ones, kind), "ws": np.array(1.0, np.float32), "wz": np.array(0, kind),
+        "ys": np.array(1.0, np.float32), "yz": np.array(zero, kind),
+    }  # fmt: skip
+    infos = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in arrays.items()
+    ]
+    out = helper.make_tensor_value_info("y", helper.np_dtype_to_tensor_dtype(np.dtype(kind)), None)
+    graph = helper.make_graph([helper.make_node(op, list(arrays), ["y"])], "g", infos, [out])
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    [found] = backends.load("reference", str(path)).run(arrays)
+    [expected] = backends.load("ort-cpu", str(path)).run(arrays)
+    assert found.dtype == expected.dtype == kind
+    ends = np.iinfo(kind)
+    wanted = np.clip(np.rint(arrays["x"] * 0.5) + zero, ends.min, ends.max)
+    assert np.array_equal(found, wanted.astype(kind))
+    assert np.array_equal(found, expected)
+
+
+def test_a_scale_and_a_zero_point_for_each_filter(tmp_path: Path) -> None:
+    """Weights of 7 bits: ONNX Runtime's kernels for larger ones add in int16 on some processors, and saturate."""
+    rng = np.random.default_rng(2)
+    arrays = {
+        "x": rng.integers(0, 256, (2, 4, 5, 6)).astype(np.uint8), "xs": np.array(0.03, np.float32),
+        "xz": np.array(121, np.uint8), "w": rng.integers(-64, 64, (6, 2, 3, 3)).astype(np.int8),
+        "ws": rng.uniform(0.01, 0.05, 6).astype(np.float32), "wz": np.zeros(6, np.int8),
+        "ys": np.array(0.4, np.float32), "yz": np.array(3, np.uint8),
+        "b": rng.integers(-99, 99, 6).astype(np.int32),
+    }  # fmt: skip
+    infos = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in arrays.items()
+    ]
+    node = helper.make_node("QLinearConv", list(arrays), ["y"], group=2, pads=[1, 0, 1, 2], strides=[2, 1])
+    graph = helper.make_graph([node], "g", infos, [helper.make_tensor_value_info("y", 2, None)])
+    path = tmp_path / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    [found] = backends.load("reference", str(path)).run(arrays)
+    [expected] = backends.load("ort-cpu", str(path)).run(arrays)
+    assert found.shape == expected.shape
+    assert np.abs(found.astype(int) - expected.astype(int)).max() <= 1
+    assert np.mean(found != expected) < 0.02
+    assert len(np.unique(found)) > 40

@@ -24,6 +24,7 @@ from onnxfix.rule import Safety, Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, findings, fixed, overlay
 from onnxfix_rules.ops.ops071_shape_from_floats import FOLLOWED
+from patience import PATIENCE
 from real_tensorrt import REAL
 
 RULES = {rule.code: rule for rule in registry().rules}
@@ -201,7 +202,7 @@ def errors(proto: ModelProto, target: str = "rtx") -> set[str]:
 def build(worker: Worker, folder: Path, proto: ModelProto) -> Any:
     path = folder / "model.onnx"
     path.write_bytes(proto.SerializeToString())
-    return attempt(worker, path, package="tensorrt-rtx", timeout=60)
+    return attempt(worker, path, package="tensorrt-rtx", timeout=PATIENCE)
 
 
 @REAL

@@ -15,6 +15,7 @@ from onnxfix.registry import registry
 from onnxfix.rule import Example, Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import findings, model_of
+from patience import PATIENCE
 from real_tensorrt import REAL
 from trt_reading import Network
 
@@ -33,7 +34,7 @@ def reading(worker: Worker, proto: ModelProto, tmp_path: Path) -> Network:
     path = tmp_path / "model.onnx"
     onnx.save(proto, path)
     assert attempt(worker, path, package="tensorrt-rtx").status == "accepted"
-    outcome = worker.call("trt_reading:read", timeout=120.0, path=str(path))
+    outcome = worker.call("trt_reading:read", timeout=PATIENCE, path=str(path))
     assert outcome.ok, outcome.message
     network: Network = outcome.value
     return network
@@ -90,7 +91,7 @@ def test_float64_is_read_as_float32(text: str, expected: list[str], worker: Work
     assert codes(proto) == expected
     path = tmp_path / "model.onnx"
     onnx.save(proto, path)
-    types = worker.call(f"{__name__}:types_of", timeout=120.0, path=str(path))
+    types = worker.call(f"{__name__}:types_of", timeout=PATIENCE, path=str(path))
     assert types.ok, types.message
     assert set(types.value) == {"FLOAT"}
     clamped = [text for text in reading(worker, proto, tmp_path).log if "out of range" in text]

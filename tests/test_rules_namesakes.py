@@ -20,6 +20,7 @@ from onnxfix.registry import registry
 from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, findings, fixed
 from onnxfix_rules.ops import _calls
+from patience import PATIENCE
 from real_tensorrt import REAL
 from trt_reading import Network
 
@@ -36,7 +37,7 @@ def model(text: str) -> ModelProto:
 def reading(worker: Worker, proto: ModelProto, tmp_path: Path) -> Network:
     path = tmp_path / "model.onnx"
     onnx.save(proto, path)
-    outcome = worker.call("trt_reading:read", timeout=120.0, path=str(path))
+    outcome = worker.call("trt_reading:read", timeout=PATIENCE, path=str(path))
     assert outcome.ok, outcome.message
     network: Network = outcome.value
     return network

@@ -26,6 +26,7 @@ from onnxfix.registry import registry
 from onnxfix.rule import Safety, Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, findings, fixed, model_of
+from patience import PATIENCE
 from real_tensorrt import REAL
 from trt_reading import Network
 
@@ -45,7 +46,7 @@ def model(text: str, opset: int = 18, **weights: Any) -> ModelProto:
 def reading(worker: Worker, proto: ModelProto, tmp_path: Path) -> Network:
     path = tmp_path / "model.onnx"
     onnx.save(proto, path)
-    outcome = worker.call("trt_reading:read", timeout=120.0, path=str(path))
+    outcome = worker.call("trt_reading:read", timeout=PATIENCE, path=str(path))
     assert outcome.ok, outcome.message
     network: Network = outcome.value
     return network

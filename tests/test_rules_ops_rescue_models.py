@@ -23,6 +23,7 @@ from onnxfix.backends.trt_types import Profile, TrtBuild
 from onnxfix.rule import Safety
 from onnxfix.sandbox import Worker
 from onnxfix.testing import fixed
+from patience import PATIENCE
 from real_tensorrt import REAL
 from test_rules_ops_rescue import RULES, after, edges, model, run
 from trt_reading import Network
@@ -70,7 +71,7 @@ def build(worker: Worker, proto: ModelProto, tmp_path: Path, feed: dict[str, Any
 def reading(worker: Worker, proto: ModelProto, tmp_path: Path) -> Network:
     path = tmp_path / "model.onnx"
     onnx.save(proto, path)
-    outcome = worker.call("trt_reading:read", timeout=120.0, path=str(path))
+    outcome = worker.call("trt_reading:read", timeout=PATIENCE, path=str(path))
     assert outcome.ok, outcome.message
     network: Network = outcome.value
     return network

@@ -96,6 +96,11 @@ def session(model: ModelProto) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
 
 
+#: On processors with AVX2 and without VNNI, ONNX Runtime adds products of uint8 and int8 in pairs of 16 bits, which are
+#: cut off: its own results are wrong there. Weights of 7 bits keep within them ("reduce_range" in its documentation).
+REDUCED = True
+
+
 def run(model: ModelProto, feed: Feed) -> list[Array]:
     return [np.asarray(out) for out in session(model).run(None, feed)]
 
@@ -368,7 +373,10 @@ def products(draw: st.DrawFn) -> tuple[ModelProto, str]:
     matmul = "MatMul" in op_type
     shape: list[int | str] = ["N", 3] if matmul else ["N", 1, 4, 4]
     graph.inputs["x"] = (helper.np_dtype_to_tensor_dtype(np.dtype(first)), shape)
-    w = graph.constant(integers(second, (3, 2) if matmul else (2, 1, 3, 3)))
+    weights = integers(second, (3, 2) if matmul else (2, 1, 3, 3))
+    if (first, second) == (np.uint8, np.int8):
+        weights >>= 1  # see REDUCED
+    w = graph.constant(weights)
     a, b = (graph.constant(np.array(draw(points(kind)), kind)) for kind in (first, second))
     attributes: dict[str, Any] = {} if matmul else {"pads": [1, 1, 1, 1]}
     if op_type.endswith("Integer"):
@@ -673,7 +681,7 @@ def quantised(kind: str, folder: Path) -> ModelProto:
     source, path = folder / "source.onnx", folder / "quantised.onnx"
     shutil.copyfile(FIXTURE, source)  # onnxruntime writes beside what it quantises
     if kind == "dynamic":
-        ortq.quantize_dynamic(source, path, weight_type=ortq.QuantType.QInt8)
+        ortq.quantize_dynamic(source, path, weight_type=ortq.QuantType.QInt8, reduce_range=REDUCED)
         return onnx.load(path)
     activations, symmetric = kind.split()
     ortq.quantize_static(

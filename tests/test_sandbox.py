@@ -19,6 +19,7 @@ import pytest
 from onnxfix import sandbox
 from onnxfix.errors import UsageError
 from onnxfix.sandbox import Outcome, Worker, forked, note
+from patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent
 HERE = __name__
@@ -63,13 +64,13 @@ def hang_after_note() -> None:
 def slow_with_notes() -> str:
     for step in range(4):
         note(str(step))
-        time.sleep(0.25)
+        time.sleep(1.0)
     return "done"
 
 
 def seconds_to_live() -> list[float]:
     """Of the child's last resort, before and after a note."""
-    time.sleep(0.3)
+    time.sleep(1.0)
     before = signal.getitimer(signal.ITIMER_REAL)[0]
     note("next")
     return [before, signal.getitimer(signal.ITIMER_REAL)[0]]
@@ -157,7 +158,7 @@ def worker() -> Iterator[Worker]:
         yield started
 
 
-def call(worker: Worker, name: str, timeout: float = 20.0, **kwargs: Any) -> Outcome:
+def call(worker: Worker, name: str, timeout: float = PATIENCE, **kwargs: Any) -> Outcome:
     return worker.call(f"{HERE}:{name}", timeout=timeout, **kwargs)
 
 
@@ -172,7 +173,7 @@ def test_worker_survives(worker: Worker, name: str, status: str, message: str) -
 
 @pytest.mark.parametrize(("name", "status", "message"), CASES)
 def test_fork_survives(name: str, status: str, message: str) -> None:
-    outcome = forked(globals()[name], timeout=20.0, memory_mb=600)
+    outcome = forked(globals()[name], timeout=PATIENCE, memory_mb=600)
     assert (outcome.status, outcome.value) == (status, None)
     assert message in outcome.message
 
@@ -185,13 +186,13 @@ def test_last_words_belong_to_their_call(worker: Worker) -> None:
 
 def test_garbage_on_stdout_does_not_corrupt(worker: Worker, capfd: pytest.CaptureFixture[str]) -> None:
     assert call(worker, "print_garbage") == Outcome("ok", 3)
-    assert forked(print_garbage, timeout=20.0) == Outcome("ok", 3)
+    assert forked(print_garbage, timeout=PATIENCE) == Outcome("ok", 3)
     assert capfd.readouterr() == ("", "")
 
 
 def test_stdin_is_empty(worker: Worker) -> None:
     assert call(worker, "read_stdin").value == b""
-    assert forked(read_stdin, timeout=20.0).value == b""
+    assert forked(read_stdin, timeout=PATIENCE).value == b""
 
 
 def test_a_hang_is_killed_in_time(worker: Worker) -> None:
@@ -199,37 +200,38 @@ def test_a_hang_is_killed_in_time(worker: Worker) -> None:
     outcome = call(worker, "hang", timeout=0.4)
     assert (outcome.status, outcome.message) == ("timeout", "took more than 0.4 s and was stopped")
     assert forked(hang, timeout=0.4).status == "timeout"
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < PATIENCE / 2, "it would have ended by itself"
 
 
 def test_the_last_note_tells_where_it_died(worker: Worker) -> None:
     call(worker, "echo")  # what comes next is timed, and starting takes longer on a busy machine
-    assert call(worker, "hang_after_note", timeout=0.5).note == "second"
+    assert call(worker, "hang_after_note", timeout=3.0).note == "second"
     assert call(worker, "echo").note == ""
 
 
 def test_a_note_restarts_the_clock(worker: Worker) -> None:
-    outcome = call(worker, "slow_with_notes", timeout=0.8)
+    call(worker, "echo")
+    outcome = call(worker, "slow_with_notes", timeout=3.5)  # less than all steps, and far more than each
     assert (outcome.status, outcome.value, outcome.note) == ("ok", "done", "3")
 
 
 def test_a_child_without_a_parent_ends_itself(worker: Worker) -> None:
-    before, after = call(worker, "seconds_to_live", timeout=7.0).value
-    assert 10 < before < 11.75
-    assert 11.9 < after <= 12.0
+    before, after = call(worker, "seconds_to_live", timeout=PATIENCE).value
+    assert PATIENCE / 2 < before <= PATIENCE + 4.0
+    assert before < after <= PATIENCE + 5.0
 
 
 def test_large_values_travel_both_ways(worker: Worker) -> None:
     value = bytes(range(256)) * (1 << 15)
     assert call(worker, "echo", value=value).value == value
-    assert forked(lambda: value, timeout=30.0).value == value
+    assert forked(lambda: value, timeout=PATIENCE).value == value
 
 
 def test_what_does_not_exist_is_an_error(worker: Worker) -> None:
     worker.start()  # this may be the first test that uses it
     pid = worker.pid
     assert "no attribute 'nowhere'" in call(worker, "nowhere").message
-    assert worker.call("no_such_module_here:f", timeout=5.0).status == "error"
+    assert worker.call("no_such_module_here:f", timeout=PATIENCE).status == "error"
     assert "cannot be sent" in call(worker, "echo", value=lambda: 0).message
     assert call(worker, "echo", value=Unloadable()).status == "error"
     assert worker.pid == pid, "none of this costs a child"
@@ -252,19 +254,19 @@ def test_an_idle_child_that_died_is_replaced() -> None:
         call(worker, "echo")
         assert worker.pid is not None
         os.kill(worker.pid, signal.SIGKILL)
-        time.sleep(0.2)
+        assert wait_for_end(worker.pid)
         assert call(worker, "echo", value=1).value == 1
 
 
 def test_one_shot() -> None:
-    assert sandbox.run(f"{HERE}:echo", timeout=20.0, value=5) == Outcome("ok", 5)
-    assert sandbox.run(f"{HERE}:segfault", timeout=20.0).status == "crash"
+    assert sandbox.run(f"{HERE}:echo", timeout=PATIENCE, value=5) == Outcome("ok", 5)
+    assert sandbox.run(f"{HERE}:segfault", timeout=PATIENCE).status == "crash"
 
 
 def test_without_fork_a_subprocess_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(os, "fork")
-    assert forked(echo, 4, timeout=20.0).value == 4
-    assert forked(segfault, timeout=20.0).status == "crash"
+    assert forked(echo, 4, timeout=PATIENCE).value == 4
+    assert forked(segfault, timeout=PATIENCE).status == "crash"
 
 
 def test_the_shared_worker_is_one_per_thread() -> None:
@@ -306,8 +308,8 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def wait_for_end(pid: int, seconds: float = 10.0) -> bool:
-    deadline = time.monotonic() + seconds
+def wait_for_end(pid: int) -> bool:
+    deadline = time.monotonic() + PATIENCE
     while is_running(pid) and time.monotonic() < deadline:
         time.sleep(0.02)
     return not is_running(pid)
@@ -336,9 +338,9 @@ def test_no_zombies_and_no_descriptors_are_left() -> None:
             call(worker, "leave")
             call(worker, "echo")
             call(worker, "hang", timeout=0.2)
-        forked(segfault, timeout=20.0)
+        forked(segfault, timeout=PATIENCE)
         forked(hang, timeout=0.1)
-        forked(echo, timeout=20.0)
+        forked(echo, timeout=PATIENCE)
     assert set(children()) == processes
     assert descriptors() <= before
 
@@ -408,7 +410,7 @@ def wait():
 forked(wait, timeout=600)
 """
     parent = start_parent(body)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while (not mark.exists() or not mark.read_text()) and time.monotonic() < deadline:
         time.sleep(0.05)
     child = int(mark.read_text())
@@ -422,7 +424,13 @@ forked(wait, timeout=600)
 def test_an_interrupt_kills_the_child(how: str) -> None:
     body = """
 import signal, threading
-threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+def interrupt():
+    me = os.getpid()
+    while not open(f"/proc/{me}/task/{me}/children").read():
+        time.sleep(0.05)
+    time.sleep(0.5)
+    os.kill(me, signal.SIGINT)
+threading.Thread(target=interrupt).start()
 worker = Worker()
 try:
     if HOW == "worker":
@@ -437,7 +445,7 @@ except ChildProcessError:
     print("no children")
 """.replace("HOW", repr(how))
     parent = start_parent(body)
-    out, err = parent.communicate(timeout=60)
+    out, err = parent.communicate(timeout=PATIENCE)
     assert out.splitlines() == ["interrupted None", "no children"], err
 
 
@@ -457,5 +465,5 @@ def test_a_fork_of_the_owner_does_not_kill_the_worker() -> None:
 def test_the_users_folder_shadows_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pickle.py").write_text("raise SystemExit('shadowed')")
     monkeypatch.chdir(tmp_path)
-    outcome = sandbox.run("os:getcwd", timeout=20.0)
+    outcome = sandbox.run("os:getcwd", timeout=PATIENCE)
     assert outcome == Outcome("ok", str(tmp_path))

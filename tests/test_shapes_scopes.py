@@ -159,9 +159,9 @@ def test_function_that_calls_itself_ends() -> None:
         <domain: "my", opset_import: ["" : 17, "my" : 1]> f(v) => (o) { a = my.f(v) b = my.f(a) o = Add(a, b) }""",
         extra=', "my" : 1',
     )
-    started = time.perf_counter()
+    started = time.process_time()
     assert text_of(proto, "y") == "unknown"
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
 
 
 def test_functions_that_call_twice_stay_bounded() -> None:
@@ -170,6 +170,6 @@ def test_functions_that_call_twice_stay_bounded() -> None:
     for k in range(31):
         body = f"a = my.f{k - 1}(v) o = my.f{k - 1}(a)" if k else "o = Relu(v)"
         text += f'<domain: "my", opset_import: ["" : 17, "my" : 1]> f{k}(v) => (o) {{ {body} }}'
-    started = time.perf_counter()
+    started = time.process_time()
     assert text_of(parse(text, extra=', "my" : 1'), "z") == "[N]"
-    assert time.perf_counter() - started < 15
+    assert time.process_time() - started < 15

@@ -149,10 +149,10 @@ def test_malformed_einsum_neither_hangs_nor_is_guessed() -> None:
         y = Einsum<equation="......ii,...jj->...ij">(a, b) z = ai.onnx.ml.Binarizer(a) }""",
         extra=', "ai.onnx.ml" : 3',
     )
-    started = time.perf_counter()
+    started = time.process_time()
     assert text_of(proto, "y") == "unknown"
     assert text_of(proto, "z") == "[2, 3, 3]"
-    assert time.perf_counter() - started < 10
+    assert time.process_time() - started < 10
 
 
 def test_huge_fill_costs_nothing() -> None:

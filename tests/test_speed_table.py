@@ -20,6 +20,8 @@ import pytest
 from onnx import ModelProto
 from onnx.reference import ReferenceEvaluator
 
+from patience import PATIENCE
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
@@ -68,7 +70,7 @@ def test_each_synthetic_model_is_hard_in_its_own_way() -> None:
 def launched(code: str, tmp_path: Path, **limits: Any) -> dict[str, Any]:
     asked = {
         "command": [sys.executable, "-c", code],
-        "timeout": 20,
+        "timeout": PATIENCE,
         "memory_mb": 2000,
         "watch": False,
         "words": str(tmp_path / "words"),
@@ -81,7 +83,7 @@ def launched(code: str, tmp_path: Path, **limits: Any) -> dict[str, Any]:
 
 
 def test_a_process_and_its_children_are_counted(tmp_path: Path) -> None:
-    child = "x = b'1' * (150 << 20); import time; time.sleep(0.2)"
+    child = "x = b'1' * (150 << 20); import time; time.sleep(2)"
     code = f"import subprocess, sys; print('hello'); subprocess.run([sys.executable, '-c', {child!r}])"
     found = launched(code, tmp_path, watch=True)
     assert (found["code"], found["status"]) == (0, "ended")
@@ -100,8 +102,8 @@ def test_the_launcher_does_not_weigh_on_what_it_measures(tmp_path: Path) -> None
 
 
 def test_what_takes_too_long_or_too_much_is_ended(tmp_path: Path) -> None:
-    assert launched("import time; time.sleep(60)", tmp_path, timeout=0.5)["status"] == "timeout"
-    hungry = "x = b'1' * (300 << 20); import time; time.sleep(60)"
+    assert launched("import time; time.sleep(600)", tmp_path, timeout=0.5)["status"] == "timeout"
+    hungry = "x = b'1' * (300 << 20); import time; time.sleep(600)"
     assert launched(hungry, tmp_path, watch=True, memory_mb=200)["status"] == "memory"
 
 

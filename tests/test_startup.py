@@ -18,6 +18,7 @@ from onnx import parser
 
 from onnxfix import arguments
 from onnxfix.cli import _program, app
+from patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = """<ir_version: 10, opset_import: ["" : 18]>
@@ -70,7 +71,7 @@ def loaded_by(library: str) -> frozenset[str]:
     """What the import of a library loads."""
     code = f"import json, sys, {library}; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True
     )
     return frozenset(json.loads(done.stdout))
 
@@ -84,7 +85,7 @@ def run(*given: object, program: str = PROGRAM, **environment: str) -> tuple[dic
     }
     done = subprocess.run(
         [sys.executable, "-c", program, *map(str, given)],
-        capture_output=True, text=True, cwd=ROOT, env=kept | environment, timeout=120, check=True,
+        capture_output=True, text=True, cwd=ROOT, env=kept | environment, timeout=PATIENCE, check=True,
     )  # fmt: skip
     return json.loads(done.stderr.splitlines()[-1]), done.stdout
 

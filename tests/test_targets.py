@@ -21,6 +21,7 @@ from onnxfix.rule import Example
 from onnxfix.sandbox import Worker
 from onnxfix.targets import DEFAULT, TARGETS, Support, documented, measured, mismatch, target_named
 from onnxfix.testing import findings
+from patience import PATIENCE
 from real_tensorrt import REAL
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
@@ -209,7 +210,7 @@ def test_tensorrt_says_what_the_data_say() -> None:
         pytest.skip(f"measured with {measured.VERSION}, not with {installed}: see benchmarks/trt_types.py")
     imports = trt_types.supported("tensorrt-rtx", trt_types.standard_operators())
     assert len(imports) > 100
-    answers = trt_types.measure("tensorrt-rtx", jobs=2, timeout=120.0)
+    answers = trt_types.measure("tensorrt-rtx", jobs=2, timeout=PATIENCE)
     assert sum(len(kinds) for found in answers.values() for kinds in found.values()) > 800
     assert list(trt_types.differences(answers, imports)) == []
     if onnx.defs.onnx_opset_version() >= trt_types.LATEST:  # an older onnx allows fewer types

@@ -71,6 +71,13 @@ CASES = {
         "QDQ004",
         "numeric",
     ),
+    "7 a scale of 256, whose limits no random value reaches": Case(
+        "g (float[2,3] x) => (float[2,3] y) <float s = {256.0}, uint8 z = {0}> {"
+        " q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z) }",
+        (("value", "q"),),
+        "QDQ004",
+        "numeric",
+    ),
     "13 a foreign operator": Case(
         '<ir_version: 10, opset_import: ["" : 20, "my.dom" : 1]> '
         "g (float[2,3] x) => (float[2,3] y) { t = Neg(x) y = my.dom.Relu(t) }",
@@ -199,6 +206,25 @@ def test_gone_after_its_fix_and_borne_out(case: Case, tmp_path: Path) -> None:
     assert (tmp_path / "out.onnx").exists()
 
 
+QUANTIZED = """g (float[1,1,4,4] x, float[1,1,4,4] w) => (float[1,4,4,2] y) <float s = {256.0}, uint8 z = {0}> {
+    a = QuantizeLinear(x, s, z) b = QuantizeLinear(w, s, z) c = Concat<axis = 1>(a, b)
+    m = MaxPool<kernel_shape = [1, 1]>(c) t = Transpose<perm = [0, 2, 3, 1]>(m) y = DequantizeLinear(t, s, z) }"""
+
+
+@REAL
+def test_saturation_between_quantizers_and_what_follows_them(tmp_path: Path) -> None:
+    """Nothing but the feed around the quantizers' limits shows it."""
+    path = networks.write(tmp_path / "m.onnx", networks.model(QUANTIZED))
+    report = onnxfix.verify(path, rungs=RUNGS)
+    (reading,) = report.networks
+    assert reading.status == "differs"
+    assert {one.place.output for one in reading.misreads} == {"a", "b"}
+    assert {one.feed for one in reading.misreads} == {"quantized values; seed 50"}
+    rung = report.verdict.rung("trt-network") if report.verdict is not None else None
+    assert rung is not None
+    assert [feed.status == "different" for feed in rung.feeds] == [*[False] * (len(rung.feeds) - 1), True]
+
+
 @REAL
 def test_a_kernel_of_onnx_runtime_that_approximates_is_no_difference(tmp_path: Path) -> None:
     """Its GRU is 2e-4 off with inputs of 1e4; ONNX's reference evaluator is asked for a second opinion."""
@@ -242,6 +268,43 @@ def test_the_command_line_shows_what_was_found_and_repaired(tmp_path: Path) -> N
     found = CliRunner().invoke(app, ["verify", str(path), "--rungs", "trt-network"])
     assert found.exit_code == 3
     assert "not verified: TensorRT reads it differently" in found.output
+
+
+#: Not valid ONNX; onnx.checker (the last one with full_check alone) and ONNX Runtime refuse them, TensorRT does not.
+INVALID = {
+    "an unknown attribute": ("g (float[2] x) => (float[2] y) { y = Relu<foo = 3>(x) }", 20),
+    "two inputs of Relu": ("g (float[2] x) => (float[2] y) { y = Relu(x, x) }", 20),
+    "axes of another opset": ("g (float[2,1] x) => (float[2] y) { y = Squeeze<axes = [1]>(x) }", 13),
+    "a ratio of another opset": ("g (float[2] x) => (float[2] y) { y = Dropout<ratio = 0.5>(x) }", 13),
+    "opset 6 in opset 13": (
+        "g (float[2,3] x, float[3] k) => (float[2,3] y) { y = Add<broadcast = 1>(x, k) }",
+        13,
+    ),
+    "a shape in int32": ("g (float[2,3] x) => (float[3,2] y) <int32[2] s = {3,2}> { y = Reshape(x, s) }", 20),
+    "one stride of two": (
+        "g (float[1,1,4,4] x, float[1,1,1,1] w) => (float[1,1,4,4] y) { y = Conv<strides = [1]>(x, w) }",
+        20,
+    ),
+}
+
+
+@REAL
+@pytest.mark.parametrize(("text", "opset"), INVALID.values(), ids=INVALID)
+def test_an_invalid_model_is_not_read_differently(text: str, opset: int, tmp_path: Path) -> None:
+    path = networks.write(tmp_path / "m.onnx", networks.model(text, opset))
+    report = onnxfix.check(path, trt=True)
+    assert report.build is not None
+    assert report.build.accepted
+    assert of_tensorrt(report) == []
+    assert "differently" not in report.headline
+    told = "TensorRT's network could not be compared with the model: it is not valid ONNX: "
+    assert any(note.startswith(told) for note in report.notes)
+    verdict = onnxfix.verify(path, rungs=RUNGS).verdict
+    assert verdict is not None
+    rung = verdict.rung("trt-network")
+    assert rung is not None
+    assert rung.status == "skipped"
+    assert "it is not valid ONNX: " in rung.reason
 
 
 # ------------------------------------------------------------------------------------------------ withdrawal

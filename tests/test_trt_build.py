@@ -22,7 +22,8 @@ from onnxfix.verification import trt_build
 from onnxfix.verification.ladder import verify
 from onnxfix.verification.trt_build import Builder
 from onnxfix.verification.verdict import RungResult
-from real_tensorrt import REAL
+from patience import PATIENCE
+from real_tensorrt import REAL, since
 
 ROOT = Path(__file__).resolve().parent.parent
 EXPORTS = sorted((ROOT / "fixtures").glob("*.onnx"))
@@ -88,7 +89,7 @@ def test_a_sample_of_onnxs_node_models_loses_nothing(tmp_path: Path) -> None:
     from trt_accept import Settings, measure
 
     choice = Choice("tensorrt-rtx", "", "8.9")
-    settings = Settings(choice, timeout=60.0, memory_mb=None, unsafe=False)
+    settings = Settings(choice, timeout=PATIENCE, memory_mb=None, unsafe=False)
     sample = list(node_cases())[5::12]
     with Worker() as worker:
         rows = [measure(case, worker, tmp_path, settings) for case in sample]
@@ -215,7 +216,7 @@ def test_a_build_over_the_memory_limit_says_nothing_about_the_model(
 @REAL
 @LINUX
 def test_too_little_memory_to_load_tensorrt_is_a_lack_of_memory() -> None:
-    rung = climbed(SWIN, memory_mb=64, timeout=60.0)
+    rung = climbed(SWIN, memory_mb=64, timeout=PATIENCE)
     assert (rung.status, rung.builds[0].status) == ("skipped", "memory"), rung.reason
 
 
@@ -246,6 +247,7 @@ def test_a_dead_node_that_crashes_tensorrt_is_removed(tmp_path: Path) -> None:
     assert [build.status for build in rung.builds] == ["crash", "accepted"]
 
 
+@since("1.6", "refusal of a mode that does not exist: an older one samples the nearest element")
 def test_a_text_of_tensorrts_that_is_no_text_is_a_result(tmp_path: Path) -> None:
     """What the parser quotes of a model may be no UTF-8; NVIDIA's Python module then raises."""
     pytest.importorskip(

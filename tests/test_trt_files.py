@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +17,12 @@ from onnxfix.backends import trt_files
 from onnxfix.backends.tensorrt import attempt
 from onnxfix.backends.trt_types import TrtOptions
 from onnxfix.errors import OnnxfixError, UsageError
+from onnxfix.graph import atomic
+from onnxfix.graph.temporary import Temporary
 from onnxfix.sandbox import Worker
 from onnxfix.verification.ladder import verify
 from onnxfix.verification.trt_build import Builder
+from patience import PATIENCE
 from real_tensorrt import REAL
 
 HEADER = '<ir_version: 10, opset_import: ["" : 20]>\n'
@@ -149,9 +154,9 @@ def real_timing_cache(path: str) -> str:
 def test_the_real_module_says_what_it_cannot_read(tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     with Worker() as worker:
-        fresh = worker.call(f"{__name__}:real_timing_cache", timeout=60, path=str(cache))
+        fresh = worker.call(f"{__name__}:real_timing_cache", timeout=PATIENCE, path=str(cache))
         cache.write_bytes(b"what is this")
-        spoiled = worker.call(f"{__name__}:real_timing_cache", timeout=60, path=str(cache))
+        spoiled = worker.call(f"{__name__}:real_timing_cache", timeout=PATIENCE, path=str(cache))
     assert fresh.value == "ITimingCache"
     assert str(cache) in spoiled.value
     assert spoiled.value.endswith("delete it or name another file")
@@ -161,14 +166,14 @@ def test_files_are_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
     path = tmp_path / "engine"
     path.write_bytes(b"old")
 
-    def full(data: bytes, place: Path) -> None:
-        place.write_bytes(data[:1])
-        raise OnnxfixError("the disk is full")
+    def full(file: Temporary) -> None:
+        assert file.path.read_bytes() == b"new"
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(trt_files.wire, "write", full)
-        with pytest.raises(OnnxfixError, match="full"):
-            trt_files.write(path, b"new")
+        patch.setattr(Temporary, "seal", full)
+        with pytest.raises(OnnxfixError, match="cannot be written: No space"):
+            atomic.put(path, b"new")
     assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("engine", b"old")]
-    trt_files.write(path, memoryview(b"new"))
+    atomic.put(path, memoryview(b"new"))
     assert [(file.name, file.read_bytes()) for file in tmp_path.iterdir()] == [("engine", b"new")]

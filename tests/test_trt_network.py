@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +16,7 @@ import networks
 from onnxfix.backends.lift.records import Gap, Lifted
 from onnxfix.report import plain
 from onnxfix.sandbox import Worker
-from onnxfix.verification import trt_network_read
+from onnxfix.verification import trt_network_read, validity
 from onnxfix.verification.network_child import Told
 from onnxfix.verification.trt_network_bench import Bench
 from onnxfix.verification.verdict import RungResult, Verdict
@@ -441,6 +442,43 @@ def test_a_model_of_wrong_types_is_judged_by_the_reference(stage: networks.Stage
     assert (one.status, one.backend) == ("agrees", "reference")
     assert [(misread.kind, misread.harmless) for misread in one.misreads] == [("refused", True)]
     assert kinds(stage.climb((lie, WRONG))) == [("value", "b"), ("refused", "a")]
+
+
+INVALID = {
+    "an attribute that the operator does not have": "y = Sqrt<foo = 3>(a)",
+    "too many inputs": "y = Sqrt(a, a)",
+    "an attribute of an older version": "y = Squeeze<axes = [1]>(a)",
+    "types that do not match": "y = Add(a, k)",
+    "a type that the operator does not take": "y = Reshape(a, j)",
+    "attributes that do not fit the rank": "y = MaxPool<kernel_shape = [2,2,2], strides = [1]>(a)",
+}
+
+
+@pytest.mark.parametrize("node", INVALID.values(), ids=INVALID)
+def test_of_an_invalid_model_nothing_is_learnt(stage: networks.Stage, node: str) -> None:
+    """ONNX Runtime refuses it, and TensorRT makes something of it: nobody says what it means."""
+    text = """g (float[1,1,2,2] x) => (float[A,B,C,D] y) <int64[1] k = {1}, int32[4] j = {1,1,2,2}> { a = Abs(x) %s }"""
+    network = "g (float[1,1,2,2] x) => (float[1,1,2,2] y) { a = Abs(x) y = Sqrt(a) }"
+    invalid = networks.model(text % node)
+    rung = stage.climb((invalid, network))
+    assert rung.status == "skipped"
+    assert rung.reason.startswith(
+        "nothing was learnt of how TensorRT-RTX 1.7.1 reads the model: it is not valid ONNX: "
+    )
+    (reading,) = rung.networks
+    assert (reading.status, reading.misreads) == ("unknown", ())
+    rung = stage.climb((invalid, network), (network, network))
+    assert rung.status == "passed"
+    assert [one.status for one in rung.networks] == ["unknown", "agrees"]
+
+
+def test_a_checker_that_dies_makes_no_model_invalid(
+    stage: networks.Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(validity, "violation", lambda *_: os.abort())
+    network = "g (float[2] x) => (float[2] y) { y = Sqrt(x) }"
+    rung = stage.climb((network.replace("(x) }", "<foo = 3>(x) }"), network))
+    assert kinds(rung) == [("refused", "y")]
 
 
 def test_what_the_network_does_not_run_either_is_no_difference(stage: networks.Stage) -> None:

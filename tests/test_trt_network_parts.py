@@ -14,11 +14,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 import networks
 from onnxfix.backends import Unsupported
-from onnxfix.errors import OnnxfixError
+from onnxfix.errors import Fault
 from onnxfix.sandbox import Worker
 from onnxfix.verification import network_child as child
 from onnxfix.verification.compare import Metrics, output_of
-from onnxfix.verification.network_child import Told, aligned, shaken
+from onnxfix.verification.network_child import Told, aligned
+from onnxfix.verification.noise import shaken
 from onnxfix.verification.trt_network_bench import Bench, Tried
 from onnxfix.verification.trt_network_interface import inputs_of, partners
 from onnxfix.verification.trt_network_locate import downstream, layers_of, upstream
@@ -191,7 +192,7 @@ def test_a_child_that_dies_is_a_result(tmp_path: Path, monkeypatch: pytest.Monke
         assert not bench.holds("onnx", "0")
         bench.deaths = 3
         assert tried.expect(feed).error == "too many runs ended the process"
-        with pytest.raises(OnnxfixError, match="which is a bug of onnxfix"):
+        with pytest.raises(Fault, match="no such feed"):
             bench.judge("no such feed", [], "")
 
 

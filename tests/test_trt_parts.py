@@ -61,29 +61,34 @@ BOTH = {"tensorrt": "11.4.0", "tensorrt_rtx": "1.7.1"}
 
 
 @pytest.mark.parametrize(
-    ("versions", "cards", "package", "capability", "runs"),
+    ("versions", "cards", "refused", "package", "capability", "runs"),
     [
-        (BOTH, [ADA], "tensorrt", "8.9", True),
-        (BOTH, [HOPPER], "tensorrt", "9.0", True),
-        (BOTH, [], "tensorrt-rtx", "8.9", False),
-        ({"tensorrt": "9.3.0", "tensorrt_rtx": "1.7.1"}, [ADA], "tensorrt-rtx", "8.9", True),
-        ({"tensorrt_rtx": "1.7.1"}, [HOPPER], "tensorrt-rtx", "8.9", False),
-        ({"tensorrt_rtx": "1.7.1"}, [Gpu("RTX 2080", "7.5")], "tensorrt-rtx", "7.5", True),
+        (BOTH, [ADA], "", "tensorrt", "8.9", True),
+        (BOTH, [HOPPER], "", "tensorrt", "9.0", True),
+        (BOTH, [], "", "tensorrt-rtx", "8.9", False),
+        ({"tensorrt": "9.3.0", "tensorrt_rtx": "1.7.1"}, [ADA], "", "tensorrt-rtx", "8.9", True),
+        # What NVIDIA lists does not matter: a trial does.
+        ({"tensorrt_rtx": "1.6.1"}, [HOPPER], "", "tensorrt-rtx", "9.0", True),
+        ({"tensorrt_rtx": "1.7.1"}, [HOPPER], "not on this device", "tensorrt-rtx", "8.9", False),
+        ({"tensorrt_rtx": "1.7.1"}, [ADA], "out of memory", "tensorrt-rtx", "8.9", False),
+        ({"tensorrt_rtx": "1.7.1"}, [Gpu("RTX 2080", "7.5")], "", "tensorrt-rtx", "7.5", True),
     ],
 )
 def test_auto_prefers_tensorrt_where_it_can_run(
     monkeypatch: pytest.MonkeyPatch,
     versions: dict[str, str],
     cards: list[Gpu],
+    refused: str,
     package: str,
     capability: str,
     runs: bool,
 ) -> None:
     _installed(monkeypatch, cards, **versions)
+    monkeypatch.setattr(trt_package, "_refused", lambda module: refused)
     found = choose()
     assert isinstance(found, Choice)
     assert (found.package, found.capability, found.gpu is not None) == (package, capability, runs)
-    assert ("9.0" in found.note) == (package == "tensorrt-rtx" and cards == [HOPPER])
+    assert (refused in found.note) if refused else (found.note == "")
 
 
 def test_what_cannot_be_chosen_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

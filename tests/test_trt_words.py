@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from onnxfix import sandbox
 from onnxfix.backends import trt_package
 from onnxfix.backends.tensorrt import attempt
-from onnxfix.backends.trt_package import Choice, Gpu
+from onnxfix.backends.trt_package import Choice, Gpu, Missing
 from onnxfix.backends.trt_types import Issue, Place, TrtBuild, TrtOptions
 from onnxfix.cli import app
 from onnxfix.sandbox import Outcome, Worker
@@ -185,7 +185,7 @@ def test_a_long_reason_is_cut() -> None:
 def test_tensorrt_that_does_not_start_says_nothing_about_the_model() -> None:
     broken = TrtBuild("error", "", (Issue("", "error", "ImportError: libcudart"),))
     result = judge((build(), broken), builder(), inherit=False)
-    assert (result.status, result.refutes) == ("skipped", False)
+    assert (result.status, result.cause, result.refutes) == ("skipped", "not-loadable", False)
     assert result.reason == "TensorRT-RTX 1.7.1 could not be asked: ImportError: libcudart"
     late = replace(broken, stage="build")
     assert judge((build(), late), builder(), inherit=False).status == "failed"
@@ -245,7 +245,9 @@ def test_without_a_package_a_required_rung_ends_with_the_command(
 
 def test_a_package_that_is_asked_for_and_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *_: None)
-    assert trt_build.builder(TrtOptions(package="tensorrt")) == trt_package.missing("tensorrt")
+    reason = trt_package.missing("tensorrt")
+    assert reason is not None
+    assert trt_build.builder(TrtOptions(package="tensorrt")) == Missing(reason, "not-installed")
 
 
 # -------------------------------------------------------------------------------------------------- its sandbox

@@ -24,7 +24,9 @@ from onnxfix.errors import UsageError
 from onnxfix.graph import lazy
 from onnxfix.sandbox import Outcome, Worker, allow_maps, memory_limit
 from onnxfix.verification import network_child
+from onnxfix.verification.checker import Complaint
 from onnxfix.verification.ladder import Limits, RungResult, Verdict, verify
+from patience import PATIENCE
 
 if not sys.platform.startswith("linux"):
     pytest.skip("memory is limited on Linux only", allow_module_level=True)
@@ -86,7 +88,7 @@ def test_files_that_are_mapped_do_not_count_and_all_else_does(sparse: Path) -> N
 
         def call(told: bool, more: int) -> Any:
             return worker.call(
-                f"{__name__}:map_and_fill", timeout=30.0, path=str(sparse), told=told, more_mib=more
+                f"{__name__}:map_and_fill", timeout=PATIENCE, path=str(sparse), told=told, more_mib=more
             ).value
 
         assert call(False, 1) == "not mapped"
@@ -99,7 +101,7 @@ def test_one_place_limits_every_child(monkeypatch: pytest.MonkeyPatch) -> None:
     with Worker() as worker:
 
         def limit() -> tuple[int, int | None]:
-            found = worker.call(f"{__name__}:data_limit", timeout=30.0)
+            found = worker.call(f"{__name__}:data_limit", timeout=PATIENCE)
             return found.value // MIB, worker.limit_mb
 
         with memory_limit(300):
@@ -118,7 +120,7 @@ def test_one_place_limits_every_child(monkeypatch: pytest.MonkeyPatch) -> None:
             assert sandbox.default_memory_mb() == 350
         assert limit() == (350, 350)
     with Worker(memory_mb=500) as own, memory_limit(300):
-        assert own.call(f"{__name__}:data_limit", timeout=30.0).value == 500 * MIB
+        assert own.call(f"{__name__}:data_limit", timeout=PATIENCE).value == 500 * MIB
 
 
 @pytest.mark.parametrize("enough", [-1, 0, 63])
@@ -472,19 +474,17 @@ def test_a_lack_of_memory_is_told_and_is_no_difference(run: Run, name: str) -> N
 def test_a_checker_without_memory_refutes_nobody(
     run: Run, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def forked(check: Any, path: str, *_: Any, **__: Any) -> Outcome:
-        if path.endswith(f"{name}.onnx"):
+    def forked(check: Any, asked: str | list[str], *_: Any, **__: Any) -> Outcome:
+        if not isinstance(asked, str) or asked.endswith(f"{name}.onnx"):
             return Outcome("memory", message="ran out of memory (of 7 MiB)")
-        return Outcome(
-            "ok", "" if name == "fixed" else "the original is asked only where the fixed one fails"
-        )
+        return Outcome("ok", Complaint() if name == "fixed" else Complaint("a complaint"))
 
-    monkeypatch.setattr("onnxfix.verification.ladder.forked", forked)
+    monkeypatch.setattr("onnxfix.verification.validity.forked", forked)
     found = rung(run(PLAIN, RELU, rungs=["contract"]), "contract")
     words = "onnx.checker was not asked: ran out of memory (of 7 MiB)"
     assert (found.status, found.reason) == ("skipped", words)
     kept = rung(run(PLAIN, RELU, rungs=["contract"], contract=lambda *_: []), "contract")
-    assert (kept.status, kept.reason, kept.notes) == ("passed", "the interface is unchanged", (words,))
+    assert (kept.status, kept.reason) == ("passed", f"the interface is unchanged; {words}")
 
 
 def eat() -> int:
@@ -493,10 +493,10 @@ def eat() -> int:
 
 def test_a_fork_says_its_limit_unless_it_is_its_own() -> None:
     with memory_limit(100):
-        assert sandbox.forked(eat, timeout=30.0).message.endswith(
+        assert sandbox.forked(eat, timeout=PATIENCE).message.endswith(
             "(memory is limited to 100 MiB: --memory-limit sets it)"
         )
-        assert "--memory-limit" not in sandbox.forked(eat, timeout=30.0, memory_mb=100).message
+        assert "--memory-limit" not in sandbox.forked(eat, timeout=PATIENCE, memory_mb=100).message
 
 
 def test_weights_that_do_not_fit_are_no_difference(tmp_path: Path) -> None:

@@ -28,7 +28,9 @@ from onnxfix.errors import ModelError, OnnxfixError
 from onnxfix.graph import lazy, scan, tensors, wire
 from onnxfix.graph.lazy import Pending, Source
 from onnxfix.graph.overlay import Model
+from onnxfix.graph.temporary import temporary_beside
 from onnxfix.sandbox import forked
+from patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent
 FLOATS = np.arange(1000, dtype=np.float32)
@@ -345,7 +347,7 @@ def _first_number(tensor: TensorProto) -> float:
 
 def test_a_fork_reads_what_its_parent_opened(tmp_path: Path) -> None:
     loaded = opened(tmp_path, tensor_of("w"))
-    outcome = forked(_first_number, loaded.proto.graph.initializer[0], timeout=60)
+    outcome = forked(_first_number, loaded.proto.graph.initializer[0], timeout=PATIENCE)
     assert outcome.ok, outcome.message
     assert outcome.value == 999
     assert _first_number(loaded.proto.graph.initializer[0]) == 999, "the fork closed the file of its parent"
@@ -445,7 +447,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int,
     monkeypatch.setattr(os, "copy_file_range", failing_after(calls, code))
     for write in (lambda p: wire.save(loaded.proto, p), loaded.copy_to, lambda p: wire.copy_file(path, p)):
         with (
-            wire.temporary_beside(tmp_path / "out.onnx") as temporary,
+            temporary_beside(tmp_path / "out.onnx") as temporary,
             pytest.raises(OnnxfixError, match=f"cannot be written: {os.strerror(code)}"),
         ):
             write(temporary)
@@ -573,7 +575,7 @@ def test_memory_follows_the_graph(tmp_path: Path, command: str, constants: bool)
         [sys.executable, "-c", MEASURE, command, str(path), str(tmp_path / "out.onnx")],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < 150, "somebody read weights"

@@ -21,6 +21,7 @@ from onnxfix.errors import ModelError
 from onnxfix.graph import lazy, wire
 from onnxfix.graph.lazy import Pending
 from onnxfix.graph.overlay import Model
+from onnxfix.graph.temporary import temporary_beside
 from onnxfix.verification.verdict import RungResult, Verdict
 from peer_models import write_external
 from test_cli import run
@@ -118,7 +119,7 @@ def test_between_load_and_save(tmp_path: Path, way: Callable[[Path], None]) -> N
         loaded.check()
     for write in (lambda p: wire.save(loaded.proto, p), loaded.copy_to):
         before = listing(tmp_path)
-        with wire.temporary_beside(out) as temporary, pytest.raises(ModelError, match=f"m.onnx: {WORDS}"):
+        with temporary_beside(out) as temporary, pytest.raises(ModelError, match=f"m.onnx: {WORDS}"):
             write(temporary)
         assert listing(tmp_path) == before
 
@@ -241,9 +242,9 @@ def test_while_tensorrt_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     with pytest.raises(ModelError, match=WORDS):
         onnxfix.check(path)
 
-    def saved(*arguments: Any) -> str:
+    def saved(model: Path, options: TrtOptions, known: TrtBuild, check: Callable[[], None], most: int) -> str:
         touched(path)
-        arguments[-1]()
+        check()
         return "engine"
 
     path.write_bytes(model(WEIGHT[:size]))

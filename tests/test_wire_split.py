@@ -20,6 +20,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 import onnxfix
 from onnxfix.errors import ModelError, OnnxfixError
 from onnxfix.graph import lazy, tensors, wire
+from onnxfix.graph.folders import Folder
 from peer_models import external
 from test_cli import run
 from test_prove import unsafe_invalid, use
@@ -289,7 +290,7 @@ def test_in_place_the_weights_are_as_safe_as_the_model(
     path, done, real = written(tmp_path), [], os.replace
     path.chmod(0o600)
     monkeypatch.setattr(os, "fsync", lambda handle: done.append(os.fstat(handle).st_ino))
-    monkeypatch.setattr(os, "replace", lambda old, new: (done.append(0), real(old, new)))
+    monkeypatch.setattr(os, "replace", lambda *given, **where: (done.append(0), real(*given, **where)))
     onnxfix.apply(path, in_place=True, verify=False)
     for item in (path, tmp_path / "m.onnx.data"):
         assert item.stat().st_ino in done[: done.index(0)]
@@ -299,14 +300,12 @@ def test_in_place_the_weights_are_as_safe_as_the_model(
 def test_an_interrupt_at_the_last_moment_leaves_a_model_with_its_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, like, real = written(tmp_path), written(tmp_path, name="like.onnx"), wire._sync
+    path, like = written(tmp_path), written(tmp_path, name="like.onnx")
 
-    def sync(item: Path) -> None:
-        if item.is_dir():  # the model is in its place by then
-            raise KeyboardInterrupt
-        real(item)
+    def sync(folder: Folder) -> None:  # the model is in its place by then
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(wire, "_sync", sync)
+    monkeypatch.setattr(Folder, "sync", sync)
     with pytest.raises(KeyboardInterrupt):
         onnxfix.apply(path, in_place=True, verify=False)
     assert_split(path, like)

@@ -21,6 +21,7 @@ from onnxfix.backends.lift.types import numpy_type
 from onnxfix.backends.trt_log import logger_of
 from onnxfix.backends.trt_package import load
 from onnxfix.sandbox import Worker
+from patience import PATIENCE
 
 #: A dimension is not negative and below 2**31; a fraction is read to five places.
 _ZERO, _PLACES = 10**9, 10**5
@@ -179,7 +180,7 @@ def _whole(built: Built, one: Any) -> int:
 def read(worker: Worker, recipe: Recipe, folder: Path) -> Lifted:
     """``read_back`` in the sandbox."""
     outcome = worker.call(
-        "trt_folding:read_back", timeout=60.0, recipe=recipe, out=str(folder / "built.onnx")
+        "trt_folding:read_back", timeout=PATIENCE, recipe=recipe, out=str(folder / "built.onnx")
     )
     assert outcome.ok, outcome.message
     found: Lifted = outcome.value
@@ -198,7 +199,7 @@ def outputs(worker: Worker, recipe: Recipe, folder: Path, feed: Feed) -> list[An
 
 def folded(worker: Worker, recipe: Recipe) -> list[float]:
     """``fold`` in the sandbox."""
-    outcome = worker.call("trt_folding:fold", timeout=60.0, recipe=recipe)
+    outcome = worker.call("trt_folding:fold", timeout=PATIENCE, recipe=recipe)
     assert outcome.ok, outcome.message
     found: list[float] = outcome.value
     return found

@@ -22,6 +22,11 @@ class Unsupported(Exception):
     """The backend cannot do this, and that is nobody's mistake: ``str`` says what, in one line."""
 
 
+class NoKernel(Exception):
+    """The backend has no implementation of an operator in this opset or of these types. The model may be valid all the
+    same."""
+
+
 class Broken(Exception):
     """The device failed in a way that outlasts the call: what this process computes on it later means nothing."""
 
@@ -47,6 +52,6 @@ def missing(name: str) -> str | None:
 def load(name: str, path: str, **options: Any) -> Session:
     """Load the model file (external data is found beside it), with the options of that backend's ``load``.
 
-    Raises whatever the backend raises.
+    Raises whatever the backend raises, and NoKernel.
     """
     return cast(Session, importlib.import_module(BACKENDS[name]).load(path, **options))

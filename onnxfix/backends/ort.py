@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import importlib.util
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from onnxfix.backends import Unsupported, ort_weights
+from onnxfix.backends import NoKernel, Unsupported, ort_weights
 from onnxfix.sandbox import allow_maps
 
 if TYPE_CHECKING:
@@ -49,7 +50,9 @@ def missing() -> str | None:
 FOLDER = "session.model_external_initializers_file_folder_path"
 
 
-def load(path: str, threads: int = 1, *, lean: bool | None = None, mapped: bool = True) -> OrtSession:
+def load(
+    path: str, threads: int = 1, *, lean: bool | None = None, mapped: bool = True, fused: bool = False
+) -> OrtSession:
     """Load a model file.
 
     Args:
@@ -58,11 +61,16 @@ def load(path: str, threads: int = 1, *, lean: bool | None = None, mapped: bool 
         lean: save memory rather than time, which may change the last bits; by default that of large models.
         mapped: large weights are mapped from the model's file where that can be done, which the session then says in
             ``mapped``. False: they are loaded as ONNX Runtime loads them.
+        fused: with ONNX Runtime's optimizations, which add in another order.
 
-    Raises ORT's exceptions.
+    Raises ORT's exceptions, and NoKernel.
     """
     where = ort_weights.stored(path)
     options = session_options(threads, lean=where.large if lean is None else lean)
+    if fused:
+        import onnxruntime
+
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     if mapped and where.skeleton is not None:
         with contextlib.suppress(Exception):  # of what is odd about it, it is told of the model itself
             return load_mapped(where.skeleton, where, options)
@@ -71,7 +79,7 @@ def load(path: str, threads: int = 1, *, lean: bool | None = None, mapped: bool 
 
 
 def load_mapped(model: onnx.ModelProto, where: ort_weights.Stored, options: Any) -> OrtSession:
-    """Load ``where.skeleton``, or what was made of it. Raises ORT's exceptions."""
+    """Load ``where.skeleton``, or what was made of it. Raises ORT's exceptions, and NoKernel."""
     options.add_session_config_entry(FOLDER, where.folder)
     with _mapping(where.outside + where.inside):
         session = _session(model.SerializeToString(), options)
@@ -86,6 +94,25 @@ def _session(model: str | bytes, options: Any) -> OrtSession:
     # Runtime makes of half-precision weights first, all of them, so that all weights are held in float32 at once.
     options.execution_order = ort.ExecutionOrder.PRIORITY_BASED
     return OrtSession(model, options, ["CPUExecutionProvider"])
+
+
+@functools.cache
+def cuts_off() -> bool:
+    """Whether kernels for products of uint8 and int8 cut off sums at 16 bits on this processor, as they do with AVX2
+    and without VNNI ("U8S8" in ONNX Runtime's page on quantization). Tried, not looked up."""
+    import onnx
+
+    make, kinds = onnx.helper, onnx.TensorProto
+    a, b = np.full((4, 64), 255, np.uint8), np.full((64, 4), 127, np.int8)
+    x, y = (
+        make.make_tensor_value_info("x", kinds.UINT8, a.shape),
+        make.make_tensor_value_info("y", kinds.INT32, [4, 4]),
+    )
+    node = make.make_node("MatMulInteger", ["x", "w"], ["y"])
+    graph = make.make_graph([node], "products", [x], [y], [onnx.numpy_helper.from_array(b, "w")])
+    model = make.make_model(graph, opset_imports=[make.make_opsetid("", 13)], ir_version=8)
+    found = OrtSession(model.SerializeToString(), session_options(), ["CPUExecutionProvider"]).run({"x": a})
+    return bool((found[0] != a.astype(np.int32) @ b.astype(np.int32)).any())
 
 
 @contextlib.contextmanager
@@ -122,6 +149,21 @@ def session_options(threads: int = 1, *, lean: bool = False) -> Any:
     return options
 
 
+@contextlib.contextmanager
+def _kernels() -> Iterator[None]:
+    """Tell a missing kernel from what is wrong with a model: ONNX Runtime has a status of its own for it.
+
+    Raises:
+        NoKernel: ONNX Runtime ended with the status NOT_IMPLEMENTED.
+    """
+    from onnxruntime.capi import onnxruntime_pybind11_state as native
+
+    try:
+        yield
+    except native.NotImplemented as error:
+        raise NoKernel(str(error)) from error
+
+
 class OrtSession:
     """An ``onnxruntime.InferenceSession`` that takes and returns every element type.
 
@@ -135,7 +177,8 @@ class OrtSession:
         import onnxruntime as ort
 
         self._ort = ort
-        self._session = ort.InferenceSession(path, options, providers=list(providers), enable_fallback=0)
+        with _kernels():
+            self._session = ort.InferenceSession(path, options, providers=list(providers), enable_fallback=0)
         self._inputs = {meta.name: _element(meta.type) for meta in self._session.get_inputs()}
         # Overridable initializers are fed like inputs, but are listed apart.
         more = self._session.get_overridable_initializers()
@@ -150,7 +193,11 @@ class OrtSession:
             raise Unsupported(f"onnxruntime's Python API cannot return {nested[0]}")
 
     def run(self, feed: dict[str, Any]) -> list[Any]:
-        """Execute. Raises ORT's exceptions, and Unsupported for values that cannot cross the Python API."""
+        """Execute. Raises ORT's exceptions, NoKernel, and Unsupported for values that cannot cross the Python API."""
+        with _kernels():
+            return self._run(feed)
+
+    def _run(self, feed: dict[str, Any]) -> list[Any]:
         given = {name: self._to_ort(name, value) for name, value in feed.items()}
         found = (
             dict(zip(self._plain, self._session.run(self._plain, given), strict=True)) if self._plain else {}

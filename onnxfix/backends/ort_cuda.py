@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from onnxfix._child import NO_MEMORY
-from onnxfix.backends import Broken, Unsupported, ort, trt_package
+from onnxfix.backends import Broken, NoKernel, Unsupported, ort, trt_package
 from onnxfix.backends.ort import OrtSession, session_options
 from onnxfix.sandbox import one_line
 
@@ -213,10 +213,8 @@ def _on_cpu(path: str) -> OrtSession | None:
     """The model on the CPU, with all its cores; None where the CPU provider has no kernel for a node of it."""
     try:
         return ort.load(path, threads=0)
-    except Exception as error:
-        if "NOT_IMPLEMENTED" in str(error):
-            return None
-        raise
+    except NoKernel:
+        return None
 
 
 def _places(session: Any) -> dict[str, int] | None:
@@ -234,7 +232,7 @@ def _translated() -> Iterator[None]:
     """Tell apart what a model does wrong, what the GPU is too small for, and what ruins the process."""
     try:
         yield
-    except (Unsupported, Broken):
+    except (Unsupported, NoKernel, Broken):
         raise
     except Exception as error:
         text = _DETAILS.sub("", str(error))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from onnxfix.backends import Unsupported
 from onnxfix.backends.reference_legacy import legacy
 from onnxfix.backends.reference_ops import corrected
+from onnxfix.backends.reference_quantized import quantized
 from onnxfix.sandbox import one_line
 
 if TYPE_CHECKING:
@@ -87,7 +88,8 @@ def _watched() -> Any:
         counts: ClassVar[dict[str, int] | None] = None
 
         def __init__(self, proto: Any, **how: Any) -> None:
-            super().__init__(proto, **{**how, "new_ops": how.get("new_ops") or [*corrected(), *legacy()]})
+            own = how.get("new_ops") or [*corrected(), *quantized(), *legacy()]
+            super().__init__(proto, **{**how, "new_ops": own})
             for node in self.rt_nodes_:
                 node.run = functools.partial(self._watch, node.run, tuple(node.output))
 

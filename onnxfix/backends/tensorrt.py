@@ -25,7 +25,7 @@ from onnxfix.backends.trt_parse import MEMORY, empty_network, epitaph, parse
 from onnxfix.backends.trt_places import Layers, Places, own_words
 from onnxfix.backends.trt_types import Issue, Place, Profile, Severity, Stage, Status, TrtBuild
 from onnxfix.errors import OnnxfixError, UsageError
-from onnxfix.graph import wire
+from onnxfix.graph import atomic, wire
 from onnxfix.sandbox import Worker, note
 
 __all__ = ["attempt", "build", "missing"]
@@ -120,7 +120,7 @@ def build(
         profiles: optimisation profiles. Inputs that one leaves out, and all of them when None, get sizes derived
             from the model's symbols; where those do not fit the model, larger ones are tried.
         tf32: allow TF32 in float32 convolutions and products.
-        save_engine: a file to write the engine to.
+        save_engine: a file to write the engine to, in a folder of the caller's own.
         timing_cache: a file to read timings from, if it exists, and to write them to; tensorrt-rtx has no use for it.
 
     Raises:
@@ -243,9 +243,9 @@ class _Run:
             )
         note(_SAVING)
         if save_engine is not None:
-            trt_files.write(save_engine, engine)
+            atomic.hand_over(save_engine, engine)
         if cache is not None and timing_cache is not None:
-            trt_files.write(timing_cache, cache.serialize())
+            atomic.put(timing_cache, cache.serialize())
         return replace(done, status="accepted", stage="", warnings=warnings, engine_bytes=int(engine.nbytes))
 
     def _timing_cache(self, config: Any, path: Path) -> Any:

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxfix.errors import OnnxfixError, UsageError
-from onnxfix.graph import regular, wire
+from onnxfix.graph import regular
 from onnxfix.graph.apart import File
+from onnxfix.graph.temporary import temporary_beside
 
 if TYPE_CHECKING:
     from onnxfix.backends.trt_types import TrtOptions
@@ -43,7 +44,7 @@ def _check(option: str, path: Path) -> None:
     except OSError as error:
         raise UsageError(f"{option} {path}: cannot be read: {error.strerror or error}") from None
     try:
-        with wire.temporary_beside(path):
+        with temporary_beside(path):
             pass
     except OnnxfixError as error:
         raise UsageError(f"{option} {error}") from None
@@ -54,18 +55,6 @@ def _destination(option: str, path: Path) -> Path:
         return regular.destination(path)
     except OnnxfixError as error:
         raise UsageError(f"{option} {error}") from None
-
-
-def write(path: Path, data: Any) -> None:
-    """Write a buffer whole or not at all: beside its place first, then renamed. A link stays a link.
-
-    Raises:
-        OnnxfixError: the disk is full, the directory takes no files any more, or the path is no regular file.
-    """
-    path = regular.destination(path)
-    with wire.temporary_beside(path) as temporary:
-        wire.write(data, temporary)
-        wire.replace(temporary, path)
 
 
 def timing_cache(config: Any, path: Path, heard: Callable[[], Sequence[str]]) -> Any:

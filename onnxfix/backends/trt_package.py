@@ -15,13 +15,21 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from onnxfix.backends import trt_trial
+from onnxfix.backends.causes import Cause
+from onnxfix.backends.trt_log import logger_of
 from onnxfix.errors import UsageError
 from onnxfix.sandbox import one_line
 
 Package = Literal["auto", "tensorrt", "tensorrt-rtx"]
-PACKAGES = ("auto", "tensorrt", "tensorrt-rtx")
-INSTALL = {name: f'pip install "onnxfix[{name}]"' for name in PACKAGES[1:]}
+MODULES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
+PACKAGES = ("auto", *MODULES)
+INSTALL = {name: f'pip install "onnxfix[{name}]"' for name in MODULES}
 DEFAULT_CAPABILITY = "8.9"
+#: Environment of processes whose GPU kernels must not round float32 operands to TF32. In TensorRT-RTX 1.4 to 1.6 the
+#: builder's flag alone does not turn it off. CUDA reads the variable when it is loaded, and TensorRT-RTX loads no
+#: engine that was built under another value: the process that builds needs it as much as the one that executes.
+TF32_OFF = {"NVIDIA_TF32_OVERRIDE": "0"}
 #: Strongly typed networks with local functions and node names in the parser's errors.
 OLDEST_TENSORRT = 10
 _CU_COMPUTE_CAPABILITY = (75, 76)  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR, cuda.h
@@ -38,7 +46,7 @@ class Gpu:
 @dataclass(frozen=True)
 class Choice:
     """The package to build with. ``capability`` is what engines are built for; ``gpu`` is None where they are built
-    ahead of time for a GPU that is not here (or not served: ``note`` says so) and cannot be executed."""
+    ahead of time for a GPU that is not here, or that TensorRT loads no engine on (``note`` says so)."""
 
     package: Literal["tensorrt", "tensorrt-rtx"]
     version: str
@@ -49,9 +57,10 @@ class Choice:
 
 @dataclass(frozen=True)
 class Missing:
-    """No package can be used; ``reason`` is one line that ends with what to do."""
+    """No package can be used; ``reason`` is one line that ends with what to do, ``cause`` the same as data."""
 
     reason: str
+    cause: Cause = ""
 
 
 def module_name(package: str) -> str:
@@ -84,15 +93,17 @@ def choose(package: Package = "auto", compute_capability: str | None = None) -> 
     cards = gpus()
     if package != "auto":
         return _CHOOSERS[package](cards, wanted)
-    reasons = []
+    lacks: list[Missing] = []
     for name in PACKAGES[1:]:
         found = _CHOOSERS[name](cards, wanted)
         if isinstance(found, Choice):
             return found
-        reasons.append(found.reason)
+        lacks.append(found)
+    none = missing("auto")
+    if none:
+        return Missing(none, "not-installed")
     # What is not installed at all is no news beside a reason that a user can act on.
-    told = missing("auto") or next((r for r in reversed(reasons) if "is not installed" not in r), reasons[-1])
-    return Missing(told)
+    return next((one for one in reversed(lacks) if one.cause != "not-installed"), lacks[-1])
 
 
 def _known(package: str) -> None:
@@ -112,71 +123,86 @@ def load(package: str) -> Any:
     return importlib.import_module(module_name(package))
 
 
-def _loaded(package: str) -> tuple[Any, str]:
-    """The module, and why there is none."""
+def _loaded(package: str) -> tuple[Any, Missing]:
+    """The module, or why there is none."""
     try:
-        return load(package), ""
+        return load(package), Missing("")
     except UsageError as error:
-        return None, str(error)
+        return None, Missing(str(error), "not-installed")
     except Exception as error:  # the package without its libraries, or with those of another CUDA
-        return None, f"{package} is installed but does not load ({one_line(error, 160)}): {INSTALL[package]}"
+        told = f"{package} is installed but does not load ({one_line(error, 160)}): {INSTALL[package]}"
+        return None, Missing(told, "not-loadable")
 
 
 def _tensorrt(cards: list[Gpu], wanted: str | None) -> Choice | Missing:
-    module, reason = _loaded("tensorrt")
+    module, lack = _loaded("tensorrt")
     if module is None:
-        return Missing(reason)
+        return lack
     version = str(module.__version__)
     instead = f"{INSTALL['tensorrt-rtx']} builds without one"
     if int(version.split(".")[0]) < OLDEST_TENSORRT:
         return Missing(
-            f'tensorrt {version} is too old, onnxfix needs {OLDEST_TENSORRT}.0: pip install -U "onnxfix[tensorrt]"'
+            f'tensorrt {version} is too old, onnxfix needs {OLDEST_TENSORRT}.0: pip install -U "onnxfix[tensorrt]"',
+            "version",
         )
     if not cards:
-        return Missing(f"tensorrt builds on the GPU that it is for, and the driver shows none: {instead}")
+        return Missing(
+            f"tensorrt builds on the GPU that it is for, and the driver shows none: {instead}", "no-gpu"
+        )
     card = cards[0]
     if wanted is not None and wanted != card.capability:
         return Missing(
             f"tensorrt builds for this GPU's compute capability {card.capability} only, not for {wanted}: "
-            f"{INSTALL['tensorrt-rtx']} builds ahead of time"
+            f"{INSTALL['tensorrt-rtx']} builds ahead of time",
+            "gpu-not-served",
         )
     if _number(card.capability) < (7, 5):
         return Missing(
-            f"tensorrt {version} does not serve {card.name} (compute capability {card.capability})"
+            f"tensorrt {version} does not serve {card.name} (compute capability {card.capability})",
+            "gpu-not-served",
         )
     return Choice("tensorrt", version, card.capability, card)
 
 
 def _rtx(cards: list[Gpu], wanted: str | None) -> Choice | Missing:
-    module, reason = _loaded("tensorrt-rtx")
+    module, lack = _loaded("tensorrt-rtx")
     if module is None:
-        return Missing(reason)
+        return lack
     version = str(module.__version__)
-    own = next((card for card in cards if rtx_serves(card.capability)), None)
+    card = next(iter(cards), None)
+    refused = _refused(module) if card is not None and wanted in (None, card.capability) else ""
+    if card is not None and not refused and wanted in (None, card.capability):
+        return Choice("tensorrt-rtx", version, card.capability, card)
     note = ""
-    if cards and own is None:
+    if card is not None and refused:
         note = (
-            f"TensorRT-RTX does not run on {cards[0].name} (compute capability {cards[0].capability}): "
-            "it serves 7.5, 8.x and 12.x. Engines are built ahead of time only"
+            f"TensorRT-RTX {version} loads no engine on {card.name} (compute capability {card.capability}): "
+            f"{refused}. Engines are built ahead of time only"
         )
     default = DEFAULT_CAPABILITY
-    if own is not None and _member(module, own.capability) is not None:
-        default = own.capability
+    if card is not None and _member(module, card.capability) is not None:
+        default = card.capability
     capability = wanted or default
     if _member(module, capability) is None:
         have = ", ".join(capabilities(module))
         raise UsageError(f"tensorrt-rtx {version} cannot build for {capability}; it builds for {have}")
-    runs = own if own is not None and own.capability == capability else None
-    return Choice("tensorrt-rtx", version, capability, runs, note)
+    return Choice("tensorrt-rtx", version, capability, None, note)
+
+
+def _refused(module: Any) -> str:
+    """Why TensorRT loads no engine on the GPU that is here; "" where it loads a small one."""
+    log, ear = logger_of(module)
+    ear.listen()
+    try:
+        if trt_trial.loads(module, log):
+            return ""
+        said = next((one.text for one in ear.messages if one.severity != "WARNING"), "")
+    except Exception as error:  # whatever NVIDIA's bindings raise
+        said = str(error)
+    return one_line(said or "it gives no reason", 300)
 
 
 _CHOOSERS = {"tensorrt": _tensorrt, "tensorrt-rtx": _rtx}
-
-
-def rtx_serves(capability: str) -> bool:
-    """Whether TensorRT-RTX executes on a GPU of this compute capability (its own message names 7.5, 8.x, 12.x)."""
-    major, minor = _number(capability)
-    return (major, minor) == (7, 5) or major in (8, 12)
 
 
 def normal_capability(text: str) -> str:
@@ -201,12 +227,15 @@ def _member(module: Any, capability: str) -> Any:
 
 
 def member(module: Any, capability: str) -> Any:
-    """The package's ``ComputeCapability`` of that number.
+    """The package's ``ComputeCapability`` of that number: ``CURRENT`` for that of the GPU that is here.
 
     Raises:
         UsageError: it builds for no such GPU.
     """
-    found = _member(module, normal_capability(capability))
+    number = normal_capability(capability)
+    found = _member(module, number)
+    if found is None and any(card.capability == number for card in gpus()[:1]):
+        found = module.ComputeCapability.CURRENT
     if found is None:
         raise UsageError(
             f"this TensorRT cannot build for {capability}; it builds for {', '.join(capabilities(module))}"
@@ -218,6 +247,11 @@ def capabilities(module: Any) -> list[str]:
     """The compute capabilities that tensorrt_rtx builds for, such as "8.9"."""
     names = (name[2:] for name in module.ComputeCapability.__members__ if name.startswith("SM"))
     return [f"{name[:-1]}.{name[-1]}" for name in names]
+
+
+def driver_there() -> bool:
+    """Whether there may be a GPU: a guess that loads nothing, for what is only worth its time with one."""
+    return sys.platform == "win32" or os.path.exists("/dev/nvidiactl") or os.path.exists("/dev/dxg")
 
 
 def gpus() -> list[Gpu]:

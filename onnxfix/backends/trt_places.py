@@ -29,10 +29,11 @@ _BOUND = re.compile(
 _SUBJECT = re.compile(r"\bTensor (\S+) has datatype|\bshape tensor (\S+) to be")
 _WEIGHTS = re.compile(r"[Ff]ailed to import initializer: (?!In node)(\S+)")
 _OPERATION = re.compile(r"\b(\w+) operation was not supported")
-#: Whatever fails where there is no GPU, TensorRT also says that: a trait of the machine, and no reason.
+#: Whatever fails where there is no GPU, TensorRT also says that: a trait of the machine, and no reason. Before
+#: TensorRT-RTX 1.6 it does not tell CUDA's number.
 _NO_GPU = re.compile(
     r"\s*\[checkMacros\.cpp::catchCudaError::\d+\] Error Code \d+: Cuda Runtime "
-    r"\(In catchCudaError at \S+ \(cudaError (?:35|100): [^()]*\)\)"
+    r"\(In catchCudaError at [^\s()]+(?: \(cudaError (?:35|100): [^()]*\))?\)"
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from onnxfix.backends.causes import Cause
 from onnxfix.backends.trt_types import Place
 
 #: What is read differently: a computed value; the element type, shape or name of an input, an output or a tensor.
@@ -12,8 +13,9 @@ from onnxfix.backends.trt_types import Place
 #: model takes.
 Kind = Literal["value", "type", "shape", "name", "refused", "fails"]
 #: "agrees": compared, with at most harmless differences. "differs": somewhere it matters. "refused": the parser takes
-#: no such model. "gap": the network holds a layer that is not read back. "unknown": nothing was learnt.
-Status = Literal["agrees", "differs", "refused", "gap", "unknown"]
+#: no such model. "gap": the network holds a layer that is not read back. "unknown": nothing was learnt. "broke":
+#: nothing was learnt, by a fault of onnxfix.
+Status = Literal["agrees", "differs", "refused", "gap", "unknown", "broke"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,8 @@ class Misread:
 class Reading:
     """TensorRT's reading of one model against the model itself. No engine was executed for it.
 
-    ``reason`` says in one line why nothing was learnt, or what was compared. ``backend`` executed both; ``feeds`` and
+    ``reason`` says in one line why nothing was learnt (``cause`` is the same for programs), or what was compared.
+    ``backend`` executed both; ``feeds`` and
     ``shapes`` count what was compared. ``layers`` counts the network's layers by kind. ``excluded`` are outputs that
     hang on random numbers. ``noise`` is the greatest distance, by output, that moving the inputs by one part in ten
     million makes in the model itself, where it was measured. ``seconds`` are those of parsing, reading back and
@@ -84,6 +87,7 @@ class Reading:
     package: str = ""
     version: str = ""
     seconds: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    cause: Cause = ""
 
     @property
     def judged(self) -> bool:

@@ -1,26 +1,28 @@
 """Execute engines on a GPU, through Polygraphy's ``TrtRunner`` (NVIDIA's own; it serves both packages).
 
 Call it in a sandbox, and not in the one that builds: TensorRT keeps the first logger of a process, and Polygraphy
-brings its own. Whoever develops this without a GPU that TensorRT serves has executed no engine with it.
+brings its own. TF32 is forbidden by the environment of that sandbox's process (``trt_package.TF32_OFF``).
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import logging
 import math
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from onnxfix.backends import Unsupported
-from onnxfix.backends.trt_package import select_for_polygraphy
+from onnxfix.backends import Unsupported, trt_trial
+from onnxfix.backends.trt_package import gpus, module_name, select_for_polygraphy
 from onnxfix.errors import OnnxfixError
 from onnxfix.sandbox import one_line
 
@@ -50,14 +52,19 @@ class EngineError(OnnxfixError):
 class Ran:
     """What a model or an engine gave for one feed.
 
-    ``outputs``: name -> array. ``unread``: name of an output that could not be read -> why. ``error``: why there is
-    nothing at all. ``broken``: the process is of no use any more.
+    ``outputs``: name -> array. ``unread``: name of an output that could not be read -> why. ``unsteady``: what another
+    run on the same inputs gave, of outputs whose bits were not the same each time. ``error``: why there is nothing at
+    all. ``broken``: the process is of no use any more. ``late``: there was no answer in time. ``seconds``: of the first
+    run, on the clock of the wall.
     """
 
     outputs: Arrays = field(default_factory=dict)
     unread: dict[str, str] = field(default_factory=dict)
+    unsteady: Arrays = field(default_factory=dict)
     error: str = ""
     broken: bool = False
+    late: bool = False
+    seconds: float = 0.0
 
 
 class _Ear(logging.Handler):
@@ -79,6 +86,7 @@ class _Ear(logging.Handler):
         return one_line("; ".join(causes.values()), _LONGEST)
 
 
+_TRIAL = "trial"
 _EAR = _Ear()
 _RUNNERS: dict[str, Any] = {}
 
@@ -92,9 +100,9 @@ def load(name: str, path: str, *, package: str) -> str:
         with _reasons(package):
             from polygraphy.backend.trt import EngineFromBytes, TrtRunner
 
-            if name in _RUNNERS:
-                _RUNNERS.pop(name).deactivate()
-            runner = TrtRunner(EngineFromBytes(Path(path).read_bytes()))
+            drop(name)
+            engine = EngineFromBytes(Path(path).read_bytes())
+            runner = TrtRunner(lambda: _context(engine(), name))
             activate(runner)
             _RUNNERS[name] = runner
     except EngineError as error:
@@ -126,8 +134,35 @@ def activate(runner: Any) -> None:
             ) from error
 
 
-def run(name: str, feed: Mapping[str, Any], *, package: str) -> Ran:
-    """Execute the engine that was loaded as ``name`` on a feed (input name -> array).
+#: The kernels that TensorRT-RTX compiled for the engines so far: most of a fixed model's are the original's.
+_COMPILED: list[bytes] = []
+#: By name of an engine, what its execution context uses and does not hold: itself, its runtime configuration and cache.
+#: Without them TensorRT reads memory that was freed.
+_HELD: dict[str, tuple[Any, Any, Any]] = {}
+
+
+def _context(engine: Any, name: str) -> Any:
+    """The engine, or TensorRT-RTX's execution context of it, which knows the kernels that this process compiled."""
+    if not hasattr(engine, "create_runtime_config"):
+        return engine
+    config = engine.create_runtime_config()
+    cache = config.create_runtime_cache()
+    _keep()
+    if _COMPILED:
+        cache.deserialize(_COMPILED[-1])
+    config.set_runtime_cache(cache)
+    _HELD[name] = engine, config, cache
+    return engine.create_execution_context(config)
+
+
+def _keep() -> None:
+    """Keep the kernels of the engine that was loaded last: its cache holds those of the ones before."""
+    for *_, cache in [*_HELD.values()][-1:]:
+        _COMPILED[:] = [bytes(cache.serialize())]
+
+
+def run(name: str, feed: Mapping[str, Any], *, package: str, times: int = 1) -> Ran:
+    """Execute the engine that was loaded as ``name`` on a feed (input name -> array), several ``times``.
 
     Raises:
         KeyError: none was.
@@ -135,7 +170,11 @@ def run(name: str, feed: Mapping[str, Any], *, package: str) -> Ran:
     runner = _RUNNERS[name]
     try:
         with _reasons(package):
-            return infer(runner, feed)
+            began = time.perf_counter()
+            first = infer(runner, feed)
+            seconds = time.perf_counter() - began
+            more = [infer(runner, feed).outputs for _ in range(times - 1)]
+            return replace(first, unsteady=_unsteady(first.outputs, more), seconds=seconds)
     except Unsupported as error:
         return Ran(error=str(error))
     except EngineError as error:
@@ -144,10 +183,44 @@ def run(name: str, feed: Mapping[str, Any], *, package: str) -> Ran:
         )  # CUDA repeats an error of the device for the rest of the process
 
 
-def drop() -> None:
-    """Let go of the engines and of their memory on the GPU."""
-    while _RUNNERS:
-        _RUNNERS.popitem()[1].deactivate()
+def _unsteady(first: Arrays, more: Sequence[Arrays]) -> Arrays:
+    """Of the outputs whose shape or bits are not the same in all runs, what the last other run gave."""
+    return {
+        name: one[name]
+        for one in more
+        for name in first
+        if name in one and _raw(one[name]) != _raw(first[name])
+    }
+
+
+def _raw(value: Any) -> tuple[Any, bytes]:
+    return np.shape(value), np.ascontiguousarray(value).tobytes()
+
+
+def trial(path: str, *, package: str) -> tuple[str, str]:
+    """Load and run the engine of ``trt_trial.model`` in the file: why it does not run ("" where it does), and what
+    float32 products are computed in: "float32", "tf32", or "" where the result is neither's."""
+    error = load(_TRIAL, path, package=package)
+    ran = Ran(error=error) if error else run(_TRIAL, trt_trial.feed(), package=package)
+    drop(_TRIAL)
+    return ran.error, "" if ran.error else trt_trial.precision(ran.outputs)
+
+
+def warm(package: str) -> None:
+    """Load the libraries and start CUDA, for whoever will load an engine soon."""
+    with _reasons(package):
+        importlib.import_module(module_name(package))
+        importlib.import_module("polygraphy.backend.trt")
+        gpus()
+
+
+def drop(name: str = "") -> None:
+    """Let go of an engine, or of all of them, and of their memory on the GPU."""
+    _keep()
+    for one in [name] if name else [*_RUNNERS]:
+        if one in _RUNNERS:
+            _RUNNERS.pop(one).deactivate()
+        _HELD.pop(one, None)
 
 
 @contextlib.contextmanager
@@ -167,6 +240,9 @@ def _reasons(package: str) -> Iterator[None]:
 
 
 def _listen(package: str) -> None:
+    # Where torch is installed, Polygraphy imports it at the first inference to see whether an input is one of its
+    # tensors: 3 to 5 seconds for nothing.
+    sys.modules.setdefault("torch", None)  # type: ignore[arg-type]  # "is not there", to the import system
     select_for_polygraphy(package)
     from polygraphy.logger import G_LOGGER
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onnxfix._version import __version__
-from onnxfix.backends.trt_package import INSTALL, Missing, rtx_serves
+from onnxfix.backends.trt_package import INSTALL, Missing
+from onnxfix.backends.trt_trial import listed
 from onnxfix.doctor import problems
 from onnxfix.doctor.facts import CUDA_PROVIDER, MODULES, UNREADABLE, Facts
 from onnxfix.doctor.records import Diagnosis, Package, Problem, Rung
@@ -150,8 +151,8 @@ def _trt_gpu(facts: Facts) -> Rung:
         return Rung(name, False, *_no_gpu(facts))
     if isinstance(choice, Missing):
         below = _trt_build(facts)
-        served = any(rtx_serves(gpu.capability) for gpu in facts.machine.gpus)
-        return Rung(name, False, below.reason, below.mend if served else INSTALL["tensorrt"])
+        either = any(listed("tensorrt-rtx", gpu.capability) for gpu in facts.machine.gpus)
+        return Rung(name, False, below.reason, below.mend if either else INSTALL["tensorrt"])
     if "polygraphy" not in facts.versions or "polygraphy" in facts.gone:
         return Rung(name, False, "polygraphy, which runs engines, is not installed", INSTALL[choice.package])
     in_the_way = [*problems.tensorrt_serves(facts), *problems.tensorrt_cuda(facts)]

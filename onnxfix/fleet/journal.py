@@ -16,6 +16,7 @@ import contextlib
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,13 +28,14 @@ from onnxfix.fleet import stamps
 from onnxfix.fleet.recall import recall
 from onnxfix.fleet.versions import versions
 from onnxfix.fleet.work import Outcome, Stamp, Task
-from onnxfix.graph import regular, wire
+from onnxfix.graph import atomic, regular
+from onnxfix.graph.temporary import temporary_beside
 from onnxfix.report import Report, plain
 
 NAME = ".onnxfix-journal.jsonl"
 """The journal's name in an output folder."""
 
-_FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+_FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
 _BEGINNING = b'{"onnxfix-journal": 1}\n'
 
 
@@ -146,10 +148,16 @@ class Journal:
     def _rewrite(self) -> None:
         """Put a file of the last lines in the journal's place."""
         path = regular.destination(self.path)
-        with wire.temporary_beside(path) as temporary:
-            fd = _locked(temporary)
-            _write(fd, b"".join((_BEGINNING, *map(_line, self._entries.values()))))
-            wire.replace(temporary, path)
+        with temporary_beside(path, append=True) as file:
+            _lock(file.fd, path)
+            _write(file.fd, b"".join((_BEGINNING, *map(_line, self._entries.values()))))
+            file.seal()
+            fd = os.dup(file.fd)
+            try:
+                atomic.install([file])
+            except BaseException:
+                os.close(fd)
+                raise
         os.close(self._fd)
         self._fd = fd
 
@@ -183,28 +191,47 @@ def _report(data: dict[str, Any]) -> Report | None:
 
 
 def _locked(path: Path) -> int:
-    """The file, open to be read and appended to by this run alone.
+    """The file, open to be read and appended to by this run alone. Where it is a link, what that leads to.
+
+    Raises:
+        UsageError: another run has it, or it is nothing to begin a journal in.
+        OSError: it cannot be opened.
+    """
+    real = regular.destination(path)
+    fd = os.open(real, os.O_RDWR | os.O_APPEND | os.O_CREAT | _FLAGS, 0o666)
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or (found.st_nlink > 1 and found.st_size < len(_BEGINNING)):
+            raise UsageError(f"{path}: has other names, or is no regular file; name another file")
+        _lock(fd, path)
+        if os.path.exists(real) and not os.path.samestat(os.fstat(fd), os.stat(real)):
+            # Another run has written it anew since it was opened, and works with that file.
+            raise UsageError(_TAKEN.format(path))
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+_TAKEN = "{}: another run uses this journal; wait for it, or name another one"
+
+
+def _lock(fd: int, path: Path) -> None:
+    """Keep other runs away, where the system has locks.
 
     Raises:
         UsageError: another run has it.
-        OSError: it cannot be opened.
     """
-    fd = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | _FLAGS, 0o666)
     try:
         import fcntl
 
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except ImportError:  # Windows: two runs at once may do models twice
-        return fd
+        return
     except BlockingIOError:
-        os.close(fd)
-        raise UsageError(f"{path}: another run uses this journal; wait for it, or name another one") from None
+        raise UsageError(_TAKEN.format(path)) from None
     except OSError:  # a file system without locks
-        return fd
-    if os.path.exists(path) and not os.path.samestat(os.fstat(fd), os.stat(path)):
-        os.close(fd)  # another run has written it anew since it was opened, and works with that file
-        raise UsageError(f"{path}: another run uses this journal; wait for it, or name another one")
-    return fd
+        return
 
 
 def _read(fd: int) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import stat
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 from onnxfix.fleet import paths
 from onnxfix.fleet.work import Task
 from onnxfix.graph import apart
+from onnxfix.graph.folders import Folder
 
 CLOCKS = 60.0
 """Seconds by which the clock of a file server may be behind ours."""
@@ -20,7 +20,7 @@ def tidy(task: Task, since: float) -> None:
     """Delete the task's temporary files that were made after ``since`` (seconds since the epoch).
 
     Call it when nobody writes to the task's folder any more: of a long name, a temporary file bears a beginning alone
-    (``wire.temporary_beside``), which other models of the run may share.
+    (``folders.temporary_name``), which other models of the run may share.
     """
     target = task.target or task.source
     if task.command != "apply" or paths.remote(target):
@@ -34,8 +34,22 @@ def tidy(task: Task, since: float) -> None:
 
 def _tidy_beside(place: Path, since: float) -> None:
     ours = re.compile(rf"\.{re.escape(place.name[:40])}\.[a-z0-9_]{{8}}\.tmp")
-    with contextlib.suppress(OSError), os.scandir(place.parent) as entries:
-        for entry in entries:
-            found = entry.stat(follow_symlinks=False) if ours.fullmatch(entry.name) else None
-            if found is not None and stat.S_ISREG(found.st_mode) and found.st_mtime >= since:
-                Path(entry.path).unlink(missing_ok=True)
+    with contextlib.suppress(OSError), Folder(place.parent) as home:
+        for name in filter(ours.fullmatch, home.names()):
+            found = home.lookup(name)
+            if found is None or found.st_mtime < since:
+                continue
+            if stat.S_ISREG(found.st_mode):
+                home.unlink(name)
+            elif stat.S_ISDIR(found.st_mode):
+                _tidy_private(home, name, place.name)
+
+
+def _tidy_private(home: Folder, name: str, final: str) -> None:
+    """A model and its weights in a folder of their own, and nothing else that the folder may hold."""
+    with contextlib.suppress(OSError), home.enter(name) as folder:
+        for one in (final, f"{final}.data"):
+            found = folder.lookup(one)
+            if found is not None and stat.S_ISREG(found.st_mode):
+                folder.unlink(one)
+        home.remove(name)

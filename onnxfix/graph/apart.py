@@ -44,9 +44,15 @@ def _identity(path: Path) -> tuple[int, int] | str:
 
 def files_of(loaded: wire.Loaded, folder: Path | None = None) -> Iterator[File]:
     """A model that was read, its external data, and what that becomes where the model is written to ``folder``."""
+    if loaded.path is not None:
+        yield File("a model of this run", loaded.path)
+        yield from data_of(loaded, folder)
+
+
+def data_of(loaded: wire.Loaded, folder: Path | None = None) -> Iterator[File]:
+    """A model's external data, and what it becomes where the model is written to ``folder``."""
     if loaded.path is None:
         return
-    yield File("a model of this run", loaded.path)
     for location in loaded.external:
         for start in {loaded.path.parent, folder or loaded.path.parent}:
             yield File(f"external data of {loaded.path}", start / location)
@@ -58,6 +64,37 @@ def files_named(path: Path, folder: Path | None = None) -> Iterator[File]:
         yield from files_of(wire.open_model(path), folder)
     except ModelError:  # told when its turn comes
         yield File("a model of this run", path)
+
+
+def data_named(path: Path, folder: Path | None = None) -> Iterator[File]:
+    """``data_of`` for a model that is yet to be read, whether or not that will work."""
+    try:
+        small = path.stat().st_size <= wire.SMALL
+        if small and _LOCATION not in path.read_bytes():
+            return  # as most models of a long list: parsing them all would take a while
+        yield from data_of(wire.open_model(path), folder)
+    except (ModelError, OSError, ValueError):  # told when its turn comes
+        return
+
+
+_LOCATION = b"location"
+"""Key with which tensors name their files (ONNX, external data)."""
+
+
+def replaceable(path: Path, data: Iterable[File]) -> None:
+    """Refuse to replace a model in place that holds weights of its own, or of another one, as external data: they would
+    lie elsewhere in the new file, or not at all.
+
+    Raises:
+        UsageError: it does.
+    """
+    own = _identity(path)
+    for one in data:
+        if _identity(one.path) == own:
+            raise UsageError(
+                f"{path}: is also {one.what}, which replacing it in place would change; write to another folder by "
+                "--output or --output-dir"
+            )
 
 
 def inputs_of(path: str | os.PathLike[str] | None) -> Iterator[File]:

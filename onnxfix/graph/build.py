@@ -1,11 +1,12 @@
 """Builds the overlay's scopes from the protobuf, and refuses graphs whose names make no sense."""
+# Long because: scopes, functions and their imports are read in one pass over the protobuf
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto
+from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorSetIdProto
 from onnx.defs import onnx_opset_version
 
 from onnxfix.errors import ModelError
@@ -28,6 +29,7 @@ def scopes_of(model: Model) -> tuple[Scope, list[Scope]]:
     for function in getattr(model.proto, "functions", ()):
         overload = getattr(function, "overload", "")
         name = f"fn {function.domain}::{function.name}" + (f":{overload}" if overload else "")
+        _check_one_version(function.opset_import, name.removeprefix("fn "))
         functions.append(Scope(model, function, "function", name))
     pending.extend(functions)
     fill(pending)
@@ -47,7 +49,7 @@ def call_key(scope: Scope) -> tuple[str, str, str]:
 
 def _check_opset(model: Model) -> None:
     """Refuse operator sets that the installed onnx knows nothing about: every judgement would be a guess."""
-    versions = [e.version for e in model.proto.opset_import if e.domain in ("", "ai.onnx")]
+    versions = _versions(model.proto.opset_import)
     if not versions:
         # Before IR version 3 there was no opset_import, and a model of local functions alone may do without.
         if model.proto.ir_version >= 3 and any(
@@ -55,12 +57,40 @@ def _check_opset(model: Model) -> None:
         ):
             raise ModelError("the model imports no version of ONNX's operator set (opset_import is missing)")
         return
+    _check_one_version(model.proto.opset_import)
     newest = onnx_opset_version()
-    if len(set(versions)) > 1 or not 1 <= versions[0] <= newest:
+    if not 1 <= versions[0] <= newest:
         raise ModelError(
-            f"the model imports opset {', '.join(map(str, versions))}; the installed onnx knows 1 to {newest}: "
+            f"the model imports opset {versions[0]}; the installed onnx knows 1 to {newest}: "
             "install a newer onnx, or export for an older opset"
         )
+
+
+def _versions(imports: Iterable[OperatorSetIdProto], *domains: str) -> list[int]:
+    """The versions of ONNX's own operators, as the imports have them in order, under these names of their domain."""
+    return [int(entry.version) for entry in imports if entry.domain in (domains or ("", "ai.onnx"))]
+
+
+def _check_one_version(imports: Sequence[OperatorSetIdProto], function: str = "") -> None:
+    """Refuse two versions of ONNX's operators at once, of the model's imports or of a function's.
+
+    None of the readers objects, and they differ (onnx 1.23.2, onnxruntime 1.32.0, TensorRT-RTX 1.7.1): of one name all
+    go by the last entry; of both names onnx.checker goes by the empty one, TensorRT by ``ai.onnx``, ONNX Runtime by the
+    last. In a function that imports 14 and then 12, onnx.checker goes by 12 and ONNX Runtime by 14.
+    """
+    versions = _versions(imports)
+    if len(set(versions)) < 2:
+        return
+    names = " and ".join(dict.fromkeys(repr(one.domain) for one in imports if one.domain in ("", "ai.onnx")))
+    what, readers = f"function {function}" if function else "the model", "readers differ in which they go by"
+    checker, runtime = (_versions(imports, "") or versions)[-1], versions[-1]
+    if not function:
+        apart = f"onnx.checker goes by {checker}, ONNX Runtime by {runtime}"
+        readers = f"onnx.checker and ONNX Runtime go by {runtime}" if checker == runtime else apart
+    raise ModelError(
+        f"{what} imports ONNX's operator set (domain {names}) in different versions, "
+        f"{', '.join(map(str, versions))}: {readers}; keep the one that the nodes are written for"
+    )
 
 
 def model_scopes(main: Scope, functions: list[Scope]) -> list[Scope]:
@@ -268,7 +298,7 @@ def _connect(node: Node, visible: _Visible) -> None:
 
 
 def _pin(model: Model, main: Scope, functions: list[Scope]) -> None:
-    """Mark values that training graphs or quantisation annotations refer to by name."""
+    """Mark values that training graphs or quantisation annotations name, and the ends of graphs without outputs."""
     names: set[str] = set()
     for info in model.proto.training_info:
         for binding in (*info.initialization_binding, *info.update_binding):
@@ -278,10 +308,21 @@ def _pin(model: Model, main: Scope, functions: list[Scope]) -> None:
     for scope in model_scopes(main, functions):
         for value in annotated(scope):
             value.pins += 1
+        if not scope.outputs:
+            _pin_ends(scope)
     for name in names:
         found = main.lookup(name)
         if found is not None:
             found.pins += 1
+
+
+def _pin_ends(scope: Scope) -> None:
+    """Mark what a graph without outputs computes last: if nobody needed that, nothing would be left of it."""
+    for node in scope.nodes:
+        values = [value for value in node.outputs if value is not None]
+        if not any(value._uses for value in values):
+            for value in values:
+                value.pins += 1
 
 
 def annotated(scope: Scope) -> list[Value]:

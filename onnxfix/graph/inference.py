@@ -29,6 +29,8 @@ TIMEOUT_S = 20.0
 MEMORY_MB = 2048
 SMALL_BYTES = 1024
 SKIPPED_DOMAIN = "onnxfix.skipped"
+DANGEROUS = (b"SequenceMap", b"Einsum")
+"""The operators that ``dangerous`` looks at, as a model's bytes have them."""
 MAX_NESTING = 100
 """Levels of subgraphs: protobuf hands no message to C++ whose parts are nested deeper, and each takes several."""
 
@@ -138,7 +140,7 @@ def _copy_nodes(nodes: Iterable[NodeProto], target: GraphProto | FunctionProto) 
         copy.output.extend(node.output)
         if getattr(node, "overload", ""):
             copy.overload = node.overload
-        if _dangerous(node):
+        if dangerous(node):
             copy.domain = SKIPPED_DOMAIN
         for attribute in node.attribute:
             _copy_attribute(attribute, copy.attribute.add())
@@ -167,7 +169,8 @@ def _copy_tensor(source: TensorProto, target: TensorProto) -> None:
     target.dims.extend(source.dims)
 
 
-def _dangerous(node: NodeProto) -> bool:
+def dangerous(node: NodeProto) -> bool:
+    """Whether shape inference may hang or crash at this node."""
     if node.op_type == "SequenceMap":
         return True
     if node.op_type != "Einsum":

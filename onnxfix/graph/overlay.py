@@ -309,11 +309,14 @@ class Scope:
         return root._imports.get(domain, 0)
 
     def imports(self) -> dict[str, int]:
-        """Domain to version, as the protobuf of the model or of the function around has them right now."""
+        """Domain to version, as the protobuf of the model or of the function around has them right now.
+
+        Of a domain that is imported twice the last entry counts, as for onnx.checker and ONNX Runtime.
+        """
         proto = self.root.proto
         found: dict[str, int] = {}
         for entry in (proto if isinstance(proto, FunctionProto) else self.model.proto).opset_import:
-            found.setdefault("" if entry.domain == "ai.onnx" else entry.domain, int(entry.version))
+            found["" if entry.domain == "ai.onnx" else entry.domain] = int(entry.version)
         return found
 
     def declared_types(self) -> dict[str, TypeProto]:

@@ -5,27 +5,27 @@ A file is read without its large weights: they stay where they are, with stand-i
 written by copying its file. External data is never parsed: it is checked to be there when the model is loaded, left in
 place where the output stays in its folder, and copied file by file where the output moves.
 """
-# Long because: reading, writing and replacing files share how they name what went wrong.
+# Long because: reading and writing share how they name what went wrong, and both know where weights stay.
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replace_fields
 from functools import cached_property
 from pathlib import Path
+from typing import BinaryIO
 
 from google.protobuf.message import DecodeError, EncodeError
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from onnxfix.errors import ModelError, OnnxfixError
-from onnxfix.graph import lazy, regular, scan, tensors
+from onnxfix.graph import lazy, scan, tensors
 from onnxfix.graph.lazy import LARGE, Range, Source
+from onnxfix.graph.temporary import PLAIN, Temporary
 
 PROTOBUF_LIMIT = 2**31 - 1
 """Bytes that one protobuf message may take (protobuf's own limit)."""
@@ -34,6 +34,9 @@ SMALL = 1 << 18
 ALIGNMENT = 4096
 """Offsets of weights that are moved to another file are multiples of this, so that readers can map them (ONNX,
 external data)."""
+
+Target = Path | Temporary
+"""Where bytes are written: a file that will be installed, or one in a temporary folder of ours."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,25 @@ class Loaded:
         return self.source.size if self.source is not None else len(self.skeleton)
 
     @property
+    def stamp(self) -> tuple[int, ...]:
+        """What tells the model's file from others of its name; empty for one that came from memory."""
+        if self.source is not None:
+            return self.source.stamp
+        return dict(self.beside).get(self.path, ()) if self.path is not None else ()
+
+    @property
+    def mode(self) -> int:
+        """What its files let everybody do, who may then do the same with what comes of them.
+
+        Raises:
+            ModelError: one of them is gone.
+        """
+        mode = PLAIN
+        for path in {*([self.path] if self.path is not None else []), *(path for path, _ in self.beside)}:
+            mode &= mode_of(path)
+        return mode
+
+    @property
     def oversize(self) -> bool:
         """Whether the model is larger than one protobuf may be: nothing but onnxfix reads it."""
         return self.size > PROTOBUF_LIMIT
@@ -92,7 +114,7 @@ class Loaded:
             if lazy.stamp(path) != stamp:
                 raise lazy.changed(path)
 
-    def copy_to(self, path: Path) -> None:
+    def copy_to(self, path: Target) -> None:
         """Write the model to a file byte for byte.
 
         Raises:
@@ -127,6 +149,18 @@ def load(source: str | os.PathLike[str] | ModelProto | bytes, *, large: int = LA
     if loaded.outside:
         return replace_fields(loaded, beside=(*loaded.beside, *_external(loaded)))
     return loaded
+
+
+def mode_of(path: Path) -> int:
+    """What a file lets everybody do.
+
+    Raises:
+        ModelError: it is gone.
+    """
+    try:
+        return path.stat().st_mode & PLAIN
+    except OSError:
+        raise lazy.changed(path) from None
 
 
 def load_whole(path: str | os.PathLike[str]) -> Loaded:
@@ -324,36 +358,60 @@ def _in_memory(data: bytes, pieces: Sequence[scan.Piece]) -> Iterator[bytes]:
             yield piece if isinstance(piece, bytes) else piece.read()
 
 
-def save(proto: ModelProto, path: Path, weights: Path | None = None, location: str | None = None) -> bool:
-    """Write a model to a file, its weights by copying byte ranges; the same bytes for the same model.
+@dataclass(frozen=True)
+class Layout:
+    """What a model's file is to hold, and what goes to another one because it does not fit into one protobuf."""
 
-    Where it comes to more than ``PROTOBUF_LIMIT`` bytes, the weights that stayed in their file go to the file
-    ``weights`` instead, as external data of the model, which calls it ``location`` (its own name, without that);
-    returns whether they did.
+    pieces: Sequence[scan.Piece]
+    moved: Sequence[Range | bytes]
+    _data: bytes = field(repr=False)
+
+    def write(self, path: Target, weights: Target | None = None) -> None:
+        """Write the files, weights first.
+
+        Raises:
+            ModelError: the file that holds the weights has changed.
+            OnnxfixError: the disk is full or a file cannot be written.
+        """
+        if self.moved:
+            assert weights is not None
+            _write_pieces(self.moved, weights, self._data)
+        _write_pieces(self.pieces, path, self._data)
+
+
+def laid_out(proto: ModelProto, location: str | None) -> Layout:
+    """How a model is written, its weights by copying byte ranges; the same bytes for the same model.
+
+    Where it comes to more than ``PROTOBUF_LIMIT`` bytes, the weights that stayed in their file go to another one, as
+    external data that the model calls ``location``.
 
     Raises:
-        ModelError: it does not fit into one protobuf and not enough can be moved, or its file has changed.
-        OnnxfixError: the disk is full or a file cannot be written. The file ``weights`` is not left behind.
+        ModelError: it does not fit into one protobuf and not enough can be moved, or nowhere.
     """
     data = _serialized(proto)
     pieces, length = scan.splice(data)
     if length <= PROTOBUF_LIMIT:
-        _write_pieces(pieces, path, data)
-        return False
-    if weights is None:
-        raise _too_large()
+        return Layout(pieces, (), data)
     moved: list[Range | bytes] = []
-    place = _Place(location or weights.name, moved)
-    pieces, length = scan.splice(data, place)
+    if location is not None:
+        pieces, length = scan.splice(data, _Place(location, moved))
     if length > PROTOBUF_LIMIT:
         raise _too_large()
-    try:
-        _write_pieces(moved, weights, data)
-        _write_pieces(pieces, path, data)
-    except BaseException:
-        weights.unlink(missing_ok=True)
-        raise
-    return True
+    return Layout(pieces, moved, data)
+
+
+def save(proto: ModelProto, path: Target, weights: Target | None = None) -> bool:
+    """Write a model, its weights to the file ``weights`` beside it where both do not fit into one protobuf; returns
+    whether they did not.
+
+    Raises:
+        ModelError: it does not fit into one protobuf and not enough can be moved, or its file has changed.
+        OnnxfixError: the disk is full or a file cannot be written.
+    """
+    name = weights.path.name if isinstance(weights, Temporary) else weights.name if weights else None
+    layout = laid_out(proto, name)
+    layout.write(path, weights)
+    return bool(layout.moved)
 
 
 class _Place:
@@ -385,40 +443,56 @@ _PLAIN = {4: (TensorProto.FLOAT, TensorProto.COMPLEX64), 10: (TensorProto.DOUBLE
 """Fields whose packed numbers are raw data already, for these element types."""
 
 
-def _write_pieces(pieces: Iterable[scan.Piece], path: Path, data: bytes | Source) -> None:
-    """Write pieces of ``data`` and payloads to a file that is there.
+def _write_pieces(pieces: Iterable[scan.Piece], path: Target, data: bytes | Source) -> None:
+    """Write pieces of ``data`` and payloads to a file.
 
     Raises:
         ModelError: a file that holds a payload has changed.
         OnnxfixError: the disk is full or the file cannot be written.
     """
     used: dict[int, Source] = {}
-    try:
-        with open(path, "wb", buffering=1 << 20, opener=_emptied) as file:
-            for piece in pieces:
-                if isinstance(piece, bytes):
-                    file.write(piece)
-                elif isinstance(piece, tuple) and isinstance(data, bytes):
-                    file.write(memoryview(data)[piece[0] : piece[1]])
+    with _opened(path) as file:
+        for piece in pieces:
+            if isinstance(piece, bytes):
+                file.write(piece)
+            elif isinstance(piece, tuple) and isinstance(data, bytes):
+                file.write(memoryview(data)[piece[0] : piece[1]])
+            else:
+                origin, start, length = _range(piece, data)
+                used[origin.number] = origin
+                if length < _WORTH_IT:
+                    file.write(origin.read(start, length))
                 else:
-                    origin, start, length = _range(piece, data)
-                    used[origin.number] = origin
-                    if length < _WORTH_IT:
-                        file.write(origin.read(start, length))
-                    else:
-                        file.flush()
-                        _copy_range(origin.fd, start, length, file.fileno())
-                        file.seek(0, os.SEEK_END)
-    except OSError as error:
-        raise OnnxfixError(f"{path.parent}: cannot be written: {error.strerror or error}") from None
+                    file.flush()
+                    _copy_range(origin.fd, start, length, file.fileno())
+                    file.seek(0, os.SEEK_END)
     for origin in used.values():
         origin.check()
 
 
+@contextlib.contextmanager
+def _opened(target: Target) -> Iterator[BinaryIO]:
+    """The file with nothing in it; a temporary one is sealed when it was written.
+
+    Raises:
+        OnnxfixError: the disk is full or the file cannot be written.
+    """
+    folder = target.path.parent if isinstance(target, Temporary) else target.parent
+    try:
+        if isinstance(target, Temporary):
+            with open(target.emptied(), "wb", buffering=1 << 20, closefd=False) as file:
+                yield file
+            target.seal()
+        else:
+            with open(target, "wb", buffering=1 << 20, opener=_emptied) as file:
+                yield file
+    except OSError as error:
+        raise OnnxfixError(f"{folder}: cannot be written: {error.strerror or error}") from None
+
+
 def _emptied(path: str, flags: int) -> int:
-    """Open a file for writing, and cut it only where it has something: ext4 starts to write a file that was cut to the
-    disk as soon as it is closed, and an empty one counts as cut (``auto_da_alloc``), for which the closer waits."""
-    handle = os.open(path, flags & ~os.O_TRUNC, 0o666)
+    """Open a file for writing, and cut it only where it has something, as ``Temporary.emptied`` does."""
+    handle = os.open(path, flags & ~os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o666)
     try:
         if os.fstat(handle).st_size:
             os.ftruncate(handle, 0)
@@ -470,108 +544,14 @@ def _copy_range(source: int, start: int, length: int, destination: int) -> None:
             part = part[os.write(destination, part) :]
 
 
-@contextlib.contextmanager
-def temporary_beside(destination: Path) -> Iterator[Path]:
-    """A temporary file in ``destination``'s folder, deleted at the end unless it was renamed away.
-
-    Raises:
-        OnnxfixError: the folder takes no files, or the destination is a device, a pipe or a directory.
-    """
-    regular.refuse_special(destination)
-    try:
-        # A beginning of the name, for people: the whole one and a suffix may be longer than a name can be.
-        handle, name = tempfile.mkstemp(
-            prefix=f".{destination.name[:40]}.", suffix=".tmp", dir=destination.parent
-        )
-    except OSError as error:
-        raise OnnxfixError(f"{destination}: cannot be written: {error.strerror or error}") from None
-    os.close(handle)
-    path = Path(name)
-    try:
-        yield path
-    finally:
-        path.unlink(missing_ok=True)
-
-
-def write(data: bytes, path: Path) -> None:
+def write(data: bytes, path: Target) -> None:
     """Write ``data`` to a file.
 
     Raises:
         OnnxfixError: the disk is full or the file cannot be written.
     """
-    try:
-        with path.open("wb") as file:
-            file.write(data)
-    except OSError as error:
-        raise OnnxfixError(f"{path.parent}: cannot be written: {error.strerror or error}") from None
-
-
-def replace(temporary: Path, destination: Path, *, backup: bool = False, needs: Iterable[Path] = ()) -> None:
-    """Move a finished temporary file to its destination in one step; the old file is either whole or replaced.
-
-    With ``backup``, ``destination.bak`` holds the old bytes until the new file is safely in place. The new file, and
-    ``needs``, the files written with it that it refers to, take the old one's permissions. A link stays: what it leads
-    to is replaced. What replaces something is on the disk before it does, so that not even a power failure can take
-    both; a file that is new is left to the system's cache.
-
-    Raises:
-        OnnxfixError: the destination cannot be replaced, or is no regular file.
-    """
-    destination = regular.destination(destination)
-    replaces = destination.exists()
-    saved = destination.with_name(destination.name + ".bak") if backup and replaces else None
-    ours: Path | None = None
-    try:
-        for path in (*needs, temporary):
-            if replaces:
-                _sync(path)
-            _copy_mode(path, destination)
-        if saved is not None:
-            if saved.exists() and same_bytes(saved, destination):
-                saved.unlink()  # a run that was killed left it
-            elif os.path.lexists(saved):
-                raise OnnxfixError(f"{saved}: is in the way of a backup; move it and run again")
-            ours = saved
-            try:
-                os.link(destination, saved)
-            except OSError:  # a file system without hard links
-                shutil.copy2(destination, saved)
-        os.replace(temporary, destination)
-        if replaces:
-            with contextlib.suppress(
-                OSError
-            ):  # some systems cannot open folders; there the rename alone must do
-                _sync(destination.parent)
-    except OSError as error:
-        raise OnnxfixError(f"{destination}: cannot be written: {error.strerror or error}") from None
-    finally:  # at the destination is either the old file or the new one, whole
-        if ours is not None:
-            ours.unlink(missing_ok=True)
-
-
-def _copy_mode(temporary: Path, destination: Path) -> None:
-    """mkstemp makes private files; give the result the mode that a plain ``open`` would have given it.
-
-    The owner is kept where the system lets us: root in a container must not take a user's files away.
-    """
-    if destination.exists():
-        old = destination.stat()
-        with contextlib.suppress(OSError, AttributeError):
-            os.chown(temporary, old.st_uid, old.st_gid)
-        os.chmod(temporary, old.st_mode & 0o777)
-        return
-    mask = os.umask(0)
-    os.umask(mask)
-    os.chmod(temporary, 0o666 & ~mask)
-
-
-def _sync(path: Path) -> None:
-    """Have the system write a file, or the names in a folder, to the disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    with _opened(path) as file:
+        file.write(data)
 
 
 def external_files(proto: ModelProto) -> list[str]:
@@ -585,54 +565,7 @@ def _locations(outside: Iterable[TensorProto]) -> list[str]:
     )
 
 
-def copy_external(
-    locations: Iterable[str], source: Path, destination: Path, wanted: Callable[[], bool] = lambda: True
-) -> list[Path]:
-    """Bring a model's external files from folder ``source`` to folder ``destination``; returns new files.
-
-    A file that is already there with the same bytes is left alone. ``wanted`` as for ``copy_file``.
-
-    Raises:
-        OnnxfixError: another file stands in the way, the disk is full, or it is not ``wanted``. Nothing stays then.
-    """
-    made: list[Path] = []
-    if source.resolve() == destination.resolve():
-        return made
-    try:
-        for location in locations:
-            old, new = source / location, destination / location
-            if os.path.lexists(new):
-                if not new.is_file() or not same_bytes(old, new):
-                    raise OnnxfixError(
-                        f"{new}: another file has the name of the model's external data; move it"
-                    )
-                continue
-            new.parent.mkdir(parents=True, exist_ok=True)
-            with temporary_beside(new) as temporary:
-                copy_file(old, temporary, wanted)
-                replace(temporary, new)
-            made.append(new)
-    except BaseException:
-        for path in made:
-            path.unlink(missing_ok=True)
-        raise
-    return made
-
-
-def same_bytes(first: Path, second: Path) -> bool:
-    """Whether two files hold the same."""
-    if first.stat().st_size != second.stat().st_size:
-        return False
-    with first.open("rb") as a, second.open("rb") as b:
-        while True:
-            left, right = a.read(1 << 20), b.read(1 << 20)
-            if left != right:
-                return False
-            if not left:
-                return True
-
-
-def copy_file(source: Path, destination: Path, wanted: Callable[[], bool] = lambda: True) -> None:
+def copy_file(source: Path, destination: Target, wanted: Callable[[], bool] = lambda: True) -> None:
     """Copy by reflink or ``copy_file_range`` where the system has them: the bytes need not pass through us.
 
     ``wanted`` is asked now and then, from this thread, whether to go on.

@@ -10,6 +10,7 @@ from pathlib import Path
 from onnxfix.backends.lift.records import Lifted, NetTensor
 from onnxfix.render.lines import Line, line, print_lines
 from onnxfix.render.stream import printable
+from onnxfix.render.text import PLEASE_REPORT
 from onnxfix.verification.trt_build import product
 
 MOST = 10
@@ -52,6 +53,8 @@ def _outcome(who: str, found: Lifted) -> str:
         return f"{who} imports it as {layers} → {found.path}, which cannot be run: {missing}"
     if found.status == "refused":
         return f"{who} refuses it: {found.reason}"
+    if found.status == "error":
+        return f"reading its network broke: {found.reason} ({PLEASE_REPORT})"
     return f"its network could not be read: {found.reason}"
 
 

@@ -19,7 +19,12 @@ def network_lines(networks: Sequence[Reading]) -> Iterator[str]:
 
 
 def _figures(one: Reading) -> Iterator[str]:
-    words = {"agrees": "read as it is", "differs": "read differently", "refused": "not imported"}
+    words = {
+        "agrees": "read as it is",
+        "differs": "read differently",
+        "refused": "not imported",
+        "broke": "not compared, by a fault of onnxfix",
+    }
     yield words.get(one.status, "not compared")
     if one.reason:
         yield one.reason

@@ -25,7 +25,16 @@ if TYPE_CHECKING:
 SHOWN = 5
 """Findings of one rule that are listed without ``--verbose``."""
 
-_STYLE = {"error": "bold red", "warning": "yellow", "info": "cyan", "passed": "green", "failed": "bold red"}
+_STYLE = {
+    "error": "bold red",
+    "warning": "yellow",
+    "info": "cyan",
+    "passed": "green",
+    "failed": "bold red",
+    "broke": "bold red",
+}
+PLEASE_REPORT = "a fault of onnxfix, please report it"
+"""What is said of a rung that broke, whatever its reason."""
 
 
 def render_report(report: Report, *, quiet: bool = False, verbose: bool = False) -> Iterator[Line]:
@@ -55,6 +64,9 @@ def render_report(report: Report, *, quiet: bool = False, verbose: bool = False)
         if report.network is not None and verbose:
             yield from (line(f"  {each}") for each in network_lines([report.network]))
         yield from _rungs(report, verbose)
+    if quiet:  # the rungs are not listed, and these are no detail
+        for rung in report.verdict.broken if report.verdict is not None else ():
+            yield line(("  warning ", "yellow"), f"{rung.name} broke: {rung.reason} ({PLEASE_REPORT})")
     for problem in report.problems:
         blame = "" if problem.startswith(NOT_ASKED) else " (a fault of onnxfix or of the rule)"
         yield line(("  problem ", "bold red"), f"{problem}{blame}")
@@ -93,6 +105,10 @@ def _outcome(report: Report) -> tuple[str, str]:
 DIFFERS = "the result did not verify"
 
 
+#: How a rung ended that ran and did not pass.
+_ENDS = ("failed", "broke")
+
+
 def _unverified(report: Report) -> str:
     """Why a verdict is not "passed": a rung showed a difference, or one that was required did not run, or none did."""
     rungs = report.verdict.rungs if report.verdict is not None else ()
@@ -107,9 +123,12 @@ def _unverified(report: Report) -> str:
     for name in report.verdict.required if report.verdict is not None else ():
         rung = results.get(name)
         if rung is None or rung.status != "passed":
-            if rung is not None and rung.status == "failed":
-                return f"{name} was required and failed"
+            if rung is not None and rung.status in _ENDS:
+                return f"{name} was required and {rung.status}"
             return f"{name} was required and could not be run{f': {rung.reason}' if rung is not None else ''}"
+    broken = report.verdict.broken if report.verdict is not None else ()
+    if broken:
+        return f"no rung could run the model, and {', '.join(rung.name for rung in broken)} broke"
     return "no rung could run the model"
 
 
@@ -193,7 +212,9 @@ def _applied(applied: Sequence[AppliedFix], verbose: bool) -> Iterator[Line]:
 def _rungs(report: Report, verbose: bool) -> Iterator[Line]:
     for rung in report.verdict.rungs if report.verdict is not None else ():
         style = _STYLE.get(rung.status, "dim")
-        yield line(f"  {rung.name:<12}", (rung.status, style), f"  {rung.reason}" if rung.reason else "")
+        blame = f" ({PLEASE_REPORT})" if rung.status == "broke" else ""
+        told = f"  {rung.reason}{blame}" if rung.reason or blame else ""
+        yield line(f"  {rung.name:<12}", (rung.status, style), told)
         if verbose:
             yield from (line(f"    {each}") for each in _details(rung))
 
@@ -240,6 +261,8 @@ def render_summary(
     righted = sum(report.righted for report in reports)
     words += [f"{righted} that TensorRT read differently and now reads as meant"] if righted else []
     words += [f"{len(failed)} not verified"] if failed else []
+    broke = sum(r.verdict is not None and bool(r.verdict.broken) for r in reports)
+    words += [f"{broke} of which a rung broke"] if broke else []
     words += [f"{len(errors) - crashed} unreadable"] if len(errors) > crashed else []
     words += [f"{crashed} crashed or out of memory"] if crashed else []
     again = sum(report.reused for report in reports)

@@ -2,41 +2,100 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
-from onnx import ModelProto, TensorProto
+from onnx import GraphProto, ModelProto, TensorProto, TypeProto, ValueInfoProto
 
+from onnxfix.backends.reference import nodes
 from onnxfix.errors import ModelError
 from onnxfix.graph import lazy, tensors, wire
+from onnxfix.graph.inference import DANGEROUS, SMALL_BYTES, dangerous
 from onnxfix.sandbox import one_line
 
 
-def check(path: str, folder: str) -> str:
-    """onnx's checker on a model file; returns its complaint on one line, or an empty text.
+class Complaint(NamedTuple):
+    """What a model does not pass, on one line each; an empty text where it passes.
+
+    ``checker`` is onnx.checker's word, ``inference`` that of ``full_check``, which infers types and shapes. That is
+    asked only where the former is content, and ``skipped`` says why it was not.
+    """
+
+    checker: str = ""
+    inference: str = ""
+    skipped: str = ""
+
+
+def check_all(paths: Sequence[str], folder: str) -> tuple[Complaint, ...]:
+    """What ``check`` says of each, in one fork: that takes longer than to ask about most models."""
+    return tuple(check(path, folder) for path in paths)
+
+
+def check(path: str, folder: str, *, full: bool = True) -> Complaint:
+    """onnx's checker on a model file, with ``full`` with its ``full_check``.
 
     The checker would read the weights for nothing but their number of bytes. It is given a copy of the model in
     ``folder`` that names an empty file for each of them that has the size it should have.
+
+    Declared shapes of anything but the graph's inputs are claims. A fix that turns a computed shape into a constant
+    brings an old wrong one to light, and the model is as valid as before. So what inference complains of counts only
+    where it does so without them as well. They are not left out from the start: where it cannot work out a shape by
+    itself, inference depends on them.
     """
     import onnx
 
+    skipped, file = "", path
     try:
         loaded = wire.open_model(Path(path))
-        if loaded.source is not None:
+        if loaded.source is not None or loaded.outside:
             _without_weights(loaded.proto, Path(path).parent)
             (Path(folder) / _NOTHING).touch()
-            path = str(Path(folder) / "model.onnx")
-            Path(path).write_bytes(loaded.proto.SerializeToString())
-        onnx.checker.check_model(path)
+            file = str(Path(folder) / "model.onnx")
+            Path(file).write_bytes(loaded.proto.SerializeToString())
+        # A walk of all nodes may take longer than inference does.
+        suspect = any(name in loaded.skeleton for name in DANGEROUS)
+        if full and suspect and any(map(dangerous, nodes(loaded.proto))):
+            full, skipped = False, "it holds a node at which ONNX's shape inference may hang or crash"
+        onnx.checker.check_model(file, full_check=full)
     except (onnx.checker.ValidationError, ModelError) as error:
-        return one_line(error)
-    return ""
+        return Complaint(one_line(error))
+    except onnx.shape_inference.InferenceError as error:
+        return Complaint(inference=one_line(error) if _unclaimed(loaded.proto) else "")
+    except ValueError as error:  # not a word on the model: inference knows no such element type
+        plain = check(path, folder, full=False) if full else Complaint(one_line(error))
+        return (
+            plain if plain.checker else Complaint(skipped=f"ONNX's shape inference failed: {one_line(error)}")
+        )
+    return Complaint(skipped=skipped)
+
+
+def violation(path: str, folder: str) -> str:
+    """What of ONNX's specification a model file violates, whatever it declares of its tensors; empty where nothing.
+
+    A wrong type in ``value_info`` or of an output is a lie that somebody tells, and the nodes compute what they do.
+    """
+    complaint = check(path, folder)
+    if complaint.checker or not complaint.inference:
+        return complaint.checker
+    proto = wire.open_model(Path(path)).proto
+    _without_weights(proto, Path(path).parent)
+    return _unclaimed(proto, types=False)
+
+
+def unclaimed(path: str) -> str:
+    """What ONNX's strict inference says of a model file without the shapes that it claims; empty where it passes."""
+    proto = wire.open_model(Path(path)).proto
+    _without_weights(proto, Path(path).parent)
+    return _unclaimed(proto)
 
 
 _NOTHING = "weights"
 
 
 def _without_weights(proto: ModelProto, base_dir: Path) -> None:
-    """Let the tensors whose bytes lie in files name an empty file instead.
+    """Let the tensors whose bytes lie in files name an empty file instead; small ones get their bytes.
 
     Raises:
         ModelError: external data are not where they should be, or too short.
@@ -54,10 +113,81 @@ def _without_weights(proto: ModelProto, base_dir: Path) -> None:
             continue
         if where is not None:
             tensor.ClearField("raw_data")
-            tensor.data_location = TensorProto.EXTERNAL
+            _empty(tensor)
         elif external:
-            tensors.external_range(tensor, base_dir)
+            _, _, length = tensors.external_range(tensor, base_dir)
+            if length <= SMALL_BYTES:  # it may be a shape, which inference reads
+                tensor.CopyFrom(tensors.embedded(tensor, base_dir))
+            else:
+                _empty(tensor)
+
+
+def _empty(tensor: TensorProto) -> None:
+    tensor.data_location = TensorProto.EXTERNAL
+    del tensor.external_data[:]
+    tensor.external_data.add(key="location", value=_NOTHING)
+
+
+# ------------------------------------------------------------------------------------------- types and shapes
+
+
+def _unclaimed(proto: ModelProto, *, types: bool = True) -> str:
+    """What strict inference, as ``full_check`` asks for it, says without claims. ``proto`` is changed.
+
+    ``types``: those that are declared are held against those that are inferred.
+    """
+    from onnx import shape_inference
+
+    _trim(proto, types=types)
+    for tensor in wire.all_tensors(proto):
+        if len(tensor.raw_data) > SMALL_BYTES:
+            tensor.ClearField("raw_data")
+            _empty(tensor)
+    try:
+        shape_inference.infer_shapes(proto, check_type=True, strict_mode=True, data_prop=False)
+    except shape_inference.InferenceError as error:
+        return one_line(error)
+    return ""
+
+
+def _trim(proto: ModelProto, *, types: bool) -> None:
+    """Take away what inference should not believe, or cannot read.
+
+    That is declared shapes, without ``types`` declared types too, and sparse initializers: it takes them for sparse
+    tensors, which no operator reads, and they are initializers that are stored in another way.
+    """
+    graphs = [proto.graph]
+    for function in proto.functions:
+        _unclaim(getattr(function, "value_info", ()), types=types)
+    for node in nodes(proto):
+        for attribute in node.attribute:
+            graphs.extend([attribute.g] if attribute.HasField("g") else attribute.graphs)
+    for graph in graphs:
+        _unclaim(graph.value_info, graph.output, () if graph is proto.graph else graph.input, types=types)
+        _densify(graph)
+
+
+def _unclaim(*infos: Iterable[ValueInfoProto], types: bool) -> None:
+    for info in chain.from_iterable(infos):
+        if types:
+            _unshape(info.type)
         else:
-            continue
-        del tensor.external_data[:]
-        tensor.external_data.add(key="location", value=_NOTHING)
+            info.ClearField("type")
+
+
+def _unshape(kind: TypeProto) -> None:
+    which = kind.WhichOneof("value")
+    if which in ("tensor_type", "sparse_tensor_type"):
+        getattr(kind, which).ClearField("shape")
+    elif which in ("sequence_type", "optional_type"):
+        _unshape(getattr(kind, which).elem_type)
+    elif which == "map_type":
+        _unshape(kind.map_type.value_type)
+
+
+def _densify(graph: GraphProto) -> None:
+    for sparse in graph.sparse_initializer:
+        dense = graph.initializer.add(name=sparse.values.name, data_type=sparse.values.data_type)
+        dense.dims.extend(sparse.dims)
+        _empty(dense)
+    graph.ClearField("sparse_initializer")

@@ -12,8 +12,8 @@ from typing import Any
 from onnxfix import backends
 from onnxfix.backends import reference
 from onnxfix.errors import UsageError
-from onnxfix.verification import cuda, plan
-from onnxfix.verification.inputs import Kind, make_inputs
+from onnxfix.verification import cuda, plan, ranges
+from onnxfix.verification.inputs import Kind
 from onnxfix.verification.pair import Pair
 from onnxfix.verification.plan import Feed
 from onnxfix.verification.progress import REFUSED, Progress, difference, different, judged
@@ -28,6 +28,20 @@ _DEATHS = 3
 _BEYOND = (
     "on values made to leave half precision's range the original does, and the fixed model does not agree with it in "
     "higher precision"
+)
+_PRODUCTS = frozenset(
+    (
+        "MatMulInteger",
+        "ConvInteger",
+        "QLinearMatMul",
+        "QLinearConv",
+        "DynamicQuantizeMatMul",
+        "MatMulIntegerToFloat",
+    )
+)
+_CUT_OFF = (
+    "they differ where ONNX Runtime multiplies uint8 by int8, of which it cuts off sums at 16 bits on this processor; "
+    "another rung has compared them"
 )
 _SEARCH = 60.0  # seconds to look for inputs that the original takes
 _ENOUGH = 3  # assignments at which a model of dynamic shape should have been compared
@@ -92,6 +106,8 @@ class _Climber:
             self._decide("skipped", f"the fixed model takes too long to load: {ran.error}")
         elif ran.stage and ran.unsupported:
             self._decide("skipped", f"the fixed model cannot be loaded here: {ran.error}")
+        elif self._lacks_kernel(ran):
+            self._decide("skipped", self._no_kernel(ran))
         elif ran.starved:
             found = self.pair.starved(ran, None)
             self._decide(found.status, found.reason)
@@ -101,6 +117,14 @@ class _Climber:
             self._decide("skipped", cuda.placed(ran.places))
         elif self.gpu:
             self.seen.placed = (cuda.placed(ran.places),)
+
+    def _lacks_kernel(self, ran: Ran) -> bool:
+        """Whether the fixed model, which another rung has shown to compute the same, has an operator that this backend
+        lacks. What no rung has shown stays a failure: the fix is withdrawn, and the others can be proven."""
+        return ran.stage == "fixed" and ran.no_kernel and bool(self.request.shown)
+
+    def _no_kernel(self, ran: Ran) -> str:
+        return f"no kernel here for the fixed model, which {self.request.shown} compared: {ran.error}"
 
     def _decide(self, status: Any, reason: str) -> None:
         self.seen.decide(self.name, status, reason)
@@ -121,6 +145,8 @@ class _Climber:
         large = bool(self.request.half) and self.name == "reference"
         feeds = plan.feeds(known, sweep, self.request.seed, self.request.exact, large=large)
         self._run_feeds(feeds)
+        if self.seen.verdict is None and not self._over():
+            self._run_quantized(plan.wide(known, sweep), self.request.seed + len(feeds))
         if self.seen.verdict is not None or self._over():
             return
         self.deadline = min(self.deadline, time.monotonic() + _SEARCH)
@@ -129,6 +155,17 @@ class _Climber:
             self._run_milder(feeds)
         if len(sweep) > 1:
             self._run_grown()
+
+    def _run_quantized(self, sizes: Assignment, seed: int) -> None:
+        """Values around the limits of what the model quantizes, at a shape that it takes."""
+        known = self.request.known
+        ran = [one.feed.assignment for one in self.seen.counted() if one.feed is not None]
+        if ran and sizes not in ran:
+            sizes = max(ran, key=lambda one: sum(one.values()))
+        found = ranges.reach(self.request, self.request.original, sizes)
+        if found.missed:
+            self.seen.notes.append(found.missed)
+        self._run_feeds(plan.quantized(known, sizes, seed, found.gain))
 
     def _run_hardest(self, feeds: list[Feed]) -> None:
         """The shape that was planned for the hardest values may be one that the original refuses: take another."""
@@ -149,9 +186,7 @@ class _Climber:
 
     def _run_feed(self, feed: Feed) -> bool:
         try:
-            values = make_inputs(
-                self.request.known, feed.assignment, feed.seed, kind=feed.kind, override=feed.override
-            )
+            values = feed.values(self.request.known)
         except MemoryError:
             return False
         return self._try(feed.label, feed, values)
@@ -204,6 +239,9 @@ class _Climber:
             # The evaluator's time and the GPU's size say nothing about the model: not proven, and not refuted.
             seen.feeds.append(FeedResult(label, feed, "not counted", f"the fixed model: {ran.error}"))
             return False
+        if self._lacks_kernel(ran):
+            seen.feeds.append(FeedResult(label, feed, "not counted", self._no_kernel(ran)))
+            return False
         if ran.starved:
             found = self.pair.starved(ran, values)
             if found.status == "failed":
@@ -221,8 +259,8 @@ class _Climber:
 
     def _judge(self, label: str, feed: Feed | None, ran: Ran) -> bool:
         """Record what one run showed; returns whether it counts."""
-        if self.request.half and different(ran.metrics):
-            ran = self._by_twin(ran)
+        if different(ran.metrics) and (self.request.half or self.request.precise):
+            ran = self._by_twin(ran) if self.request.half else self._by_noise(ran)
         wrong = different(ran.metrics)
         silent = "" if ran.metrics else "no output is the same in two runs"
         if (
@@ -236,6 +274,8 @@ class _Climber:
             silent = _BEYOND
         if wrong and feed is not None and self.gpu and all(cuda.overflows(metric, feed) for metric in wrong):
             silent = cuda.OVERFLOWS
+        if wrong and self._cut_off():
+            silent = _CUT_OFF
         if silent:
             self.seen.feeds.append(FeedResult(label, feed, "not counted", silent, ran.metrics))
         elif wrong:
@@ -247,6 +287,17 @@ class _Climber:
                 FeedResult(label, feed, status, judged(ran.metrics, self.seen.precision), ran.metrics)
             )
         return not silent
+
+    def _cut_off(self) -> bool:
+        """Whether a difference may be ONNX Runtime's: it multiplies bytes wrongly on this processor, and another rung
+        has compared the two models and found none."""
+        request = self.request
+        if self.name != "ort-cpu" or not request.shown:
+            return False
+        if not any(node.op_type in _PRODUCTS for node in reference.nodes(request.known.model)):
+            return False
+        outcome = request.worker.call("onnxfix.backends.ort:cuts_off", timeout=request.step)
+        return bool(outcome.ok and outcome.value)
 
     def _by_twin(self, ran: Ran) -> Ran:
         """The last run judged again with the original in higher precision; as it was where that cannot be had."""
@@ -265,6 +316,23 @@ class _Climber:
             return ran
         seen.beyond, seen.precision = seen.beyond or again.beyond, again.precision
         return replace(ran, metrics=again.metrics, beyond=again.beyond)
+
+    def _by_noise(self, ran: Ran) -> Ran:
+        """The last run judged again by how far the original is from itself in float64; as it was without that."""
+        request, seen = self.request, self.seen
+        _, again = self.pair.call(
+            "by_noise",
+            folder=self.folder,
+            fixed=str(request.fixed),
+            drawn=request.known.drawn or (),
+            noise=request.noise,
+            skip=tuple(seen.excluded),
+            coarse=request.coarse,
+        )
+        if again.stage:
+            seen.notes.append(f"the original in float64 could not be asked: {again.error}")
+            return ran
+        return replace(ran, metrics=again.metrics)
 
     def _fail(self, label: str, feed: Feed | None, ran: Ran, reason: str) -> None:
         self.seen.feeds.append(FeedResult(label, feed, "different", reason, ran.metrics))

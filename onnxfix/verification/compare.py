@@ -2,6 +2,7 @@
 
 ``np.allclose`` broadcasts, so that () passes for (1,), and it takes -0.0 for 0.0: neither happens here.
 """
+# Long because: arrays, sequences and maps are compared here, exactly, within tolerance and by what judges besides.
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from onnxfix.verification.noise import Precise, chosen, excused
 from onnxfix.verification.tolerance import EXACT, Tolerance, errors, outside, parts, tolerance_for, wide
 
 if TYPE_CHECKING:
@@ -43,15 +45,18 @@ class _How:
     noise: float
     coarse: str
     twin: Twin | None
+    precise: Precise | None
+    slack: Any = 0.0
 
     def at(self, key: Any) -> _How:
         """The same for an element of a sequence or a map."""
+        own = replace(self, slack=0.0, precise=None if self.precise is None else self.precise.at(key))
         if self.twin is None:
-            return self
+            return own
         try:
-            return replace(self, twin=replace(self.twin, value=self.twin.value[key]))
+            return replace(own, twin=replace(self.twin, value=self.twin.value[key]))
         except (IndexError, KeyError, TypeError):  # the twin has another structure: it is no judge of this
-            return replace(self, twin=None)
+            return replace(own, twin=None)
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,8 @@ class Metrics:
     ``max_abs`` and ``max_rel`` are over pairs of finite values; ``first`` is the index of the first element that
     is out of tolerance, or else not identical, with its two values as text. ``scale`` is the original's largest finite
     magnitude, 0 where nothing differs. ``by_twin`` counts the elements in which the fixed model agrees with the
-    original in higher precision and not with the original; ``worse`` those out of tolerance of which it cannot be said
+    original in higher precision and not with the original, ``by_noise`` those that differ no more than the
+    original does from itself in float64; ``worse`` those out of tolerance of which it cannot be said
     that the original leaves half precision's range there, or in which the fixed model alone is not finite.
     """
 
@@ -79,6 +85,7 @@ class Metrics:
     values: tuple[str, str] | None = None
     scale: float = 0.0
     by_twin: int = 0
+    by_noise: int = 0
     worse: int = 0
 
     @property
@@ -108,13 +115,17 @@ def compare(
     noise: float = 0.0,
     coarse: str = "",
     twin: Twin | None = None,
+    precise: Precise | None = None,
+    slack: Any = 0.0,
 ) -> tuple[Metrics, ...]:
     """Compare two values of an output: arrays, lists (sequences), dicts (maps) or None (an empty optional).
 
-    With ``exact`` every element must be bit-identical, and ``twin`` is not asked; else within ``tolerance_for`` its
-    type, or as ``Twin`` says.
+    With ``exact`` every element must be bit-identical, and neither ``twin`` nor ``precise`` is asked; else within
+    ``tolerance_for`` its type, or as ``Twin`` or ``noise.excused`` says. ``slack`` is what an array may be off besides,
+    in the output's unit: one number, or one for each element.
     """
-    return _compare(name, original, fixed, _How(exact, noise, coarse, None if exact else twin))
+    how = _How(exact, noise, coarse, None if exact else twin, None if exact else precise, slack)
+    return _compare(name, original, fixed, how)
 
 
 def _compare(name: str, original: Any, fixed: Any, how: _How) -> tuple[Metrics, ...]:
@@ -247,6 +258,12 @@ def _judge_exactly(
         if known["by_twin"] == known["mismatches"]:
             return Metrics(name, "within", "", **known, **_first(original, fixed, unequal))
         unequal = unequal & ~agrees
+    if how.precise is not None and original.dtype.kind not in "OUS":
+        noisy = unequal & chosen(original, fixed, how.precise)
+        known["by_noise"] = int(np.count_nonzero(noisy))
+        if (noisy == unequal).all():
+            return Metrics(name, "within", "", **known, **_first(original, fixed, noisy))
+        unequal = unequal & ~noisy
     count = int(np.count_nonzero(unequal))
     differ = "are not bit-identical" if how.exact else "differ"
     reason = f"{count:,} of {original.size:,} elements {differ}"
@@ -262,7 +279,7 @@ def _judge(
     known: dict[str, Any],
 ) -> Metrics:
     a, b = parts(wide(original)), parts(wide(fixed))
-    out, special = outside(a, b, tolerance_for(known["dtype"], how.noise, how.coarse))
+    out, special = outside(a, b, tolerance_for(known["dtype"], how.noise, how.coarse), how.slack)
     gone = np.zeros_like(out)  # where the original left half precision's range
     twin = _twin_of(original, how.twin) if out.any() else None
     if twin is not None and how.twin is not None:
@@ -275,6 +292,10 @@ def _judge(
             agrees = usable & ~_off_twin(a, b, twin, gone, base, how.twin)
             known["by_twin"] = int(np.count_nonzero(agrees))
             out, a = out & ~agrees, np.where(agrees, twin, a)
+    if how.precise is not None and out.any():
+        noisy = out & excused(original, fixed, how.precise, tolerance_for(known["dtype"]))
+        known["by_noise"] = int(np.count_nonzero(noisy))
+        out = out & ~noisy
     known.update(errors(a, b))
     worse = out & np.isfinite(a) & (~gone | ~np.isfinite(b))
     if original.dtype.kind == "c":

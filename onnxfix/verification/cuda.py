@@ -11,7 +11,6 @@ from onnxfix.backends import ort_cuda
 from onnxfix.sandbox import Worker
 from onnxfix.verification import remote
 from onnxfix.verification.compare import Metrics, largest
-from onnxfix.verification.inputs import make_inputs
 from onnxfix.verification.plan import Feed
 from onnxfix.verification.verdict import FeedResult, FeedStatus, RungResult
 
@@ -124,7 +123,7 @@ def _telling(request: Request, result: RungResult) -> list[tuple[str, Feed | Non
 def _values(request: Request, feed: Feed | None, place: int) -> dict[str, Any]:
     if feed is None:  # the user's feeds are tried in their order, and nothing else is
         return (request.given or [])[place]
-    return make_inputs(request.known, feed.assignment, feed.seed, kind=feed.kind, override=feed.override)
+    return feed.values(request.known)
 
 
 def _with_tf32(

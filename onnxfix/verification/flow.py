@@ -38,16 +38,28 @@ class Role:
     rank: int | None = None
 
 
-class _Scope:
-    def __init__(self, number: int, parent: _Scope | None) -> None:
+@dataclass(frozen=True)
+class Site:
+    """A node with the values that it reads and makes; None for one that is left out or not known."""
+
+    node: onnx.NodeProto
+    inputs: tuple[Key | None, ...]
+    outputs: tuple[Key | None, ...]
+
+
+class Scope:
+    """A graph or a function body: the names that it makes, and what makes them."""
+
+    def __init__(self, number: int, parent: Scope | None) -> None:
         self.number = number
         self.parent = parent
         self.names: set[str] = set()
         self.shapes: dict[str, tuple[Dim, ...]] = {}
         self.makers: dict[str, onnx.NodeProto] = {}
+        self.tensors: dict[str, onnx.TensorProto] = {}
 
-    def find(self, name: str) -> _Scope | None:
-        scope: _Scope | None = self
+    def find(self, name: str) -> Scope | None:
+        scope: Scope | None = self
         while scope is not None and name not in scope.names:
             scope = scope.parent
         return scope
@@ -71,20 +83,21 @@ class Flow:
     """The flow of a whole model. ``role(name)`` answers for a graph input."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        self._functions = {(_domain(f.domain), f.name): f for f in model.functions}
-        self._entered: dict[tuple[str, str], _Scope] = {}
-        self._keeps: defaultdict[Key, list[Key]] = defaultdict(list)
-        self._changes: defaultdict[Key, list[Key]] = defaultdict(list)
-        self._uses: defaultdict[Key, list[tuple[onnx.NodeProto, int, _Scope]]] = defaultdict(list)
+        self.functions = {(_domain(f.domain), f.name): f for f in model.functions}
+        self._entered: dict[tuple[str, str], Scope] = {}
+        self.keeps: defaultdict[Key, list[Key]] = defaultdict(list)
+        self.changes: defaultdict[Key, list[Key]] = defaultdict(list)
+        self._uses: defaultdict[Key, list[tuple[onnx.NodeProto, int, Scope]]] = defaultdict(list)
         self._actual: dict[Key, Key] = {}
-        self._scopes: list[_Scope] = []
+        self.scopes: list[Scope] = []
         self._drawn: set[Key] = set()
         self._reached: set[Key] | None = None
-        self._main = self._enter(model.graph, None)
+        self.sites: list[Site] = []
+        self.main = self._enter(model.graph, None)
 
-    def _enter(self, graph: onnx.GraphProto | onnx.FunctionProto, parent: _Scope | None) -> _Scope:
-        scope = _Scope(len(self._scopes), parent)
-        self._scopes.append(scope)
+    def _enter(self, graph: onnx.GraphProto | onnx.FunctionProto, parent: Scope | None) -> Scope:
+        scope = Scope(len(self.scopes), parent)
+        self.scopes.append(scope)
         if isinstance(graph, onnx.GraphProto):
             for value in (*graph.value_info, *graph.output, *graph.input):
                 dims = dims_of(value.type)
@@ -94,6 +107,7 @@ class Flow:
             for tensor in graph.initializer:
                 scope.names.add(tensor.name)
                 scope.shapes[tensor.name] = tuple(tensor.dims)
+                scope.tensors[tensor.name] = tensor
             scope.names.update(sparse.values.name for sparse in graph.sparse_initializer)
         else:
             scope.names.update(graph.input)
@@ -105,23 +119,24 @@ class Flow:
             self._visit(node, scope)
         return scope
 
-    def _key(self, name: str, scope: _Scope) -> Key | None:
+    def _key(self, name: str, scope: Scope) -> Key | None:
         found = scope.find(name) if name else None
         return (found.number, name) if found is not None else None
 
     def _link(self, source: Key | None, target: Key | None, keeps: bool) -> None:
         if source is not None and target is not None:
-            (self._keeps if keeps else self._changes)[source].append(target)
+            (self.keeps if keeps else self.changes)[source].append(target)
 
     def _enters(self, actual: Key | None, formal: Key) -> None:
         self._link(actual, formal, True)
         if actual is not None:
             self._actual.setdefault(formal, actual)
 
-    def _visit(self, node: onnx.NodeProto, scope: _Scope) -> None:
+    def _visit(self, node: onnx.NodeProto, scope: Scope) -> None:
         inputs = [self._key(name, scope) for name in node.input]
         outputs = [self._key(name, scope) for name in node.output]
-        function = self._functions.get((_domain(node.domain), node.op_type))
+        self.sites.append(Site(node, tuple(inputs), tuple(outputs)))
+        function = self.functions.get((_domain(node.domain), node.op_type))
         if function is not None:
             self._bind_function(function, inputs, outputs)
             return
@@ -152,7 +167,7 @@ class Flow:
     ) -> None:
         name = (_domain(function.domain), function.name)
         if name not in self._entered:
-            self._entered[name] = _Scope(-1, None)  # a recursive function is invalid, and must not hang us
+            self._entered[name] = Scope(-1, None)  # a recursive function is invalid, and must not hang us
             self._entered[name] = self._enter(function, None)
         inner = self._entered[name]
         for source, formal in zip(inputs, function.input, strict=False):
@@ -164,7 +179,7 @@ class Flow:
         self,
         node: onnx.NodeProto,
         graphs: list[onnx.GraphProto],
-        scope: _Scope,
+        scope: Scope,
         inputs: list[Key | None],
         outputs: list[Key | None],
     ) -> None:
@@ -181,7 +196,7 @@ class Flow:
             for value, target in zip(list(graph.output)[skip_out:], outputs, strict=False):
                 self._link(self._key(value.name, inner), target, True)
 
-    def _reach(self, start: Key, through: tuple[defaultdict[Key, list[Key]], ...]) -> set[Key]:
+    def reach(self, start: Key, through: tuple[defaultdict[Key, list[Key]], ...]) -> set[Key]:
         seen, stack = {start}, [start]
         while stack:
             key = stack.pop()
@@ -202,14 +217,14 @@ class Flow:
         if self._reached is None:
             self._reached = set()
             for key in self._drawn:
-                self._reached |= self._reach(key, (self._keeps, self._changes))
-        return (self._main.number, name) in self._reached
+                self._reached |= self.reach(key, (self.keeps, self.changes))
+        return (self.main.number, name) in self._reached
 
     def role(self, name: str) -> Role:
         """What the graph input ``name`` is to the model."""
         role = Role()
-        start = (self._main.number, name)
-        kept = self._reach(start, (self._keeps,))
+        start = (self.main.number, name)
+        kept = self.reach(start, (self.keeps,))
         operators: set[str] = set()
         for key in sorted(kept):
             for node, index, scope in self._uses.get(key, ()):
@@ -217,7 +232,7 @@ class Flow:
                 self._sink(role, node, index, scope)
         for node, index, scope in self._uses.get(start, ()):
             self._demands(role, node, index, scope)
-        for key in self._reach(start, (self._keeps, self._changes)) - kept:
+        for key in self.reach(start, (self.keeps, self.changes)) - kept:
             for node, index, _ in self._uses.get(key, ()):
                 if (what := SINKS.get((node.op_type, index))) is not None:
                     role.loose.add(what)
@@ -225,7 +240,7 @@ class Flow:
         role.masks = bool(ends) and ends <= set(MASK_OPS)
         return role
 
-    def _sink(self, role: Role, node: onnx.NodeProto, index: int, scope: _Scope) -> None:
+    def _sink(self, role: Role, node: onnx.NodeProto, index: int, scope: Scope) -> None:
         what = SINKS.get((node.op_type, index))
         if what is None:
             return
@@ -244,7 +259,7 @@ class Flow:
         elif what == "index_nd":
             role.bounds.extend(beside or [None])
 
-    def _shape(self, name: str, scope: _Scope, depth: int) -> tuple[Dim, ...] | None:
+    def _shape(self, name: str, scope: Scope, depth: int) -> tuple[Dim, ...] | None:
         """The shape of a value, as far as types, initializers and operators that keep the shape tell."""
         found = scope.find(name)
         if found is None or depth > 20:
@@ -259,9 +274,9 @@ class Flow:
         if name in found.shapes:
             return found.shapes[name]
         actual = self._actual.get((found.number, name))  # a formal input: the shape of what a caller passes
-        return self._shape(actual[1], self._scopes[actual[0]], depth + 1) if actual is not None else None
+        return self._shape(actual[1], self.scopes[actual[0]], depth + 1) if actual is not None else None
 
-    def _demands(self, role: Role, node: onnx.NodeProto, index: int, scope: _Scope) -> None:
+    def _demands(self, role: Role, node: onnx.NodeProto, index: int, scope: Scope) -> None:
         """Sizes that the operator demands of this operand, from the shape of its weights."""
         beside = [self._shape(name, scope, 0) for name in node.input]
         attributes = {a.name: a for a in node.attribute}

@@ -3,6 +3,7 @@
 Integers that index something stay inside it, wherever on their way through the graph they do; masks are masks,
 shapes are shapes. The same arguments give the same inputs on every machine.
 """
+# Long because: each role of an input and each kind of data has its few lines here.
 
 from __future__ import annotations
 
@@ -26,8 +27,9 @@ Array = Any
 #: "normal": plausible values. "edge": with 0.0, -0.0, tiny and large ones. "extreme": the limits of the types, for
 #: comparisons that demand identical bits. "small", "zeros", "ones": for models that refuse the others. "large":
 #: magnitudes from 1 to 2048, so that squares, sums and products pass 65504, half precision's largest number.
-Kind = Literal["normal", "edge", "extreme", "small", "zeros", "ones", "large"]
-KINDS: tuple[Kind, ...] = ("normal", "edge", "extreme", "small", "zeros", "ones", "large")
+#: "quantized": with values around the limits of what is quantized.
+Kind = Literal["normal", "edge", "extreme", "small", "zeros", "ones", "large", "quantized"]
+KINDS: tuple[Kind, ...] = ("normal", "edge", "extreme", "small", "zeros", "ones", "large", "quantized")
 
 #: Uses as a size or a count: a large value would ask for a large tensor or a long loop.
 _SIZES = {
@@ -61,12 +63,16 @@ def make_inputs(
     *,
     kind: Kind = "normal",
     override: bool = False,
+    gain: float = 1.0,
+    turn: int = 0,
 ) -> dict[str, Any]:
     """Values for every input of ``model``.
 
     ``assignment`` gives each symbol (a dim_param, or ``input.axis`` for an unnamed dimension) its size, and an
     input without a rank its ``input.rank``; what it leaves out is 2. Inputs with a default are left to it unless
-    ``override``. Never NaN or Inf. Raises UsageError for types that no test input can be made for.
+    ``override``. For the kind "quantized", ``gain`` is by how much to multiply the inputs on which a quantizer inside
+    hangs, and ``turn`` how many such feeds came before, which had the first of the points. Never NaN or Inf. Raises
+    UsageError for types that no test input can be made for.
     """
     known = model if isinstance(model, Signature) else signature(model)
     made = {}
@@ -75,7 +81,9 @@ def make_inputs(
             continue
         # Each input has a stream of its own: another input more or less does not change it.
         rng = np.random.default_rng([seed & 0xFFFFFFFF, zlib.crc32(one.name.encode()), KINDS.index(kind)])
-        made[one.name] = _Maker(known, one, dict(assignment), rng, seed, kind).make()
+        maker = _Maker(known, one, dict(assignment), rng, seed, kind)
+        maker.gain, maker.turn = gain, turn
+        made[one.name] = maker.make()
     return made
 
 
@@ -108,6 +116,7 @@ class _Maker:
             seed,
             kind,
         )
+        self.gain, self.turn = 1.0, 0
         self.role: Role = known.roles[one.name]
         self.shape = shape_of(known, one, assignment)
         if math.prod(self.shape) > _MAX_ELEMENTS:
@@ -283,7 +292,24 @@ class _Maker:
                 65536,
             ]
         self._put(flat, [edge for edge in edges if least <= edge <= most], 2)
+        self._put_points(flat, [round(point) for point in self._points(least, most)])
         return flat.reshape(self.shape)
+
+    def _points(self, least: float, most: float) -> list[float]:
+        """What to feed, as far as the input's type holds it, beginning where the feed before ended."""
+        if self.kind != "quantized":
+            return []
+        known = [one for one in self.known.quantizers.points.get(self.one.name, ()) if least <= one <= most]
+        first = self.turn * math.prod(self.shape) % len(known) if known else 0
+        return known[first:] + known[:first]
+
+    def _put_points(self, flat: Array, points: list[Any]) -> None:
+        """Put each of the points into some element, the first ones first, into half of all elements or into all."""
+        if not points or not flat.size:
+            return
+        count = flat.size if flat.size <= 2 * len(points) else flat.size // 2
+        for number, place in enumerate(self.rng.permutation(flat.size)[:count]):
+            flat[place] = points[number % len(points)]
 
     def _put(self, flat: Array, edges: list[Any], part: int) -> None:
         """Put edge values into every ``part``-th element, in random order and places; everywhere into a short one."""
@@ -337,9 +363,21 @@ class _Maker:
                 ]
                 edges = [edge for edge in edges if abs(edge) <= top]
             self._put(flat, edges, 3)
+        if self.kind == "quantized":
+            top = float(ml_finfo(dtype).max)
+            if self.one.name in self.known.quantizers.scaled:
+                values = np.clip(values * self.gain, -top, top)
+            self._put_points(values.reshape(-1), self._points(-top, top))
         if dtype.itemsize == 1:
             values = np.clip(values, -6.0, 6.0)  # float4 ends at 6
         return values
+
+
+def ml_finfo(dtype: np.dtype[Any]) -> Any:
+    """numpy's ``finfo``, also of the types that numpy has no name for, such as bfloat16."""
+    import ml_dtypes
+
+    return ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
 
 
 def onnx_iinfo(dtype: np.dtype[Any]) -> tuple[int, int]:

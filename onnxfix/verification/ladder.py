@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -15,14 +14,13 @@ import onnx
 
 from onnxfix.backends import reference
 from onnxfix.backends.trt_types import TrtOptions
-from onnxfix.errors import ModelError, UsageError
+from onnxfix.errors import ModelError, UsageError, fault_of
 from onnxfix.graph import wire
-from onnxfix.sandbox import Outcome, Worker, forked, one_line, shared
-from onnxfix.verification import plan
-from onnxfix.verification.checker import check
+from onnxfix.sandbox import Worker, one_line, shared
+from onnxfix.verification import plan, validity
 from onnxfix.verification.request import REMOTE, Request
 from onnxfix.verification.signature import Signature, signature
-from onnxfix.verification.verdict import CPU_RUNGS, RUNGS, FeedResult, RungResult, Verdict
+from onnxfix.verification.verdict import ALONE, CPU_RUNGS, RUNGS, FeedResult, RungResult, Verdict, unjudged
 
 __all__ = ["DEFAULT_RUNGS", "RUNGS", "FeedResult", "Limits", "RungResult", "Verdict", "verify"]
 
@@ -72,7 +70,8 @@ def verify(
 
     ``exact`` demands identical bits, else outputs may differ within ``compare.tolerance_for`` plus four times
     ``noise`` (output name -> absolute error of the original, measured by the caller), and where the original leaves
-    half precision's range, the original in higher precision judges (``compare.Twin``). ``inputs`` is a path for
+    half precision's range, the original in higher precision judges (``compare.Twin``); in float32 they may differ as
+    much as the original does from itself in float64 (``noise.excused``). ``inputs`` is a path for
     ``load_inputs`` or the feeds themselves; without it inputs are made from ``seed`` over a sweep of shapes, of
     which ``input_shapes`` fixes a part. ``rungs`` are the rungs to climb (None: DEFAULT_RUNGS and the required
     ones), ``require`` those that must pass. ``worker`` is a sandbox to use and leave
@@ -91,9 +90,10 @@ def verify(
     limits = limits or Limits()
     known = signature(_existing(original) if models is None else models[0])
     if wanted.intersection(("trt-build", "trt-network", "trt-gpu")):
-        from onnxfix.verification import trt_build
+        from onnxfix.verification import trt_build, trt_probe
 
         trt_build.check(trt or TrtOptions(), known)
+        trt_probe.warm(trt or TrtOptions())
     with ExitStack() as stack:
         if worker is None and limits.memory_mb is not None:
             worker = stack.enter_context(Worker(memory_mb=limits.memory_mb))
@@ -112,19 +112,21 @@ def verify(
             trt=trt or TrtOptions(),
             inherit=inherit,
             half="" if exact else half_type(known.model),
+            precise=not exact,
         )
         results: list[RungResult] = []
         for name in RUNGS:
             if name in wanted:
                 began = time.monotonic()
-                request = _forgiving(base, results) if name == "ort-cpu" else base
+                asked = base if name in require else replace(base, shown=_shown(results))
+                request = _forgiving(asked, results) if name == "ort-cpu" else asked
                 if name == "contract":
                     held = models[1] if models is not None else None
                     result = _contract(request, contract, limits, held, ready)
                 else:
                     ready()
-                    result = _rung(name, request, limits)
-                if request is not base:
+                    result = _guarded(name, request, limits)
+                if request is not asked:
                     told = result.reason.replace("within tolerance", "within half precision's tolerance")
                     result = replace(result, reason=told, notes=(*result.notes, _HALF))
                 # A GPU's kernels are chosen by shape: there, agreement within tolerance is all that is judged.
@@ -160,6 +162,11 @@ def _forgiving(request: Request, results: Sequence[RungResult]) -> Request:
     return replace(request, exact=False, coarse=half) if request.exact and half and proven else request
 
 
+def _shown(results: Sequence[RungResult]) -> str:
+    """The first rung that compared the two models and passed; "" where there is none."""
+    return next((rung.name for rung in results if rung.status == "passed" and rung.name not in ALONE), "")
+
+
 def half_type(model: onnx.ModelProto) -> str:
     """The coarser of the half-precision types that nodes, inputs or weights of the model name; "" for none."""
     types = {tensor.data_type for tensor in wire.all_tensors(model)}
@@ -192,6 +199,20 @@ def _given(known: Signature, inputs: Any) -> list[dict[str, Any]] | None:
     if not feeds:
         raise UsageError("the inputs given hold no feed")
     return check_inputs(known, feeds)
+
+
+def _guarded(name: str, request: Request, limits: Limits) -> RungResult:
+    """``_rung``, whose own failure is a result too. It says nothing about the models, and the other rungs still do.
+
+    What the machine lacks (a full disk, memory) and what the user can mend is raised.
+    """
+    try:
+        return _rung(name, request, limits)
+    except Exception as error:
+        words = fault_of(error)
+        if not words:
+            raise
+        return unjudged(name, words, "fault")
 
 
 def _rung(name: str, request: Request, limits: Limits) -> RungResult:
@@ -231,33 +252,12 @@ def _contract(
                 name, "failed", one_line(violations[0]) + more, notes=tuple(map(one_line, violations))
             )
     ready()
-    second = _checker(request, request.fixed, limits)
-    # Where the fixed model passes, as nearly all do, it does not matter whether the original does.
-    alone = request.fixed == request.original or not _words(second)
-    first = second if alone else _checker(request, request.original, limits)
-    starved = next((one.message for one in (first, second) if one.status == "memory"), "")
-    if starved or _words(first):
-        why = starved or f"the original does not pass it ({_words(first)})"
-        note = f"onnx.checker was not asked: {why}"
-        if contract is None:
-            return RungResult(name, "skipped", note)
-        return RungResult(name, "passed", "the interface is unchanged", notes=(note,))
-    if _words(second):
-        return RungResult(name, "failed", f"the fixed model does not pass onnx.checker: {_words(second)}")
-    said = (
-        "the interface is unchanged and onnx.checker passes"
-        if contract is not None
-        else "onnx.checker passes"
-    )
-    return RungResult(name, "passed", said)
-
-
-def _words(outcome: Outcome) -> str:
-    """What the checker complains of, or how it ended; an empty text where the model passes."""
-    return str(outcome.value) if outcome.ok else outcome.message
-
-
-def _checker(request: Request, path: Path, limits: Limits) -> Outcome:
-    """What onnx's checker has to say of a file."""
-    with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
-        return forked(check, str(path), folder, timeout=limits.step, memory_mb=limits.memory_mb)
+    same = request.fixed == request.original
+    files = (request.original,) if same else (request.original, request.fixed)
+    checks = validity.ask(files, timeout=limits.step, memory_mb=limits.memory_mb)
+    judged = validity.judge(checks)
+    if contract is None or judged.status == "failed":
+        return RungResult(name, judged.status, judged.words, notes=judged.notes, checks=checks)
+    also = "; " if any(one.complaint or one.starved for one in checks) else " and "
+    words = f"the interface is unchanged{also}{judged.words}"
+    return RungResult(name, "passed", words, notes=judged.notes, checks=checks)

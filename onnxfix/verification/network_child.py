@@ -18,15 +18,16 @@ from onnx import ModelProto, TensorProto, helper
 from onnxfix import backends
 from onnxfix._child import NO_MEMORY, cores
 from onnxfix.backends import ort, ort_weights
+from onnxfix.backends.causes import Cause
+from onnxfix.errors import OnnxfixError
 from onnxfix.graph import lazy, wire
 from onnxfix.sandbox import one_line
 from onnxfix.verification.compare import Metrics, compare
+from onnxfix.verification.noise import shaken
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-#: How far inputs are moved to see what a model's own rounding amounts to: about one unit in float32's last place.
-RELATIVE = 1e-7
 #: Of ONNX Runtime: one for each core takes three times as long as half of them as soon as anything else runs.
 THREADS = max(1, cores() // 2)
 #: A quarter of a unit in float32's last place, of 1: where terms of that size cancel out, what is left is rounding, and
@@ -40,7 +41,8 @@ _WORDS = 1500  # characters of an error: ONNX Runtime names the node at the end 
 class Told:
     """What came of a call. ``error`` is "" where it went well; ``died``: the child did not survive it. ``lacking``: the
     backend cannot do this, which says nothing about the model, and ``starved``: for want of memory. ``size`` is in
-    bytes, of what was kept; ``blank`` are the outputs that are NaN or infinity throughout."""
+    bytes, of what was kept; ``blank`` are the outputs that are NaN or infinity throughout. ``cause``: what it failed
+    of, where that is not the model."""
 
     error: str = ""
     lacking: bool = False
@@ -48,6 +50,7 @@ class Told:
     died: bool = False
     size: int = 0
     blank: frozenset[str] = frozenset()
+    cause: Cause = ""
 
 
 @dataclass
@@ -74,9 +77,13 @@ def unload() -> None:
     _STATE.session = None
 
 
-def sketch(path: str) -> bytes:
-    """The model file without the data of its larger tensors, for who wants to look at the graph alone."""
-    loaded = wire.open_model(Path(path))
+def sketch(path: str) -> bytes | Told:
+    """The model file without the data of its larger tensors, for who wants to look at the graph alone; Told where it
+    cannot be read."""
+    try:
+        loaded = wire.open_model(Path(path))
+    except OnnxfixError as error:
+        return Told(one_line(error))
     for tensor in wire.all_tensors(loaded.proto):
         if tensor.ByteSize() > _LARGE or lazy.range_of(tensor) is not None:
             for name in lazy.PAYLOADS.values():
@@ -118,7 +125,8 @@ def load(
 def _failed(error: Exception) -> Told:
     lacking = isinstance(error, (backends.Unsupported, backends.Broken))
     starved = isinstance(error, MemoryError) or (not lacking and bool(NO_MEMORY.search(str(error))))
-    return Told(str(error) if lacking else one_line(error, _WORDS), lacking or starved, starved)
+    words = str(error) if lacking else one_line(error, _WORDS)
+    return Told(words, lacking or starved, starved, cause="memory" if starved else "")
 
 
 def _slim(path: str, scratch: str) -> tuple[ModelProto, ort_weights.Stored]:
@@ -204,31 +212,6 @@ def _is_blank(value: Any) -> bool:
 def _as(value: Any, elem: int) -> Any:
     with np.errstate(all="ignore"):
         return np.asarray(value).astype(helper.tensor_dtype_to_np_dtype(elem))
-
-
-def shaken(feed: Mapping[str, Any], seed: int = 0) -> dict[str, Any]:
-    """The feed with every floating-point element moved by ``RELATIVE`` up or down, at random; in half precision by one
-    unit in the last place."""
-    rng = np.random.default_rng(seed)
-    return {name: _shaken(value, rng) for name, value in feed.items()}
-
-
-def _shaken(value: Any, rng: np.random.Generator) -> Any:
-    dtype = getattr(value, "dtype", np.dtype(bool)).name
-    if dtype not in ("float64", "float32", "float16", "bfloat16"):
-        return value
-    signs = np.asarray(rng.integers(0, 2, value.shape) * 2 - 1)
-    if value.dtype.itemsize > 2:
-        return np.asarray(
-            value * (1.0 + RELATIVE * signs), value.dtype
-        )  # never a scalar, which no session takes
-    bits = np.ascontiguousarray(value).reshape(-1).view(np.uint16)
-    exponent = 0x7C00 if dtype == "float16" else 0x7F80
-    finite = bits & exponent != exponent
-    whole = (bits & 0x7FFF != 0) & finite  # one step down from 0 would be NaN
-    edge = (bits & 0x7FFF) == exponent - 1  # and one up from the greatest number infinity
-    step = np.where(whole, np.where(edge, -1, signs.reshape(-1)), 0)
-    return (bits.astype(np.int32) + step).astype(np.uint16).view(value.dtype).reshape(value.shape)
 
 
 # ------------------------------------------------------------------------------------------------------ comparing

@@ -24,11 +24,14 @@ SINKS: dict[tuple[str, int], str] = {
     ("AffineGrid", 1): "grid", ("MaxUnpool", 2): "unpooled", ("MelWeightMatrix", 0): "size",
     ("MelWeightMatrix", 1): "size",
     ("BitShift", 1): "shift", ("Clip", 1): "low", ("Clip", 2): "high", ("Bernoulli", 0): "share",
-    ("QuantizeLinear", 1): "positive", ("DequantizeLinear", 1): "positive", ("BatchNormalization", 4): "positive",
+    ("QuantizeLinear", 1): "positive", ("DequantizeLinear", 1): "positive",
+    ("BatchNormalization", 4): "positive",
     ("Multinomial", 0): "share", ("Upsample", 2): "scales", ("Compress", 1): "choice", ("If", 0): "choice",
     ("Mod", 1): "divisor", ("Div", 1): "divisor", ("Pow", 1): "exponent",
 }  # fmt: skip
 
+for _name in ("QLinearConv", "QLinearMatMul"):
+    SINKS.update({(_name, place): "positive" for place in (1, 4, 6)})
 for _name in ("Sum", "SumSquare", "Mean", "Max", "Min", "Prod", "L1", "L2", "LogSum", "LogSumExp"):
     SINKS[f"Reduce{_name}", 1] = "axes"
 

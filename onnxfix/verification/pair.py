@@ -74,7 +74,7 @@ class Pair:
             coarse=request.coarse,
             skip=tuple(seen.excluded),
             repeats=not gpu,
-            keep=bool(request.half),
+            keep=bool(request.half) or request.precise,
         )
 
     def _unmapped(self, values: dict[str, Any], mapped: Ran) -> Ran:

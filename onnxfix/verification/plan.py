@@ -13,7 +13,7 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxfix.errors import UsageError
-from onnxfix.verification.inputs import Kind, shape_of
+from onnxfix.verification.inputs import Kind, make_inputs, shape_of
 from onnxfix.verification.signature import Assignment, Input, Signature
 
 #: Distinct sizes, so that a mix-up of two dimensions shows. They repeat: thirty symbols must not make huge tensors.
@@ -28,19 +28,35 @@ _SHAPE = re.compile(rf"\[\s*(?:{_NUMBERS})?\s*\]|{_NUMBERS}|(?=,|$)", re.ASCII)
 
 @dataclass(frozen=True)
 class Feed:
-    """One test: sizes for the symbols, a kind of data and a seed. ``override`` feeds the inputs with defaults."""
+    """One test: sizes for the symbols, a kind of data and a seed. ``override`` feeds the inputs with defaults; ``gain``
+    and ``turn`` are those of ``make_inputs``."""
 
     assignment: Assignment
     kind: Kind
     seed: int
     override: bool = False
+    gain: float = 1.0
+    turn: int = 0
 
     @property
     def label(self) -> str:
         """For people: ``batch=2, seq=3; normal values; seed 1``."""
         sizes = ", ".join(f"{name}={size}" for name, size in self.assignment.items())
         more = "; defaults overridden" if self.override else ""
-        return f"{sizes + '; ' if sizes else ''}{self.kind} values; seed {self.seed}{more}"
+        times = f" times {self.gain:.3g}" if self.gain != 1.0 else ""
+        return f"{sizes + '; ' if sizes else ''}{self.kind} values{times}; seed {self.seed}{more}"
+
+    def values(self, known: Signature) -> dict[str, Any]:
+        """The inputs of a model. Raises UsageError where none can be made, and MemoryError."""
+        return make_inputs(
+            known,
+            self.assignment,
+            self.seed,
+            kind=self.kind,
+            override=self.override,
+            gain=self.gain,
+            turn=self.turn,
+        )
 
 
 def size(value: Any) -> int:
@@ -182,7 +198,7 @@ def feeds(
         return [Feed(sweep[0], "normal", seed)]
     kinds: list[Kind] = ["normal", "normal", "edge"]
     plan = list(zip(sweep if len(sweep) > 1 else [*sweep] * 3, itertools.cycle(kinds), strict=False))
-    full = _wide(known, sweep)
+    full = wide(known, sweep)
     hard: Kind = "extreme" if exact else "edge"
     # One feed of a few elements would miss most of the edge values.
     few = max(math.prod(shape_of(known, one, full)) for one in known.inputs) < 64
@@ -195,7 +211,18 @@ def feeds(
     return found
 
 
-def _wide(known: Signature, sweep: Sequence[Assignment]) -> Assignment:
+def quantized(known: Signature, sizes: Assignment, seed: int, gain: float = 1.0) -> list[Feed]:
+    """Feeds around the limits of what the model quantizes: none, one, or two where an input has fewer elements than
+    there are points. ``gain`` is by how much to multiply what hangs together with quantizers inside."""
+    points = known.quantizers.points
+    if not points and gain == 1.0:
+        return []
+    room = {name: math.prod(shape_of(known, known[name], sizes)) for name in points}
+    few = any(0 < room[name] < len(values) for name, values in points.items())
+    return [Feed(sizes, "quantized", seed + turn, gain=gain, turn=turn) for turn in range(1 + few)]
+
+
+def wide(known: Signature, sweep: Sequence[Assignment]) -> Assignment:
     """The assignment of mixed sizes with more of the first symbol: room for all edge values."""
     mixed = sweep[min(2, len(sweep) - 1)]
     first = next((name for name in known.symbols if name in mixed and mixed[name] == _MIXED[0]), None)

@@ -11,6 +11,7 @@ from onnxfix.verification.verdict import FeedResult, RungResult, Status
 
 REFUSED = "the original fails: "
 _TWIN = "the original leaves half precision's range; judged by the original in"
+_NOISE = "decided by rounding in the original too; in float64 both models compute the same"
 
 
 @dataclass
@@ -96,12 +97,16 @@ def different(metrics: Iterable[Metrics]) -> list[Metrics]:
 
 
 def judged(metrics: Iterable[Metrics], precision: str) -> str:
-    """In words, how many values the original in higher precision had to judge; "" for none."""
-    asked = [metric for metric in metrics if metric.by_twin]
-    if not asked:
-        return ""
-    count, total = sum(metric.by_twin for metric in asked), sum(metric.elements for metric in asked)
-    return f"{count:,} of {total:,} values: {_TWIN} {precision}"
+    """In words, how many values higher precision had to judge; "" for none."""
+    told, asked = [], list(metrics)
+    for counts, why in (
+        ([metric.by_twin for metric in asked], f"{_TWIN} {precision}"),
+        ([metric.by_noise for metric in asked], _NOISE),
+    ):
+        total = sum(metric.elements for metric, count in zip(asked, counts, strict=True) if count)
+        if total:
+            told.append(f"{sum(counts):,} of {total:,} values: {why}")
+    return "; ".join(told)
 
 
 def difference(metric: Metrics) -> str:

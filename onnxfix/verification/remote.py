@@ -8,14 +8,19 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
+
+import numpy as np
+import onnx
 
 from onnxfix import backends
 from onnxfix._child import NO_MEMORY
-from onnxfix.errors import OnnxfixError
+from onnxfix.errors import Fault
 from onnxfix.sandbox import Outcome, note, one_line
-from onnxfix.verification import twin
+from onnxfix.verification import twin, twin_double
 from onnxfix.verification.compare import Metrics, Twin, compare, output_of
+from onnxfix.verification.noise import MOVES, Precise, shaken
 
 
 @dataclass
@@ -25,6 +30,7 @@ class _State:
     backend: str = ""
     path: str = ""  # of the original
     twins: twin.Twins | None = None
+    doubles: twin_double.Doubles | None = None
     last: tuple[dict[str, Any], list[Any], dict[str, Any]] | None = (
         None  # feed, original's and fixed model's outputs
     )
@@ -37,9 +43,10 @@ _STATE = _State()
 class Ran:
     """What came of loading, or of one feed. ``stage`` and ``error``: who failed and how; else both are empty.
 
-    ``unsupported``: nobody's mistake. ``broken``: the process is of no use any more. ``places``: for the original and
-    the fixed model, how many nodes each execution provider took, where the backend says so. ``starved``: what failed
-    did so for want of memory, and ``mapped``: a model's weights were mapped from its file, not loaded as usual.
+    ``unsupported``: nobody's mistake. ``no_kernel``: the backend lacks an operator that the model has. ``broken``: the
+    process is of no use any more. ``places``: for the original and the fixed model, how many nodes each execution
+    provider took, where the backend says so. ``starved``: what failed did so for want of memory, and ``mapped``: a
+    model's weights were mapped from its file, not loaded as usual.
     """
 
     stage: str = ""
@@ -48,6 +55,7 @@ class Ran:
     unstable: tuple[str, ...] = ()  # outputs in which the original differs from itself
     seconds: float = 0.0  # of the original's run
     unsupported: bool = False
+    no_kernel: bool = False
     broken: bool = False
     starved: bool = False
     mapped: bool = False
@@ -61,12 +69,12 @@ def ran_of(outcome: Outcome) -> Ran:
     """What a call of ``load`` or ``run`` came to; a death is laid at the door of the model that ran.
 
     Raises:
-        OnnxfixError: verification itself failed.
+        Fault: verification itself failed.
     """
     if outcome.ok:
         return outcome.value  # type: ignore[no-any-return]
     if outcome.status == "error":  # what the models do wrong comes back as a Ran
-        raise OnnxfixError(f"verification itself failed, which is a bug of onnxfix: {outcome.message}")
+        raise Fault(outcome.message)
     stage = outcome.note if outcome.note in ("original", "fixed") else "original"
     return Ran(stage, outcome.message, starved=outcome.status == "memory")
 
@@ -75,12 +83,20 @@ def _failed(stage: str, error: Exception, seconds: float = 0.0) -> Ran:
     unsupported, broken = isinstance(error, backends.Unsupported), isinstance(error, backends.Broken)
     text = str(error) if unsupported or broken else one_line(error)
     starved = isinstance(error, MemoryError) or (not unsupported and bool(NO_MEMORY.search(str(error))))
-    return Ran(stage, text, seconds=seconds, unsupported=unsupported, broken=broken, starved=starved)
+    return Ran(
+        stage,
+        text,
+        seconds=seconds,
+        unsupported=unsupported,
+        no_kernel=isinstance(error, backends.NoKernel),
+        broken=broken,
+        starved=starved,
+    )
 
 
 def drop() -> None:
     """Let go of both models."""
-    _STATE.original = _STATE.fixed = _STATE.twins = _STATE.last = None
+    _STATE.original = _STATE.fixed = _STATE.twins = _STATE.doubles = _STATE.last = None
 
 
 def load(
@@ -123,6 +139,29 @@ def alone(backend: str, path: str, feed: dict[str, Any] | None, options: Mapping
     return Ran()
 
 
+def extents(
+    backend: str, path: str, names: tuple[str, ...], feed: dict[str, Any], folder: str
+) -> dict[str, tuple[float, float]]:
+    """Least and greatest finite value of tensors of the main graph on a feed; nothing where the model does not run."""
+    try:
+        model = onnx.load(path)
+        own = {info.name for info in model.graph.output}
+        model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in names if name not in own)
+        variant = Path(folder) / "variant.onnx"
+        onnx.save(model, variant)
+        session = backends.load(backend, str(variant))
+        values = dict(zip(session.outputs, session.run(feed), strict=True))
+    except Exception:  # a model that takes no such inputs: the rungs say so
+        return {}
+    found = {}
+    for name in names:
+        array = np.asarray(values[name]).astype(np.float64)
+        finite = array[np.isfinite(array)]
+        if finite.size:
+            found[name] = (float(finite.min()), float(finite.max()))
+    return found
+
+
 def run(
     feed: dict[str, Any],
     *,
@@ -136,7 +175,7 @@ def run(
     keep: bool = False,
 ) -> Ran:
     """Run both models on ``feed`` and compare outputs, except those in ``skip``. ``keep`` what they computed, for
-    ``by_twin``.
+    ``by_twin`` or ``by_noise``.
 
     ``again``: run the original once more to see which outputs differ from themselves. ``drawn`` are outputs that
     hang on a random operator: a rare draw may come out the same twice, so their values may differ. ``repeats``: the
@@ -205,6 +244,38 @@ def by_twin(
     return Ran(metrics=metrics, beyond=lost[0] if lost else "", precision=_STATE.twins.precision)
 
 
+def by_noise(
+    folder: str,
+    fixed: str,
+    *,
+    drawn: tuple[str, ...],
+    noise: Mapping[str, float],
+    skip: tuple[str, ...],
+    coarse: str = "",
+) -> Ran:
+    """Judge the last run again, with what both models compute in float64 beside it, and what the original does once its
+    inputs move. ``fixed`` is the fixed model's path, ``folder`` a place for both models in float64; outputs in
+    ``drawn`` and ``skip`` are left out."""
+    original = _STATE.original
+    if _STATE.last is None or original is None:
+        return Ran("twin", "nothing was kept of the last run")
+    feed, expected, found = _STATE.last
+    note("twin")
+    try:
+        _STATE.doubles = _STATE.doubles or twin_double.load(_STATE.backend, _STATE.path, fixed, folder)
+        exact, other = _STATE.doubles.run(feed)
+        floats = any(map(twin_double.is_float, feed.values()))
+        runs = [original.run(shaken(feed, seed)) for seed in range(MOVES if floats else 0)]
+    except Exception as error:
+        return _failed("twin", error)
+    note("compare")
+    moved = dict(zip(original.outputs, zip(*runs, strict=True), strict=True)) if runs else {}
+    judges = {n: Precise(exact[n], other.get(n), moved.get(n, ())) for n in original.outputs if n in exact}
+    unstable = {*skip, *drawn}
+    metrics = _compare(original.outputs, expected, found, unstable, False, noise, coarse, precise=judges)
+    return Ran(metrics=metrics)
+
+
 def _differs(metric: Metrics) -> bool:
     return metric.agreement == "different"
 
@@ -218,6 +289,7 @@ def _compare(
     noise: Mapping[str, float],
     coarse: str,
     twins: Mapping[str, Twin] | None = None,
+    precise: Mapping[str, Precise] | None = None,
 ) -> tuple[Metrics, ...]:
     metrics: list[Metrics] = []
     for name, value in zip(names, expected, strict=True):
@@ -226,9 +298,7 @@ def _compare(
         if name not in found:
             metrics.append(Metrics(name, "different", "is no output of the fixed model"))
         else:
-            judge = (twins or {}).get(name)
-            more = noise.get(name, 0.0)
-            metrics.extend(
-                compare(name, value, found[name], exact=exact, noise=more, coarse=coarse, twin=judge)
-            )
+            judge, other = (twins or {}).get(name), (precise or {}).get(name)
+            how: dict[str, Any] = {"exact": exact, "noise": noise.get(name, 0.0), "coarse": coarse}
+            metrics.extend(compare(name, value, found[name], **how, twin=judge, precise=other))
     return tuple(metrics)

@@ -19,8 +19,9 @@ class Request:
     """All that a rung needs. ``shapes`` are symbols that the user fixed, ``given`` the user's own feeds;
     ``coarse`` names the half-precision type whose roundings a backend may take or leave; ``step`` and ``total``
     are seconds. ``trt`` is what was asked of TensorRT; ``inherit`` forgives the fixed model what the original fails
-    as well. ``half`` names the model's half-precision type where the original in higher precision may judge besides:
-    never where all fixes are exact."""
+    as well. ``half`` names the model's half-precision type where the original in higher precision may judge besides,
+    ``precise`` that float64 may: never where all fixes are exact. ``shown`` names the rung that has compared the two
+    models already and passed; "" where there is none, or where this rung has to pass itself."""
 
     original: Path
     fixed: Path
@@ -37,3 +38,5 @@ class Request:
     trt: TrtOptions = field(default_factory=TrtOptions)
     inherit: bool = False
     half: str = ""
+    precise: bool = False
+    shown: str = ""

@@ -12,6 +12,8 @@ import onnx
 
 from onnxfix.errors import ModelError
 from onnxfix.graph import dimnames, wire
+from onnxfix.verification import quantizers
+from onnxfix.verification.back import Back
 from onnxfix.verification.flow import Dim, Flow, Role, dims_of
 from onnxfix.verification.operands import HARMLESS
 
@@ -60,6 +62,11 @@ class Signature:
         if not self._flow.draws:
             return None
         return tuple(out.name for out in self.model.graph.output if self._flow.depends_on_draw(out.name))
+
+    @cached_property
+    def quantizers(self) -> quantizers.Quantizers:
+        """What the model quantizes, and values of its inputs that show where that saturates."""
+        return quantizers.find(Back(self._flow), {one.name: one.elem for one in self.inputs})
 
     def draws_on(self, name: str) -> bool:
         """Whether the values of a tensor of the main graph hang on a random operator."""

@@ -73,13 +73,23 @@ def errors(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> dict[str, float]:
 
 
 def outside(
-    a: npt.NDArray[Any], b: npt.NDArray[Any], tolerance: Tolerance
+    a: npt.NDArray[Any], b: npt.NDArray[Any], tolerance: Tolerance, slack: Any = 0.0
 ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """Where ``b`` is out of tolerance of ``a``, and where NaN or Inf alone make it so."""
+    """Where ``b`` is out of tolerance of ``a``, widened by ``slack`` (one number, or one for each element), and where
+    NaN or Inf alone make it so."""
+    distance, limit, special = distances(a, b, tolerance, slack)
+    return special | (distance > limit), special
+
+
+def distances(
+    a: npt.NDArray[Any], b: npt.NDArray[Any], tolerance: Tolerance, slack: Any = 0.0
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[np.bool_]]:
+    """Element by element: how far ``b`` is from ``a`` where both are finite (else 0), how far it may be, and where NaN
+    or Inf are at other places."""
     finite = np.isfinite(a) & np.isfinite(b)
     with np.errstate(all="ignore"):
         distance = np.where(finite, np.abs(a - b), 0.0)
         size = np.where(finite, np.abs(a), 0.0)
         special = ~finite & ~((np.isnan(a) & np.isnan(b)) | (a == b))
         limit = tolerance.rtol * size + tolerance.atol * float(size.max(initial=0.0)) + tolerance.noise
-    return special | (distance > limit), special
+    return distance, limit + slack, special

@@ -1,4 +1,5 @@
 """Rung trt-build: TensorRT's real parser and builder on the original and on the fixed model. No engine is executed."""
+# Long because: the other rungs of TensorRT use the same builder, in the same sandboxes
 
 from __future__ import annotations
 
@@ -14,6 +15,7 @@ from onnx import ModelProto
 
 from onnxfix import targets
 from onnxfix.backends import tensorrt, trt_files, trt_package
+from onnxfix.backends.causes import ENDED, Cause
 from onnxfix.backends.trt_package import Choice, Missing
 from onnxfix.backends.trt_parse import MEMORY
 from onnxfix.backends.trt_run import Ran
@@ -25,13 +27,16 @@ from onnxfix.verification.request import Request
 from onnxfix.verification.signature import Signature
 from onnxfix.verification.trt_known import is_new
 from onnxfix.verification.trt_shapes import chosen_profiles, given_profiles
-from onnxfix.verification.verdict import RungResult
+from onnxfix.verification.verdict import RungResult, unjudged
 
 NAME = "trt-build"
 _CHOOSING = 120.0  # seconds; NVIDIA's libraries are large and may come from a cold disk
+_CORES = 4  # from which on two builds at once are faster than one after the other
 _WIDEST = 300  # characters of TensorRT's reason in the rung's one line
 _VERBS = {"refused": ("refuses", "refused"), "crash": ("crashes on", "crashed on")}
 NOT_EXECUTED = "no engine was executed"
+#: How a build ended that says nothing about the model -> why. An error before parsing: TensorRT does not start.
+_UNASKED: dict[str, Cause] = {"memory": "memory", "error": "not-loadable"}
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,8 @@ class Builder:
     choice: Choice
     options: TrtOptions
     worker: Worker
+    apart: bool = False
+    """Whether the sandbox is its own, whatever the options."""
 
     @property
     def product(self) -> str:
@@ -97,11 +104,25 @@ class Builder:
         if limit is None:
             return None
         half = limit // 2
-        return replace(self, options=replace(self.options, memory_mb=half), worker=Worker(memory_mb=half))
+        worker = Worker(memory_mb=half, variables=variables_of(self.options))
+        return replace(self, options=replace(self.options, memory_mb=half), worker=worker)
+
+    def plain(self) -> Builder:
+        """The same in a process with the user's own environment, for an engine that is to be loaded in such a one. To
+        be closed."""
+        return replace(self, worker=Worker(memory_mb=self.options.memory_mb), apart=True)
+
+    def beside(self) -> Builder | None:
+        """The same in a second process, to build at the same time; None where memory or cores are short."""
+        if self.options.memory_mb is not None or (os.cpu_count() or 1) < _CORES:
+            return None
+        worker = shared_builder(self.options, " beside")
+        worker.start()  # by this thread, with which the child is to end
+        return replace(self, worker=worker)
 
     def close(self) -> None:
         """End the sandbox, unless it is the one that everybody shares."""
-        if self.options.memory_mb is not None:
+        if self.apart or self.options.memory_mb is not None:
             self.worker.close()
 
     @property
@@ -130,38 +151,58 @@ def product(package: str, version: str) -> str:
     return f"{name} {'.'.join(version.split('.')[:3])}"
 
 
-def builder(options: TrtOptions) -> Builder | str:
-    """TensorRT as ``options`` and this machine allow it, or why there is none, in one line that ends with what to do.
+def builder(options: TrtOptions) -> Builder | Missing:
+    """TensorRT as ``options`` and this machine allow it, or why there is none.
 
     Raises:
         UsageError: the package or the compute capability does not exist.
     """
     reason = trt_package.missing(options.package)
     if reason is not None:
-        return reason
+        return Missing(reason, "not-installed")
     if options.compute_capability:
         trt_package.normal_capability(options.compute_capability)
-    worker = shared("tensorrt") if options.memory_mb is None else Worker(memory_mb=options.memory_mb)
-    found = _choice(options.package, options.compute_capability, os.getpid(), asked_mb())
+    variables = variables_of(options)
+    worker = shared_builder(options)
+    if options.memory_mb is not None:
+        worker = Worker(memory_mb=options.memory_mb, variables=variables)
+    found = _choice(options.package, options.compute_capability, options.tf32, os.getpid(), asked_mb())
     if isinstance(found, str):
         raise UsageError(found)
     if isinstance(found, Missing):
-        return found.reason
+        return found
     return Builder(found, options, worker)
 
 
+def variables_of(options: TrtOptions) -> dict[str, str]:
+    """The environment of the processes that build and execute engines: without TF32 unless that was asked for."""
+    return {} if options.tf32 else dict(trt_package.TF32_OFF)
+
+
+def shared_builder(options: TrtOptions, which: str = "") -> Worker:
+    """The child that everybody shares for TensorRT's parser and builder; ``which`` names another one beside it."""
+    return shared(f"tensorrt{which}{' with TF32' * options.tf32}", variables_of(options))
+
+
 @functools.cache
-def _choice(package: str, capability: str | None, process: int, limit: int | None) -> Choice | Missing | str:
+def _choice(
+    package: str, capability: str | None, tf32: bool, process: int, limit: int | None
+) -> Choice | Missing | str:
     """The package to use; a text is the user's mistake. Asked once a process and memory limit: it loads NVIDIA's
     libraries."""
-    worker = shared("tensorrt")
+    worker = shared_builder(TrtOptions(tf32=tf32))
     outcome = worker.call(
         f"{__name__}:choose", timeout=_CHOOSING, package=package, compute_capability=capability
     )
-    found = outcome.value if outcome.ok else Missing(f"TensorRT cannot be loaded: {outcome.message}")
+    found = (
+        outcome.value
+        if outcome.ok
+        else Missing(f"TensorRT cannot be loaded: {outcome.message}", ENDED[outcome.status])
+    )
     if isinstance(found, Missing) and MEMORY.search(found.reason):
         worker.close()
-        return Missing(worker.starved(f"out of memory where TensorRT is loaded: {found.reason}"))
+        told = worker.starved(f"out of memory where TensorRT is loaded: {found.reason}")
+        return Missing(told, "memory")
     return found
 
 
@@ -191,8 +232,8 @@ def climb(request: Request) -> RungResult:
         OnnxfixError: a file cannot be written.
     """
     found = builder(request.trt)
-    if isinstance(found, str):
-        return RungResult(NAME, "skipped", found)
+    if isinstance(found, Missing):
+        return unjudged(NAME, found.reason, found.cause)
     with closing(found), ExitStack() as stack:
         check(request.trt, request.known)
         given, origin = chosen_profiles(request.trt, request.known, request.shapes, request.given)
@@ -214,7 +255,7 @@ def climb(request: Request) -> RungResult:
         )
         if origin and any(build.profiles for build in builds):  # a model of static shape has none
             result = replace(result, notes=(*result.notes, origin))
-        if not request.trt.batch_sweep or result.status == "skipped":
+        if not request.trt.batch_sweep or result.status in ("skipped", "broke"):
             return result
         greatest, run = request.trt.batch_sweep, _executor(found, request, stack)
         swept = sweep(request, given, _plain(found), greatest=greatest, run=run)
@@ -232,8 +273,8 @@ def _executor(found: Builder, request: Request, stack: ExitStack) -> Run | str:
     """What executes the engines of a sweep, until the stack unwinds, or that nothing does and why."""
     from onnxfix.verification import trt_probe  # which knows this module
 
-    reason = trt_probe.refusal(found)
-    if reason is not None:
+    reason = trt_probe.probe(found).reason
+    if reason:
         return f"{NOT_EXECUTED} ({reason})"
     side = stack.enter_context(trt_probe.engines(found.choice, request.trt, request.step))
 
@@ -307,13 +348,8 @@ def judge(
             NAME, "passed", _acceptance(builds, found), notes=found.notes(), builds=tuple(builds)
         )
     if not after.judged and not harmed:  # that says nothing about the model
-        return RungResult(
-            NAME,
-            "skipped",
-            f"{found.product} could not be asked: {why}",
-            notes=found.notes(),
-            builds=tuple(builds),
-        )
+        told = unjudged(NAME, f"{found.product} could not be asked: {why}", _UNASKED.get(after.status, ""))
+        return replace(told, notes=found.notes(), builds=tuple(builds))
     if before.accepted:
         reason = f"{who} accepts the original and {verb} the fixed model: {why}"
     elif len(builds) == 1:

@@ -3,32 +3,49 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
+from onnxfix.backends.trt_package import Missing
 from onnxfix.backends.trt_types import TrtBuild, TrtOptions
 from onnxfix.errors import OnnxfixError
-from onnxfix.graph import regular, wire
+from onnxfix.graph import atomic, regular
+from onnxfix.graph.folders import Folder, writing
+from onnxfix.graph.temporary import PLAIN, Temporary
 from onnxfix.verification.trt_build import builder
 
 
-def save_engine(model: Path, options: TrtOptions, known: TrtBuild, check: Callable[[], None]) -> str:
+def save_engine(
+    model: Path, options: TrtOptions, known: TrtBuild, check: Callable[[], None], most: int = PLAIN
+) -> str:
     """Build the model file once more, as in ``known``, and write the engine to ``options.save_engine``.
 
     A build of its own: the rung's builds are of candidates too, of which most are never written. ``check`` raises where
-    the model is not any more what was proven. Returns the path.
+    the model is not any more what was proven; ``most`` is the mode that a new file may have at most, since an engine
+    holds the model's weights. Returns the path.
+
+    The child that builds writes to a private folder: what it leaves there is its own.
 
     Raises:
         OnnxfixError: TensorRT does not build it this time, or the file cannot be written.
     """
     destination = regular.destination(Path(options.save_engine))
     found = builder(options)
-    if isinstance(found, str):
-        raise OnnxfixError(f"{destination}: no engine was written: {found}")
-    with closing(found), wire.temporary_beside(destination) as temporary:
-        done = found.build(model, known.profiles or None, save_engine=str(temporary.absolute()))
+    if isinstance(found, Missing):
+        raise OnnxfixError(f"{destination}: no engine was written: {found.reason}")
+    with ExitStack() as stack:
+        # The rungs build and run without TF32, which takes a variable in both processes; this engine is for the user's.
+        plain = stack.enter_context(closing(found.plain()))
+        with writing(destination):
+            home = stack.enter_context(Folder(destination.parent))
+        folder = stack.enter_context(home.private(destination.name))
+        place = folder.path / destination.name
+        done = plain.build(model, known.profiles or None, save_engine=str(place.absolute()))
         if not done.accepted:
             raise OnnxfixError(f"{destination}: no engine was written: {done.reason}")
         check()
-        wire.replace(temporary, destination)
+        with writing(destination):
+            file = Temporary(folder, destination.name, home, destination.name, most=most, there=True)
+        stack.callback(file.close)
+        atomic.install([file])
     return str(Path(options.save_engine))

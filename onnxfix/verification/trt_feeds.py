@@ -12,7 +12,7 @@ import numpy as np
 from onnxfix.backends.trt_run import Ran
 from onnxfix.backends.trt_types import Profile
 from onnxfix.verification import plan
-from onnxfix.verification.inputs import Kind, make_inputs
+from onnxfix.verification.inputs import Kind
 from onnxfix.verification.plan import Feed
 from onnxfix.verification.request import Request
 from onnxfix.verification.trt_shapes import of_one_rank, symbols_of
@@ -111,7 +111,7 @@ class Finder:
 
     def _take(self, feed: Feed) -> bool:
         try:
-            values = make_inputs(self.request.known, feed.assignment, feed.seed, kind=feed.kind)
+            values = feed.values(self.request.known)
         except MemoryError:
             return False
         if any(map(self._is_empty, values.values())):

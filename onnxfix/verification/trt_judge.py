@@ -1,4 +1,9 @@
-"""What engines and ONNX Runtime computed for one feed, judged: who agrees with whom, and what that says of the fix."""
+"""What engines and the truth computed for one feed, judged: who agrees with whom, and what that says of the fix.
+
+The truth is the ONNX model: what ONNX Runtime, or the reference evaluator, computes for the original. A fix is refuted
+where the fixed model's engine is further from it than the original's engine is. Where there is no truth, the original's
+engine alone is the measure.
+"""
 
 from __future__ import annotations
 
@@ -11,28 +16,41 @@ import numpy as np
 from onnxfix.backends.trt_run import Ran
 from onnxfix.verification.compare import Metrics, compare, output_of
 from onnxfix.verification.plan import Feed
+from onnxfix.verification.tolerance import distances, parts, tolerance_for, wide
 from onnxfix.verification.verdict import FeedResult, FeedStatus
 
-#: "agree": what was compared agrees. "repaired": the fixed model's engine agrees with ONNX Runtime, the original's
-#: with neither. "alike": both engines agree with each other and neither with ONNX Runtime. "nothing": no output could
-#: be compared.
+#: "agree": what was compared agrees. "repaired": the fixed model's engine is right and the original's is wrong.
+#: "alike": the fixed model's engine is wrong, and no further from the truth than the original's. "wrong": it is
+#: further. "nothing": no output could be compared.
 Finding = Literal["agree", "repaired", "alike", "wrong", "nothing"]
 
-ORACLES = {"ort-cpu": "ONNX Runtime on the CPU", "ort-cuda": "ONNX Runtime on CUDA"}
+ORACLES = {
+    "ort-cpu": "ONNX Runtime on the CPU",
+    "ort-cuda": "ONNX Runtime on CUDA",
+    "reference": "the reference evaluator",
+}
 ENGINES = "engines: "
-_BETWEEN = "the engines differ by more than the tolerance, though each agrees with ONNX Runtime"
+REPAIRED = "the engine of the original is wrong, the fixed one is right"
+_BETWEEN = "the engines differ by more than the tolerance, though each agrees with the ONNX model"
+_FURTHER = 2.0
+"""So many times further from the truth than the original's engine is no chance of rounding."""
+_NEWLY = 4.0
+"""What the original's engine has right, the fixed model's may miss by so many times the tolerance."""
+_SHARES = (0.5, 0.9, 0.99, 1.0)
+"""Shares of the elements, from the nearest to the truth, at which two engines are held against each other."""
 
 
 @dataclass(frozen=True)
 class Terms:
     """How outputs are compared. ``names`` are the model's outputs in order, ``excluded`` those that are not compared;
-    ``noise`` and ``coarse`` as for ``compare``. ``oracle`` is the rung that computed the expected values, ``engine``
-    what to call the engine that is judged."""
+    ``noise`` and ``coarse`` as for ``compare``, ``slack`` what each output may be off besides, where the noise was
+    measured. ``oracle`` is who computed the expected values, ``engine`` what to call the engine that is judged."""
 
     names: Sequence[str]
     excluded: Collection[str] = ()
     noise: Mapping[str, float] = field(default_factory=dict)
     coarse: str = ""
+    slack: Mapping[str, Any] = field(default_factory=dict)
     oracle: str = "ort-cpu"
     engine: str = "the fixed model's engine"
 
@@ -49,8 +67,8 @@ class Judgement:
 def judge(
     terms: Terms, label: str, feed: Feed | None, expected: Ran | None, before: Ran | None, after: Ran
 ) -> Judgement:
-    """Judge the fixed model's engine (``after``) by that of the original (``before``) and by ONNX Runtime on the
-    original (``expected``); None for a side that there is not."""
+    """Judge the fixed model's engine (``after``) by the truth (``expected``) and by that of the original (``before``);
+    None for a side that there is not."""
     engines = _compare(terms, before, after)
     oracle = _compare(terms, expected, after)
     unlike, off = _first(engines), _first(oracle)
@@ -58,13 +76,14 @@ def judge(
         "engines": f"the engines of the original and of the fixed model differ: {_text(unlike)}",
         "oracle": f"{terms.engine} differs from {ORACLES[terms.oracle]}: {_text(off)}",
     }
-    finding, reason = _find(terms, expected, before, engines, oracle)
+    finding, reason = _find(terms, expected, before, after, engines, oracle)
     if finding == "wrong":
         reason = "; ".join(said[which] for which, one in (("engines", unlike), ("oracle", off)) if one)
     elif finding == "alike":
-        reason = f"{said['oracle']}; so does the original's engine, which agrees with it"
+        also = "which agrees with it" if unlike is None else "which is no nearer"
+        reason = f"{said['oracle']}; so does the original's engine, {also}"
     elif finding == "repaired":
-        reason = said["engines"]
+        reason = f"{REPAIRED}: {_text(_first(_compare(terms, expected, before)))}"
     results = []
     if engines:
         excused = reason if unlike is not None and finding != "wrong" else ""
@@ -78,33 +97,60 @@ def _find(
     terms: Terms,
     expected: Ran | None,
     before: Ran | None,
+    after: Ran,
     engines: tuple[Metrics, ...],
     oracle: tuple[Metrics, ...],
 ) -> tuple[Finding, str]:
     """The finding, and what to say of engines that differ in spite of it."""
-    unlike, off = _wrong(engines), _wrong(oracle)
+    unlike, off = _wrong(engines, terms), _wrong(oracle, terms)
     if not engines and not oracle:
         return "nothing", ""
     if not unlike and not off:
         return "agree", ""
-    original = (
-        _wrong(_compare(terms, expected, before)) if expected is not None and before is not None else set()
-    )
-    if not off and unlike <= {one.name for one in oracle}:
+    known = {output_of(one, terms.names) for one in oracle}
+    if before is None or expected is None or not unlike | off <= known:
+        return "wrong", ""
+    original = _wrong(_compare(terms, expected, before), terms)
+    if not off:
         # The fixed model's engine is right where the two differ.
         return ("repaired", "") if unlike & original else ("agree", _BETWEEN)
-    if not unlike and off <= original & {one.name for one in engines}:
-        return "alike", ""
-    return "wrong", ""
+    further = any(name not in original or _is_further(terms, name, expected, before, after) for name in off)
+    return ("wrong" if further else "alike"), ""
+
+
+def _is_further(terms: Terms, name: str, expected: Ran, before: Ran, after: Ran) -> bool:
+    """Whether the fixed model's engine is further from the truth in one output than the original's engine, which is
+    wrong there too: over the elements as a whole, or far off where that one is right."""
+    sides = [_excess(terms, name, expected, one) for one in (before, after)]
+    if sides[0] is None or sides[1] is None:  # of another type or shape
+        return sides[1] is None
+    old, new = (one.reshape(-1) for one in sides if one is not None)
+    if ((old <= 1) & (new > _NEWLY)).any():
+        return True
+    ranked = [np.sort(one) for one in (old, new)]
+    places = [min(int(share * old.size), old.size - 1) for share in _SHARES]
+    return any(ranked[1][one] > max(1.0, _FURTHER * ranked[0][one]) for one in places)
+
+
+def _excess(terms: Terms, name: str, expected: Ran, found: Ran) -> Any:
+    """How many times the tolerance each element of an array is off; None where type or shape are another."""
+    value, wanted = found.outputs.get(name), expected.outputs.get(name)
+    wanted = _narrow(wanted, value)
+    if not isinstance(value, np.ndarray) or not isinstance(wanted, np.ndarray):
+        return None
+    if value.shape != wanted.shape or value.dtype != wanted.dtype or value.dtype.kind in "OUS":
+        return None
+    tolerance = tolerance_for(value.dtype.name, terms.noise.get(name, 0.0), terms.coarse)
+    distance, limit, special = distances(
+        parts(wide(wanted)), parts(wide(value)), tolerance, terms.slack.get(name, 0.0)
+    )
+    with np.errstate(all="ignore"):
+        return np.where(special, np.inf, np.where(distance > limit, distance / limit, distance > 0))
 
 
 def differing(terms: Terms, one: Ran, other: Ran) -> set[str]:
     """The outputs in which two runs differ by more than the tolerance."""
-    return {
-        output_of(metric, terms.names)
-        for metric in _compare(terms, one, other)
-        if metric.agreement == "different"
-    }
+    return _wrong(_compare(terms, one, other), terms)
 
 
 def _compare(terms: Terms, expected: Ran | None, found: Ran | None) -> tuple[Metrics, ...]:
@@ -118,10 +164,17 @@ def _compare(terms: Terms, expected: Ran | None, found: Ran | None) -> tuple[Met
         if name not in expected.outputs or name not in found.outputs:
             metrics.append(Metrics(name, "different", "is no output of both"))
             continue
-        wanted, value = expected.outputs[name], found.outputs[name]
-        noise = terms.noise.get(name, 0.0)
+        value = found.outputs[name]
         metrics.extend(
-            compare(name, _narrow(wanted, value), value, exact=False, noise=noise, coarse=terms.coarse)
+            compare(
+                name,
+                _narrow(expected.outputs[name], value),
+                value,
+                exact=False,
+                noise=terms.noise.get(name, 0.0),
+                coarse=terms.coarse,
+                slack=terms.slack.get(name, 0.0),
+            )
         )
     return tuple(metrics)
 
@@ -135,8 +188,8 @@ def _narrow(wanted: Any, value: Any) -> Any:
         return wanted.astype(np.float32)
 
 
-def _wrong(metrics: Sequence[Metrics]) -> set[str]:
-    return {one.name for one in metrics if one.agreement == "different"}
+def _wrong(metrics: Sequence[Metrics], terms: Terms) -> set[str]:
+    return {output_of(one, terms.names) for one in metrics if one.agreement == "different"}
 
 
 def _first(metrics: Sequence[Metrics]) -> Metrics | None:

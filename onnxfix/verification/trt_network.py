@@ -17,14 +17,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from onnxfix.backends.trt_package import Missing
 from onnxfix.backends.trt_reading import Misread, Reading
+from onnxfix.errors import fault_of
 from onnxfix.sandbox import one_line
 from onnxfix.verification.request import Request
 from onnxfix.verification.trt_build import NOT_EXECUTED, Builder, builder
 from onnxfix.verification.trt_network_read import Read, read
-from onnxfix.verification.verdict import FeedResult, RungResult
+from onnxfix.verification.verdict import FeedResult, RungResult, Status, unjudged
 
 NAME = "trt-network"
+#: What a reading of the fixed model comes to; where nothing was learnt for any other cause, the rung is skipped.
+_STATUS: dict[str, Status] = {"agrees": "passed", "differs": "failed", "broke": "broke"}
 _WIDEST = 300  # characters of one difference in the rung's one line
 
 
@@ -33,11 +37,10 @@ def climb(request: Request) -> RungResult:
 
     Raises:
         UsageError: what was asked of TensorRT does not exist.
-        OnnxfixError: verification itself failed.
     """
     found = builder(request.trt)
-    if isinstance(found, str):
-        return RungResult(NAME, "skipped", found)
+    if isinstance(found, Missing):
+        return unjudged(NAME, found.reason, found.cause)
     with closing(found):
         before = _original(found, request)
         if request.fixed == request.original:
@@ -47,11 +50,7 @@ def climb(request: Request) -> RungResult:
 
 
 def reading(request: Request, found: Builder) -> Reading:
-    """TensorRT's reading of the original alone, for who asks about one model.
-
-    Raises:
-        OnnxfixError: verification itself failed.
-    """
+    """TensorRT's reading of the original alone, for who asks about one model."""
     return _original(found, request).reading
 
 
@@ -77,8 +76,17 @@ def _digest(given: Sequence[Mapping[str, Any]] | None) -> bytes:
 
 
 def _read(found: Builder, request: Request, path: Path, before: Read | None) -> Read:
+    """What ``read`` gives, or that our own code failed there: of the one model, while the other may still be read."""
     with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
-        return read(request, found, path, Path(folder), before)
+        try:
+            return read(request, found, path, Path(folder), before)
+        except Exception as error:
+            words = fault_of(error)
+            if not words:
+                raise
+    choice = found.choice
+    broke = Reading("broke", words, package=choice.package, version=choice.version, cause="fault")
+    return Read(broke)
 
 
 def judge(reads: Sequence[Read], found: Builder, *, inherit: bool) -> RungResult:
@@ -91,12 +99,13 @@ def judge(reads: Sequence[Read], found: Builder, *, inherit: bool) -> RungResult
     inherited = inherit and status == "differs" and _inherited(before, after, single=len(reads) == 1)
     result = RungResult(
         NAME,
-        "failed" if status == "differs" else "passed" if status == "agrees" else "skipped",
+        _STATUS.get(status, "skipped"),
         reason,
         _feeds(reads),
         after.reading.excluded,
         (*found.notes(), *_notes(reads)),
         networks=tuple(one.reading for one in reads),
+        cause=after.reading.cause,
     )
     return replace(result, inherited=inherited)
 
@@ -137,6 +146,8 @@ def _unread(reading: Reading, which: str, found: Builder) -> str:
         return f"{found.product} does not import {which}: {why}"
     if reading.status == "gap":
         return f"the network of {which} cannot be read back: {why}"
+    if reading.status == "broke":
+        return f"reading back what {found.product} makes of {which} failed: {why}"
     return f"nothing was learnt of how {found.product} reads {which}: {why}"
 
 

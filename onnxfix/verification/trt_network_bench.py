@@ -8,8 +8,9 @@ from typing import Any
 
 from onnx import ModelProto
 
+from onnxfix.backends.causes import ENDED
 from onnxfix.backends.trt_run import Ran
-from onnxfix.errors import OnnxfixError
+from onnxfix.errors import Fault
 from onnxfix.sandbox import Worker, one_line
 from onnxfix.verification.compare import Metrics
 from onnxfix.verification.network_child import THREADS, Told
@@ -60,14 +61,16 @@ class Bench:
             starved = isinstance(value, Told) and value.starved
             return replace(value, error=self._worker.starved(value.error)) if starved else value
         if outcome.status == "error":  # what models do wrong comes back as a value
-            raise OnnxfixError(f"verification itself failed, which is a bug of onnxfix: {outcome.message}")
+            raise Fault(outcome.message)
         self.deaths += 1
-        return Told(outcome.message, died=True)
+        return Told(outcome.message, died=True, cause=ENDED[outcome.status])
 
-    def sketch(self, path: str) -> ModelProto | str:
+    def sketch(self, path: str) -> ModelProto | Told:
         """The model file without its weights, or why it cannot be read."""
         outcome = self._worker.call(f"{_CHILD}:sketch", timeout=self.step, path=path)
-        return ModelProto.FromString(outcome.value) if outcome.ok else one_line(outcome.message)
+        if outcome.ok:
+            return outcome.value if isinstance(outcome.value, Told) else ModelProto.FromString(outcome.value)
+        return Told(one_line(outcome.message), died=outcome.status != "error", cause=ENDED[outcome.status])
 
     def load(self, backend: str, path: str, *, guarded: bool = False) -> Told:
         """Load a model file in place of the last; ``guarded``: the CPU must take what CUDA is given."""

@@ -7,18 +7,19 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from onnx import ModelProto
 
 from onnxfix import backends
 from onnxfix.backends import lift
+from onnxfix.backends.causes import ENDED, Cause
 from onnxfix.backends.lift.records import Lifted
 from onnxfix.backends.lift.types import ONNX_TYPES
 from onnxfix.backends.trt_reading import Misread, Reading, Status
 from onnxfix.errors import UsageError
-from onnxfix.verification import cuda
-from onnxfix.verification.inputs import make_inputs
+from onnxfix.verification import cuda, validity
+from onnxfix.verification.network_child import Told
 from onnxfix.verification.network_weights import weights
 from onnxfix.verification.request import Request
 from onnxfix.verification.signature import Signature, signature
@@ -36,7 +37,14 @@ _ON = {
     "ort-cuda": "ONNX Runtime on CUDA",
     "reference": "onnx.reference",
 }
-_STATUS = {"refused": "refused", "unlifted": "gap"}
+#: What became of reading the network back -> the status of a reading that came to nothing for it, and the cause.
+_UNREAD: dict[str, tuple[Status, Cause]] = {
+    "refused": ("refused", "refused"),
+    "unlifted": ("gap", "gap"),
+    "unstarted": ("unknown", "not-loadable"),
+    "error": ("broke", "fault"),
+    **{ended: ("unknown", cause) for ended, cause in ENDED.items() if ended != "error"},
+}
 
 
 @dataclass(frozen=True)
@@ -62,34 +70,47 @@ def read(request: Request, found: Builder, path: Path, folder: Path, before: Rea
         before: what was read of the original, whose inputs this model is given too where it takes them.
 
     Raises:
-        OnnxfixError: verification itself failed.
+        Fault: verification itself failed.
     """
     began = time.monotonic()
     out = folder / "seen-by-tensorrt.onnx"
     package, timeout = found.choice.package, found.options.timeout
     lifted = lift.attempt(found.worker, path, out, package=package, timeout=timeout)
+    status, cause = _UNREAD.get(lifted.status, ("unknown", ""))
     base = Reading(
-        cast(Status, _STATUS.get(lifted.status, "unknown")),
+        status,
         lifted.reason,
         layers=lifted.layers,
         notes=lifted.notes,
         package=package,
         version=lifted.version or found.choice.version,
         seconds=(*lifted.seconds, 0.0),
+        cause=cause,
     )
     bench = Bench(request.worker, request.step)
     try:
-        models = bench.sketch(str(path)), bench.sketch(lifted.path) if lifted.lifted else ""
-        if isinstance(models[0], str):
-            return Read(replace(base, reason=base.reason or models[0]))
-        names = {name: node.op_type for node in models[0].graph.node for name in node.output if name}
-        if isinstance(models[1], str):
-            return Read(replace(base, reason=base.reason or models[1]), names=names)
-        result = _of(request, bench, path, folder, lifted, models[0], models[1], before, base)
+        model = bench.sketch(str(path))
+        if isinstance(model, Told):
+            return Read(_unread(base, model))
+        names = {name: node.op_type for node in model.graph.node for name in node.output if name}
+        if not lifted.lifted:
+            return Read(base, names=names)
+        network = bench.sketch(lifted.path)
+        if isinstance(network, Told):
+            return Read(_unread(base, network), names=names)
+        result = _of(request, bench, path, folder, lifted, model, network, before, base)
     finally:
         bench.drop()
     spent = (*lifted.seconds, max(0.0, time.monotonic() - began - sum(lifted.seconds)))
     return replace(result, reading=replace(result.reading, seconds=spent), names=names)
+
+
+def _unread(base: Reading, told: Told) -> Reading:
+    """Why nothing was learnt where a model file could not be looked at: what became of its network goes first."""
+    if base.reason:
+        return base
+    status: Status = "broke" if told.cause == "fault" else "unknown"
+    return replace(base, status=status, reason=told.error, cause=told.cause)
 
 
 def _of(
@@ -113,6 +134,13 @@ def _of(
         lacking.append(f"{backend}: {seen.lacking}")
     if seen.lacking:
         seen.unknown = "; ".join(lacking)
+    elif not seen.unknown:
+        seen.cause = ""
+    if any(one.kind == "refused" for one in seen.misreads):
+        # What nobody says the meaning of cannot be read differently.
+        broken = validity.violated(path, timeout=request.step)
+        if broken:
+            return Read(replace(base, reason=f"it is not valid ONNX: {broken}"))
     if seen.disputed:
         bench.step = min(request.step, REFERENCE_STEP)
         other = execute(request, bench, pair, "reference", terms)
@@ -152,7 +180,7 @@ def _fitting(trials: Sequence[Trial], old: Signature, known: Signature) -> tuple
     for one in trials:
         if one.feed is not None:
             with contextlib.suppress(UsageError, MemoryError):
-                values = make_inputs(known, one.feed.assignment, one.feed.seed, kind=one.feed.kind)
+                values = one.feed.values(known)
                 made.append(replace(one, values=values))
     return tuple(made)
 
@@ -191,6 +219,7 @@ def _concluded(
         shapes=max(1, len(shapes(seen.compared))) if ran else 0,
         excluded=excluded,
         noise=tuple(sorted(seen.noise.items())),
+        cause=seen.cause if status == "unknown" else "",
         notes=tuple(dict.fromkeys(notes)),
     )
     off = seen.off | {_name(one) for one in reading.grave}

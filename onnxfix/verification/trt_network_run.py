@@ -1,21 +1,24 @@
 """Running a model and the network that TensorRT made of it on the same inputs, and telling rounding from difference."""
+# Long because: what is run, what came of it and whether it is more than rounding hang together by one state.
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from onnxfix.backends import reference
 from onnxfix.backends.trt_reading import Misread
 from onnxfix.errors import UsageError
 from onnxfix.sandbox import one_line
-from onnxfix.verification import plan
+from onnxfix.verification import plan, ranges
 from onnxfix.verification.climb import elements
 from onnxfix.verification.compare import Metrics, output_of
 from onnxfix.verification.inputs import make_inputs
-from onnxfix.verification.network_child import RELATIVE, Told
+from onnxfix.verification.network_child import Told
+from onnxfix.verification.noise import RELATIVE
 from onnxfix.verification.plan import Feed
 from onnxfix.verification.progress import different
 from onnxfix.verification.request import Request
@@ -27,6 +30,7 @@ from onnxfix.verification.trt_network_words import lacks, node_of, place_of, set
 from onnxfix.verification.trt_shapes import given_profiles
 from onnxfix.verification.verdict import FeedResult
 
+_QUANTIZED = 50  # added to the seed
 _FEW = 64  # elements of all inputs, below which one feed would miss most of the edge values
 _MANY = 1 << 16  # elements of all inputs, from which the smallest shape has room for them
 _LOCATING = 180.0  # seconds
@@ -53,7 +57,7 @@ def execute(request: Request, bench: Bench, pair: Pair, backend: str, terms: Ter
     ``request.known`` is the model's own signature.
 
     Raises:
-        OnnxfixError: verification itself failed.
+        Fault: verification itself failed.
     """
     bench.drop()
     return _Runner(request, bench, pair, backend, terms).run()
@@ -75,7 +79,7 @@ class _Runner:
         if loaded.error:
             ours = loaded.lacking or loaded.died or self.backend == "reference"
             if ours or lacks(loaded.error, self.graph):
-                seen.lacking = told(loaded.error)
+                seen.lacking, seen.cause = told(loaded.error), loaded.cause
             else:
                 self._refused(loaded.error)
             return seen
@@ -85,6 +89,7 @@ class _Runner:
         loaded = self.bench.load(self.backend, self.pair.lifted.path)
         if loaded.error:
             seen.lacking = f"the network that was read back does not load: {told(loaded.error)}"
+            seen.cause = loaded.cause
             return seen
         self._compare_all(trials)
         return seen
@@ -118,7 +123,7 @@ class _Runner:
         """Inputs that the model takes, with what it computes kept in the sandbox: key -> inputs."""
         tried = Tried(self.bench, self._load)
         asked = given_profiles(self.request.trt, self.request.known)
-        planned = () if asked else self._planned()
+        planned = () if asked else [*self._planned(), *self._quantized()]
         finder = Finder(self.request, tried.expect, asked[0] if asked else None, planned, empty=True)
         if self.terms.trials:
             trials = [one for one in self.terms.trials if not tried.expect(one.values).error]
@@ -147,6 +152,14 @@ class _Runner:
             return [replace(found[0], kind="edge"), *found[1:]]
         edges = 3 if count < _FEW else 1
         return found + [Feed(sweep[-1], "edge", seed + len(sweep) + number) for number in range(edges)]
+
+    def _quantized(self) -> list[Feed]:
+        """Values around the limits of what the model quantizes."""
+        known, seed = self.request.known, self.request.seed + _QUANTIZED
+        sizes = plan.assignments(known, self.request.shapes)[:3][-1]
+        found = ranges.reach(self.request, Path(self.pair.path), sizes)
+        self.seen.notes += [found.missed] if found.missed else []
+        return plan.quantized(known, sizes, seed, found.gain)
 
     def _untaken(self, words: Sequence[str], refused: Sequence[str]) -> None:
         """The model took no inputs at all: its own fault, the backend's, or that of the inputs."""
@@ -208,6 +221,7 @@ class _Runner:
         """Run the network on the inputs of a trial and judge; returns the outputs that are out of tolerance."""
         seen = self.seen
         came = self.bench.run("lifted", key, trial.values, self.pair.wires)
+        seen.cause = came.cause
         if came.died:
             seen.unknown = f"the network that was read back cannot be run: {came.error}"
         elif came.lacking or (came.error and lacks(came.error, self.pair.network.graph)):
@@ -218,7 +232,7 @@ class _Runner:
             return []
         metrics = self.bench.judge(key, self.terms.outputs, self.request.coarse)
         if isinstance(metrics, Told):
-            seen.unknown = f"the outputs could not be compared: {metrics.error}"
+            seen.unknown, seen.cause = f"the outputs could not be compared: {metrics.error}", metrics.cause
             return []
         seen.compared.append(trial)
         seen.blank = came.blank if seen.blank is None else seen.blank & came.blank
@@ -310,6 +324,7 @@ class _Runner:
             metrics = self.bench.judge(key, pairs, self.request.coarse, noise)
             if isinstance(metrics, Told):
                 self.seen.unknown = f"the outputs could not be compared: {metrics.error}"
+                self.seen.cause = metrics.cause
                 return {}
             for name, far in noise.items():
                 self.seen.noise[name] = max(far, self.seen.noise.get(name, 0.0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from onnxfix.backends.causes import Cause
 from onnxfix.backends.trt_reading import Misread
 from onnxfix.verification.compare import Metrics
 from onnxfix.verification.progress import difference, different
@@ -17,7 +18,8 @@ _SLIGHT = 1e-2  # of an output's largest value: less may be an approximation
 class Seen:
     """What running both has shown.
 
-    ``lacking``: why this backend cannot do it, so that another should be asked; ``unknown``: why nothing was learnt.
+    ``lacking``: why this backend cannot do it, so that another should be asked; ``unknown``: why nothing was learnt;
+    ``cause``: either for programs.
     ``disputed``: ONNX Runtime refuses the model for its types, of which somebody else may think otherwise. ``trials``
     are the inputs that the model takes, ``compared`` those that both took. ``off`` are the tensors that
     differ because of the misreads. ``blank`` are the network's outputs without a finite value on all ``compared``; None
@@ -34,6 +36,7 @@ class Seen:
     blank: frozenset[str] | None = None
     lacking: str = ""
     unknown: str = ""
+    cause: Cause = ""
     disputed: bool = False
 
     @property

@@ -7,7 +7,7 @@ from typing import Any
 
 from onnxfix import backends
 from onnxfix.backends.trt_run import Ran
-from onnxfix.errors import OnnxfixError
+from onnxfix.errors import Fault
 from onnxfix.sandbox import Outcome, Worker, one_line
 
 _DROPPING = 30.0  # seconds
@@ -36,6 +36,7 @@ class Side:
         self._paths: dict[str, str] = {}
         self._held: set[str] = set()
         self._generation = -1
+        self.late = False  # whether the last load took too long
 
     def __enter__(self) -> Side:
         return self
@@ -58,6 +59,7 @@ class Side:
             f"{self._module}:load", timeout=self._loading, name=name, path=path, **self._options
         )
         self._generation = self._worker.generation
+        self.late = outcome.status == "timeout"
         error = str(_value(outcome)) if outcome.ok or outcome.status == "error" else outcome.message
         if error:
             return error
@@ -65,8 +67,18 @@ class Side:
         self._held.add(name)
         return ""
 
-    def run(self, name: str, feed: Mapping[str, Any]) -> Ran:
-        """Run what was loaded as ``name`` on a feed; whatever happens is a result."""
+    def trial(self, path: str) -> tuple[str, str]:
+        """``trt_run.trial`` of an engine file; whatever happens is a result."""
+        outcome = self._worker.call(
+            f"{self._module}:trial", timeout=self._loading, path=path, **self._options
+        )
+        self._generation = self._worker.generation
+        found: tuple[str, str] = _value(outcome) if outcome.ok else (outcome.message, "")
+        return found
+
+    def run(self, name: str, feed: Mapping[str, Any], **more: Any) -> Ran:
+        """Run what was loaded as ``name`` on a feed, with ``more`` for the function that does; whatever happens is a
+        result."""
         if not self._alive():
             self._held.clear()
         if name not in self._held:
@@ -74,12 +86,17 @@ class Side:
             if error:
                 return Ran(error=f"it does not load again: {error}")
         outcome = self._worker.call(
-            f"{self._module}:run", timeout=self._running, name=name, feed=dict(feed), **self._options
+            f"{self._module}:run",
+            timeout=self._running,
+            name=name,
+            feed=dict(feed),
+            **self._options,
+            **more,
         )
         if self._worker.generation != self._generation:
             return Ran(error="its process ended between two runs")
         if not outcome.ok and outcome.status != "error":
-            return Ran(error=outcome.message)
+            return Ran(error=outcome.message, late=outcome.status == "timeout")
         ran: Ran = _value(outcome)
         if ran.broken:
             self._worker.close()
@@ -88,7 +105,7 @@ class Side:
 
 def _value(outcome: Outcome) -> Any:
     if not outcome.ok:  # what models and engines do wrong comes back as a value
-        raise OnnxfixError(f"verification itself failed, which is a bug of onnxfix: {outcome.message}")
+        raise Fault(outcome.message)
     return outcome.value
 
 

@@ -51,28 +51,30 @@ _ONE_FILE = 1 << 30
 _FLOATS = ("float16", "bfloat16")
 
 
-def widened(model: ModelProto, elem: int) -> ModelProto:
-    """``model`` itself, with ``elem`` wherever it said float16 or bfloat16. Its external data must have been loaded.
+def widened(model: ModelProto, elem: int, kinds: Sequence[int] = HALVES) -> ModelProto:
+    """``model`` itself, with ``elem`` wherever it said one of ``kinds``, by default float16 and bfloat16. Its external
+    data must have been loaded.
 
-    A half-precision type that a function's attribute reference brings in stays: inline functions before.
+    A type that a function's attribute reference brings in stays: inline functions before.
     """
     for tensor in wire.all_tensors(model):
-        if tensor.data_type in HALVES:
+        if tensor.data_type in kinds:
             wide = numpy_helper.to_array(tensor).astype(helper.tensor_dtype_to_np_dtype(elem))
             tensor.CopyFrom(numpy_helper.from_array(wide, tensor.name))
-    for graph in _graphs(model.graph):
+    for graph in graphs(model.graph):
         for info in (*graph.input, *graph.output, *graph.value_info):
-            _widen_type(info.type, elem)
+            _widen_type(info.type, elem, kinds)
     for function in model.functions:
         for info in function.value_info:
-            _widen_type(info.type, elem)
+            _widen_type(info.type, elem, kinds)
     for node in _nodes(model):
         for attribute in node.attribute:
-            _widen_attribute(attribute, elem)
+            _widen_attribute(attribute, elem, kinds)
     return model
 
 
-def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
+def graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    """A graph and all subgraphs in it."""
     stack = [graph]
     while stack:
         one = stack.pop()
@@ -88,7 +90,7 @@ def _bodies(node: NodeProto) -> Iterator[GraphProto]:
 
 
 def _nodes(model: ModelProto) -> Iterator[NodeProto]:
-    for graph in _graphs(model.graph):
+    for graph in graphs(model.graph):
         yield from graph.node
     for function in model.functions:
         stack = list(function.node)
@@ -98,35 +100,35 @@ def _nodes(model: ModelProto) -> Iterator[NodeProto]:
             stack.extend(inner for graph in _bodies(node) for inner in graph.node)
 
 
-def _widen_attribute(attribute: AttributeProto, elem: int) -> None:
-    if attribute.name in TYPE_ATTRIBUTES and attribute.i in HALVES:
+def _widen_attribute(attribute: AttributeProto, elem: int, kinds: Sequence[int]) -> None:
+    if attribute.name in TYPE_ATTRIBUTES and attribute.i in kinds:
         attribute.i = elem
     if attribute.HasField("tp"):
-        _widen_type(attribute.tp, elem)
+        _widen_type(attribute.tp, elem, kinds)
     for kind in attribute.type_protos:
-        _widen_type(kind, elem)
+        _widen_type(kind, elem, kinds)
 
 
-def _widen_type(kind: TypeProto, elem: int) -> None:
+def _widen_type(kind: TypeProto, elem: int, kinds: Sequence[int]) -> None:
     for field in ("tensor_type", "sparse_tensor_type"):
-        if kind.HasField(field) and getattr(kind, field).elem_type in HALVES:
+        if kind.HasField(field) and getattr(kind, field).elem_type in kinds:
             getattr(kind, field).elem_type = elem
     for field in ("sequence_type", "optional_type"):
         if kind.HasField(field):
-            _widen_type(getattr(kind, field).elem_type, elem)
+            _widen_type(getattr(kind, field).elem_type, elem, kinds)
     if kind.HasField("map_type"):
-        _widen_type(kind.map_type.value_type, elem)
+        _widen_type(kind.map_type.value_type, elem, kinds)
 
 
-def raised(value: Any, elem: int) -> Any:
-    """A value of a feed as the twin takes it: half precision in ``elem``, which is exact."""
+def raised(value: Any, elem: int, kinds: Sequence[str] = _FLOATS) -> Any:
+    """A value of a feed as the twin takes it: what is of ``kinds``, by default half precision, in ``elem``. Exact."""
     if isinstance(value, (list, tuple)):
-        return [raised(item, elem) for item in value]
+        return [raised(item, elem, kinds) for item in value]
     if isinstance(value, dict):
-        return {key: raised(item, elem) for key, item in value.items()}
+        return {key: raised(item, elem, kinds) for key, item in value.items()}
     return (
         value.astype(helper.tensor_dtype_to_np_dtype(elem))
-        if getattr(value, "dtype", np.dtype(bool)).name in _FLOATS
+        if getattr(value, "dtype", np.dtype(bool)).name in kinds
         else value
     )
 
@@ -245,7 +247,7 @@ def _read(node: NodeProto) -> Iterator[str]:
     """What a node reads, and every name that is read or given in its subgraphs."""
     yield from node.input
     for body in _bodies(node):
-        for graph in _graphs(body):
+        for graph in graphs(body):
             for inner in graph.node:
                 yield from inner.input
             yield from (info.name for info in graph.output)

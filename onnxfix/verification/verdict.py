@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from onnxfix.backends.causes import Cause
 from onnxfix.backends.trt_reading import Reading
 from onnxfix.backends.trt_types import TrtBuild
 from onnxfix.verification.compare import Metrics
 from onnxfix.verification.plan import Feed
+from onnxfix.verification.validity import Checked
 
-Status = Literal["passed", "failed", "skipped"]
+#: "broke": the rung's own code failed. That proves nothing about the models, and is a fault of onnxfix to be reported.
+Status = Literal["passed", "failed", "skipped", "broke"]
 FeedStatus = Literal["identical", "within", "different", "not counted"]
 
 #: Rungs from the cheapest to the most telling.
@@ -22,6 +25,31 @@ STATIC = ("contract", "trt-build")
 #: Those that judge each model by itself, or what it declares: that they pass does not prove that the two compute the
 #: same. trt-network compares values, but those of a model with those of TensorRT's reading of that same model.
 ALONE = (*STATIC, "trt-network")
+
+
+#: What executed engines showed of a fixed model, see ``trt_judge.Finding``.
+Outcome = Literal["agree", "repaired", "alike", "wrong"]
+
+
+@dataclass(frozen=True)
+class Executed:
+    """Engines that were executed: by which package and version, on which GPU, whether NVIDIA lists that one for the
+    package, and what they computed float32 products in ("float32", "tf32", or "" where that is not known).
+
+    ``outcome`` is "agree" where the engines are right, "repaired" where that of the original is wrong and the fixed one
+    right, "alike" where both are wrong, "wrong" where the fixed one is further from the ONNX model; ``reason`` names
+    the output and the values. ``noise`` is how far rounding alone moves an output of the original, as a share of its
+    largest magnitude, for the outputs of which that was measured."""
+
+    package: str
+    version: str
+    gpu: str
+    compute_capability: str
+    listed: bool
+    precision: str
+    outcome: Outcome
+    reason: str = ""
+    noise: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -38,13 +66,15 @@ class FeedResult:
 
 @dataclass(frozen=True)
 class RungResult:
-    """One rung. ``reason`` is one line: what was proven, what differs, or why it was skipped.
+    """One rung. ``reason`` is one line: what was proven, what differs, or why it was skipped or broke; ``cause`` is the
+    same for programs, where the models were not judged and it is known.
 
     ``excluded`` are outputs in which the original differs from itself; ``notes`` what a reader should know
     besides; ``seconds`` is wall-clock time. ``informative`` are runs that inform and do not decide, such as the same
     with TF32 on. ``builds`` are what TensorRT made of the original and, unless that is the same file, of the fixed
-    model, ``networks`` how it reads them. ``inherited``: it failed, and the original fails in the same way, so that
-    no fix is to blame.
+    model, ``networks`` how it reads them, ``checks`` what onnx.checker says of them, ``executed`` what their engines
+    did. ``inherited``: it failed, and the
+    original fails in the same way, so that no fix is to blame.
     """
 
     name: str
@@ -59,12 +89,26 @@ class RungResult:
     informative: tuple[FeedResult, ...] = ()
     builds: tuple[TrtBuild, ...] = ()
     networks: tuple[Reading, ...] = ()
+    checks: tuple[Checked, ...] = ()
     inherited: bool = False
+    cause: Cause = ""
+    executed: Executed | None = None
+
+    @property
+    def judged(self) -> bool:
+        """Whether it came to say something of the models."""
+        return self.status in ("passed", "failed")
 
     @property
     def refutes(self) -> bool:
         """Whether it shows that the fixed model is worse than the original."""
         return self.status == "failed" and not self.inherited
+
+
+def unjudged(name: str, reason: str, cause: Cause = "") -> RungResult:
+    """The result of a rung that could not judge the models: "broke" where that is onnxfix's own fault, else
+    "skipped"."""
+    return RungResult(name, "broke" if cause == "fault" else "skipped", reason, cause=cause)
 
 
 @dataclass(frozen=True)
@@ -95,6 +139,11 @@ class Verdict:
         more = [rung for rung in self.rungs if rung.name != "contract"]
         asked = [rung for rung in more if rung.name not in ALONE] or more or self.rungs
         return self.settled or any(rung.status == "passed" for rung in asked)
+
+    @property
+    def broken(self) -> tuple[RungResult, ...]:
+        """The rungs that broke."""
+        return tuple(rung for rung in self.rungs if rung.status == "broke")
 
     @property
     def compared(self) -> bool:

@@ -51,11 +51,13 @@ def attempt(
         if found.status == "memory":
             found = replace(found, reason=worker.starved(found.reason))
         return replace(found, path=str(out)) if found.path else found
-    status = outcome.status if outcome.status != "ok" else "error"
-    if status in ("error", "crash") and MEMORY.search(outcome.message):
-        status = "memory"
+    ended = outcome.status if outcome.status != "ok" else "error"
+    if ended in ("error", "crash") and MEMORY.search(outcome.message):
+        ended = "memory"
     doing = {"parse": "TensorRT's parser", "lift": "reading the network back"}.get(outcome.note, "TensorRT")
-    told = epitaph(replace(outcome, status=status), doing)
+    told = epitaph(replace(outcome, status=ended), doing)
+    # Before the parser is asked nothing happens but that TensorRT is loaded and started.
+    status: Status = "unstarted" if ended == "error" and not outcome.note else ended
     if status == "crash" and worker.limit_mb is not None and worker.limit_mb < _LITTLE_MB:
         status, told = "memory", worker.starved(f"{told}, probably out of memory")
     return Lifted(status, told, package=package)

@@ -12,6 +12,7 @@ from onnxfix.backends.lift.emit import Emit, info
 from onnxfix.backends.lift.network import Layer, Tensor, Unliftable
 from onnxfix.backends.lift.records import Gap
 from onnxfix.backends.lift.scopes import Scopes, Unit
+from onnxfix.errors import Fault, fault_of
 
 #: Of nodes that stand for layers which are not read back: no runtime knows it.
 DOMAIN = "tensorrt"
@@ -75,6 +76,8 @@ class Writer:
                 self._conditional(unit, *sides)
         except Unliftable as error:
             self._gap(unit.layers[0], str(error), unit.inputs, unit.outputs)
+        except Exception as error:
+            raise _named(error, unit.layers[0]) from error
 
     def _gap(
         self, layer: Layer, reason: str, inputs: Iterable[Tensor | None], outputs: Iterable[Tensor]
@@ -101,6 +104,8 @@ class Writer:
                     self.e.bind(tensor, value)
         except Unliftable as error:
             self._gap(layer, str(error), layer.inputs, layer.outputs)
+        except Exception as error:
+            raise _named(error, layer) from error
         return None
 
     # -- conditionals
@@ -232,6 +237,12 @@ class Writer:
         if axis:
             value = self.e.op("Transpose", value, perm=[*range(1, axis + 1), 0, *range(axis + 1, rank)])
         return value
+
+
+def _named(error: Exception, layer: Layer) -> Exception:
+    """An error, and where it is one of our own, one that names the layer: a report of it should not lack that."""
+    words = "" if isinstance(error, Fault) else fault_of(error)
+    return Fault(str(Gap(layer.kind, layer.name, layer.label, words))) if words else error
 
 
 def _is_state(layer: Layer, states: Sequence[Layer]) -> bool:

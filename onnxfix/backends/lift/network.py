@@ -6,6 +6,7 @@ Two Python wrappers of one tensor, or loop, are the same object only while one o
 
 from __future__ import annotations
 
+import sys
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import Any
@@ -55,6 +56,31 @@ class Tensor:
         return len(self.shape)
 
 
+def read_dims(native: Any, attribute: str) -> tuple[int, ...] | None:
+    """Dimensions that a property of TensorRT's holds; None where it is not set, or this package has no such property.
+
+    The one place where such a property is read, since the packages say "not set" in three ways: None (TensorRT-RTX 1.6
+    and later), a Dims of length -1, of which ``len`` and ``tuple`` raise ValueError (1.4 and 1.5), and a RuntimeError
+    of the property itself ("Could not get block_shape.", 1.6 and later).
+    """
+    try:
+        dims = getattr(native, attribute, None)
+        return None if dims is None else tuple(dims)
+    except (ValueError, RuntimeError):
+        return None
+
+
+def read_word(native: Any, attribute: str, *, since: str = "", before: str = "") -> str:
+    """The name of an enumeration's value, from a property of TensorRT's.
+
+    ``before`` is what holds in a package that does not have the enumeration ``since`` yet, and so neither the property
+    nor anything else that it could say.
+    """
+    if since and not hasattr(native, attribute) and not hasattr(sys.modules[type(native).__module__], since):
+        return before
+    return str(getattr(native, attribute).name)
+
+
 class Unliftable(Exception):
     """A layer, or a form of it, that cannot be read back: ``str`` says why, in one line."""
 
@@ -89,9 +115,13 @@ class Layer:
             raise Unliftable(f"input {place} is left out")
         return found
 
-    def word(self, attribute: str) -> str:
-        """The name of an enumeration's value: ``layer.word("op")`` is "SUM"."""
-        return str(getattr(self.native, attribute).name)
+    def dims(self, attribute: str) -> tuple[int, ...] | None:
+        """Dimensions that a property of the layer holds; None where it is not set."""
+        return read_dims(self.native, attribute)
+
+    def word(self, attribute: str, *, since: str = "", before: str = "") -> str:
+        """The name of an enumeration's value: ``layer.word("op")`` is "SUM". See ``read_word``."""
+        return read_word(self.native, attribute, since=since, before=before)
 
 
 _GROUPED = {
@@ -127,12 +157,12 @@ class Network:
     def _tensor(self, native: Any) -> Tensor:
         key = id(native)
         if key not in self._tensors:
-            try:
-                shape: tuple[int, ...] | None = tuple(native.shape)
-            except (ValueError, RuntimeError):  # Dims of -1: not known
-                shape = None
             self._tensors[key] = Tensor(
-                text_of(lambda: native.name), native.dtype.name, shape, bool(native.is_network_input), native
+                text_of(lambda: native.name),
+                native.dtype.name,
+                read_dims(native, "shape"),
+                bool(native.is_network_input),
+                native,
             )
         return self._tensors[key]
 

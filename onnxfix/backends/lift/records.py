@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 #: "lifted": the model was written. "refused": TensorRT's parser takes no such model. "unlifted": the network holds a
-#: layer that onnxfix cannot read back; the model that was written has a node of no ONNX domain in its place. The
-#: others: what became of the child, "error" where nothing was learnt.
-Status = Literal["lifted", "refused", "unlifted", "crash", "timeout", "memory", "error"]
+#: layer that onnxfix cannot read back; the model that was written has a node of no ONNX domain in its place.
+#: "unstarted": TensorRT does not start here, so that it saw no model. The others: what became of the child, "error"
+#: where code failed that should not, a fault of onnxfix.
+Status = Literal["lifted", "refused", "unlifted", "unstarted", "crash", "timeout", "memory", "error"]
 
 
 @dataclass(frozen=True)
@@ -70,4 +71,4 @@ class Lifted:
     @property
     def exit_code(self) -> int:
         """0 for a whole model, 1 where TensorRT refuses it or a layer is missing, 2 where nothing was learnt."""
-        return {"lifted": 0, "error": 2}.get(self.status, 1)
+        return {"lifted": 0, "error": 2, "unstarted": 2}.get(self.status, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from onnx import TensorProto
 
 from onnxfix.edits import Draft, Edit
 from onnxfix.graph.overlay import Model, Node, Scope, Value
@@ -85,7 +86,8 @@ def scalar(value: Value) -> bool:
 def true_inside(body: Scope) -> list[Edit] | None:
     """Edits that let the readers of the body's condition read true; None where that cannot be written."""
     inner = body.inputs[1]
-    if not inner.replaceable or not scalar(inner):
+    declared = 0 if inner.declared is None else inner.declared.tensor_type.elem_type
+    if not inner.replaceable or not scalar(inner) or declared not in (0, TensorProto.BOOL):
         return None
     if not inner.use_count:
         return []

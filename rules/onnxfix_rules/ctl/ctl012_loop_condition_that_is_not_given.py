@@ -66,6 +66,13 @@ EXAMPLES = [
         + _BODY % "more"
         + " { more = Identity(on)  w = Add(v, v) }> }",
     ),
+    Example(
+        why="a body that takes its condition for a number, which no true can replace",
+        before="""g (float[2] x, int64 n) => (float[2] y) { y = Loop(n, , x)<body = b (int64 i, float on, float[2] v)
+            => (float more, float[2] w) { more = Identity(on)  w = Add(v, v) }> }""",
+        detect=True,
+        runs=False,
+    ),
 ]
 
 

@@ -120,6 +120,19 @@ EXAMPLES = [
             y = Scan<num_scan_inputs = 1, body = b (float[2] v, float[2] e) => (float[2] w) {
                 u = Add(v, e)  w = Mul(u, a) }>(h, x) }""",
     ),
+    Example(
+        why="a graph that declares no outputs is not emptied",
+        before="""g (float[2] x) => () <float[2] w = {1, 2}> {
+            a = Exp(x)  b = Neg(a)  c = Identity(b)  d = Add(c, w)  e = Cast<to = 1>(d) }""",
+        detect=True,
+        runs=False,
+    ),
+    Example(
+        why="nor is a branch or a local function that returns nothing, and nobody asks for it",
+        before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = Neg(x) }
+            <domain: "d", opset_import: ["" : 18]> f (u) => () { a = Exp(u)  b = Neg(a) }""",
+        runs=False,
+    ),
 ]
 
 
@@ -133,15 +146,26 @@ def dead_node(model: Model) -> Iterator[Match]:
     Cast to a type that it has not (`Unsupported data type for the Cast operator!`). Those are errors; others only cost
     time. Exporters leave such nodes behind for debug outputs, training heads and shape checks.
 
+    Where the main graph declares no outputs at all, every node is such a one. TensorRT parses that and refuses to build
+    it: `Network must have at least one output`. It is a fault of whoever wrote the model, and not a reason to empty it.
+
     ## Fix
     The node goes, with all nodes and initializers that nothing else needs. Exact: no output is computed from it.
     Counted as needed: what a subgraph captures, what a branch or loop body returns, what training information or
     quantisation annotations name. Graph inputs stay in any case, and so do nodes without a single named output:
-    they can only be there for an effect of their own. Unused outputs of a node that is needed are another matter.
+    they can only be there for an effect of their own. Unused outputs of a node that is needed are another matter. What
+    a graph, branch or function without outputs computes last counts as needed, so that no fix empties it.
 
     ## References
     - ONNX, "Graphs": outputs are all that a graph computes: https://onnx.ai/onnx/repo-docs/IR.html
     """
+    if not model.main.outputs and model.main.nodes:
+        yield Match(
+            "the graph declares no outputs, so that every node of it is dead: TensorRT builds no such network, and "
+            "nothing is removed; declare as outputs what is to be computed",
+            scope=model.main,
+            severity=Severity.ERROR,
+        )
     if not any(map(_is_end, every_node(model))):
         return  # the last one of dead nodes is one that nothing reads
     live = _live_nodes(model)

@@ -29,10 +29,10 @@ _AXIS = """
     filled$a = Add(shaped$a, zeros)  column$a = Unsqueeze(filled$a, last)
 """
 _CENTRES = "step$a = Div(two_t, count$a)  half$a = Div(step$a, two_t)  start$a = Add(first, half$a)"
-_CORNERS = "gaps$a = Sub(count$a, one_t)  step$a = Div(two_t, gaps$a)  start$a = Identity(first)"
-# The depth may be 1, as ONNX says; a height or width of 1 has no two corners.
-_DEPTH = """gaps$a = Sub(count$a, one_t)  wide$a = Div(two_t, gaps$a)  flat$a = Equal(size$a, one)
-    zero$a = Sub(one_t, one_t)  step$a = Where(flat$a, zero$a, wide$a)  start$a = Identity(first)"""
+# A size of 1 has no two corners, and 2 / (1 - 1) no value. There is one place then, and it lies at -1: so ONNX's body
+# has it for the depth, and ONNX's reference for all sizes. ONNX Runtime puts it at 0.
+_CORNERS = """gaps$a = Sub(count$a, one_t)  some$a = Max(gaps$a, one_t)  step$a = Div(two_t, some$a)
+    start$a = Identity(first)"""
 _TAIL = """
     column_one = Unsqueeze(ones, last)  points = Concat<axis = -1>($columns, column_one)
     flat = Constant<value_ints = [-1, $coordinates]>()  rows = Reshape(points, flat)
@@ -47,11 +47,11 @@ def function(call: NodeProto, types: tuple[bytes, ...], version: int) -> Functio
     dims = _dimensions(types)
     if dims is None or len(call.input) != 2:
         return None
-    align = any(helper.get_attribute_value(a) for a in call.attribute if a.name == "align_corners")
+    align = aligns(call)
     axes = range(2, dims + 2)
     text = Template(_HEAD).substitute(rank=dims + 2)
     for axis in axes:
-        step = _CENTRES if not align else _DEPTH if dims == 3 and axis == 2 else _CORNERS
+        step = _CORNERS if align else _CENTRES
         text += Template(_AXIS).substitute(
             a=axis,
             step=Template(step).substitute(a=axis),
@@ -61,6 +61,11 @@ def function(call: NodeProto, types: tuple[bytes, ...], version: int) -> Functio
     text += Template(_TAIL).substitute(columns=columns, coordinates=dims + 1, dims=dims)
     found: FunctionProto = parser.parse_function(text)
     return found
+
+
+def aligns(call: NodeProto) -> bool:
+    """Whether the grid's outermost places are the image's corners, and not the centres of the pixels there."""
+    return any(helper.get_attribute_value(a) for a in call.attribute if a.name == "align_corners")
 
 
 def _dimensions(types: tuple[bytes, ...]) -> int | None:

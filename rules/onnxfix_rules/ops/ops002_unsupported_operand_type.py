@@ -11,6 +11,7 @@ from onnxfix.graph.overlay import Model
 from onnxfix.graph.shared import Operator, elem_types
 from onnxfix.rule import Example, Match, Severity, rule
 from onnxfix_rules.ops import _common as ops
+from onnxfix_rules.ops._quantized import is_quantized
 
 _LP = "g (TYPE[1,4,8,8] x) => (TYPE[1,4,7,7] y) { y = LpPool<kernel_shape=[2,2]>(x) }"
 
@@ -77,6 +78,11 @@ EXAMPLES = [
         before="g (uint8[2,3] x) => (float[3,2] y) { t = Cast<to=1>(x)  y = Transpose(t) }",
     ),
     Example(
+        why="uint8 that the graph quantizes, which TensorRT reads as int8",
+        before="""g (float[2,3] x) => (float[3,2] y) <float s = {0.1}, uint8 z = {0}> {
+            q = QuantizeLinear(x, s, z)  t = Transpose(q)  y = DequantizeLinear(t, s, z) }""",
+    ),
+    Example(
         why="a constant, which the parser may convert",
         before="g (int64[2] i) => (float[2] y) <uint8[3] c = {1, 2, 3}> { g = Gather(c, i)  y = Cast<to=1>(g) }",
     ),
@@ -128,7 +134,8 @@ def unsupported_operand_type(model: Model) -> Iterator[Match]:
     MeanVarianceNormalization does not parse at all.
 
     Only for targets whose types were measured: TensorRT-RTX, and TensorRT 11 with its parser of the same time. Silent
-    about constants, which the parser may convert, and about what the builder refused: it may take another model.
+    about constants, which the parser may convert, about bytes that a QuantizeLinear in the graph makes, which count as
+    int8, and about what the builder refused: it may take another model.
 
     ## Fix
     None here. Cast the data to a type that the operator takes, and the result back: bool to int32, uint8 to int32
@@ -157,7 +164,7 @@ def unsupported_operand_type(model: Model) -> Iterator[Match]:
             if data is None or data.initializer is not None or data.is_constant
             else model.shapes.elem_type(data)
         )
-        if elem is None or elem not in TYPES:
+        if data is None or elem is None or elem not in TYPES or is_quantized(data, model):
             continue
         ranked = elem == TensorProto.BOOL and node.op_type in _RANKING
         if ranked or target.accepts(node.op_type, elem) is False:

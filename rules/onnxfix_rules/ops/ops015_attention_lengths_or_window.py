@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import TensorProto, helper
 
+from onnxfix import dtypes
 from onnxfix.edits import Draft
 from onnxfix.graph import symbols
 from onnxfix.graph.overlay import Model, Node, Value
@@ -181,6 +182,14 @@ EXAMPLES = [
         opset=24,
         ir_version=10,
     ),
+    Example(
+        why="a mask of integers, which have no -inf",
+        before=f"g ({_QKV}, int64[2] n, int32[2,3] m) {_OUT} {{ y = Attention(q, k, v, m, , , n) }}",
+        detect=True,
+        opset=24,
+        ir_version=10,
+        runs=False,
+    ),
 ]
 
 
@@ -273,8 +282,8 @@ def _fix(node: Node, found: Seen, model: Model) -> Fix | None:
     short = 0
     if mask is not None:
         missing = _missing(shape, found.keys)
-        if elem is None or missing is None:
-            return None
+        if elem is None or missing is None or not (elem == TensorProto.BOOL or dtypes.is_float(elem)):
+            return None  # integers, which ONNX takes too, have no -inf
         short = missing
     draft = Draft(node)
     rows = None if shape is None or len(shape) < 2 else shape[-2]

@@ -14,6 +14,7 @@ from onnxfix.graph.overlay import Model, Node, Value
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops import _rewrite as rw
+from onnxfix_rules.ops._quantized import is_quantized
 
 EXAMPLES = [
     Example(
@@ -105,6 +106,11 @@ EXAMPLES = [
         before="g (uint8[2,3] x) => (uint8[3,2] y) { y = Transpose(x) }",
     ),
     Example(
+        why="quantized by the graph, which TensorRT reads as int8 and moves",
+        before="""g (float[2,3] x) => (float[6,2] y) <float s = {0.1}, uint8 z = {0}> {
+            q = QuantizeLinear(x, s, z)  c = Concat<axis = 1>(q, q)  t = Transpose(c)  y = Cast<to = 1>(t) }""",
+    ),
+    Example(
         why="Slice and Squeeze of an image",
         before="""g (uint8[1,4,5,3] x) => (float[2,5,3] y) <int64[1] a={0}, int64[1] b={2}, int64[1] c={1}, int64[1]
             ax={0}> { s = Slice(x, a, b, c) q = Squeeze(s, ax) y = Cast<to=1>(q) }""",
@@ -153,7 +159,8 @@ def move_before_cast(node: Node, model: Model) -> Iterator[Match]:
     input type of UINT8`, `TensorRT does not support UINT8 types for intermediate tensors`), measured with TensorRT-RTX
     1.7.1. int16, uint16, uint32 and uint64 it has not at all: `Failed to import initializer: w`. A table of int8 it
     takes for a quantised one: `Quantized constant (w) is only allowed before DQ`. Only for a table of uint8 in Gather
-    the parser helps itself: `UINT8 data w is being converted to INT32`.
+    the parser helps itself: `UINT8 data w is being converted to INT32`. What a QuantizeLinear in the graph makes counts
+    as int8 there, and is moved; that it does is the matter of QDQ004 and QDQ001.
 
     ## Fix
     Cast first, then move, where everything that reads the result casts it to one and the same type. A constant is
@@ -176,7 +183,7 @@ def move_before_cast(node: Node, model: Model) -> Iterator[Match]:
     if elem == TensorProto.INT8:
         if node.op_type != "Gather" or node.inputs[0] is None or not node.inputs[0].is_constant:
             return
-    elif target.between(elem) or _converted(node, elem):
+    elif target.between(elem) or _converted(node, elem) or is_quantized(output, model):
         return
     draft = Draft(node)
     proto = rw.copy_of(node)

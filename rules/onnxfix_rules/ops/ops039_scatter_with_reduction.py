@@ -9,6 +9,7 @@ from onnx import TensorProto
 from onnxfix import dtypes
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.signatures import takes
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops import _places, _scatter
@@ -132,6 +133,14 @@ EXAMPLES = [
     ),
     Example(why="no reduction", before=f"{_ND} {_ROWS} {{ y = ScatterND(x, i, u) }}"),
     Example(why="none, written", before=f'{_ND} {_ROWS} {{ y = ScatterND<reduction = "none">(x, i, u) }}'),
+    Example(
+        why="booleans, which a scatter adds and Add does not",
+        before="""g (bool[4] x, bool[2] u) => (bool[4] y) <int64[2,1] i = {0, 2}> {
+            y = ScatterND<reduction = "add">(x, i, u) }""",
+        detect=True,
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
 ]
 
 _OPS = {"add": "Add", "mul": "Mul", "max": "Max", "min": "Min"}
@@ -188,7 +197,7 @@ def scatter_with_reduction(node: Node, model: Model) -> Iterator[Match]:
 def _gathered(node: Node, model: Model, op: str) -> Fix | None:
     data, indices, updates = node.inputs[:3]
     elem = None if data is None else model.shapes.elem_type(data)
-    if data is None or indices is None or updates is None or elem is None:
+    if data is None or indices is None or updates is None or elem is None or not _combines(node, op, elem):
         return None
     draft = Draft(node)
     if node.op_type == "ScatterND":
@@ -215,6 +224,8 @@ def _compared(node: Node, model: Model, op: str) -> Fix | None:
     elem = None if data is None else model.shapes.elem_type(data)
     if data is None or output is None or elem is None or not ops.target_of(model).between(elem):
         return None
+    if not _combines(node, op, elem):
+        return None
     draft = Draft(node)
     total = _scatter.reduced(draft, node, model, op)
     if not total:
@@ -225,6 +236,14 @@ def _compared(node: Node, model: Model, op: str) -> Fix | None:
         draft.edits,
         Safety.EXACT if dtypes.is_integer(elem) and op in ("Max", "Min") else Safety.NUMERIC,
     )
+
+
+def _combines(node: Node, op: str, elem: int) -> bool:
+    """Whether there are operators of this opset that combine such elements. A scatter takes booleans, too."""
+    if dtypes.is_integer(elem) and op in ("Max", "Min"):
+        op = "Less"
+    opset = node.scope.opset()
+    return takes(op, opset, elem) and takes("Where", opset, elem, 1)
 
 
 def _combined(draft: Draft, op: str, there: str, updates: Value | str, *, integer: bool) -> str:

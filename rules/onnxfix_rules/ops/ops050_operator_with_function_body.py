@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from onnx import NodeProto, TensorProto
 
 from onnxfix.edits import AddNode, Draft, Edit, defined
+from onnxfix.graph import symbols
 from onnxfix.graph.overlay import Model, Node, UnknownAttribute, is_read
 from onnxfix.graph.shared import Operator
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
@@ -28,6 +29,30 @@ _GATHERED = """z = Constant<value = int64[1] {0}>()  o = Constant<value = int64[
     s = Slice(n, z, o, o)  y = Squeeze(s, a)"""
 _NORM = "g (float[B,S,8] x, float[8] s) => (float[B,S,8] y, float[B,S,1] m)"
 _QKV = "g (TYPE[1,2,16,64] q, TYPE[1,2,16,64] k, TYPE[1,2,16,64] v) => (TYPE[1,2,16,64] y)"
+
+_CORNERS = """zero = Constant<value_int = 0>()  one = Constant<value_int = 1>()
+            last = Constant<value_ints = [-1]>()  f0 = Constant<value_ints = [0]>()
+            f1 = Constant<value_ints = [1]>()  f2 = Constant<value_ints = [2]>()  f4 = Constant<value_ints = [4]>()
+            one_f = Constant<value_float = 1.0>()  two_f = Constant<value_float = 2.0>()
+            one_t = CastLike(one_f, t)  two_t = CastLike(two_f, t)  first = Neg(one_t)
+            batch = Slice(s, f0, f1)  image = Slice(s, f2, f4)
+            nothing = ConstantOfShape<value = float[1] {0}>(image)  zeros = CastLike(nothing, t)
+            ones = Add(zeros, one_t)
+            i2 = Constant<value_int = 2>()  n2 = Gather(s, i2)  c2 = CastLike(n2, t)
+            r2 = Range(zero, n2, one)  k2 = CastLike(r2, t)
+            g2 = Sub(c2, one_t)  m2 = Max(g2, one_t)  d2 = Div(two_t, m2)  b2 = Identity(first)
+            o2 = Mul(k2, d2)  l2 = Add(o2, b2)  p2 = Constant<value_ints = [-1, 1]>()
+            q2 = Reshape(l2, p2)  v2 = Add(q2, zeros)  w2 = Unsqueeze(v2, last)
+            i3 = Constant<value_int = 3>()  n3 = Gather(s, i3)  c3 = CastLike(n3, t)
+            r3 = Range(zero, n3, one)  k3 = CastLike(r3, t)
+            g3 = Sub(c3, one_t)  m3 = Max(g3, one_t)  d3 = Div(two_t, m3)  b3 = Identity(first)
+            o3 = Mul(k3, d3)  l3 = Add(o3, b3)  p3 = Constant<value_ints = [1, -1]>()
+            q3 = Reshape(l3, p3)  v3 = Add(q3, zeros)  w3 = Unsqueeze(v3, last)
+            u = Unsqueeze(ones, last)  x = Concat<axis = -1>(w3, w2, u)
+            flat = Constant<value_ints = [-1, 3]>()  rows = Reshape(x, flat)
+            turned = Transpose<perm = [0, 2, 1]>(t)  moved = MatMul(rows, turned)
+            dims = Constant<value_ints = [2]>()  h = Concat<axis = 0>(batch, image, dims)
+            y = Reshape(moved, h)"""
 
 EXAMPLES = [
     Example(
@@ -204,6 +229,30 @@ EXAMPLES = [
         opset=20,
     ),
     Example(
+        why="aligned corners of sizes that are not 1",
+        before="""g (float[1,2,3] t) => (float[1,4,5,2] y) <int64[4] s = {1,1,4,5}> {
+            y = AffineGrid<align_corners = 1>(t, s) }""",
+        after=f"g (float[1,2,3] t) => (float[1,4,5,2] y) <int64[4] s = {{1,1,4,5}}> {{ {_CORNERS} }}",
+        safety=Safety.NUMERIC,
+        opset=20,
+    ),
+    Example(
+        why="aligned corners of a size of 1, of which ONNX Runtime and ONNX's reference make different things",
+        before="""g (float[1,2,3] t) => (float[1,4,1,2] y) <int64[4] s = {1,1,4,1}> {
+            y = AffineGrid<align_corners = 1>(t, s) }""",
+        detect=True,
+        safety=Safety.NUMERIC,
+        opset=20,
+        runs=False,
+    ),
+    Example(
+        why="aligned corners of sizes that are not known",
+        before="""g (float[B,2,3] t, int64[4] s) => (float[B,H,W,2] y) { y = AffineGrid<align_corners = 1>(t, s) }""",
+        detect=True,
+        safety=Safety.NUMERIC,
+        opset=20,
+    ),
+    Example(
         why="HannWindow of a constant size, which TensorRT imports",
         before="g (float[8] x) => (float[8] y) <int64 n = {8}> { w = HannWindow(n) y = Mul(x, w) }",
     ),
@@ -284,8 +333,11 @@ def operator_with_function_body(model: Model) -> Iterator[Match]:
     tensors; AffineGrid's has an If by the number of dimensions, which is known. LinearAttention's is a Scan, which
     TensorRT takes for any number of steps; where there may be none, the fix is unsafe. No fix where a body's operator
     has changed its meaning between the opset that the body is written in and the model's, and for nodes in local
-    functions. Where a grid with aligned corners has a depth of 1, ONNX Runtime computes something else than ONNX's
-    function.
+    functions.
+
+    A grid with aligned corners has no step along an axis of size 1. ONNX's body divides by zero there, but for the
+    depth, which it puts at -1; ONNX's reference puts all of them at -1, ONNX Runtime and PyTorch at 0. Here they lie at
+    -1, and where a size is 1 or may be, the fix is unsafe.
 
     ## References
     - https://github.com/onnx/onnx/blob/main/docs/Operators.md: "Function" marks them
@@ -321,13 +373,23 @@ def _match(node: Node, model: Model, target: Target) -> Match | None:
     nodes = body.live(wanted)
     if not any(wanted) or not _accepted(body, nodes, target):
         return None
-    safety = Safety.UNSAFE if body.may_run_never(nodes) else _safety(body, nodes)
+    unsafe = body.may_run_never(nodes) or _may_have_one_corner(node, model)
+    safety = Safety.UNSAFE if unsafe else _safety(body, nodes)
     count = sum(inner.op_type != "Constant" for inner in flat(nodes))
     return Match(
         f"{target.title} refuses this {node.op_type} ({why}), which ONNX defines by {count} operators that it takes",
         node=node,
         fix=Fix(f"write it out in {count} operators", _edits(node, body, nodes, wanted), safety),
     )
+
+
+def _may_have_one_corner(node: Node, model: Model) -> bool:
+    """Whether this is a grid with aligned corners of which some size may be 1: backends disagree on where that lies."""
+    if node.op_type != "AffineGrid" or node.attr("align_corners", 0) == 0:
+        return False
+    size = node.input(1)
+    known = None if size is None else model.shapes.value(size)
+    return known is None or not all(symbols.equal(dim, symbols.as_dim(1)).no for dim in known.data[2:])
 
 
 def _accepted(body: Body, nodes: list[NodeProto], target: Target) -> bool:

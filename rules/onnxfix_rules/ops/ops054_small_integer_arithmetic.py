@@ -9,12 +9,13 @@ from onnx import TensorProto
 from onnxfix import dtypes
 from onnxfix.dtypes import INTEGERS
 from onnxfix.edits import AddNode, Draft, RemoveNode
-from onnxfix.graph.overlay import Model, Node, is_read
+from onnxfix.graph.overlay import Model, Node, Value, is_read
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.ops import _bounds
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops import _rewrite as rw
 from onnxfix_rules.ops._integers import SMALL, Computer, range_of, unnarrowed
+from onnxfix_rules.ops._quantized import is_quantized
 
 EXAMPLES = [
     Example(
@@ -107,6 +108,38 @@ EXAMPLES = [
         after="""g (int8[N] x) => (int8[N] y) { v = Cast<to = 6>(x)  c = Clip(v, , )  y = Cast<to = 3>(c) }""",
     ),
     Example(why="int8 without bounds", before="g (int8[N] x) => (int8[N] y) { y = Clip(x) }"),
+    Example(
+        why="quantized by the graph, which TensorRT reads as int8 and pools; a Cast back to uint8 it would refuse",
+        before="""g (float[1,2,8,8] x, float[1,2,8,8] w) => (float[1,4,4,4] y) <float s = {0.1}, uint8 z = {0}> {
+            a = QuantizeLinear(x, s, z)  b = QuantizeLinear(w, s, z)  c = Concat<axis = 1>(a, b)
+            p = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(c)  t = Transpose<perm = [0, 2, 3, 1]>(p)
+            y = DequantizeLinear(t, s, z) }""",
+    ),
+    Example(
+        why="quantized by the graph, where TensorRT refuses int8 as well; a Cast back to uint8 would be no better",
+        before="""g (float[4] x) => (float[4] y) <float s = {0.1}, uint8 z = {0}, uint8 m = {7}> {
+            q = QuantizeLinear(x, s, z)  r = Mod(q, m)  y = DequantizeLinear(r, s, z) }""",
+        detect=True,
+    ),
+    Example(
+        why="quantized by the graph and returned as uint8",
+        before="""g (float[4] x) => (uint8[4] y) <float s = {0.1}, uint8 z = {0}, uint8 m = {7}> {
+            q = QuantizeLinear(x, s, z)  y = Mod(q, m) }""",
+        after="""g (float[4] x) => (uint8[4] y) <float s = {0.1}, uint8 z = {0}, int32 m = {7}> {
+            q = QuantizeLinear(x, s, z)  w = Cast<to = 6>(q)  n = Mod(w, m)  y = Cast<to = 2>(n) }""",
+    ),
+    Example(
+        why="quantized outside of the loop that compares it",
+        before="""g (float[2] x, int64 n) => (bool[2] y) <float s = {0.1}, bool k = {1}, bool[2] f = {0, 0}> {
+            q = QuantizeLinear(x, s)
+            e, y = Loop(n, k, q, f)<body = b (int64 i, bool c, uint8[2] v, bool[2] u)
+                => (bool o, uint8[2] w, bool[2] r) { o = Identity(c)  w = Max(v, v)  r = Greater(v, w) }> }""",
+        after="""g (float[2] x, int64 n) => (bool[2] y) <float s = {0.1}, bool k = {1}, bool[2] f = {0, 0}> {
+            q = QuantizeLinear(x, s)
+            e, y = Loop(n, k, q, f)<body = b (int64 i, bool c, uint8[2] v, bool[2] u)
+                => (bool o, uint8[2] w, bool[2] r) { o = Identity(c)  w = Max(v, v)
+                j = Cast<to = 6>(v)  l = Cast<to = 6>(w)  r = Greater(j, l) }> }""",
+    ),
     Example(why="int32", before="g (int32[N] x, int32[N] z) => (bool[N] y) { y = Greater(x, z) }"),
     Example(
         why="uint16, which TensorRT has not at all",
@@ -143,9 +176,13 @@ def small_integer_arithmetic(node: Node, model: Model) -> Iterator[Match]:
     unsupported input type of UINT8`, measured with TensorRT-RTX 1.7.1. int8 counts as quantised, and Clip and Mod do
     not take it: `This version of TensorRT only supports floating-point, INT32, or INT64 inputs for Clip!`.
 
+    What a QuantizeLinear in the graph makes of uint8 counts as int8, which most of these operators take (QDQ004 and
+    QDQ001 say what is wrong with it). Then a Cast back to uint8 would be the only thing that is refused.
+
     ## Fix
     The same in int32 between Casts; a MaxPool in float. A sum, difference or product that may leave the type is wrapped
-    around by Mod, as ONNX's own types are. Where one such operator reads another, it reads the int32. Exact.
+    around by Mod, as ONNX's own types are. Where one such operator reads another, it reads the int32. Exact. None for
+    quantized numbers that another node reads as uint8 afterwards.
 
     TensorRT layers: 3 to 5 for a comparison, 3 to 7 for others, 8 for what wraps around.
 
@@ -156,6 +193,11 @@ def small_integer_arithmetic(node: Node, model: Model) -> Iterator[Match]:
     output, first = node.output(), node.input(0)
     elem = None if first is None else model.shapes.elem_type(first)
     if output is None or elem is None or elem not in SMALL or not _refused(node, model, elem):
+        return
+    quantized = any(value is not None and is_quantized(value, model) for value in node.inputs)
+    taken = quantized and not _refused(node, model, TensorProto.INT8)
+    lost = quantized and node.op_type not in _OTHER_RESULT and not _goes_out(output, model)
+    if taken and lost:
         return
     pooled = node.op_type == "MaxPool"
     if pooled and not _pools(node):
@@ -174,12 +216,21 @@ def small_integer_arithmetic(node: Node, model: Model) -> Iterator[Match]:
     else:
         wraps = node.op_type in _ARITHMETIC and not _stays(node, model, elem)
         computer.finish(computer.wrapped(proto.output[0]) if wraps else proto.output[0], output)
+    title = f"compute it in {'float' if pooled else 'int32'}"
     yield Match(
-        f"TensorRT takes no {dtypes.name_of(elem)} in {node.op_type}",
+        f"TensorRT computes this {node.op_type} of quantized uint8 in int8"
+        if taken
+        else f"TensorRT takes no {dtypes.name_of(elem)} in {node.op_type}",
         node=node,
-        fix=Fix(f"compute it in {'float' if pooled else 'int32'}", computer.draft.edits),
+        fix=None if lost else Fix(title, computer.draft.edits),
+        severity=Severity.WARNING if taken else None,
         reads=tuple(value for value in node.inputs if value is not None),
     )
+
+
+def _goes_out(output: Value, model: Model) -> bool:
+    """Whether no node reads the result, so that a Cast to its type is the last thing that is done with it."""
+    return output.use_count == 0 and output.scope is model.main
 
 
 def _pools(node: Node) -> bool:

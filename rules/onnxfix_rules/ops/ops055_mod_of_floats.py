@@ -9,6 +9,7 @@ from onnx import TensorProto, helper
 
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Model, Node
+from onnxfix.graph.signatures import takes
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.ops import _common as ops
 
@@ -17,8 +18,9 @@ EXAMPLES = [
         why="the divisor's sign is the default, for floats since opset 28",
         before="g (float[N,3] x, float[3] d) => (float[N,3] y) { y = Mod(x, d) }",
         after="""g (float[N,3] x, float[3] d) => (float[N,3] y) <float zero = {0}, float minus = {-0.0}> {
-            r = Mod<fmod = 1>(x, d)  rn = Less(r, zero)  dn = Less(d, zero)  o = Xor(rn, dn)  m = Add(r, d)
-            s = Where(o, m, r)  e = Equal(r, zero)  z = Where(dn, minus, zero)  y = Where(e, z, s) }""",
+            r = Mod<fmod = 1>(x, d)  rp = Greater(r, zero)  dp = Greater(d, zero)  o = Xor(rp, dp)  m = Add(r, d)
+            s = Where(o, m, r)  z = Where(dp, zero, minus)  e = Equal(r, zero)  n = Not(e)
+            y = Where(n, s, z) }""",
         opset=28,
         ir_version=14,
         safety=Safety.NUMERIC,
@@ -28,6 +30,12 @@ EXAMPLES = [
         before="g (float[N,3] x, float[3] d) => (float[N,3] y) { y = Mod<fmod = 1>(x, d) }",
     ),
     Example(why="integers", before="g (int32[N,3] x, int32[3] d) => (int32[N,3] y) { y = Mod(x, d) }"),
+    Example(
+        why="opset 10, whose Equal takes no floats",
+        before="g (float[N,3] x, float[3] d) => (float[N,3] y) { y = Mod(x, d) }",
+        opset=10,
+        runs=False,
+    ),
 ]
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
@@ -47,7 +55,7 @@ def mod_of_floats(node: Node, model: Model) -> Iterator[Match]:
     from the network that TensorRT-RTX 1.7.1 makes), which is less exact than ONNX Runtime where the quotient is large,
     and NaN where the divisor is infinite.
 
-    TensorRT layers: 26.
+    TensorRT layers: 27.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Mod.html
@@ -57,18 +65,20 @@ def mod_of_floats(node: Node, model: Model) -> Iterator[Match]:
     target = ops.target_of(model)
     if data is None or divisor is None or output is None or elem not in _FLOATS or node.attr("fmod", 0) != 0:
         return
-    if target.accepts("Mod", elem) is not True:
+    if target.accepts("Mod", elem) is not True or not takes("Equal", node.opset, elem):
         return
     draft = Draft(node)
     draft.remove(node)
     dtype = helper.tensor_dtype_to_np_dtype(elem)
     zero, minus = (draft.constant(np.array(number, dtype), "zero") for number in (0.0, -0.0))
     rest = draft.add("Mod", [data, divisor], fmod=1)
-    negative = draft.add("Less", [divisor, zero])
-    differ = draft.add("Xor", [draft.add("Less", [rest, zero]), negative])
+    positive = draft.add("Greater", [divisor, zero])
+    differ = draft.add("Xor", [draft.add("Greater", [rest, zero]), positive])
     moved = draft.add("Where", [differ, draft.add("Add", [rest, divisor]), rest])
-    signed = draft.add("Where", [negative, minus, zero])
-    draft.add("Where", [draft.add("Equal", [rest, zero]), signed, moved], output=output.name)
+    # Zeros are the last operand of each Where: of the other one ONNX Runtime loses the sign.
+    signed = draft.add("Where", [positive, zero, minus])
+    left = draft.add("Not", [draft.add("Equal", [rest, zero])])
+    draft.add("Where", [left, moved, signed], output=output.name)
     yield Match(
         "TensorRT has no Mod of floats but with fmod=1",
         node=node,

@@ -10,6 +10,7 @@ from onnx import TensorProto, helper
 
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.signatures import takes
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 
 _HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
@@ -92,6 +93,13 @@ EXAMPLES = [
         before=f"{_PRODUCT} {{ y = com.microsoft.FusedGemm<transB = 0>(x, w) }}",
         runs=False,
     ),
+    Example(
+        why="bfloat16, before MatMul had it",
+        before="""<ir_version: 8, opset_import: ["" : 12, "com.microsoft" : 1]>
+            g (bfloat16[2,3] x, bfloat16[3,4] w) => (bfloat16[2,4] y) { y = com.microsoft.FusedMatMul(x, w) }""",
+        detect=True,
+        runs=False,
+    ),
 ]
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
@@ -138,8 +146,11 @@ def fused_matrix_product(node: Node, model: Model) -> Iterator[Match]:
 
 def _written(node: Node, left: Value, right: Value, output: Value, model: Model) -> Fix | None:
     alpha = node.attr("alpha", 1.0)
+    elem = model.shapes.elem_type(left)
     if node.scope.opset() < 7 or not math.isfinite(alpha):
         return None
+    if elem is not None and not all(takes(op, node.scope.opset(), elem) for op in ("MatMul", "Transpose")):
+        return None  # bfloat16 came with opset 13
     draft = Draft(node)
     draft.remove(node)
     factors: list[Value | str] = []
@@ -163,7 +174,6 @@ def _written(node: Node, left: Value, right: Value, output: Value, model: Model)
     if alpha == 1.0:
         draft.add("MatMul", factors, output=output.name)
     else:
-        elem = model.shapes.elem_type(left)
         if elem not in _FLOATS:
             return None
         scale = np.array(alpha, helper.tensor_dtype_to_np_dtype(elem))

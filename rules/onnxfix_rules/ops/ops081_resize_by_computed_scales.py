@@ -42,8 +42,8 @@ EXAMPLES = [
     ),
     Example(
         why="scales of some axes, which TensorRT refuses unless they are a constant",
-        before=f"""{_G} <float[1] k = {{1.5}}> {{ s = Concat<axis = 0>(k, k)  y = Resize<axes = [2,3]>(x, , s) }}""",
-        after=f"""{_G} <float[2] s = {{1.5, 1.5}}> {{ y = Resize<axes = [2,3]>(x, , s) }}""",
+        before=f"""{_G} <float[1] k = {{1.7}}> {{ s = Concat<axis = 0>(k, k)  y = Resize<axes = [2,3]>(x, , s) }}""",
+        after=f"""{_G} <float[2] s = {{1.7, 1.7}}> {{ y = Resize<axes = [2,3]>(x, , s) }}""",
     ),
     Example(
         why="scales of some axes that depend on sizes",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import TensorProto, helper
 
+from onnxfix import dtypes
 from onnxfix.edits import Draft
 from onnxfix.graph import symbols
 from onnxfix.graph.overlay import Model, Node, Value
@@ -158,6 +159,14 @@ EXAMPLES = [
         opset=24,
         ir_version=10,
     ),
+    Example(
+        why="a mask of integers, which have no -inf",
+        before=f"g ({_KEYS}, int32[2,2] m) {_OUT} {{ {_CALL} }}",
+        detect=True,
+        opset=24,
+        ir_version=10,
+        runs=False,
+    ),
 ]
 
 
@@ -239,7 +248,9 @@ def _lengths(node: Node, model: Model) -> _Lengths | None:
     return _Lengths(mask, len(shape), elem, shape[-1], keys[-2])
 
 
-def _fix(node: Node, found: _Lengths, missing: int) -> Fix:
+def _fix(node: Node, found: _Lengths, missing: int) -> Fix | None:
+    if found.elem != TensorProto.BOOL and not dtypes.is_float(found.elem):
+        return None  # integers, which ONNX takes too, have no -inf
     draft = Draft(node)
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(found.elem))
     never = np.array(False if found.elem == TensorProto.BOOL else -np.inf, dtype=dtype)

@@ -89,6 +89,9 @@ class Writer:
         return F32 if kind == BF16 and not rounds else kind
 
     def run(self) -> tuple[tuple[Edit, ...], Safety]:
+        linears = (*self.region.quantizers, *self.region.dequantizers)
+        if any(linear.precision == BF16 and scope_opset(linear.node) < 13 for linear in linears):
+            raise Unable  # nothing computes bfloat16 there, nor casts it; Microsoft's operators take it
         write = self._writers()
         for node in self._ordered(list(write)):
             write[node]()

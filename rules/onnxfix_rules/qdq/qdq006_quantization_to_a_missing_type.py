@@ -88,6 +88,15 @@ EXAMPLES = [
             }""",
         opset=21,
     ),
+    Example(
+        why="bfloat16 in opset 12, where nothing computes it",
+        before="""<ir_version: 8, opset_import: ["" : 12, "com.microsoft" : 1]>
+            g (bfloat16[N] x) => (bfloat16[N] y) <bfloat16 s = {16128}, uint16 z = {7}> {
+            q = com.microsoft.QuantizeLinear(x, s, z)  y = com.microsoft.DequantizeLinear(q, s, z) }""",
+        detect=True,
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
 ]
 
 

@@ -12,7 +12,19 @@ from onnxfix.edits import RemoveNode
 from onnxfix.graph.overlay import Model, Node, Value
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 
-from ._common import I4, I8, U8, WEIGHT_LIMIT, Linear, Workshop, is_op, numpy_type, read, target_of
+from ._common import (
+    I4,
+    I8,
+    U8,
+    WEIGHT_LIMIT,
+    Linear,
+    Workshop,
+    is_op,
+    numpy_type,
+    read,
+    scope_opset,
+    target_of,
+)
 from ._constants import fixed
 from ._fold import moved_constant
 from ._region import moved, same_from_float
@@ -124,6 +136,12 @@ EXAMPLES = [
         before="""g (float[N,2] x, int8[2,2] w) => (float[N,2] y) <int8[2,2] w = {1, 2, 3, 4}, float s = {0.5}> {
             t = Transpose(w)  d = DequantizeLinear(t, s)  y = MatMul(x, d) }""",
     ),
+    Example(
+        why="opset 9, which has no DequantizeLinear",
+        before="g (float[N,2] x) => (float[N,2] y) <int8[2] w = {3, -4}> { c = Cast<to = 1>(w)  y = Mul(x, c) }",
+        detect=True,
+        opset=9,
+    ),
 ]
 
 MAX_MOVES = 16
@@ -212,8 +230,8 @@ def _chain(node: Node, model: Model) -> Chain | None:
 def _remedy(chain: Chain, model: Model) -> Fix | None:
     node = chain.end
     if node.op_type == "Cast":
-        if not same_from_float(chain.elem, node.attr("to")):
-            return None
+        if scope_opset(node) < 10 or not same_from_float(chain.elem, node.attr("to")):
+            return None  # DequantizeLinear came with opset 10
         kind = numpy_type(TensorProto.FLOAT)
         return _raised(chain, None, kind)
     linear = read(node, model)

@@ -8,11 +8,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from onnxfix.edits import Edit
 from onnxfix.graph.overlay import Model, Node, Value, is_read
+from onnxfix.graph.signatures import Formal, signature, takes
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix.targets.documented import names
 
-from ._common import DEQUANTIZE, QUANTIZE, WEIGHT_LIMIT, Workshop, is_op, read, scope_opset, target_of
+from ._common import (
+    DEQUANTIZE,
+    QUANTIZE,
+    WEIGHT_LIMIT,
+    Array,
+    Unable,
+    Workshop,
+    is_op,
+    read,
+    scope_opset,
+    target_of,
+)
 
 _C = "float s = {0.5}, int8 z = {0}"
 _A = f"{_C}, int64[1] a = {{0}}"
@@ -74,6 +87,50 @@ EXAMPLES = [
         after="""g (float[N] x) => (float[N] y) <float s = {0.5}, float8e4m3fn[1] w = {56}, int64[1] a = {0}> {
             e = DequantizeLinear(w, s)  d = Squeeze(e, a)  y = Mul(x, d) }""",
         opset=19,
+    ),
+    Example(
+        why="float8 in opset 19, whose Squeeze does not take it: a Reshape",
+        before="""g (float x) => (float y, float8e4m3fn q) <float s = {0.5}, float8e4m3fn z = {0}> {
+            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
+        after="""g (float x) => (float y, float8e4m3fn q)
+            <float s = {0.5}, float8e4m3fn z = {0}, int64[1] a = {0}, int64[0] n = {}> {
+            e = Unsqueeze(x, a)  p = QuantizeLinear(e, s, z)  d = DequantizeLinear(p, s, z)
+            q = Reshape(p, n)  y = Squeeze(d, a) }""",
+        opset=19,
+        runs=False,  # ONNX Runtime 1.32 has a kernel for it from opset 21 on
+    ),
+    Example(
+        why="float8 in opset 21",
+        before="""g (float x) => (float y, float8e4m3fn q) <float s = {0.5}, float8e4m3fn z = {0}> {
+            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
+        after="""g (float x) => (float y, float8e4m3fn q)
+            <float s = {0.5}, float8e4m3fn z = {0}, int64[1] a = {0}, int64[0] n = {}> {
+            e = Unsqueeze(x, a)  p = QuantizeLinear(e, s, z)  d = DequantizeLinear(p, s, z)
+            q = Reshape(p, n)  y = Squeeze(d, a) }""",
+        opset=21,
+        ir_version=10,
+    ),
+    Example(
+        why="float8 in a local function of opset 19, whatever the model imports, quantised by its caller",
+        before="""<ir_version: 10, opset_import: ["" : 21, "f" : 1]>
+            g (float8e4m3fn x) => (float y) { y = f.h(x) }
+            <domain: "f", opset_import: ["" : 19]> h (x) => (y) {
+            n = Constant<value = int64[0] {}>()  r = Reshape(x, n)
+            s = Constant<value = float {0.5}>()  y = DequantizeLinear(r, s) }""",
+        after="""<ir_version: 10, opset_import: ["" : 21, "f" : 1]>
+            g (float8e4m3fn x) => (float y) { y = f.h(x) }
+            <domain: "f", opset_import: ["" : 19]> h (x) => (y) {
+            n = Constant<value = int64[0] {}>()  r = Reshape(x, n)
+            s = Constant<value = float {0.5}>()  o = Constant<value = int64[1] {1}>()
+            e = Reshape(r, o)  d = DequantizeLinear(e, s)
+            a = Constant<value = int64[1] {0}>()  y = Squeeze(d, a) }""",
+    ),
+    Example(
+        why="float8 from Microsoft's operator before ONNX had the type: no node of that opset takes it",
+        before="""<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]>
+            g (float8e4m3fn x) => (float y) <float s = {0.5}> { y = com.microsoft.DequantizeLinear(x, s) }""",
+        detect=True,
+        runs=False,
     ),
     Example(
         why="the caller may override the constant",
@@ -212,9 +269,10 @@ def quantized_scalar(node: Node, model: Model) -> Iterator[Match]:
     Where a node reads it of which that is not known, it is a warning.
 
     ## Fix
-    An Unsqueeze before the quantisation (a constant is stored as a vector), and a Squeeze behind the dequantisation.
-    Exact. None with scales or zero points that are vectors themselves: the builder refuses those for one number either
-    way. None for a quantised constant that the caller may override.
+    An Unsqueeze before the quantisation (a constant is stored as a vector), and a Squeeze behind the dequantisation;
+    a Reshape for float8, which neither of them takes in opsets 19 and 20. Exact. None with scales or zero points that
+    are vectors themselves: the builder refuses those for one number either way. None for a quantised constant that the
+    caller may override, and for types that the opset lets nothing reshape.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
@@ -316,19 +374,29 @@ def _fix(region: Region, model: Model, held: bool) -> Fix | None:
     array = region.data.constant(WEIGHT_LIMIT)
     if scope_opset(region.first) < 1 or (array is None and held):
         return None
+    try:
+        edits = _edits(region, model, array)
+    except Unable:
+        return None
+    return Fix("give the scalar a dimension, and take it away afterwards", edits)
+
+
+def _edits(region: Region, model: Model, array: Array | None) -> list[Edit]:
     shop, first = Workshop(), region.first
     if array is None:
-        data = _axis(shop, first, "Unsqueeze", region.data.name)
+        data = _axis(
+            shop, first, "Unsqueeze", region.data.name, _elems(region.data, first, model, made=False)
+        )
     else:
         data = shop.constant(first, array.reshape(1), "vector")
     quantised = _again(shop, first, data)
     for one in region.readers:
-        _give(shop, one, _again(shop, one, quantised))
+        _give(shop, one, _again(shop, one, quantised), model)
     if region.open or not region.readers:
-        _give(shop, first, quantised)
+        _give(shop, first, quantised, model)
     else:
         shop.at(first).remove(first)
-    return Fix("give the scalar a dimension, and take it away afterwards", shop.edits)
+    return shop.edits
 
 
 def _again(shop: Workshop, node: Node, data: str) -> str:
@@ -336,19 +404,44 @@ def _again(shop: Workshop, node: Node, data: str) -> str:
     return shop.like(node, node.op_type, [data, *node.inputs[1:]], domain=node.domain)
 
 
-def _give(shop: Workshop, node: Node, vector: str) -> None:
+def _give(shop: Workshop, node: Node, vector: str, model: Model) -> None:
     """Let a scalar of the vector stand for the node's output."""
     output = node.output(0)
     assert output is not None
+    elems = _elems(output, node, model, made=True)
     if output.replaceable:
-        shop.put(node, _axis(shop, node, "Squeeze", vector))
+        shop.put(node, _axis(shop, node, "Squeeze", vector, elems))
     else:
         shop.at(node).remove(node)
-        _axis(shop, node, "Squeeze", vector, output.name)
+        _axis(shop, node, "Squeeze", vector, elems, output.name)
 
 
-def _axis(shop: Workshop, node: Node, op_type: str, value: str, output: str = "") -> str:
-    """Squeeze or Unsqueeze of the first axis, as the opset writes it."""
-    if scope_opset(node) < 13:
-        return shop.at(node).add(op_type, [value], output=output, axes=[0])
-    return shop.at(node).add(op_type, [value, shop.constant(node, _ZERO, "axis")], output=output)
+def _elems(value: Value, node: Node, model: Model, *, made: bool) -> frozenset[int]:
+    """The element types that a node's data or, where it is ``made``, result may have."""
+    elem = model.shapes.elem_type(value)
+    if elem:
+        return frozenset({elem})
+    known = signature(node.op_type, scope_opset(node))
+    formal: Formal | None = None if known is None else known.output(0) if made else known.input(0)
+    return frozenset() if formal is None else formal.elems
+
+
+def _axis(
+    shop: Workshop, node: Node, op_type: str, value: str, elems: frozenset[int], output: str = ""
+) -> str:
+    """Squeeze or Unsqueeze of the first axis, as the opset writes it; a Reshape for types that they did not take in 13.
+
+    Those came with opset 19 to Reshape and with 21 to the others, for which ONNX Runtime 1.32 has no kernels.
+
+    Raises:
+        Unable: the opset has neither for one of the element types.
+    """
+    opset, draft = scope_opset(node), shop.at(node)
+    if all(takes(op_type, min(opset, 13), elem) for elem in elems):
+        if opset < 13:
+            return draft.add(op_type, [value], output=output, axes=[0])
+        return draft.add(op_type, [value, shop.constant(node, _ZERO, "axis")], output=output)
+    if not all(takes("Reshape", opset, elem) for elem in elems):
+        raise Unable
+    shape = np.array([1] if op_type == "Unsqueeze" else [], np.int64)
+    return draft.add("Reshape", [value, shop.constant(node, shape, "shape")], output=output)

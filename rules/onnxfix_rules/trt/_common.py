@@ -41,6 +41,7 @@ _REASONS = (
         ("INT001", "OPS040", "OPS041", "OPS042", "GRA010"),
     ),
     (r"must be an initializer|which is not an initializer", ("INT001", "QDQ011")),
+    (r"Axis input must be an initializer", ("OPS040", "OPS041")),  # TensorRT-RTX 1.4 and 1.5
     (r"at least 2 dimensions are required for input", ("OPS023",)),
     (r"at least 1 dimensions are required for input", ("OPS024",)),
     (r"input starts misaligns with the shape of input axes", ("OPS020",)),

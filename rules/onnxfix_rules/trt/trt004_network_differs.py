@@ -30,8 +30,12 @@ def network_differs(reading: Reading) -> Iterator[Match]:
       model takes.
     - **warning**: infinity or NaN where ONNX has a number, for values at the edge of their type alone (0, 1e4); float32
       in place of float64 at an input or output; a declared type or shape that is wrong, where no value was seen to
-      hang on it; a model that ONNX Runtime refuses for its types, while ONNX's reference evaluator computes what
-      TensorRT imported.
+      hang on it; a model that ONNX Runtime refuses for its declared types, while ONNX's reference evaluator computes
+      what TensorRT imported.
+
+    Where ONNX Runtime refuses a model and `onnx.checker` does too, with `full_check`, nothing is found: ONNX does not
+    say what such a model means, so that nobody can read it differently. A wrong type in `value_info` alone makes no
+    model mean something else.
 
     What this proves is the import, for the inputs that were tried. It proves nothing about kernels and fusions: no
     engine is executed, which the rung `trt-gpu` does. What no input exposes is not seen, and a network with a layer

@@ -20,11 +20,13 @@ import numpy as np
 
 from onnxfix.backends.lift.emit import Emit
 from onnxfix.backends.lift.kinds import lifts
-from onnxfix.backends.lift.network import Layer, Tensor, Unliftable
+from onnxfix.backends.lift.network import Layer, Tensor, Unliftable, read_word
 from onnxfix.backends.lift.types import FLOATS, ONNX_TYPES
 
 #: The inputs of an ATTENTION_INPUT layer. Those from the mask on may be left out.
 _QUERY, _KEY, _VALUE, _MASK, _SCALE, _QUERY_LENGTHS, _KEY_LENGTHS = range(7)
+#: The enumeration of how tokens lie, and the only way before there was one.
+_FORMS, _PADDED = "AttentionIOForm", "PADDED_BHND"
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ def _attention(e: Emit, layer: Layer) -> str:
 
     There is no scale: who makes the network multiplies it into Q and K."""
     _check(layer)
-    packed = layer.native.attention.query_form.name == "PACKED_NHD"
+    packed = _form(layer, "query_form") == "PACKED_NHD"
     query, key, value = (_heads_first(e, layer, place) for place in (_QUERY, _KEY, _VALUE))
     key, value = (_repeated(e, layer, place, one, query) for place, one in ((_KEY, key), (_VALUE, value)))
     flip = [0, 2, 1] if packed else [0, 1, 3, 2]
@@ -65,12 +67,23 @@ def _attention(e: Emit, layer: Layer) -> str:
     return _narrow(e, result, layer.outputs[0].dtype)
 
 
+def _causal(layer: Layer) -> str:
+    """The kind of causal mask. Before TensorRT-RTX 1.5 there is no more than whether there is one, which is then at the
+    upper left ("legacy default when causal=true", NvInfer.h, CausalMaskKind)."""
+    native = layer.native.attention
+    found = read_word(native, "causal_kind", since="CausalMaskKind")
+    return found or ("UPPER_LEFT" if native.causal else "NONE")
+
+
+def _form(layer: Layer, attribute: str) -> str:
+    """How queries, or keys and values, lie. Before TensorRT-RTX 1.5 they are padded."""
+    return read_word(layer.native.attention, attribute, since=_FORMS, before=_PADDED)
+
+
 def _check(layer: Layer) -> None:
     """Raise for what TensorRT's documentation does not say how to compute."""
     native = layer.native.attention
-    causal, query, key = (
-        getattr(native, key).name for key in ("causal_kind", "query_form", "key_value_form")
-    )
+    causal, query, key = _causal(layer), _form(layer, "query_form"), _form(layer, "key_value_form")
     _fits(layer)
     if causal not in ("NONE", "UPPER_LEFT", "LOWER_RIGHT"):
         raise Unliftable(f"a causal mask of kind {causal}")
@@ -104,7 +117,7 @@ def _heads_first(e: Emit, layer: Layer, place: int) -> str:
     [heads, tokens, size]: then all tokens of all sequences lie in one row."""
     tensor = layer.need(place)
     value = _wide(e, tensor)
-    if layer.native.attention.query_form.name != "PACKED_NHD":
+    if _form(layer, "query_form") != "PACKED_NHD":
         return value
     if tensor.rank == 3:
         return e.op("Transpose", value, perm=[1, 0, 2])
@@ -118,7 +131,7 @@ def _repeated(e: Emit, layer: Layer, place: int, value: str, query: str) -> str:
     """Keys or values with as many heads as there are of queries: head h reads head h // (heads / key heads)."""
     queries, own = layer.need(_QUERY), layer.need(place)
     many, few = (_dim(tensor, 1) for tensor in (queries, own))  # of either form
-    axis = 0 if layer.native.attention.query_form.name == "PACKED_NHD" else 1
+    axis = 0 if _form(layer, "query_form") == "PACKED_NHD" else 1
     if few == 1 or many == few != -1:  # one is broadcast
         return value
     if many > 0 and few > 0:
@@ -134,7 +147,7 @@ def _repeated(e: Emit, layer: Layer, place: int, value: str, query: str) -> str:
 def _padded_allowed(e: Emit, layer: Layer) -> list[str]:
     """What each query may attend to besides the mask: values that broadcast to [batch, heads, queries, keys]."""
     found = []
-    causal, lengths = layer.native.attention.causal_kind.name, layer.input(_KEY_LENGTHS)
+    causal, lengths = _causal(layer), layer.input(_KEY_LENGTHS)
     if causal == "NONE" and lengths is None:
         return []
     size = _size(e, e.of(layer.need(_KEY)), 2)
@@ -153,9 +166,9 @@ def _padded_allowed(e: Emit, layer: Layer) -> list[str]:
 
 def _packed_allowed(e: Emit, layer: Layer) -> list[str]:
     """The same for packed queries, as [queries, keys]: a query attends to the keys of its own sequence."""
-    causal = layer.native.attention.causal_kind.name
+    causal = _causal(layer)
     queries = _packed(e, layer, _QUERY, _QUERY_LENGTHS)
-    if layer.native.attention.key_value_form.name == "PACKED_NHD":
+    if _form(layer, "key_value_form") == "PACKED_NHD":
         keys = _packed(e, layer, _KEY, _KEY_LENGTHS)
     else:
         keys = _padded(e, layer)
@@ -279,7 +292,8 @@ def _cache_update(e: Emit, layer: Layer) -> str:
     beyond the cache are the caller's fault by the documentation; here they are an error or count from the end."""
     if layer.word("cache_mode") != "LINEAR":
         raise Unliftable(f"a key/value cache of mode {layer.word('cache_mode')}")
-    form, cache, update = layer.word("update_form"), e.of(layer.need(0)), e.of(layer.need(1))
+    form = layer.word("update_form", since=_FORMS, before=_PADDED)
+    cache, update = e.of(layer.need(0)), e.of(layer.need(1))
     starts = _int64(e, layer.need(2))
     if form == "PADDED_BHND":  # [batch, heads, tokens, size] -> [batch, tokens, heads, size]
         update = e.op("Transpose", update, perm=[0, 2, 1, 3])

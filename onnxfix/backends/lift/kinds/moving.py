@@ -57,8 +57,8 @@ def vector(e: Emit, layer: Layer, place: int, attribute: str = "-") -> Vector | 
     """What a layer takes from an input, or from a property where that input is left out; None where both are."""
     tensor = layer.input(place)
     if tensor is None:
-        dims = getattr(layer.native, attribute, None)  # a slice has axes since TensorRT 10.3
-        return None if dims is None else Vector(tuple(dims))
+        dims = layer.dims(attribute)  # a slice has axes since TensorRT 10.3
+        return None if dims is None else Vector(dims)
     known = e.known(tensor)
     if known is not None:
         return Vector(tuple(known.reshape(-1).tolist()))

@@ -146,7 +146,7 @@ def _grain(layer: Layer) -> _Grain:
 def _in_blocks(layer: Layer, main: int) -> _Grain:
     """Blocks: those along one axis are ONNX's, scales of any further ones are repeated before."""
     blocks: dict[int, int | None] = {}
-    given = _block_shape(layer)
+    given = layer.dims("block_shape") or ()
     pairs = zip(layer.need(0).shape or (), layer.need(1).shape or (), strict=True)
     for axis, (size, scales) in enumerate(pairs):
         if given:
@@ -181,14 +181,6 @@ def _given(axis: int, size: int, scales: int, block: int) -> int | None:
             f"{scales} scales for blocks of {block} along axis {axis}, which has {size} elements"
         )
     return None if block == -1 else block
-
-
-def _block_shape(layer: Layer) -> tuple[int, ...]:
-    """The size of the blocks along each axis; empty where it was not set."""
-    try:
-        return tuple(layer.native.block_shape)
-    except RuntimeError:  # "Could not get block_shape."
-        return ()
 
 
 def _over(e: Emit, value: str, layer: Layer, grain: _Grain) -> str:

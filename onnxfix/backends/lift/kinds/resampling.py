@@ -92,8 +92,8 @@ def _plan(e: Emit, layer: Layer) -> _Resize:
         if word == "ALIGN_CORNERS" and min(shape) >= 0 and all(n == int(n) for n in lengths):
             sizes, scales = e.ints(shape), ()  # no matter then, and by lengths ONNX Runtime computes it
     else:
-        shape = tuple(native.shape)
-        if min(shape, default=0) < 0:
+        shape = layer.dims("shape") or ()
+        if len(shape) != rank or min(shape, default=0) < 0:
             raise Unliftable(f"an output shape of {list(shape)} is not read back")
         sizes = e.ints(shape)
     if scales and word == "ALIGN_CORNERS":

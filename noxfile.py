@@ -1,0 +1,136 @@
+"""The suite in other environments than the one that is at hand; each is made from nothing.
+
+    nox -s full      what .ci/run does for the tests: the versions of constraints.txt
+    nox -s newest    the newest releases that pyproject.toml allows
+    nox -s oldest    the oldest ones, on the oldest Python that is found here
+    nox -s pin       no tests: writes constraints.txt anew, with the newest releases for each Python that is found here
+
+What stands behind ``--`` goes to pytest: ``nox -s oldest -- -x tests/test_cli.py``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nox
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+HEAD = """\
+# What `pip install -c constraints.txt -e ".[dev]"` installs, and ".[cpu]" of it. The suite passed with the versions for
+# Python 3.11; those for other Pythons are the newest that pip takes there. Written by `nox -s pin`.
+"""
+PROJECT: dict[str, Any] = nox.project.load_toml("pyproject.toml")["project"]
+
+nox.options.sessions = ["full"]
+nox.options.default_venv_backend = "virtualenv"
+
+
+def interpreters() -> Iterator[tuple[str, str]]:
+    """The Pythons of this machine that the project says it runs on, the oldest first: version and path."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser() / "versions"
+    for version in sorted(nox.project.python_versions({"project": PROJECT}), key=Version):
+        found = [shutil.which(f"python{version}"), *sorted(pyenv.glob(f"{version}.*/bin/python"))]
+        yield from ((version, str(path)) for path in found if path is not None and starts(str(path)))
+
+
+def starts(python: str) -> bool:
+    """Whether it is more than the stand-in of a version manager for a Python that is not chosen."""
+    return subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode == 0
+
+
+def oldest_releases(extra: str) -> list[str]:
+    """The lower bounds in pyproject.toml of what the package and an extra of it need, as pins.
+
+    Raises:
+        ValueError: a requirement has no lower bound.
+    """
+    optional = PROJECT["optional-dependencies"]
+    pins, wanted, seen = [], [*map(Requirement, PROJECT["dependencies"] + optional[extra])], {extra}
+    while wanted:
+        one = wanted.pop(0)
+        if one.name == PROJECT["name"]:  # an extra that takes in others
+            wanted += [Requirement(text) for more in sorted(one.extras - seen) for text in optional[more]]
+            seen |= one.extras
+            continue
+        bounds = [part.version for part in one.specifier if part.operator in (">=", "~=", "==")]
+        if len(bounds) != 1:
+            raise ValueError(f"{one} has no lower bound in pyproject.toml")
+        pins.append(f"{one.name}=={bounds[0]}")
+    return sorted(set(pins))
+
+
+def resolved(python: str, folder: Path) -> dict[str, str]:
+    """What pip would install of the checkout with its tools: name -> version."""
+    subprocess.run([python, "-m", "venv", folder], check=True)
+    report = folder / "report.json"
+    options = ["--quiet", "--disable-pip-version-check", "--dry-run", "--report", report]
+    subprocess.run([folder / "bin" / "python", "-m", "pip", "install", *options, "-e", ".[dev]"], check=True)
+    found = (one["metadata"] for one in json.loads(report.read_text(encoding="utf-8"))["install"])
+    versions = {canonicalize_name(one["name"]): one["version"] for one in found}
+    return {name: version for name, version in versions.items() if name != PROJECT["name"]}
+
+
+def constraints(by_python: dict[str, dict[str, str]]) -> str:
+    """The text of constraints.txt, from what each Python (the oldest first) takes: name -> version. One line where all
+    that need a package take the same version."""
+    lines = []
+    for name in sorted({name for versions in by_python.values() for name in versions}):
+        versions = {python: found[name] for python, found in by_python.items() if name in found}
+        firsts = [  # the Pythons with which another version begins
+            python
+            for before, python in zip([None, *versions], versions, strict=False)
+            if before is None or versions[before] != versions[python]
+        ]
+        for first, after in zip(firsts, [*firsts[1:], None], strict=True):
+            since = f'python_version >= "{first}"' if first != firsts[0] else ""
+            until = f'python_version < "{after}"' if after is not None else ""
+            where = " and ".join(filter(None, (since, until)))
+            lines.append(f"{name}=={versions[first]}" + (f" ; {where}" if where else ""))
+    return HEAD + "\n".join(lines) + "\n"
+
+
+def suite(session: nox.Session, *options: str) -> None:
+    """Install the checkout with its tools, by these options of pip, and run the tests."""
+    session.env.update(PYTHONPATH="", PIP_DISABLE_PIP_VERSION_CHECK="1")
+    session.install("-q", *options, "-e", ".[dev]")
+    session.run("pytest", "-q", "-n", "auto", "-p", "no:cacheprovider", *session.posargs)
+
+
+@nox.session
+def full(session: nox.Session) -> None:
+    """The suite with the versions of constraints.txt."""
+    suite(session, "-c", "constraints.txt")
+
+
+@nox.session
+def newest(session: nox.Session) -> None:
+    """The suite with the newest releases."""
+    suite(session, "--upgrade")
+
+
+@nox.session(python=next((path for _, path in interpreters()), None))
+def oldest(session: nox.Session) -> None:
+    """The suite with the lower bounds of pyproject.toml."""
+    pins = Path(session.create_tmp()) / "oldest.txt"
+    pins.write_text("\n".join(oldest_releases("dev")) + "\n", encoding="utf-8")
+    session.log(pins.read_text(encoding="utf-8").replace("\n", " "))
+    suite(session, "-c", str(pins))
+
+
+@nox.session(venv_backend="none")
+def pin(session: nox.Session) -> None:
+    """Write constraints.txt: the newest releases for each Python that is found here."""
+    found: dict[str, dict[str, str]] = {}
+    for version, python in interpreters():
+        if version not in found:
+            session.log(f"resolving for Python {version}")
+            found[version] = resolved(python, Path(session.create_tmp()) / version)
+    Path("constraints.txt").write_text(constraints(found), encoding="utf-8")

@@ -1,0 +1,223 @@
+"""Whether the nodes that a fix makes are ones that ONNX has: the operator in that opset, for operands of these types.
+
+Rules ask themselves before they propose a fix (``graph/signatures.py``); this is the guard behind them, asked about
+each fix before it is carried out. It looks at what the fix makes and moves, and at nothing else of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from onnx import AttributeProto, GraphProto, NodeProto
+
+from onnxfix.dtypes import name_of
+from onnxfix.edits import (
+    AddInitializer,
+    AddNode,
+    Edit,
+    RemoveNode,
+    ReplaceUses,
+    SetAttribute,
+    SetImport,
+    SetInput,
+)
+from onnxfix.errors import EditError
+from onnxfix.graph.overlay import Model, Node, Scope, Value
+from onnxfix.graph.signatures import Signature, signature
+
+MOST_FOLLOWED = 10_000
+"""Values that are followed from one that gets another type; a fix that changes more is not judged."""
+
+_ONNX = ("", "ai.onnx")
+_TYPED = ("dtype", "output_dtype", "to", "value")
+"""Attributes that say the type of a result."""
+_STATED = {
+    "value_float": 1,
+    "value_floats": 1,
+    "value_int": 7,
+    "value_ints": 7,
+    "value_string": 8,
+    "value_strings": 8,
+}
+"""Attributes of a Constant whose name says the element type (TensorProto numbers)."""
+
+
+def misfit(model: Model, edits: Sequence[Edit]) -> str:
+    """What is wrong with the nodes that these edits of one fix leave, in words; "" where nothing is.
+
+    Operands whose types are not known are taken for right, and so is what was wrong in the same way before.
+    """
+    fitting = _Fitting(model, edits)
+    while True:
+        known = len(fitting.retyped)
+        fault = next((found for edit in edits if (found := fitting.fault(edit))), "")
+        if len(fitting.retyped) > MOST_FOLLOWED:
+            return ""
+        if len(fitting.retyped) == known:
+            return fault
+
+
+def refuse_misfit(model: Model, edits: Sequence[Edit]) -> None:
+    """Stop a fix that would leave nodes which ONNX does not have.
+
+    Raises:
+        EditError: what ``misfit`` says of it.
+    """
+    fault = misfit(model, edits)
+    if fault:
+        raise EditError(fault)
+
+
+class _Fitting:
+    """One fix. ``_types`` are the element types of what it makes, by name, 0 where one is not known; ``retyped`` are
+    the values of the model that stay and may get another type."""
+
+    def __init__(self, model: Model, edits: Sequence[Edit]) -> None:
+        self._model = model
+        self._types: dict[str, int] = {}
+        self.retyped: set[Value] = set()
+        imports = [edit.version for edit in edits if isinstance(edit, SetImport)]
+        self._version = imports[0] if imports else 0
+        removed = [edit.node for edit in edits if isinstance(edit, RemoveNode)]
+        self._wrong = {node.op_type for node in removed if self._stands_wrong(node)}
+
+    def fault(self, edit: Edit) -> str:
+        """What is wrong with what an edit leaves."""
+        if isinstance(edit, AddInitializer):
+            self._types[edit.tensor.name] = edit.tensor.data_type
+        elif isinstance(edit, AddNode):
+            return self._node(edit.proto, edit.scope)
+        elif isinstance(edit, SetInput):
+            return self._moved([(edit.node, edit.index)], edit.node.input(edit.index), edit.name)
+        elif isinstance(edit, ReplaceUses):
+            return self._moved([(use.node, use.index) for use in edit.value.uses], edit.value, edit.name)
+        elif isinstance(edit, SetAttribute) and edit.name in _TYPED:
+            self._follow(edit.node)
+        return ""
+
+    def _opset(self, scope: Scope) -> int:
+        return self._version if self._version and scope.root.kind == "graph" else scope.opset()
+
+    def _elem(self, name: str, scope: Scope) -> int:
+        """The element type of a value, or 0."""
+        if name in self._types:
+            return self._types[name]
+        value = scope.lookup(name) if name else None
+        return 0 if value is None or value in self.retyped else self._model.shapes.elem_type(value) or 0
+
+    def _stands_wrong(self, node: Node) -> bool:
+        """Whether a node of the model is itself none that ONNX has."""
+        if not node.is_onnx:
+            return False
+        elems = [self._elem(name, node.scope) for name in node.proto.input]
+        return bool(_mistake(node.op_type, elems, node.opset))
+
+    def _moved(self, readers: Iterable[tuple[Node, int]], before: Value | None, name: str) -> str:
+        """What is wrong with readers that get another value, where that has another type."""
+        for node, index in readers:
+            elem = self._elem(name, node.scope)
+            old = 0 if before is None else self._model.shapes.elem_type(before) or 0
+            if elem == old:
+                continue
+            self._follow(node)
+            if elem and node.is_onnx and node.op_type not in self._wrong:
+                fault = _mistake(node.op_type, [0] * index + [elem], self._opset(node.scope))
+                if fault:
+                    return fault
+        return ""
+
+    def _follow(self, node: Node) -> None:
+        """Note that what a node makes, and what is made of that, may be of another type than before."""
+        pending = [node]
+        while pending and len(self.retyped) <= MOST_FOLLOWED:
+            for value in _depending(pending.pop()):
+                if value not in self.retyped:
+                    self.retyped.add(value)
+                    pending.extend(use.node for use in value.uses)
+                    if value in value.scope.outputs and value.scope.owner is not None:
+                        pending.append(value.scope.owner)
+
+    def _node(self, proto: NodeProto, scope: Scope) -> str:
+        """What is wrong with a new node or one in it; notes the types of what it makes."""
+        elems = [self._elem(name, scope) for name in proto.input]
+        for graph in _graphs(proto):
+            fault = self._graph(graph, scope)
+            if fault:
+                return fault
+        if proto.domain not in _ONNX or ("", proto.op_type) in self._model.function_names:
+            self._types.update(dict.fromkeys(proto.output, 0))
+            return ""
+        opset = self._opset(scope)
+        known = signature(proto.op_type, opset)
+        for index, name in enumerate(proto.output):
+            self._types[name] = 0 if known is None else _made(proto, known, elems, index)
+        return "" if proto.op_type in self._wrong else _mistake(proto.op_type, elems, opset)
+
+    def _graph(self, graph: GraphProto, scope: Scope) -> str:
+        self._types.update((info.name, info.type.tensor_type.elem_type) for info in graph.input)
+        self._types.update((tensor.name, tensor.data_type) for tensor in graph.initializer)
+        return next((fault for node in graph.node if (fault := self._node(node, scope))), "")
+
+
+def _graphs(proto: NodeProto) -> Iterator[GraphProto]:
+    for attribute in proto.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def _depending(node: Node) -> Iterator[Value]:
+    """The outputs of a node whose type depends on its inputs', and the inputs of the graphs in it."""
+    known = signature(node.op_type, node.opset) if node.is_onnx else None
+    for index, value in enumerate(node.outputs):
+        formal = None if known is None else known.output(index)
+        fixed = node.op_type == "Cast" or (formal is not None and len(formal.elems) == 1)
+        if value is not None and not fixed:
+            yield value
+    for body in node.subgraphs:
+        yield from body.inputs
+
+
+def _mistake(op_type: str, elems: Sequence[int], opset: int) -> str:
+    """Why ONNX has no such node; ``elems`` are the element types of its inputs, 0 for those that are not known."""
+    known = signature(op_type, opset)
+    if known is None:
+        return f"opset {opset} has no {op_type}"
+    bound: dict[str, int] = {}
+    for index, elem in enumerate(elems):
+        formal = known.input(index)
+        if formal is None or not elem:
+            continue
+        if elem not in formal.elems:
+            return f"{op_type} takes no {name_of(elem)} in opset {opset}"
+        if formal.variable and bound.setdefault(formal.variable, elem) != elem:
+            return f"{op_type} takes {name_of(bound[formal.variable])} and {name_of(elem)} not together"
+    return ""
+
+
+def _made(proto: NodeProto, known: Signature, elems: Sequence[int], index: int) -> int:
+    """The element type of an output of a new node, or 0."""
+    given = {attribute.name: attribute for attribute in proto.attribute if not attribute.ref_attr_name}
+    if proto.op_type == "Cast":
+        return int(given["to"].i) if "to" in given else 0
+    if proto.op_type in ("Constant", "ConstantOfShape"):
+        return _stored(given, 1 if proto.op_type == "ConstantOfShape" else 0)
+    formal = known.output(index)
+    if formal is None:
+        return 0
+    if len(formal.elems) == 1:
+        return next(iter(formal.elems))
+    formals = [known.input(place) for place in range(len(elems))]
+    same = [
+        e
+        for e, one in zip(elems, formals, strict=True)
+        if one is not None and one.variable == formal.variable
+    ]
+    return next(filter(None, same), 0) if formal.variable else 0
+
+
+def _stored(given: dict[str, AttributeProto], otherwise: int) -> int:
+    """The element type of what the attributes of a Constant or ConstantOfShape hold."""
+    if "value" in given:
+        return int(given["value"].t.data_type)
+    return next((elem for name, elem in _STATED.items() if name in given), otherwise)

@@ -1,0 +1,158 @@
+"""Whether the original and the fixed model are valid ONNX, by onnx's own checker, and what follows from it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from onnxfix.sandbox import Outcome, forked
+from onnxfix.verification.checker import Complaint, check, check_all, unclaimed, violation
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What onnx.checker says of one model.
+
+    ``refused`` is its complaint. Where that is empty, it was also asked with ``full_check``, which infers types and
+    shapes: ``inference`` is the complaint of that, ``skipped`` why there is none to be had. ``starved``: it could not
+    be asked at all, for want of memory.
+    """
+
+    refused: str = ""
+    inference: str = ""
+    skipped: str = ""
+    starved: str = ""
+
+    @property
+    def complaint(self) -> str:
+        """Why the model is not valid ONNX; empty where nothing is known against it."""
+        return self.refused or self.inference
+
+    @property
+    def complete(self) -> bool:
+        """Whether it was asked all there is to ask, and passed."""
+        return not (self.complaint or self.skipped or self.starved)
+
+
+class Judged(NamedTuple):
+    """The checker's part of the rung ``contract``: its status, and what it says in a line."""
+
+    status: Literal["passed", "failed", "skipped"]
+    words: str
+    notes: tuple[str, ...] = ()
+
+
+def ask(paths: Sequence[Path], *, timeout: float, memory_mb: int | None) -> tuple[Checked, ...]:
+    """What onnx.checker says of each model file. ``timeout`` is in seconds, for each question.
+
+    Crashes and hangs of ONNX's shape inference are no complaint of a model: it does both with valid ones.
+    """
+    with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
+        names = [str(path) for path in paths]
+        both = forked(check_all, names, folder, timeout=timeout, memory_mb=memory_mb)
+        if both.ok:
+            return _fair(tuple(map(_checked, both.value)), names[0], timeout, memory_mb)
+        found = []
+        for name in names:
+            # Who is to blame? A hang is not waited for again.
+            late = both.status == "timeout"
+            full = both if late else forked(check, name, folder, timeout=timeout, memory_mb=memory_mb)
+            found.append(_checked(full.value) if full.ok else _plain(name, folder, timeout, memory_mb, full))
+        return _fair(tuple(found), names[0], timeout, memory_mb)
+
+
+def violated(path: Path, *, timeout: float, memory_mb: int | None = None) -> str:
+    """What of ONNX's specification the model violates, in a line; empty where nothing does, or nobody knows."""
+    with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
+        found = forked(violation, str(path), folder, timeout=timeout, memory_mb=memory_mb)
+    return str(found.value) if found.ok else ""
+
+
+def _fair(
+    checks: tuple[Checked, ...], original: str, timeout: float, memory_mb: int | None
+) -> tuple[Checked, ...]:
+    """The same, with an original that passes by shapes that it declares not held to have passed.
+
+    Where inference complains of the fixed model with and without such shapes, the original must do without, too.
+    """
+    first, second = checks[0], checks[-1]
+    if not second.inference or not first.complete:
+        return checks
+    again = forked(unclaimed, original, timeout=timeout, memory_mb=memory_mb)
+    if again.ok and not again.value:
+        return checks
+    why = again.value if again.ok else again.message
+    return (replace(first, skipped=f"without the shapes that it declares: {why}"), second)
+
+
+def _checked(complaint: Complaint) -> Checked:
+    return Checked(complaint.checker, complaint.inference, complaint.skipped)
+
+
+def _plain(name: str, folder: str, timeout: float, memory_mb: int | None, full: Outcome) -> Checked:
+    """The checker's word without shape inference, with which it ended as ``full`` did."""
+    plain = forked(_unfull, name, folder, timeout=timeout, memory_mb=memory_mb)
+    if plain.ok:
+        return Checked(plain.value.checker, skipped="" if plain.value.checker else full.message)
+    return Checked(starved=plain.message) if plain.status == "memory" else Checked(plain.message)
+
+
+def _unfull(path: str, folder: str) -> Complaint:
+    return check(path, folder, full=False)
+
+
+def judge(checks: Sequence[Checked]) -> Judged:
+    """What it means for the fixed model. ``checks`` are of the original and, unless that is the same, the fixed model.
+
+    A fixed model must pass what the original passes, ``full_check`` included where the original passes that.
+    """
+    first, second, single = checks[0], checks[-1], len(checks) == 1
+    starved = next((one.starved for one in checks if one.starved), "")
+    if starved:
+        return Judged("skipped", f"onnx.checker was not asked: {starved}")
+    if single and second.refused:
+        return Judged("skipped", f"the model is not valid ONNX: {second.refused}")
+    if single and second.inference:
+        return Judged("passed", f"onnx.checker passes, but not with full_check: {second.inference}")
+    if second.refused and not first.refused:
+        return Judged("failed", f"the fixed model does not pass onnx.checker: {second.refused}")
+    if second.inference and first.complete:
+        why = f"with full_check, and the original does: {second.inference}"
+        return Judged("failed", f"the fixed model does not pass onnx.checker {why}")
+    if first.complaint:
+        return Judged("skipped" if second.refused else "passed", invalid(first, second), _unknown(second))
+    if second.inference:
+        words = f"onnx.checker passes, but not with full_check: {second.inference}"
+        return Judged(
+            "passed", words, (f"whether the original passes full_check is not known: {first.skipped}",)
+        )
+    return Judged("passed", "onnx.checker passes", _unknown(second))
+
+
+def _unknown(one: Checked) -> tuple[str, ...]:
+    return (f"onnx.checker was asked without full_check: {one.skipped}",) if one.skipped else ()
+
+
+def invalid(original: Checked, fixed: Checked) -> str:
+    """Why the original is not valid ONNX, and whether the fixed model is; in a line.
+
+    What ``full_check`` alone refuses may be valid: ONNX's inference does not know every operator.
+    """
+    if original.refused:
+        first, after = (
+            f"is not valid ONNX: {original.refused.rstrip('.')}",
+            "passes onnx.checker" if fixed.skipped else "is",
+        )
+        if fixed.refused:
+            after = f"is not, either: {fixed.refused}"
+        elif fixed.inference:
+            after = f"passes onnx.checker, but not with full_check: {fixed.inference}"
+    else:
+        first = f"does not pass onnx.checker with full_check: {original.inference.rstrip('.')}"
+        after = "passes without it" if fixed.skipped else "does"
+        if fixed.complaint:
+            after = f"does not, either: {fixed.complaint}"
+    return f"the original {first}; the fixed model {after}"

@@ -1,0 +1,152 @@
+"""constraints.txt names everything that the set-up commands install, in versions that pyproject.toml allows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parent.parent
+PINS = [
+    Requirement(line)
+    for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    if not line.startswith("#")
+]
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+
+
+def named(requirements: Iterable[Requirement]) -> set[str]:
+    return {canonicalize_name(one.name) for one in requirements}
+
+
+def required(name: str, extras: Iterable[str]) -> list[Requirement]:
+    """What an installed distribution needs here, with some of its extras."""
+    found = [Requirement(text) for text in metadata.requires(name) or ()]
+    return [
+        one
+        for one in found
+        if one.marker is None or any(one.marker.evaluate({"extra": extra}) for extra in ("", *extras))
+    ]
+
+
+def reachable(name: str, extras: Iterable[str]) -> set[str]:
+    """The installed distributions that one needs, with some of its extras, and those that these need."""
+    found: set[str] = set()
+    seen: set[tuple[str, frozenset[str]]] = set()
+    left = [(name, frozenset(extras))]
+    while left:
+        one = left.pop()
+        if one in seen:
+            continue
+        seen.add(one)
+        try:
+            needs = required(*one)
+        except metadata.PackageNotFoundError:  # of an extra that is not installed here
+            continue
+        found.add(canonicalize_name(one[0]))
+        left += [(canonicalize_name(need.name), frozenset(need.extras)) for need in needs]
+    return found - {canonicalize_name(name)}
+
+
+@pytest.mark.parametrize("extra", ["cpu", "dev"])
+def test_everything_that_is_installed_is_pinned(extra: str) -> None:
+    found = reachable("onnxfix", [extra])
+    assert {"onnx", "numpy", "onnxruntime"} <= found
+    missing = sorted(found - named(PINS))
+    assert not missing, "`nox -s pin` writes constraints.txt anew"
+
+
+def test_a_distribution_that_nobody_pinned_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {
+        "onnxfix": ['a[fast]; extra == "dev"', 'b; extra == "gpu"'],
+        "a": ['c; extra == "fast"'],
+        "c": None,
+    }
+    monkeypatch.setattr(metadata, "requires", told.__getitem__)
+    assert reachable("onnxfix", ["dev"]) == {"a", "c"}
+
+
+def project() -> dict[str, Any]:
+    try:
+        import tomllib
+    except ModuleNotFoundError:  # Python 3.10, where pytest brings it
+        import tomli as tomllib
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        found: dict[str, Any] = tomllib.load(file)["project"]
+    return found
+
+
+def declared(extra: str) -> list[Requirement]:
+    """What pyproject.toml asks for, with an extra and those that it takes in."""
+    optional = project()["optional-dependencies"]
+    left, found = [*project()["dependencies"], *optional[extra]], []
+    while left:
+        one = Requirement(left.pop())
+        if one.name == "onnxfix":
+            left += [text for more in one.extras for text in optional[more]]
+        else:
+            found.append(one)
+    return found
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_every_python_has_one_version_of_each_and_it_is_allowed(python: str) -> None:
+    here = {"python_version": python, "python_full_version": f"{python}.0"}
+    pins = [one for one in PINS if one.marker is None or one.marker.evaluate(here)]
+    versions = {canonicalize_name(one.name): str(one.specifier).removeprefix("==") for one in pins}
+    assert len(versions) == len(pins), "one package twice"
+    assert all(str(one.specifier).startswith("==") and "*" not in str(one.specifier) for one in pins)
+    for one in declared("dev"):
+        assert one.specifier.contains(versions[canonicalize_name(one.name)]), one
+
+
+def test_every_requirement_has_one_lower_bound() -> None:
+    """From which ``nox -s oldest`` makes what it installs."""
+    for extra in project()["optional-dependencies"]:
+        for one in declared(extra):
+            lower = [part for part in one.specifier if part.operator in (">=", "~=")]
+            assert len(lower) == 1, f"{extra}: {one}"
+
+
+def test_the_oldest_releases_are_the_lower_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("nox", reason="nox is not installed: pip install -e '.[dev]'")
+    monkeypatch.chdir(ROOT)
+    monkeypatch.syspath_prepend(ROOT)
+    import noxfile
+
+    pins = [Requirement(text) for text in noxfile.oldest_releases("dev")]
+    assert named(pins) == named(declared("dev"))
+    bounds = {canonicalize_name(one.name): one.specifier for one in declared("dev")}
+    for one in pins:
+        (version,) = one.specifier
+        assert version.operator == "=="
+        assert f"={version.version}" in str(bounds[canonicalize_name(one.name)])
+
+
+def test_pins_of_several_pythons_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("nox", reason="nox is not installed: pip install -e '.[dev]'")
+    monkeypatch.chdir(ROOT)
+    monkeypatch.syspath_prepend(ROOT)
+    import noxfile
+
+    text = noxfile.constraints(
+        {
+            "3.9": {"a": "1", "b": "1", "c": "1", "old": "1"},
+            "3.10": {"a": "1", "b": "2", "c": "2"},
+            "3.11": {"a": "1", "b": "2", "c": "3"},
+        }
+    )
+    assert [line for line in text.splitlines() if not line.startswith("#")] == [
+        "a==1",
+        'b==1 ; python_version < "3.10"',
+        'b==2 ; python_version >= "3.10"',
+        'c==1 ; python_version < "3.10"',
+        'c==2 ; python_version >= "3.10" and python_version < "3.11"',
+        'c==3 ; python_version >= "3.11"',
+        "old==1",
+    ]

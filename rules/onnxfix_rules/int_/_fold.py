@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from onnx import ModelProto, defs, helper
 
+from onnxfix.graph import lazy
 from onnxfix.graph.overlay import Node
 from onnxfix_rules.gra._evaluate import NotFoldable
 from onnxfix_rules.gra._evaluate import evaluate as evaluate_by_numpy
@@ -116,6 +117,9 @@ def _reference(node: Node, inputs: Sequence[Array | None]) -> list[Array]:
     model.opset_import.append(helper.make_opsetid("", node.opset))
     proto = model.graph.node.add()
     proto.CopyFrom(node.proto)
+    for attribute in proto.attribute:
+        if attribute.HasField("t"):
+            attribute.t.CopyFrom(lazy.whole(attribute.t))
     del proto.input[:]
     feed = {}
     for index, array in enumerate(inputs):

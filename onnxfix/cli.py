@@ -43,14 +43,14 @@ app = typer.Typer(
 )
 
 
-class Format(str, enum.Enum):
+class Format(enum.StrEnum):
     """How results are printed."""
 
     text = "text"
     json = "json"
 
 
-class ListFormat(str, enum.Enum):
+class ListFormat(enum.StrEnum):
     """How the list of rules is printed."""
 
     text = "text"
@@ -58,7 +58,7 @@ class ListFormat(str, enum.Enum):
     markdown = "markdown"
 
 
-class Package(str, enum.Enum):
+class Package(enum.StrEnum):
     """NVIDIA's two packages."""
 
     auto = "auto"
@@ -66,7 +66,7 @@ class Package(str, enum.Enum):
     rtx = "tensorrt-rtx"
 
 
-class FailOn(str, enum.Enum):
+class FailOn(enum.StrEnum):
     """From which severity on a finding makes the exit code 1."""
 
     info = "info"

@@ -135,7 +135,7 @@ class _Child:
         # Several BLAS threads cost memory and start-up time, and may change the last bit of a sum.
         for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             environment.setdefault(name, "1")
-        # Started in the package's folder: on Python 3.10 the user's own could shadow modules.
+        # Started in the package's folder, not in the user's: files there could shadow modules.
         self.process = subprocess.Popen(
             [sys.executable, "-m", "onnxfix._child"],
             stdin=subprocess.PIPE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
@@ -17,7 +18,7 @@ PINS = [
     for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     if not line.startswith("#")
 ]
-PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+PYTHONS = ("3.11", "3.12", "3.13")
 
 
 def named(requirements: Iterable[Requirement]) -> set[str]:
@@ -72,10 +73,6 @@ def test_a_distribution_that_nobody_pinned_would_be_noticed(monkeypatch: pytest.
 
 
 def project() -> dict[str, Any]:
-    try:
-        import tomllib
-    except ModuleNotFoundError:  # Python 3.10, where pytest brings it
-        import tomli as tomllib
     with (ROOT / "pyproject.toml").open("rb") as file:
         found: dict[str, Any] = tomllib.load(file)["project"]
     return found

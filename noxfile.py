@@ -1,6 +1,6 @@
 """The suite in other environments than the one that is at hand; each is made from nothing.
 
-    nox -s full      what .ci/run does for the tests: the versions of constraints.txt
+    nox -s full      the versions of constraints.txt, as .ci/run, with all of ONNX's node models
     nox -s newest    the newest releases that pyproject.toml allows
     nox -s oldest    the oldest ones, on the oldest Python that is found here
     nox -s pin       no tests: writes constraints.txt anew, with the newest releases for each Python that is found here
@@ -101,7 +101,7 @@ def suite(session: nox.Session, *options: str) -> None:
     """Install the checkout with its tools, by these options of pip, and run the tests."""
     session.env.update(PYTHONPATH="", PIP_DISABLE_PIP_VERSION_CHECK="1")
     session.install("-q", *options, "-e", ".[dev]")
-    session.run("pytest", "-q", "-n", "auto", "-p", "no:cacheprovider", *session.posargs)
+    session.run("pytest", "-q", "-n", "auto", "-p", "no:cacheprovider", "--whole", *session.posargs)
 
 
 @nox.session

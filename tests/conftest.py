@@ -30,6 +30,18 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--whole", action="store_true", help="all of ONNX's node models, of which every fourth is tried without it"
+    )
+
+
+@pytest.fixture
+def stride(request: pytest.FixtureRequest) -> int:
+    """Of how many of ONNX's node models a test takes one."""
+    return 1 if request.config.getoption("--whole") else 4
+
+
 @pytest.fixture(scope="module")
 def worker() -> Iterator[Worker]:
     """A child for foreign code, one for all tests of a file."""

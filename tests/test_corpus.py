@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -30,10 +31,11 @@ def assert_sound(found: list[Outcome]) -> None:
 
 
 @pytest.mark.xdist_group("nodes")
-def test_onnx_node_models(tmp_path: Path) -> None:
-    found = outcomes(node_cases(), tmp_path)
-    assert len(found) > 1000
-    assert sum(item.changed for item in found) > 100, "the rules hardly did anything: the test shows nothing"
+def test_onnx_node_models(tmp_path: Path, stride: int) -> None:
+    found = outcomes(islice(node_cases(), 0, None, stride), tmp_path)
+    assert len(found) > 1000 // stride
+    changed = sum(item.changed for item in found)
+    assert changed > 100 // stride, "the rules hardly did anything: the test shows nothing"
     assert_sound(found)
 
 

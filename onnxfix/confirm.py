@@ -23,10 +23,13 @@ if TYPE_CHECKING:
     from onnxfix.backends.trt_reading import Reading
     from onnxfix.backends.trt_types import TrtBuild, TrtOptions
     from onnxfix.verification.trt_build import Builder
+    from onnxfix.verification.verdict import Executed
 
 Item = TypeVar("Item", Finding, AppliedFix)
 #: The rule whose findings are TensorRT's warnings. What it refuses is listed in any case.
 _WARNING = "TRT003"
+#: What an execution showed where the engine of the result is wrong.
+OFF = ("alike", "wrong")
 
 
 def insist(options: TrtOptions) -> Builder:
@@ -96,6 +99,7 @@ def together(
     known: Sequence[Rule],
     problems: list[str],
     reading: Reading | None = None,
+    executed: Executed | None = None,
 ) -> tuple[Finding, ...]:
     """The rules' own findings and TensorRT's, each told of the other, ordered by code.
 
@@ -109,13 +113,26 @@ def together(
         known: all rules that there are: pointers lead to these, and they confirm.
         problems: takes a line for every rule that fails.
         reading: how TensorRT reads it; None where that was not asked.
+        executed: what its engine computed; None where none was executed.
     """
-    if build is None and reading is None:
+    if build is None and reading is None and executed is None:
         return tuple(own)
     marked = confirmed(own, build, known, reading)
-    said = _said(build, rules, marked, known, problems, reading)
-    news = [found for match, found in said if not any(_repeats(match, found, item) for item in marked)]
+    said = _said(build, rules, marked, known, problems, reading, executed)
+    if executed is not None and executed.outcome in OFF and any(_misreads(*one) for one in said):
+        # One cause, one finding: the engine computes what TensorRT read.
+        said = [
+            (found, replace(item, on_engine=_misreads(found, item)))
+            for found, item in said
+            if found.rule.per != "execution"
+        ]
+    news = [item for found, item in said if not any(_repeats(found.match, item, one) for one in marked)]
     return tuple(sorted((*marked, *news), key=lambda item: item.code))
+
+
+def _misreads(found: Found, item: Finding) -> bool:
+    """Whether a finding says that TensorRT reads a node differently, so that values are wrong."""
+    return found.rule.per == "network" and item.severity == Severity.ERROR.name.lower()
 
 
 def findings(
@@ -127,7 +144,7 @@ def findings(
     reading: Reading | None = None,
 ) -> list[Finding]:
     """What TensorRT said, by the rules about that among ``rules``, with pointers to ``own`` and ``known``."""
-    return [found for _, found in _said(build, rules, own, known, problems, reading)]
+    return [item for _, item in _said(build, rules, own, known, problems, reading)]
 
 
 def _said(
@@ -137,11 +154,12 @@ def _said(
     known: Sequence[Rule],
     problems: list[str] | None,
     reading: Reading | None,
-) -> list[tuple[Match, Finding]]:
+    executed: Executed | None = None,
+) -> list[tuple[Found, Finding]]:
     codes = {rule.code for rule in (*rules, *known)}
     return [
-        (found.match, replace(finding_of(found), pointer=_pointer(found, own, codes)))
-        for found in engine.check_build(build, rules, problems, reading=reading)
+        (found, replace(finding_of(found), pointer=_pointer(found, own, codes)))
+        for found in engine.check_build(build, rules, problems, reading=reading, executed=executed)
     ]
 
 
@@ -210,7 +228,8 @@ def _pointer(found: Found, own: Sequence[Finding], codes: set[str]) -> str:
             return f"{fixes[0].code} {verb}{flag(fixes[0].safety)}"
         if items:
             return f"see {items[0].code}"
-    named = [code for code in about if code in codes]
+    # An engine that is wrong does not say why: what helps elsewhere may have nothing to do with it.
+    named = [code for code in about if code in codes and found.rule.per != "execution"]
     return f"see {named[0]}" if named else ""
 
 
@@ -227,17 +246,38 @@ def heard(report: Report, rules: Sequence[Rule], known: Sequence[Rule]) -> Repor
     if invalid:
         found = sorted((*report.findings, *invalid), key=lambda item: item.code)
         report = replace(report, findings=tuple(found), problems=tuple(problems))
-    if not report.builds and not report.networks:
+    executed = report.executed
+    if not report.builds and not report.networks and executed is None:
         return report
     builds: tuple[TrtBuild | None, ...] = report.builds or (None,)
     networks: tuple[Reading | None, ...] = report.networks or (None,)
     return replace(
         report,
         headline=headline(report.builds, report.networks),
-        findings=together(report.findings, builds[-1], rules, known, problems, networks[-1]),
-        applied=confirmed(report.applied, builds[0], known, networks[0]),
+        findings=together(report.findings, builds[-1], rules, known, problems, networks[-1], executed),
+        applied=_repaired(
+            confirmed(report.applied, builds[0], known, networks[0]), executed, networks[0], known
+        ),
         problems=tuple(dict.fromkeys(problems)),
     )
+
+
+def _repaired(
+    applied: tuple[AppliedFix, ...], executed: Executed | None, reading: Reading | None, known: Sequence[Rule]
+) -> tuple[AppliedFix, ...]:
+    """The fixes, with those marked for which the original's engine was wrong where the result's is right.
+
+    Those are the fixes at places that TensorRT reads differently; where it reads none differently, those of the only
+    rule that claimed more than a cost. Which of several rules it was, nobody knows.
+    """
+    if executed is None or executed.outcome != "repaired":
+        return applied
+    misread = engine.check_build(None, known, [], reading=reading)
+    guilty = {item for item in applied if _words(item, misread)}
+    if not guilty:
+        claims = {item for item in applied if Severity[item.severity.upper()] >= Severity.WARNING}
+        guilty = claims if len({item.code for item in claims}) == 1 else set()
+    return tuple(replace(item, on_engine=item in guilty) for item in applied)
 
 
 def _invalid(report: Report, rules: Sequence[Rule], problems: list[str]) -> list[Finding]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from onnxfix.backends.trt_reading import Reading
     from onnxfix.backends.trt_types import TrtBuild
     from onnxfix.verification.validity import Checked
+    from onnxfix.verification.verdict import Executed
 
 MAX_ROUNDS = 200
 """A model needs a handful; collapsing halves chains, so even long ones stay far below."""
@@ -182,12 +183,19 @@ def check_build(
     problems: list[str] | None = None,
     *,
     reading: Reading | None = None,
+    executed: Executed | None = None,
     checks: tuple[Checked, Checked] | None = None,
 ) -> list[Found]:
     """All matches of the rules that repeat what others say, by rule code: TensorRT's ``build`` and ``reading`` of the
-    model, and ``checks``, onnx.checker's word on the original and on the fixed one. None where it was not asked."""
-    handed = {"build": build and (build,), "network": reading and (reading,), "validity": checks}
-    told = sorted(((rule, handed.get(rule.per) or ()) for rule in rules), key=lambda item: item[0].code)
+    model, what its engine computed (``executed``), and ``checks``, onnx.checker's word on the original and on the fixed
+    one. None where it was not asked."""
+    handed: dict[str, tuple[object, ...]] = {
+        "build": (build,) if build is not None else (),
+        "network": (reading,) if reading is not None else (),
+        "execution": (executed,) if executed is not None else (),
+        "validity": checks or (),
+    }
+    told = sorted(((rule, handed.get(rule.per, ())) for rule in rules), key=lambda item: item[0].code)
     return [found for rule, said in told if said for found in _run(rule, problems, *said)]
 
 

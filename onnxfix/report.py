@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from onnxfix.backends.trt_types import TrtBuild
     from onnxfix.graph.lazy import Pending
     from onnxfix.verification.ladder import Verdict
+    from onnxfix.verification.verdict import Executed
 
 SCHEMA = 1
 """Version of the JSON report; it grows when a field changes its meaning or goes."""
@@ -26,7 +27,8 @@ class Finding:
     """A hazard at a place. ``fix`` and ``safety`` are empty where there is no remedy.
 
     ``confirmed`` is what TensorRT itself said of the same thing at the same place, "" where it was not asked or said
-    nothing. ``pointer`` of a finding that is TensorRT's says which rule helps.
+    nothing. ``on_engine``: an engine of the model was executed, and was wrong for this. ``pointer`` of a finding that
+    is TensorRT's says which rule helps.
     """
 
     code: str
@@ -37,12 +39,17 @@ class Finding:
     fix: str = ""
     safety: str = ""
     confirmed: str = ""
+    on_engine: bool = False
     pointer: str = ""
 
 
 @dataclass(frozen=True)
 class AppliedFix:
-    """A fix that is in the result. ``confirmed`` is what TensorRT said of the original at that place, if anything."""
+    """A fix that is in the result. ``confirmed`` is what TensorRT said of the original at that place, if anything.
+
+    ``on_engine``: engines were executed; that of the original was wrong for what this fix repairs, and that of the
+    result is right.
+    """
 
     code: str
     name: str
@@ -53,6 +60,7 @@ class AppliedFix:
     safety: str
     round: int
     confirmed: str = ""
+    on_engine: bool = False
 
 
 @dataclass(frozen=True)
@@ -139,6 +147,12 @@ class Report:
         """How TensorRT reads the original and, if that is another model, the result; empty where not asked."""
         rung = self.verdict.rung("trt-network") if self.verdict is not None else None
         return rung.networks if rung is not None else (self.network,) if self.network is not None else ()
+
+    @property
+    def executed(self) -> Executed | None:
+        """What executed engines of the original and of the result showed; None where none was executed."""
+        rung = self.verdict.rung("trt-gpu") if self.verdict is not None else None
+        return rung.executed if rung is not None else None
 
     @property
     def righted(self) -> bool:

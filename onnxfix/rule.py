@@ -134,8 +134,8 @@ class Example:
 
 
 Generator = Callable[..., Iterator[Match]]
-Per = Literal["node", "scope", "model", "build", "network", "validity"]
-NO_MODEL: Final = ("build", "network", "validity")
+Per = Literal["node", "scope", "model", "build", "network", "execution", "validity"]
+NO_MODEL: Final = ("build", "network", "execution", "validity")
 """What a rule may be about that is no model: such a rule has no fixes and no examples."""
 
 

@@ -32,7 +32,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--whole", action="store_true", help="all of ONNX's node models, of which every fourth is tried without it"
+        "--whole",
+        action="store_true",
+        help="all of ONNX's node models, of which every fourth is tried without it",
     )
 
 

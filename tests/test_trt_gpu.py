@@ -502,6 +502,7 @@ def test_what_tensorrt_computes_alike_for_both_is_not_the_fixs_fault(rung: Rung,
     assert "; so does the original's engine, which agrees with it [" in result.reason
     assert result.executed is not None
     assert (result.executed.outcome, result.executed.version) == ("alike", "10.9.0")
+    assert result.executed.output == "y"
     assert labels(result, "identical") == {"engines"}
     assert labels(result, "different") == {"engine against ort-cpu"}
 
@@ -522,7 +523,7 @@ def test_a_fix_may_repair_what_tensorrt_computes(rung: Rung) -> None:
     )
     assert f"; {REPAIRED}: output y: " in result.reason
     assert result.executed is not None
-    assert result.executed.outcome == "repaired"
+    assert (result.executed.outcome, result.executed.output) == ("repaired", "y")
     assert labels(result, "not counted") == {"engines"}
     assert labels(result, "identical") == {"engine against ort-cpu"}
     some = rung(RELU, RELU_CAST, given=[{"x": np.ones((1, 2), np.float32)}, feed(3)])

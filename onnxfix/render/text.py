@@ -181,10 +181,10 @@ def _findings(findings: Sequence[Finding], verbose: bool) -> Iterator[Line]:
 
 
 def _confirmed(item: Finding | AppliedFix, verbose: bool) -> str:
-    if not item.confirmed:
+    if not item.confirmed and not item.on_engine:
         return ""
-    words = f": {item.confirmed}" if verbose and item.confirmed not in item.message else ""
-    return f" (confirmed by TensorRT{words})"
+    words = f": {item.confirmed}" if verbose and item.confirmed and item.confirmed not in item.message else ""
+    return f" (confirmed {'on the engine' if item.on_engine else 'by TensorRT'}{words})"
 
 
 def _remedy(item: Finding) -> str:

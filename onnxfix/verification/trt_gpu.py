@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -89,13 +89,20 @@ class _Original:
 _LAST: list[tuple[object, _Original]] = []
 
 
+class _Evidence(NamedTuple):
+    """What shows a finding, in a line, and the output that it is about."""
+
+    reason: str
+    output: str
+
+
 @dataclass
 class _Progress:
     """What the rung has seen so far. ``excluded`` are outputs that are random, or not the same in two runs."""
 
     results: list[FeedResult] = field(default_factory=list)
     judged: list[Trial] = field(default_factory=list)
-    findings: dict[str, str] = field(default_factory=dict)  # finding -> the first reason for it
+    findings: dict[str, _Evidence] = field(default_factory=dict)  # the first of each finding
     refused: list[str] = field(default_factory=list)  # why feeds do not count
     excluded: set[str] = field(default_factory=set)
     unsteady: set[str] = field(default_factory=set)
@@ -177,6 +184,7 @@ class _Climber:
             return None
         choice, card = self.found.choice, self.told.card
         outcome = next((one for one in ("wrong", "alike", "repaired") if one in self.seen.findings), "agree")
+        evidence = self.seen.findings.get(outcome, _Evidence("", ""))
         return Executed(
             package=choice.package,
             version=choice.version,
@@ -185,7 +193,8 @@ class _Climber:
             listed=self.told.listed,
             precision=self.told.precision,
             outcome=cast("Outcome", outcome),
-            reason=self.seen.findings.get(outcome, ""),
+            reason=evidence.reason,
+            output=evidence.output,
             noise=tuple(self.noise.shares.items()),
         )
 
@@ -307,7 +316,7 @@ class _Climber:
             else:
                 self._judge(number, trial)
             if "wrong" in self.seen.findings:
-                return self._done("failed", self.seen.findings["wrong"], inherited=self.single)
+                return self._done("failed", self.seen.findings["wrong"].reason, inherited=self.single)
         return self._conclude()
 
     def _refuse(self, trial: Trial, reason: str) -> None:
@@ -330,7 +339,7 @@ class _Climber:
                 return self._refuse(trial, f"the engine of {self._which()} fails: {after.error}")
             reason = f"the original's engine runs, the fixed model's does not: {after.error}"
             self.seen.results.append(FeedResult(trial.label, trial.feed, "different", reason))
-            self.seen.findings["wrong"] = f"{reason} [{trial.label}]"
+            self.seen.findings["wrong"] = _Evidence(f"{reason} [{trial.label}]", "")
             return None
         if before is not None and before.error:
             self.seen.notes.append(f"the original's engine fails: {before.error} [{trial.label}]")
@@ -348,7 +357,7 @@ class _Climber:
         if told.finding == "nothing":
             return self._refuse(trial, "no output could be compared")
         self.seen.judged.append(trial)
-        self.seen.findings.setdefault(told.finding, f"{told.reason} [{trial.label}]")
+        self.seen.findings.setdefault(told.finding, _Evidence(f"{told.reason} [{trial.label}]", told.output))
         return None
 
     def _terms(self, names: Sequence[str] | None = None) -> Terms:
@@ -377,9 +386,10 @@ class _Climber:
             return self._done("skipped", "every output is empty, so no value was compared")
         self._add_notes()
         if "alike" in seen.findings:
+            reason = seen.findings["alike"].reason
             if self.single or not self.request.inherit:
-                return self._done("failed", seen.findings["alike"])
-            return self._done("passed", f"the fixed model's engine is no worse: {seen.findings['alike']}")
+                return self._done("failed", reason)
+            return self._done("passed", f"the fixed model's engine is no worse: {reason}")
         how = "identical" if all(one.status == "identical" for one in counted) else "within tolerance"
         count, sizes = len(seen.judged), len(shapes(seen.judged))
         over = f" over {sizes} shapes" if sizes > 1 else ""
@@ -387,7 +397,7 @@ class _Climber:
         silent = self.original.silent
         more = [self.original.lacking, f"nobody can say what is right: {silent}" if silent else ""]
         if "repaired" in seen.findings:
-            more.insert(0, seen.findings["repaired"])
+            more.insert(0, seen.findings["repaired"].reason)
         return self._done("passed", "; ".join([reason, *filter(None, more)]))
 
     def _agreement(self, counted: Sequence[FeedResult]) -> str:

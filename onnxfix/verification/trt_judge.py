@@ -57,11 +57,13 @@ class Terms:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What one feed showed; ``reason`` names the comparison and the output, "" where all agree."""
+    """What one feed showed; ``reason`` says so in a line and ``output`` is the first output that it is about, "" where
+    all agree."""
 
     finding: Finding
     results: tuple[FeedResult, ...]
     reason: str = ""
+    output: str = ""
 
 
 def judge(
@@ -77,20 +79,26 @@ def judge(
         "oracle": f"{terms.engine} differs from {ORACLES[terms.oracle]}: {_text(off)}",
     }
     finding, reason = _find(terms, expected, before, after, engines, oracle)
+    about = off or unlike
     if finding == "wrong":
         reason = "; ".join(said[which] for which, one in (("engines", unlike), ("oracle", off)) if one)
     elif finding == "alike":
         also = "which agrees with it" if unlike is None else "which is no nearer"
         reason = f"{said['oracle']}; so does the original's engine, {also}"
     elif finding == "repaired":
-        reason = f"{REPAIRED}: {_text(_first(_compare(terms, expected, before)))}"
+        about = _first(_compare(terms, expected, before))
+        reason = f"{REPAIRED}: {_text(about)}"
     results = []
     if engines:
         excused = reason if unlike is not None and finding != "wrong" else ""
         results.append(_result(f"{ENGINES}{label}", feed, engines, excused))
     if oracle:
         results.append(_result(f"engine against {terms.oracle}: {label}", feed, oracle))
-    return Judgement(finding, tuple(results), "" if finding == "agree" else reason)
+    if finding in ("agree", "nothing"):
+        return Judgement(finding, tuple(results))
+    return Judgement(
+        finding, tuple(results), reason, output_of(about, terms.names) if about is not None else ""
+    )
 
 
 def _find(

@@ -37,9 +37,9 @@ class Executed:
     package, and what they computed float32 products in ("float32", "tf32", or "" where that is not known).
 
     ``outcome`` is "agree" where the engines are right, "repaired" where that of the original is wrong and the fixed one
-    right, "alike" where both are wrong, "wrong" where the fixed one is further from the ONNX model; ``reason`` names
-    the output and the values. ``noise`` is how far rounding alone moves an output of the original, as a share of its
-    largest magnitude, for the outputs of which that was measured."""
+    right, "alike" where both are wrong, "wrong" where the fixed one is further from the ONNX model; ``reason`` says so
+    with the values, and ``output`` is the first output that it is about. ``noise`` is how far rounding alone moves an
+    output of the original, as a share of its largest magnitude, for the outputs of which that was measured."""
 
     package: str
     version: str
@@ -49,6 +49,7 @@ class Executed:
     precision: str
     outcome: Outcome
     reason: str = ""
+    output: str = ""
     noise: tuple[tuple[str, float], ...] = ()
 
 

@@ -25,6 +25,7 @@ from onnxfix.report import Report, applied_of, finding_of
 from onnxfix.rule import Safety
 from onnxfix.sandbox import memory_limit
 from onnxfix.targets import Target, target_named
+from onnxfix.trt_words import broken, headline, trouble, unread
 
 if TYPE_CHECKING:
     from onnxfix.backends.trt_reading import Reading
@@ -80,7 +81,7 @@ def check(
     with memory_limit(memory_mb):
         build, reading, notes = _built(asked, loaded, network, progress)
     loaded.check()  # TensorRT has read it once more
-    problems.extend((*confirm.trouble(build), *confirm.broken(reading)))
+    problems.extend((*trouble(build), *broken(reading)))
     nodes = model.node_count
     if loaded.oversize:
         notes += (
@@ -120,7 +121,7 @@ def _asked(trt: TrtOptions | bool, aim: Target) -> TrtOptions | None:
 def _headline(build: TrtBuild | None, reading: Reading | None) -> str:
     if build is None:
         return ""
-    return confirm.headline([build], [reading] if reading is not None else [], asked=True)
+    return headline([build], [reading] if reading is not None else [], asked=True)
 
 
 def _built(
@@ -138,7 +139,7 @@ def _built(
         if network and (build.accepted or build.stage in ("profile", "build")):
             _say(progress, "reading TensorRT's network")
             reading = confirm.reads(builder, path, loaded.proto)
-        return build, reading, (*builder.notes(), *confirm.unread(reading))
+        return build, reading, (*builder.notes(), *unread(reading))
 
 
 def apply(

@@ -42,6 +42,7 @@ LAYERS = [
     ["verification"],
     ["diagnose"],
     ["report"],
+    ["trt_words"],
     ["confirm"],
     ["proof", "doctor", "arriving"],
     ["candidate"],

@@ -28,6 +28,7 @@ from onnxfix.render.text import render_report, render_summary
 from onnxfix.report import AppliedFix, Finding, Report, plain
 from onnxfix.rule import Match, Rule, rule
 from onnxfix.sandbox import Worker
+from onnxfix.trt_words import headline, trouble
 from onnxfix.verification.verdict import RungResult, Verdict
 from test_trt_backend import CASES, FOLDER, HEADER, REAL
 
@@ -371,7 +372,7 @@ def test_every_end_of_a_build_is_a_finding_of_its_stage(status: str, stage: str,
     assert (found.code, found.severity) == (code, "error")
     end = {"crash": "crash: ", "timeout": "timeout: ", "refused": ""}[status]
     assert found.message == f"{end}the child was stopped"
-    assert list(confirm.trouble(build)) == []
+    assert list(trouble(build)) == []
 
 
 def test_how_a_build_ended_is_not_said_twice() -> None:
@@ -383,17 +384,17 @@ def test_a_lack_of_memory_is_no_fault_of_the_model() -> None:
     words = "the builder ran out of memory (memory is limited to 128 MiB: --memory-limit sets it)"
     build = refused(issue(words, place="", stage="build"), status="memory")
     assert confirm.findings(build, TRT) == []
-    assert list(confirm.trouble(build)) == [f"TensorRT could not be asked: {words}"]
+    assert list(trouble(build)) == [f"TensorRT could not be asked: {words}"]
 
 
 def test_a_fault_of_the_installation_is_no_fault_of_the_model() -> None:
     build = refused(issue("ImportError: libnothing.so", place="", stage=""), status="error")
     assert confirm.findings(build, TRT) == []
-    assert confirm.headline([build], asked=True) == ""
-    assert list(confirm.trouble(build)) == ["TensorRT could not be asked: ImportError: libnothing.so"]
+    assert headline([build], asked=True) == ""
+    assert list(trouble(build)) == ["TensorRT could not be asked: ImportError: libnothing.so"]
     during = refused(issue("RuntimeError: nothing", place="", stage="build"), status="error")
     assert [item.code for item in confirm.findings(during, TRT)] == ["TRT002"]
-    assert list(confirm.trouble(during)) == []
+    assert list(trouble(during)) == []
 
 
 @REAL
@@ -408,7 +409,7 @@ def test_check_says_that_tensorrt_could_not_be_asked(monkeypatch: pytest.MonkeyP
 
 def test_a_lack_of_memory_is_nobodys_fault() -> None:
     build = refused(issue("out of memory", place="", stage=""), status="memory")
-    asked = onnxfix.Report("m.onnx", "check", "trt11", problems=tuple(confirm.trouble(build)))
+    asked = onnxfix.Report("m.onnx", "check", "trt11", problems=tuple(trouble(build)))
     [_, told] = lines(asked)
     assert told == "  problem TensorRT could not be asked: out of memory"
     [_, told] = lines(replace(asked, problems=("INT006 failed",)))
@@ -615,8 +616,8 @@ CRASHED = TrtBuild("crash", "build", (issue("killed by SIGSEGV", place=""),), pa
     ],
 )
 def test_headline(builds: list[TrtBuild], expected: str) -> None:
-    assert confirm.headline(builds) == expected
-    assert confirm.headline([ACCEPTED], asked=True) == "TensorRT-RTX 1.7.1 accepts it"
+    assert headline(builds) == expected
+    assert headline([ACCEPTED], asked=True) == "TensorRT-RTX 1.7.1 accepts it"
 
 
 def test_findings_are_of_the_result_and_fixes_of_the_original() -> None:

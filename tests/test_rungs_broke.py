@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 import networks
 import onnxfix
-from onnxfix import confirm
 from onnxfix.backends import trt_package
 from onnxfix.backends.lift import attempt, kinds, lift
 from onnxfix.backends.lift.records import Lifted
@@ -26,6 +25,7 @@ from onnxfix.fleet.recall import recall
 from onnxfix.render.text import render_report, render_summary
 from onnxfix.report import Report, plain
 from onnxfix.sandbox import Outcome, Worker, forked, shared
+from onnxfix.trt_words import broken, unread
 from onnxfix.verification import (
     climb,
     ladder,
@@ -336,5 +336,5 @@ def test_a_check_with_tensorrt_has_a_problem(tmp_path: Path) -> None:
 
 def test_a_reading_that_broke_is_no_note() -> None:
     broke, refused, gap = (Reading(status, "why") for status in ("broke", "refused", "gap"))  # type: ignore[arg-type]
-    assert [bool(list(confirm.unread(one))) for one in (broke, refused, gap)] == [False, False, True]
-    assert [bool(list(confirm.broken(one))) for one in (broke, refused, gap)] == [True, False, False]
+    assert [bool(list(unread(one))) for one in (broke, refused, gap)] == [False, False, True]
+    assert [bool(list(broken(one))) for one in (broke, refused, gap)] == [True, False, False]

@@ -25,6 +25,7 @@ from onnxfix.registry import Registry, registry
 from onnxfix.render.text import render_report
 from onnxfix.report import Finding, Report
 from onnxfix.rule import Fix, Match, Safety, rule
+from onnxfix.trt_words import headline, unread
 from real_tensorrt import REAL
 
 RULES = registry().rules
@@ -403,17 +404,17 @@ BUILT = TrtBuild("accepted", package="tensorrt-rtx", version="1.7.1.116")
     ],
 )
 def test_headline(readings: list[Reading], expected: str) -> None:
-    assert confirm.headline([BUILT], readings, asked=True) == expected
+    assert headline([BUILT], readings, asked=True) == expected
     refused = replace(BUILT, status="refused", stage="parse")
-    assert "differently" not in confirm.headline([refused], readings, asked=True)
+    assert "differently" not in headline([refused], readings, asked=True)
 
 
 def test_a_network_that_was_not_read_is_told() -> None:
     gap = Reading("gap", "NMS layer n: not known")
-    assert list(confirm.unread(gap)) == ["TensorRT's network cannot be read back: NMS layer n: not known"]
-    unknown = list(confirm.unread(Reading("unknown", "no kernel")))
+    assert list(unread(gap)) == ["TensorRT's network cannot be read back: NMS layer n: not known"]
+    unknown = list(unread(Reading("unknown", "no kernel")))
     assert unknown == ["TensorRT's network could not be compared with the model: no kernel"]
-    assert [*confirm.unread(AGREES), *confirm.unread(None), *confirm.unread(Reading("refused", "no"))] == []
+    assert [*unread(AGREES), *unread(None), *unread(Reading("refused", "no"))] == []
 
 
 def test_verbose_text_has_the_network() -> None:

@@ -12,12 +12,13 @@ from dataclasses import fields, is_dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from onnxfix.confirm import NOT_ASKED, flag
+from onnxfix.confirm import flag
 from onnxfix.render.builds import build_lines
 from onnxfix.render.lines import Line, line
 from onnxfix.render.networks import network_lines
 from onnxfix.render.stream import printable
 from onnxfix.report import AppliedFix, Finding, Report, StepDone
+from onnxfix.trt_words import NOT_ASKED
 
 if TYPE_CHECKING:
     from onnxfix.verification.verdict import RungResult

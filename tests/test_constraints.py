@@ -25,6 +25,17 @@ def named(requirements: Iterable[Requirement]) -> set[str]:
     return {canonicalize_name(one.name) for one in requirements}
 
 
+def pinned(name: str, version: str) -> bool:
+    """Whether the version is that of constraints.txt, or the distribution is not named there."""
+    here = [
+        one
+        for one in PINS
+        if canonicalize_name(one.name) == canonicalize_name(name)
+        and (one.marker is None or one.marker.evaluate())
+    ]
+    return all(one.specifier.contains(version) for one in here)
+
+
 def required(name: str, extras: Iterable[str]) -> list[Requirement]:
     """What an installed distribution needs here, with some of its extras."""
     found = [Requirement(text) for text in metadata.requires(name) or ()]
@@ -36,7 +47,10 @@ def required(name: str, extras: Iterable[str]) -> list[Requirement]:
 
 
 def reachable(name: str, extras: Iterable[str]) -> set[str]:
-    """The installed distributions that one needs, with some of its extras, and those that these need."""
+    """The installed distributions that one needs, with some of its extras, and those that these need.
+
+    What is needed by a distribution that is installed in another version than the pinned one says nothing of that one.
+    """
     found: set[str] = set()
     seen: set[tuple[str, frozenset[str]]] = set()
     left = [(name, frozenset(extras))]
@@ -47,9 +61,12 @@ def reachable(name: str, extras: Iterable[str]) -> set[str]:
         seen.add(one)
         try:
             needs = required(*one)
+            version = metadata.version(one[0])
         except metadata.PackageNotFoundError:  # of an extra that is not installed here
             continue
         found.add(canonicalize_name(one[0]))
+        if not pinned(one[0], version):
+            continue
         left += [(canonicalize_name(need.name), frozenset(need.extras)) for need in needs]
     return found - {canonicalize_name(name)}
 
@@ -69,7 +86,19 @@ def test_a_distribution_that_nobody_pinned_would_be_noticed(monkeypatch: pytest.
         "c": None,
     }
     monkeypatch.setattr(metadata, "requires", told.__getitem__)
+    monkeypatch.setattr(metadata, "version", lambda name: "1.0")
     assert reachable("onnxfix", ["dev"]) == {"a", "c"}
+
+
+def test_another_version_than_the_pinned_one_is_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"onnxfix": ['pytest; extra == "dev"'], "pytest": ["a"], "a": None}
+    versions = {"onnxfix": "1", "pytest": "0.1", "a": "1"}
+    monkeypatch.setattr(metadata, "requires", told.__getitem__)
+    monkeypatch.setattr(metadata, "version", versions.__getitem__)
+    assert reachable("onnxfix", ["dev"]) == {"pytest"}
+    (pin,) = (one for one in PINS if one.name == "pytest")
+    versions["pytest"] = str(pin.specifier).removeprefix("==")
+    assert reachable("onnxfix", ["dev"]) == {"pytest", "a"}
 
 
 def project() -> dict[str, Any]:

@@ -38,6 +38,7 @@ LAYERS = [
     ["engine"],
     ["contract"],
     ["whole"],
+    ["sizes"],
     ["backends"],
     ["verification"],
     ["diagnose"],

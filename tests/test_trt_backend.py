@@ -119,9 +119,24 @@ def test_a_warning_of_one_build_is_not_in_the_next(worker: Worker, tmp_path: Pat
 
 
 @REAL
-def test_larger_sizes_are_tried_where_the_model_wants_them(worker: Worker, tmp_path: Path) -> None:
+def test_sizes_are_what_the_operators_demand(worker: Worker, tmp_path: Path) -> None:
     text = "g (float[N,S] x) => (float[N,A,2] y) <int64[3] s = {0, -1, 2}> { a = Relu(x)  y = Reshape(a, s) }"
     found = built(worker, text, tmp_path)
+    assert found.accepted, found.reason
+    assert found.attempts == 1
+    assert found.profiles[0].shapes["x"] == ((BASE[0], 2), (BASE[1], 4), (BASE[2], 8))
+
+
+@REAL
+def test_larger_sizes_are_tried_where_the_model_wants_them(worker: Worker, tmp_path: Path) -> None:
+    """What a local function demands is not known before."""
+    text = """<ir_version: 10, opset_import: ["" : 20, "my" : 1]>
+        g (float[N,S] x) => (float[N,A,2] y) { a = Relu(x)  y = my.Pairs(a) }
+        <domain: "my", opset_import: ["" : 20]>
+        Pairs (v) => (w) { s = Constant<value_ints = [0, -1, 2]>()  w = Reshape(v, s) }"""
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    found = built(worker, path, tmp_path)
     assert found.accepted, found.reason
     assert found.attempts > 1
     assert found.profiles[0].shapes["x"][1] == (BASE[1], 4)

@@ -314,14 +314,22 @@ def test_an_original_that_never_runs_skips_the_rung(run: Verify) -> None:
 
 
 def test_feeds_that_the_original_refuses_do_not_count(run: Verify) -> None:
-    only_even = "g (float[N, 2] x) => (float[A, B] y) <int64[3] s = {-1, 2, 2}> { y = Reshape(x, s) }"
-    takes_all = "g (float[N, 2] x) => (float[A, B] y) <int64[3] s = {-1, 2, 2}> { y = Reshape(x, s) }"
-    verdict = run(only_even, takes_all)
+    # How many elements are not 0 is data: nobody knows it before.
+    only_even = """g (float[N, 2] x) => (int64[A, B] y) <int64[2] s = {-1, 8}> {
+        z = Exp(x)  n = NonZero(z)  y = Reshape(n, s) }"""
+    verdict = run(only_even)
     for name in VALUES:
         found = rung(verdict, name)
         assert found.status == "passed"
         assert any("feeds do not count: the original fails" in note for note in found.notes)
         assert "shapes" in found.reason, "it went on to shapes that the model takes"
+
+
+def test_no_feeds_are_refused_where_the_sizes_are_known_before(run: Verify) -> None:
+    verdict = run("g (float[N, 2] x) => (float[A, B] y) <int64[3] s = {-1, 2, 2}> { y = Reshape(x, s) }")
+    for name in VALUES:
+        assert rung(verdict, name).status == "passed"
+        assert all(one.status == "identical" for one in rung(verdict, name).feeds)
 
 
 def test_the_hardest_values_find_a_shape(run: Verify) -> None:

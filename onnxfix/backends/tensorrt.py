@@ -27,6 +27,7 @@ from onnxfix.backends.trt_types import Issue, Place, Profile, Severity, Stage, S
 from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.graph import atomic, wire
 from onnxfix.sandbox import Worker, note
+from onnxfix.sizes.search import Search
 
 __all__ = ["attempt", "build", "missing"]
 
@@ -211,8 +212,17 @@ class _Run:
         graph = None
         if any(one.is_shape_tensor for one in inputs) and self.places.proto is not None:
             graph = self.places.proto.graph
-        series = [list(trt_profiles.candidates(inputs, given, graph)) for given in profiles or (None,)]
+        search = self._search(inputs)
+        series = [
+            list(trt_profiles.candidates(inputs, given, graph, search)) for given in profiles or (None,)
+        ]
         return list(zip(*series, strict=False)) if series[0] else [()]
+
+    def _search(self, inputs: Sequence[trt_profiles.NetInput]) -> Search | None:
+        """What finds sizes that the model takes; None where there is nothing to choose."""
+        if self.places.proto is None or not any(one.dynamic for one in inputs):
+            return None
+        return Search(self.places.proto, Path(self.path).parent)
 
     def _once(self, done: TrtBuild, save_engine: Path | None, timing_cache: Path | None) -> TrtBuild:
         config = self.builder.create_builder_config()

@@ -18,6 +18,7 @@ import onnx
 from onnxfix.backends.trt_types import Profile, Sizes, Triple
 from onnxfix.errors import UsageError
 from onnxfix.graph import dimnames
+from onnxfix.sizes.search import Search
 
 BASE: Sizes = (1, 3, 8)
 #: For heights and widths: TensorRT builds an image network for 3x3 pixels too, of which its convolutions leave nothing.
@@ -57,11 +58,15 @@ def inputs_of(network: Any) -> list[NetInput]:
 
 
 def candidates(
-    inputs: Sequence[NetInput], given: Profile | None, graph: onnx.GraphProto | None
+    inputs: Sequence[NetInput],
+    given: Profile | None,
+    graph: onnx.GraphProto | None,
+    search: Search | None = None,
 ) -> Iterator[Profile]:
     """Profiles to try, in order; none for a static model. ``given`` fixes a part or all of it.
 
-    ``graph`` tells what shape tensors are used for. A later profile is worth trying only if ``unfit`` says so.
+    ``graph`` tells what shape tensors are used for, and ``search`` finds sizes that the model takes: they come before
+    sizes that it does not take. A later profile is worth trying only if ``unfit`` says so.
 
     Raises:
         UsageError: a ``strict`` profile has values for an input whose values TensorRT does not ask for.
@@ -81,10 +86,32 @@ def candidates(
             name: bound.get(name, BASE if name in leading else image if name in spatial else grown)
             for name in symbols
         }
-        profile = _profile(needed, given, sizes, graph)
-        if profile not in tried:
-            tried.append(profile)
-            yield profile
+        for chosen in (_solved(search, sizes, bound), sizes):
+            profile = _profile(needed, given, chosen, graph)
+            if profile not in tried:
+                tried.append(profile)
+                yield profile
+
+
+def _solved(
+    search: Search | None, sizes: Mapping[str, Sizes], bound: Mapping[str, Sizes]
+) -> Mapping[str, Sizes]:
+    """The sizes, or near to them those that the model takes: least, usual and greatest; bound ones stay."""
+    if search is None:
+        return sizes
+    rows: list[Mapping[str, int]] = []
+    for column in range(3):
+        before = rows[-1] if rows else {}
+        wish = {name: max(triple[column], before.get(name, 0)) for name, triple in sizes.items()}
+        found = search.near(wish, {name: triple[column] for name, triple in bound.items()})
+        if found is None or any(found.get(name, size) < size for name, size in before.items()):
+            return sizes
+        rows.append({name: found.get(name, wish[name]) for name in wish})
+    if any(rows[0][name] == rows[2][name] for name, (low, _, high) in sizes.items() if low < high):
+        return (
+            sizes  # the model says that it takes more than the one size that it takes: TensorRT is to say so
+        )
+    return {name: (rows[0][name], rows[1][name], rows[2][name]) for name in sizes}
 
 
 def _no_stray_values(inputs: Sequence[NetInput], given: Profile) -> None:

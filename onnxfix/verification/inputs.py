@@ -69,9 +69,10 @@ def make_inputs(
     """Values for every input of ``model``.
 
     ``assignment`` gives each symbol (a dim_param, or ``input.axis`` for an unnamed dimension) its size, and an
-    input without a rank its ``input.rank``; what it leaves out is 2. Inputs with a default are left to it unless
-    ``override``. For the kind "quantized", ``gain`` is by how much to multiply the inputs on which a quantizer inside
-    hangs, and ``turn`` how many such feeds came before, which had the first of the points. Never NaN or Inf. Raises
+    input without a rank its ``input.rank``; what it leaves out is 2. ``input.value`` is the value of an input that is
+    one number. Inputs with a default are left to it unless ``override``. For the kind "quantized", ``gain`` is by how
+    much to multiply the inputs on which a quantizer inside hangs, and ``turn`` how many such feeds came before, which
+    had the first of the points. Never NaN or Inf. Raises
     UsageError for types that no test input can be made for.
     """
     known = model if isinstance(model, Signature) else signature(model)
@@ -138,6 +139,10 @@ class _Maker:
         )
 
     def tensor(self) -> Array:
+        pinned = self.assignment.get(f"{self.one.name}.value")
+        if pinned is not None:
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(self.one.elem)
+            return np.full(self.shape, pinned).astype(dtype)
         if self.one.elem == onnx.TensorProto.STRING:
             return self._strings()
         dtype = onnx.helper.tensor_dtype_to_np_dtype(self.one.elem)

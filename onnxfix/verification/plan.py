@@ -149,16 +149,43 @@ def _agree(known: Signature, shapes: Mapping[str, Sequence[int]], bound: Assignm
 def assignments(known: Signature, fixed: Mapping[str, int]) -> list[Assignment]:
     """The shape sweep: every symbol 1, every symbol 2, distinct larger values, and the first two 0 in turn.
 
-    One empty assignment for a model of static shape. ``fixed`` symbols keep their size.
+    Sizes that the model does not take give way to the nearest that it does; where a 0 is none, there is none. Values of
+    inputs that decide which way a model takes have their turn. One empty assignment for a model of static shape.
+    ``fixed`` symbols keep their size.
     """
     free = _free(known, fixed)
     base = {**_demands(known), **fixed}
     if not free:
-        return [base]
+        return [{**base, **_pinned(pins)} for pins in known.search.ways]
     mixed = {name: _MIXED[place % len(_MIXED)] for place, name in enumerate(free)}
-    sweep = [dict.fromkeys(free, 1), dict.fromkeys(free, 2), mixed]
-    sweep += [{**mixed, name: 0} for name in free[:2]]
-    return [{**one, **base} for one in sweep]
+    wishes: list[Assignment] = [dict.fromkeys(free, 1), dict.fromkeys(free, 2), mixed]
+    wishes += [{**mixed, name: 0} for name in free[:2]]
+    sweep: list[Assignment] = []
+    for number, wish in enumerate(wishes):
+        found = _taken(known, {**wish, **base}, fixed, number)
+        if found in sweep:
+            found = _taken(known, {**{name: 2 * found[name] + 1 for name in free}, **base}, fixed, number)
+        if found is not None and found not in sweep:
+            sweep.append(found)
+    return sweep or [{**wishes[0], **base}]
+
+
+def _taken(known: Signature, wish: Assignment, fixed: Mapping[str, int], turn: int) -> Assignment | None:
+    """The nearest sizes to the wished ones that the model takes, and the values of inputs whose turn it is.
+
+    The wished ones where none are known, for the demands may be those of nodes that do not matter; but a 0 that the
+    model does not take is none: then there is no assignment.
+    """
+    pins = known.search.ways[turn % len(known.search.ways)]
+    zeros = {name: 0 for name, size in wish.items() if size == 0 and name not in fixed}
+    found = known.search.near(wish, {**zeros, **fixed}, pins)
+    if found is None and zeros:
+        return None
+    return {**wish, **(found or {}), **_pinned(pins)}
+
+
+def _pinned(pins: Mapping[str, int]) -> Assignment:
+    return {f"{name}.value": value for name, value in pins.items()}
 
 
 def grown(known: Signature, fixed: Mapping[str, int]) -> Iterator[list[Assignment]]:
@@ -175,15 +202,20 @@ def grown(known: Signature, fixed: Mapping[str, int]) -> Iterator[list[Assignmen
         {name: sizes[place.get(name, 0) % 4] for name in free}
         for sizes in ((2, 3, 4, 5), (1, 2, 2, 2), (3, 7, 6, 5))
     ]
-    yield [{**one, **base} for one in tied]
+    yield _all_taken(known, [{**one, **base} for one in tied], fixed)
     for size in _GROWN:
         group = [
             {name: batch if place.get(name, 0) == 0 else wide for name in free}
             for batch, wide in ((2, size), (1, size), (3, 2 * size if size < 64 else size))
         ]
-        yield [{**one, **base} for one in group]
+        yield _all_taken(known, [{**one, **base} for one in group], fixed)
     for size in _GROWN[:4]:
-        yield [{**dict.fromkeys(free, size), **base}]
+        yield _all_taken(known, [{**dict.fromkeys(free, size), **base}], fixed)
+
+
+def _all_taken(known: Signature, wishes: Sequence[Assignment], fixed: Mapping[str, int]) -> list[Assignment]:
+    found = (_taken(known, wish, fixed, turn) for turn, wish in enumerate(wishes))
+    return [one for one in found if one is not None]
 
 
 def feeds(

@@ -12,6 +12,7 @@ import onnx
 
 from onnxfix.errors import ModelError
 from onnxfix.graph import dimnames, wire
+from onnxfix.sizes.search import Search
 from onnxfix.verification import quantizers
 from onnxfix.verification.back import Back
 from onnxfix.verification.flow import Dim, Flow, Role, dims_of
@@ -71,6 +72,11 @@ class Signature:
     def draws_on(self, name: str) -> bool:
         """Whether the values of a tensor of the main graph hang on a random operator."""
         return self.drawn is not None and self._flow.depends_on_draw(name)
+
+    @cached_property
+    def search(self) -> Search:
+        """Finds sizes of the symbols that the model takes."""
+        return Search(self.model)
 
     @cached_property
     def _flow(self) -> Flow:

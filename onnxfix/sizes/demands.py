@@ -1,0 +1,125 @@
+"""What operators demand of the dimensions of their inputs, as conditions on symbolic dimensions.
+
+A demand is necessary: where it does not hold, some operator fails. That all hold does not prove that a model runs:
+dimensions may depend on data, and operators may be ones that nothing is known of.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from onnxfix.graph.algebra.text import text_of
+from onnxfix.graph.symbols import Dim, as_dim, equal, evaluate
+
+
+class Kind(enum.StrEnum):
+    """How the two sides of a demand are related."""
+
+    AT_LEAST = "at least"
+    EQUAL = "equal to"
+    #: Equal, or one of them is 1.
+    BROADCAST = "broadcast with"
+    #: Equal, or the left side is 1.
+    EXTENDS = "1 or equal to"
+    MULTIPLE = "a multiple of"
+
+
+class Term(NamedTuple):
+    """A condition without the node that makes it: ``left`` is ``kind`` ``right``."""
+
+    kind: Kind
+    left: Dim
+    right: Dim
+
+    def holds(self, sizes: Mapping[str, int]) -> bool | None:
+        """Whether it holds when symbols have these sizes; None where they do not tell."""
+        left, right = evaluate(self.left, sizes), evaluate(self.right, sizes)
+        if left is None or right is None:
+            return None
+        return related(self.kind, left, right)
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """The symbols on either side."""
+        return self.left.symbols | self.right.symbols
+
+    @property
+    def decided(self) -> bool | None:
+        """Whether it holds for all sizes (True) or for none (False); None where that depends on them."""
+        if self.left.value is not None and self.right.value is not None:
+            return related(self.kind, self.left.value, self.right.value)
+        if self.kind is Kind.AT_LEAST:
+            low, high = (self.left - self.right).bounds
+            return True if low >= 0 else False if high < 0 else None
+        if self.kind is Kind.MULTIPLE:
+            return True if self.right.value == 1 else None
+        if self.kind in (Kind.BROADCAST, Kind.EXTENDS) and self.left.value == 1:
+            return True
+        if self.kind is Kind.BROADCAST and self.right.value == 1:
+            return True
+        same = equal(self.left, self.right)
+        if same.yes:
+            return True
+        return False if same.no and self.kind is Kind.EQUAL else None
+
+
+def related(kind: Kind, left: int, right: int) -> bool:
+    """Whether two numbers are related so."""
+    if kind is Kind.AT_LEAST:
+        return left >= right
+    if kind is Kind.MULTIPLE:
+        return right != 0 and left % right == 0
+    if left == right:
+        return True
+    return (kind in (Kind.BROADCAST, Kind.EXTENDS) and left == 1) or (kind is Kind.BROADCAST and right == 1)
+
+
+@dataclass(frozen=True)
+class Demand:
+    """A condition on dimensions, and the node that makes it: its place and operator, and what of it ``about`` names."""
+
+    term: Term
+    place: str
+    op_type: str
+    about: str
+
+    def __str__(self) -> str:
+        left, right = text_of(self.term.left), text_of(self.term.right)
+        return f"{self.about} {left} must be {self.term.kind} {right}"
+
+
+def at_least(left: Dim | int, right: Dim | int) -> Term:
+    """``left >= right``."""
+    return Term(Kind.AT_LEAST, as_dim(left), as_dim(right))
+
+
+def same(left: Dim | int, right: Dim | int) -> Term:
+    """``left == right``."""
+    return Term(Kind.EQUAL, as_dim(left), as_dim(right))
+
+
+def broadcast(left: Dim | int, right: Dim | int) -> Term:
+    """``left == right``, or one of them is 1."""
+    return Term(Kind.BROADCAST, as_dim(left), as_dim(right))
+
+
+def extends(left: Dim | int, right: Dim | int) -> Term:
+    """``left == right``, or ``left`` is 1."""
+    return Term(Kind.EXTENDS, as_dim(left), as_dim(right))
+
+
+def multiple(left: Dim | int, right: Dim | int) -> Term:
+    """``right`` divides ``left``."""
+    return Term(Kind.MULTIPLE, as_dim(left), as_dim(right))
+
+
+def open_ones(demands: Iterable[Demand]) -> list[Demand]:
+    """The demands that hang on sizes, each condition once: with the first node that makes it."""
+    found: dict[Term, Demand] = {}
+    for one in demands:
+        if one.term not in found and one.term.decided is not True:
+            found[one.term] = one
+    return list(found.values())

@@ -1,0 +1,84 @@
+"""Values of inputs that decide which way a model takes: what it compares them with."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from onnx import ModelProto, TensorProto
+
+from onnxfix.errors import ModelError
+from onnxfix.graph.overlay import Model, Node, Value
+
+Pins = dict[str, int]
+_INTEGERS = (
+    TensorProto.INT8, TensorProto.INT16, TensorProto.INT32, TensorProto.INT64,
+    TensorProto.UINT8, TensorProto.UINT16, TensorProto.UINT32, TensorProto.UINT64,
+)  # fmt: skip
+#: What passes a single number on.
+_PASSES = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+_COMPARES = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
+_MOST = 4  # combinations of values: each takes runs of its own
+
+
+def deciding(proto: ModelProto) -> list[Pins]:
+    """Values of inputs with one integer that the model compares with constants, by input name: for each side of each
+    comparison one. [{}] where there are none.
+
+    A number that a model compares with is one that it knows (a sampling rate); of all others, the half of it is tried.
+    """
+    try:
+        model = Model(proto)
+    except ModelError:
+        return [{}]
+    found = {value.name: _sides(value) for value in model.main.inputs if _is_number(value)}
+    named = {name: sides for name, sides in found.items() if sides}
+    combined = itertools.product(*named.values())
+    return [dict(zip(named, one, strict=True)) for one in itertools.islice(combined, _MOST)]
+
+
+def _is_number(value: Value) -> bool:
+    """Whether it is an integer tensor of one element, without a default."""
+    declared = value.declared
+    if declared is None or not declared.HasField("tensor_type") or value.initializer is not None:
+        return False
+    tensor = declared.tensor_type
+    sizes = [dim.dim_value for dim in tensor.shape.dim]
+    return tensor.elem_type in _INTEGERS and tensor.HasField("shape") and all(size == 1 for size in sizes)
+
+
+def _sides(value: Value) -> list[int]:
+    """For each constant that the value is compared with, the constant and a number on the other side."""
+    known: dict[int, None] = {}
+    for node, other in _compared(value):
+        array = other.constant()
+        if array is None or array.size != 1:
+            continue
+        number = int(array.reshape(-1)[0])
+        known[number] = None
+        if node.op_type in ("Greater", "LessOrEqual"):
+            known[number + 1] = None
+        elif node.op_type in ("Less", "GreaterOrEqual"):
+            known[number - 1] = None
+    if known and all(node.op_type == "Equal" for node, _ in _compared(value)):
+        other_one = next((n for n in (min(known) // 2, max(known) + 1) if n not in known), None)
+        known.update({} if other_one is None else {other_one: None})
+    return list(known)
+
+
+def _compared(value: Value) -> Iterator[tuple[Node, Value]]:
+    """The comparisons that the value ends in, and what it is compared with there."""
+    pending, seen = [value], {value}
+    while pending:
+        for use in pending.pop().uses:
+            node = use.node
+            if not node.is_onnx:
+                continue
+            if node.op_type in _COMPARES and len(node.inputs) == 2:
+                other = node.inputs[1 - use.index]
+                if other is not None:
+                    yield node, other
+            elif node.op_type in _PASSES and use.index == 0:
+                fresh = [out for out in node.outputs if out is not None and out not in seen]
+                seen.update(fresh)
+                pending.extend(fresh)

@@ -1,0 +1,133 @@
+"""What a model takes: its inputs, the sizes and values that its operators demand, and examples that were run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from onnx import TensorProto
+
+from onnxfix.sizes.ranges import Range, range_of
+from onnxfix.verification import plan
+from onnxfix.verification.ladder import verify
+from onnxfix.verification.signature import Signature, signature
+from onnxfix.verification.verdict import FeedResult
+
+
+@dataclass(frozen=True)
+class InputKind:
+    """An input: its element type as ONNX writes it, its dimensions (sizes and symbols, None without a rank), whether it
+    has a default, and the values that the model compares it with, or that lie on the other side of a comparison."""
+
+    name: str
+    type: str
+    dims: tuple[int | str, ...] | None
+    optional: bool
+    values: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way that the model takes for these ``values`` of inputs, with the sizes that it then demands."""
+
+    values: dict[str, int]
+    sizes: tuple[Range, ...]
+
+
+@dataclass(frozen=True)
+class Example:
+    """Sizes and values, whether ONNX Runtime ran the model with them (None: it was not asked), and why not."""
+
+    words: str
+    ran: bool | None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Intake:
+    """What a model takes. ``examples`` are those that verification would begin with."""
+
+    inputs: tuple[InputKind, ...]
+    ways: tuple[Way, ...]
+    examples: tuple[Example, ...]
+
+
+def intake(path: Path) -> Intake:
+    """What the model in a file takes. It is run, in a sandbox, where ONNX Runtime is installed.
+
+    Raises:
+        ModelError: the file holds no model.
+    """
+    known = signature(path)
+    ways = tuple(_way(known, pins) for pins in known.search.ways)
+    inputs = tuple(
+        InputKind(
+            one.name,
+            TensorProto.DataType.Name(one.elem).lower() if one.kind == "tensor" and one.elem else one.kind,
+            one.dims,
+            one.default is not None,
+            tuple(dict.fromkeys(way.values[one.name] for way in ways if one.name in way.values)),
+        )
+        for one in known.inputs
+    )
+    return Intake(inputs, ways, _examples(path, known))
+
+
+def _way(known: Signature, pins: dict[str, int]) -> Way:
+    free = known.search.problem(pins).free
+    typical = known.search.near(dict.fromkeys(free, 3), pins=pins)
+    other = known.search.near(dict.fromkeys(free, 5), pins=pins)
+    if typical is None:
+        return Way(pins, tuple(Range(name, None) for name in free))
+    return Way(pins, tuple(_range(known, pins, name, typical, other or typical) for name in free))
+
+
+def _range(
+    known: Signature, pins: dict[str, int], name: str, typical: dict[str, int], other: dict[str, int]
+) -> Range:
+    """The sizes of a symbol, and the symbols that they hang on: those of which another size changes them."""
+    found = _beside(known, pins, name, typical)
+    moved = [one for one in typical if one != name and other[one] != typical[one]]
+    tied = [one for one in moved if _beside(known, pins, name, {**typical, one: other[one]}) != found]
+    if not tied and (both := _beside(known, pins, name, other)) != found:
+        tied = moved  # several of them together
+        same = both.least == both.most
+    else:
+        same = True
+    always = same and len(tied) > 0 and found.least == found.most == typical[tied[0]]
+    return replace(found, tied=tuple(tied), always_same=always)
+
+
+def _beside(known: Signature, pins: dict[str, int], name: str, sizes: dict[str, int]) -> Range:
+    """The sizes of a symbol where all others have these: known as they are, more is known of it."""
+    rest = {other: size for other, size in sizes.items() if other != name}
+    found = range_of(known.search.problem(pins), name, sizes)
+    closer = range_of(known.search.problem(pins, rest), name, {})
+    return found if _says_nothing(closer) else closer
+
+
+def _says_nothing(one: Range) -> bool:
+    return one.least is None or (one.least <= 1 and one.most is None and one.step == 1)
+
+
+def _examples(path: Path, known: Signature) -> tuple[Example, ...]:
+    verdict = verify(path, path, exact=True, rungs=("ort-cpu",))
+    rung = verdict.rung("ort-cpu")
+    feeds: Sequence[FeedResult] = rung.feeds if rung is not None else ()
+    if not feeds:
+        sweep = plan.feeds(known, plan.assignments(known, {}), 0, exact=True)
+        return tuple(dict.fromkeys(Example(_sizes(one.label), None) for one in sweep))
+    found: dict[str, Example] = {}
+    for one in feeds:
+        words = _sizes(one.label)
+        ran = one.status != "not counted"
+        if words not in found or (ran and not found[words].ran):
+            found[words] = Example(words, ran, "" if ran else one.reason)
+    return tuple(found.values())
+
+
+def _sizes(label: str) -> str:
+    """The sizes of a feed's label."""
+    first, separator, _ = label.partition("; ")
+    return first if separator and "=" in first else "as declared"

@@ -23,6 +23,7 @@ import numpy as np
 from onnxfix.backends import Unsupported
 from onnxfix.backends.cudart import Cuda, CudaError
 from onnxfix.backends.latency import Capturer, Latency, Limits, compared, interleave, timing
+from onnxfix.errors import OnnxfixError
 from onnxfix.sandbox import one_line
 
 Arrays = dict[str, Any]
@@ -30,6 +31,10 @@ Launcher = Callable[[], None]
 
 _MARK = 0xEE
 _LOOKED_AT = 1 << 16  # bytes of an output
+
+
+class NotRun(OnnxfixError):
+    """TensorRT refuses to make a context or to run; what it has logged says why."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +84,7 @@ class Placed:
         given = () if self._config is None else (self._config,)
         self._context = self._engine.create_execution_context(*given)
         if self._context is None:
-            raise RuntimeError("TensorRT makes no execution context")
+            raise NotRun("TensorRT makes no execution context")
         self._own = own and self.owns
 
     def _configured(self, own: bool) -> Any:
@@ -173,10 +178,10 @@ class Placed:
         """Put a run on the stream.
 
         Raises:
-            RuntimeError: TensorRT refuses.
+            NotRun: TensorRT refuses.
         """
         if not self._context.execute_async_v3(self._stream):
-            raise RuntimeError("TensorRT does not run the engine")
+            raise NotRun("TensorRT does not run the engine")
 
     def wait(self) -> None:
         """Wait until the stream is idle."""
@@ -194,7 +199,7 @@ class Placed:
         """What puts a run on the stream, as a CUDA graph by ``capturer``, or kernel by kernel where that is "".
 
         Raises:
-            Unsupported, CudaError, RuntimeError: there is no such graph of this engine.
+            Unsupported, CudaError, NotRun: there is no such graph of this engine.
         """
         if capturer == "":
             self._ready(False, anew=True)  # a capture that failed may have left anything behind
@@ -258,7 +263,7 @@ def measure(
         with ExitStack() as stack:
             return _measured(paths, tools, stack, clock, limits)
     except (CudaError, Unsupported) as error:
-        return Latency(reason=one_line(error))
+        return Latency(reason=_words(error))
 
 
 def _measured(
@@ -308,8 +313,8 @@ def _launchers(engines: Sequence[Placed], tools: Tools) -> tuple[Capturer, list[
     for capturer in by:
         try:
             return capturer, [one.launcher(capturer) for one in engines], ""
-        except (CudaError, Unsupported, RuntimeError) as error:
-            reasons.append("; ".join(filter(None, [one_line(error), tools.heard()])))
+        except (CudaError, NotRun, Unsupported, RuntimeError) as error:
+            reasons.append("; ".join(filter(None, [_words(error), tools.heard()])))
     return "", [one.launcher("") for one in engines], "; ".join(dict.fromkeys(reasons))
 
 
@@ -327,6 +332,11 @@ def _timer(cuda: Cuda, stream: int, launch: Launcher, stack: ExitStack) -> Calla
         return cuda.elapsed(*events)
 
     return run
+
+
+def _words(error: Exception) -> str:
+    """The text of an error of ours, and the kind with it of one that TensorRT's bindings raised."""
+    return str(error) if isinstance(error, (OnnxfixError, Unsupported)) else one_line(error)
 
 
 def _quietly(end: Callable[[int], None], handle: int) -> None:

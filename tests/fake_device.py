@@ -45,8 +45,8 @@ class Device:
         return self.held[-1]
 
     def _ended(self, name: str, handle: int) -> None:
-        self.log.append(name)
         self.held.remove(handle)
+        self._called(name)
 
     def put(self, work: Work) -> None:
         (self.queue if self.capturing is None else self.capturing).append(work)

@@ -42,6 +42,7 @@ from onnxfix.verification.plan import Feed
 from onnxfix.verification.trt_benchmark import usual
 from onnxfix.verification.trt_feeds import Trial
 from onnxfix.verification.trt_probe import Probe
+from onnxfix.verification.trt_sides import Side
 from onnxfix.verification.verdict import RungResult, Verdict
 from patience import PATIENCE
 from test_trt_gpu import ABS, HEADER, NO_DRIVER, REAL, RELU, RELU_CAST, FakeRunner, Rung, request, save
@@ -227,6 +228,9 @@ def test_where_one_cannot_be_captured_both_are_streamed(
     first = device.log.index("record")
     assert "launch" not in device.log[first:]
     assert {"enqueue original", "enqueue fixed"} <= set(device.log[first:])
+    assert [len(one.contexts) for one in engines.values()] == [2, 2], (
+        "not in one that a capture has failed in"
+    )
 
 
 def test_what_rtx_does_not_capture_is_captured_by_us_for_both() -> None:
@@ -239,6 +243,8 @@ def test_what_rtx_does_not_capture_is_captured_by_us_for_both() -> None:
     assert (found.launch, found.captured_by) == ("cuda-graph", "cuda")
     for engine in engines.values():
         assert [one.config.cuda_graph_strategy for one in engine.contexts] == [1, 0], "not a graph in a graph"
+        assert engine.contexts[0].addresses == engine.contexts[1].addresses
+    assert (device.log.count("allocate"), device.log.count("upload")) == (4, 2)
 
 
 def test_rtx_engines_that_nobody_captures() -> None:
@@ -303,9 +309,10 @@ def test_all_is_given_back() -> None:
     device = Device()
     timed(device, TRT, original=Engine(device), fixed=Engine(device))
     assert device.held == []
-    device = Device(elapsed="an illegal memory access was encountered")
+    broken = "an illegal memory access was encountered"
+    device = Device(elapsed=broken, release=broken, end_stream=broken, end_event=broken)
     found = timed(device, TRT, original=Engine(device), fixed=Engine(device))
-    assert found == Latency(reason="elapsed: an illegal memory access was encountered")
+    assert found == Latency(reason=f"elapsed: {broken}")
     assert device.held == []
 
 
@@ -536,6 +543,7 @@ def test_the_originals_engine_of_a_rung_before_is_built_again(rung: Rung) -> Non
     rung.texts = {"original": RELU, "fixed": RELU_CAST}
     asked = request(rung.folder, rung.worker, RELU, RELU_CAST)
     assert trt_gpu.climb(asked).latency is None
+    rung.options = ASKED
     for times in (1, 2):
         found = trt_gpu.climb(replace(asked, trt=ASKED)).latency
         assert found is not None
@@ -551,6 +559,8 @@ def test_what_goes_wrong_is_a_reason_and_no_failure(rung: Rung) -> None:
     rung.tricks = {"fixed": {"untimed": "out of memory"}}
     result = rung(RELU, RELU_CAST, trt=ASKED)
     assert (result.status, result.latency) == ("passed", Latency(reason="out of memory"))
+    child = trt_probe.engines(rung.choice, TrtOptions(), 1.0)._worker
+    assert child.pid is None, "what a device is left in by a failure is nobody's to use"
     rung.tricks = {"fixed": {"dies_timed": True}}
     result = rung(RELU, f"{RELU_CAST} ", trt=ASKED)
     assert result.status == "passed"
@@ -558,6 +568,16 @@ def test_what_goes_wrong_is_a_reason_and_no_failure(rung: Rung) -> None:
     assert "SIGABRT" in result.latency.reason
     rung.tricks = {}
     assert rung(RELU, f"{RELU_CAST}  ", trt=ASKED).latency != result.latency, "the next child is a new one"
+
+
+def test_engines_are_loaded_again_after_they_were_timed(worker: Worker, tmp_path: Path) -> None:
+    path = save(tmp_path / "m.engine", RELU)
+    told = {"package": "tensorrt"}
+    with Side(worker, fake_engines.__name__, told, loading=PATIENCE, running=PATIENCE) as side:
+        feed = {"x": np.ones((1, 2), np.float32)}
+        assert side.load("fixed", str(path)) == ""
+        assert side.latency({"fixed": str(path)}, feed).reason == ""
+        assert side.run("fixed", feed).error == ""
 
 
 def test_the_usual_trial() -> None:

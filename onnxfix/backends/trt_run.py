@@ -24,6 +24,7 @@ import numpy as np
 from onnxfix.backends import Unsupported, trt_latency, trt_trial
 from onnxfix.backends.cudart import Cuda
 from onnxfix.backends.latency import Latency
+from onnxfix.backends.trt_ear import Ear
 from onnxfix.backends.trt_latency import Tools
 from onnxfix.backends.trt_package import gpus, module_name, select_for_polygraphy
 from onnxfix.errors import OnnxfixError
@@ -44,7 +45,6 @@ _DTYPES: dict[str, Any] = {
     "UINT8": np.uint8,
     "BOOL": np.bool_,
 }
-_LONGEST = 600  # characters of TensorRT's reason: it names the function that it failed in, twice
 
 
 class EngineError(OnnxfixError):
@@ -70,33 +70,8 @@ class Ran:
     seconds: float = 0.0
 
 
-class _Ear(logging.Handler):
-    """Keeps errors. Polygraphy logs what TensorRT says as errors, and as critical what it raises itself."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.texts: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno == logging.ERROR:
-            self.texts.append(" ".join(record.getMessage().split()))
-
-    def reason(self) -> str:
-        """What was heard. TensorRT reports one cause from each function on its way out: once is enough."""
-        causes: dict[str, str] = {}
-        for text in self.texts:
-            causes.setdefault(text.rpartition("(")[2], text)
-        return one_line("; ".join(causes.values()), _LONGEST)
-
-    def take(self) -> str:
-        """What was heard, which is forgotten."""
-        reason = self.reason()
-        self.texts.clear()
-        return reason
-
-
 _TRIAL = "trial"
-_EAR = _Ear()
+_EAR = Ear()
 _RUNNERS: dict[str, Any] = {}
 
 

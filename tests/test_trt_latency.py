@@ -10,6 +10,7 @@ import ctypes
 import ctypes.util
 import glob
 import json
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from typer.testing import CliRunner
 
 import fake_engines
 import onnxfix
-from fake_device import RTX, TRT, Device, Engine, RtxEngine
+from fake_device import RTX, TRT, Context, Device, Engine, RtxEngine
 from onnxfix import proof
 from onnxfix.backends import trt_run
 from onnxfix.backends.cudart import Cuda, CudaError
@@ -314,6 +315,31 @@ def test_all_is_given_back() -> None:
     found = timed(device, TRT, original=Engine(device), fixed=Engine(device))
     assert found == Latency(reason=f"elapsed: {broken}")
     assert device.held == []
+
+
+def test_a_context_goes_before_what_it_uses() -> None:
+    """TensorRT-RTX reads memory that was freed otherwise."""
+    gone: list[str] = []
+
+    class Config:
+        """One that the context does not hold, as TensorRT's does not."""
+
+        cuda_graph_strategy = dynamic_shapes_kernel_specialization_strategy = 0
+
+    class Watched(RtxEngine):
+        def create_runtime_config(self) -> Any:
+            return Config()
+
+        def create_execution_context(self, config: Any = None) -> Context:
+            context = Context(self, SimpleNamespace(cuda_graph_strategy=config.cuda_graph_strategy))
+            kinds = {"context": context, "config": config}
+            for name, one in kinds.items():
+                weakref.finalize(one, gone.append, name)
+            return context
+
+    device = Device()
+    assert timed(device, RTX, fixed=Watched(device, capturable=False, breaks=True)).launch == "stream"
+    assert gone == ["context", "config"] * 3
 
 
 def test_one_engine_alone_is_timed() -> None:

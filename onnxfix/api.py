@@ -161,6 +161,7 @@ def apply(
     seed: int = 0,
     rungs: Sequence[str] | None = None,
     trt: TrtOptions | None = None,
+    benchmark: bool = False,
     leave_data: bool = False,
     memory_mb: int | None = None,
     progress: Progress | None = None,
@@ -187,6 +188,7 @@ def apply(
         seed: of the generated inputs.
         rungs: the rungs to climb; all that this machine can, without it.
         trt: how to ask TensorRT.
+        benchmark: also time the engines of the original and of the fixed model, where the rung trt-gpu runs them.
         leave_data: external data that was copied beside the output stays there even where the output is not written:
             another run that found it there may refer to it.
         select, ignore, target, memory_mb, progress: as for ``check``.
@@ -209,7 +211,7 @@ def apply(
     loaded = _read(source, steps)
     destination = destination_of(loaded, output, in_place)
     safety = Safety.UNSAFE if unsafe_fixes else Safety.NUMERIC if numeric_fixes else Safety.EXACT
-    asked = replace(trt or TrtOptions(), target=aim.name)
+    asked = _timed(replace(trt or TrtOptions(), target=aim.name), benchmark)
     _separate([loaded], asked, inputs, None if in_place else destination, graphsurgeon)
     options = Options(
         verify,
@@ -243,7 +245,7 @@ def apply(
             nodes_after=run.nodes_after,
             rounds=run.rounds,
             problems=run.problems,
-            notes=result.notes,
+            notes=(*result.notes, *_untimed(asked, result.verdict)),
             pending=Pending(result.proto, loaded),
         )
         report = confirm.heard(report, rules, registry().rules)
@@ -270,6 +272,7 @@ def verify(
     seed: int = 0,
     rungs: Sequence[str] | None = None,
     trt: TrtOptions | None = None,
+    benchmark: bool = False,
     batch_sweep: int = 0,
     memory_mb: int | None = None,
     progress: Progress | None = None,
@@ -280,8 +283,8 @@ def verify(
         exact: ask for bit-identical outputs instead of agreement within tolerance.
         batch_sweep: from 2 on, also compare TensorRT's builds for batch 1 alone and for a profile from 1 to this size.
         original, fixed: path, bytes, or ``ModelProto``.
-        require, inputs, input_shapes, seed, rungs, trt, memory_mb, progress: as for ``apply``. A rung that both models
-            fail has failed here: there is no fix to judge.
+        require, inputs, input_shapes, seed, rungs, trt, benchmark, memory_mb, progress: as for ``apply``. A rung that
+            both models fail has failed here: there is no fix to judge.
 
     Raises:
         ModelError, UsageError: as for ``apply``.
@@ -295,7 +298,7 @@ def verify(
     _say(progress, "reading")
     first = wire.load(original)
     second = first if fixed is None else wire.load(fixed)
-    asked = replace(trt or TrtOptions(), batch_sweep=batch_sweep)
+    asked = _timed(replace(trt or TrtOptions(), batch_sweep=batch_sweep), benchmark)
     _separate([first, second], asked, inputs)
     options = Options(
         True,
@@ -328,6 +331,7 @@ def verify(
         nodes_before=_count(first, first.proto),
         nodes_after=_count(second, second.proto),
         seconds=time.perf_counter() - start,
+        notes=_untimed(asked, verdict),
     )
 
 
@@ -347,6 +351,19 @@ def _required(require: Sequence[str], asked: TrtOptions) -> tuple[str, ...]:
     """The rungs that must pass: no engine is written of a model that TensorRT does not build."""
     more = ("trt-build",) if (asked.save_engine or asked.batch_sweep) and "trt-build" not in require else ()
     return (*require, *more)
+
+
+def _timed(asked: TrtOptions, benchmark: bool) -> TrtOptions:
+    return replace(asked, benchmark=True) if benchmark else asked
+
+
+def _untimed(asked: TrtOptions, verdict: Verdict) -> tuple[str, ...]:
+    """That there is no latency, though it was asked for, where no rung can say so."""
+    rung = verdict.rung("trt-gpu")
+    if not asked.benchmark or (rung is not None and rung.latency is not None):
+        return ()
+    why = "broke" if rung is not None else "did not run"
+    return (f"no latency was measured: the rung trt-gpu {why}",)
 
 
 def _engine(

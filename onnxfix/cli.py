@@ -187,6 +187,12 @@ MinAlias = Annotated[list[str] | None, typer.Option("--minShapes", hidden=True)]
 OptAlias = Annotated[list[str] | None, typer.Option("--optShapes", hidden=True)]
 MaxAlias = Annotated[list[str] | None, typer.Option("--maxShapes", hidden=True)]
 Tf32 = Annotated[bool, typer.Option("--tf32", help="Let TensorRT use TF32 for float32.")]
+Benchmark = Annotated[
+    bool,
+    typer.Option(
+        "--benchmark", help="Also time the engines of the original and of the fixed model (rung trt-gpu)."
+    ),
+]
 SaveEngine = Annotated[
     Path | None,
     typer.Option(
@@ -330,6 +336,7 @@ def apply(
     opt_alias: OptAlias = None,
     max_alias: MaxAlias = None,
     tf32: Tf32 = False,
+    benchmark: Benchmark = False,
     save_engine: SaveEngine = None,
     timing_cache: TimingCache = None,
     timing_alias: TimingAlias = None,
@@ -347,8 +354,10 @@ def apply(
     """Fix models, prove the results, and write them (to MODEL.fixed.onnx unless told otherwise)."""
     with _guard(format):
         _known(select, ignore, target)
-        if no_verify and (model_check or require or rungs or save_engine):
-            raise UsageError("--no-verify contradicts --require, --rungs, --save-engine and --model-check")
+        if no_verify and (model_check or require or rungs or save_engine or benchmark):
+            raise UsageError(
+                "--no-verify contradicts --require, --rungs, --save-engine, --benchmark and --model-check"
+            )
         if no_verify and (inputs or input_shapes or shapes_alias):
             raise UsageError("--inputs and --input-shapes: nothing to do with --no-verify")
         _available(simplify, graphsurgeon)
@@ -358,7 +367,7 @@ def apply(
             _profile(max_shapes, max_alias),
         )
         cache = timing_cache or timing_alias
-        asked = _trt(trt_package, compute_capability, shapes, tf32, save_engine, cache)
+        asked = _trt(trt_package, compute_capability, shapes, tf32, save_engine, cache, benchmark)
         options = replace(
             _options(select, ignore, target, asked),
             in_place=in_place,
@@ -404,6 +413,7 @@ def verify(
     opt_alias: OptAlias = None,
     max_alias: MaxAlias = None,
     tf32: Tf32 = False,
+    benchmark: Benchmark = False,
     save_engine: SaveEngine = None,
     timing_cache: TimingCache = None,
     timing_alias: TimingAlias = None,
@@ -442,7 +452,7 @@ def verify(
             _profile(max_shapes, max_alias),
         )
         cache = timing_cache or timing_alias
-        asked = _trt(trt_package, compute_capability, shapes, tf32, save_engine, cache)
+        asked = _trt(trt_package, compute_capability, shapes, tf32, save_engine, cache, benchmark)
         tasks = [Task(number, str(path)) for number, path in enumerate((original, fixed)) if path is not None]
         _separate(tasks, inputs, report, None, asked)
 
@@ -705,6 +715,7 @@ def _trt(
     tf32: bool = False,
     save_engine: Path | None = None,
     timing_cache: Path | None = None,
+    benchmark: bool = False,
 ) -> TrtOptions:
     """What the options ask of TensorRT."""
     from onnxfix.backends.trt_types import TrtOptions
@@ -719,6 +730,7 @@ def _trt(
         tf32=tf32,
         save_engine=str(save_engine) if save_engine is not None else "",
         timing_cache=str(timing_cache) if timing_cache is not None else "",
+        benchmark=benchmark,
     )
 
 

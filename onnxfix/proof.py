@@ -62,6 +62,8 @@ def climb(
 
     if not options.verify:
         rungs = ("contract",)
+    # Fewer rungs look for a culprit, or judge what is not final: nobody will see how fast that was.
+    trt = options.trt if rungs is None else replace(options.trt, benchmark=False)
     verdict = climb_rungs(
         original,
         fixed,
@@ -72,7 +74,7 @@ def climb(
         seed=options.seed,
         require=options.require,
         rungs=rungs if rungs is not None else options.rungs,
-        trt=options.trt,
+        trt=trt,
         inherit=inherit,
         models=(before, after),
         ready=ready,

@@ -13,6 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,6 +21,7 @@ import numpy as np
 import onnx
 
 from onnxfix.backends import ort, trt_run
+from onnxfix.backends.latency import Latency, compared, timing
 from onnxfix.backends.trt_run import Ran
 
 _ENGINES: dict[str, tuple[ort.OrtSession, dict[str, Any]]] = {}
@@ -50,6 +52,24 @@ def run(name: str, feed: dict[str, Any], *, package: str, times: int = 1) -> Ran
     runs = [dict(zip(session.outputs, session.run(feed), strict=True)) for _ in range(times)]
     read = [{one: value for one, value in found.items() if one not in unread} for found in runs]
     return Ran(read[0], unread, trt_run._unsteady(read[0], read[1:]))
+
+
+def latency(paths: dict[str, str], feed: dict[str, Any], *, package: str) -> Latency:
+    """What is timed are numbers: ``ms`` of the engine's tricks, or why there are none (``untimed``)."""
+    drop()
+    timings = {}
+    for name, path in paths.items():
+        assert load(name, path, package=package) == ""
+        tricks = _ENGINES[name][1]
+        if "untimed" in tricks:
+            return Latency(reason=tricks["untimed"])
+        if "dies_timed" in tricks:
+            os.abort()
+        timings[name] = timing([[tricks.get("ms", 2.0)] * 5] * 4, load_seconds=0.5, first_seconds=0.25)
+    drop()
+    shapes = tuple((name, value.shape) for name, value in feed.items())
+    found = compared(timings.get("original"), timings["fixed"])
+    return replace(found, launch="cuda-graph", captured_by="tensorrt", shapes=shapes)
 
 
 def drop(name: str = "") -> None:
@@ -283,6 +303,40 @@ def sizes_of_types() -> dict[str, float | None]:
     import tensorrt_rtx as trt
 
     return {name: getattr(kind, "itemsize", None) for name, kind in trt.DataType.__members__.items()}
+
+
+#: What ``backends.trt_latency`` asks of TensorRT-RTX, by class.
+USED = {
+    "CudaGraphStrategy": ["WHOLE_GRAPH_CAPTURE"],
+    "DynamicShapesKernelSpecializationStrategy": ["EAGER"],
+    "IRuntimeConfig": ["cuda_graph_strategy", "dynamic_shapes_kernel_specialization_strategy"],
+    "ICudaEngine": [
+        "create_runtime_config",
+        "create_execution_context",
+        "get_tensor_location",
+        "get_tensor_name",
+        "is_shape_inference_io",
+    ],
+    "IExecutionContext": [
+        "execute_async_v3",
+        "get_max_output_size",
+        "get_tensor_shape",
+        "infer_shapes",
+        "is_stream_capturable",
+        "set_input_shape",
+        "set_tensor_address",
+    ],
+}
+
+
+def lacking() -> list[str]:
+    """What the real package does not have of it."""
+    import tensorrt_rtx as trt
+
+    kinds = {name: getattr(trt, name, None) for name in USED}
+    return [
+        f"{name}.{one}" for name, wanted in USED.items() for one in wanted if not hasattr(kinds[name], one)
+    ]
 
 
 def _twice(x: Any) -> dict[str, Any]:

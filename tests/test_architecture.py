@@ -41,6 +41,7 @@ LAYERS = [
     ["sizes"],
     ["backends"],
     ["verification"],
+    ["intake"],
     ["diagnose"],
     ["report"],
     ["trt_words"],

@@ -21,7 +21,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from onnxfix.backends import Unsupported, trt_trial
+from onnxfix.backends import Unsupported, trt_latency, trt_trial
+from onnxfix.backends.cudart import Cuda
+from onnxfix.backends.latency import Latency
+from onnxfix.backends.trt_ear import Ear
+from onnxfix.backends.trt_latency import Tools
 from onnxfix.backends.trt_package import gpus, module_name, select_for_polygraphy
 from onnxfix.errors import OnnxfixError
 from onnxfix.sandbox import one_line
@@ -41,7 +45,6 @@ _DTYPES: dict[str, Any] = {
     "UINT8": np.uint8,
     "BOOL": np.bool_,
 }
-_LONGEST = 600  # characters of TensorRT's reason: it names the function that it failed in, twice
 
 
 class EngineError(OnnxfixError):
@@ -67,27 +70,8 @@ class Ran:
     seconds: float = 0.0
 
 
-class _Ear(logging.Handler):
-    """Keeps errors. Polygraphy logs what TensorRT says as errors, and as critical what it raises itself."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.ERROR)
-        self.texts: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno == logging.ERROR:
-            self.texts.append(" ".join(record.getMessage().split()))
-
-    def reason(self) -> str:
-        """What was heard. TensorRT reports one cause from each function on its way out: once is enough."""
-        causes: dict[str, str] = {}
-        for text in self.texts:
-            causes.setdefault(text.rpartition("(")[2], text)
-        return one_line("; ".join(causes.values()), _LONGEST)
-
-
 _TRIAL = "trial"
-_EAR = _Ear()
+_EAR = Ear()
 _RUNNERS: dict[str, Any] = {}
 
 
@@ -143,9 +127,9 @@ _HELD: dict[str, tuple[Any, Any, Any]] = {}
 
 def _context(engine: Any, name: str) -> Any:
     """The engine, or TensorRT-RTX's execution context of it, which knows the kernels that this process compiled."""
-    if not hasattr(engine, "create_runtime_config"):
+    config: Any = engine.create_runtime_config() if hasattr(engine, "create_runtime_config") else None
+    if not hasattr(config, "create_runtime_cache"):  # the full TensorRT's compiles nothing
         return engine
-    config = engine.create_runtime_config()
     cache = config.create_runtime_cache()
     _keep()
     if _COMPILED:
@@ -181,6 +165,27 @@ def run(name: str, feed: Mapping[str, Any], *, package: str, times: int = 1) -> 
         return Ran(
             error=str(error), broken=True
         )  # CUDA repeats an error of the device for the rest of the process
+
+
+def latency(paths: Mapping[str, str], feed: Mapping[str, Any], *, package: str) -> Latency:
+    """Time engine files ("fixed", and "original" where there is one) on a feed. All that was loaded is dropped, so that
+    engines need not fit on the GPU twice; ``reason`` says why nothing was measured."""
+    try:
+        with _reasons(package):
+            from polygraphy import cuda
+            from polygraphy.backend.trt import EngineFromBytes
+
+            drop()
+            tools = Tools(
+                cuda=Cuda(cuda.wrapper().handle),
+                trt=importlib.import_module(module_name(package)),
+                load=lambda path: EngineFromBytes(Path(path).read_bytes())(),
+                inputs=lambda engine: _inputs(engine, feed),
+                heard=_EAR.take,
+            )
+            return trt_latency.measure(paths, tools)
+    except (EngineError, Unsupported) as error:
+        return Latency(reason=str(error))
 
 
 def _unsteady(first: Arrays, more: Sequence[Arrays]) -> Arrays:
@@ -264,10 +269,9 @@ def infer(runner: Any, feed: Mapping[str, Any]) -> Ran:
     Raises:
         Unsupported: the engine wants an input that the feed does not have, or not in that type.
     """
-    names = [runner.engine.get_tensor_name(number) for number in range(runner.engine.num_io_tensors)]
-    taken = [name for name in names if runner.engine.get_tensor_mode(name).name == "INPUT"]
-    given = {name: _given(runner.engine, name, feed) for name in taken}
-    found = runner.infer(given, check_inputs=False, copy_outputs_to_host=True, return_raw_buffers=True)
+    found = runner.infer(
+        _inputs(runner.engine, feed), check_inputs=False, copy_outputs_to_host=True, return_raw_buffers=True
+    )
     runner.stream.synchronize()
     outputs: Arrays = {}
     unread: dict[str, str] = {}
@@ -285,6 +289,13 @@ def _dtype(engine: Any, name: str) -> np.dtype[Any]:
         raise Unsupported(f"{name} is {kind} in the engine, which has no whole bytes")
     dtype: np.dtype[Any] = np.dtype(_DTYPES[kind])
     return dtype
+
+
+def _inputs(engine: Any, feed: Mapping[str, Any]) -> Arrays:
+    """All inputs of an engine, as it takes them."""
+    names = [engine.get_tensor_name(number) for number in range(engine.num_io_tensors)]
+    taken = [name for name in names if engine.get_tensor_mode(name).name == "INPUT"]
+    return {name: _given(engine, name, feed) for name in taken}
 
 
 def _given(engine: Any, name: str, feed: Mapping[str, Any]) -> Any:

@@ -24,7 +24,8 @@ class TrtOptions:
     that they leave out get sizes derived from the model's symbols. ``target`` is the name of the product line that the
     model is meant for. ``save_engine`` and ``timing_cache`` are files. ``timeout`` is in seconds, for parsing and for
     building each, ``memory_mb`` bounds the child (None: three quarters of what is available). ``batch_sweep`` is the
-    greatest batch of the sweep, 0 for none.
+    greatest batch of the sweep, 0 for none. ``benchmark`` asks for the engines' latency, where the rung trt-gpu runs
+    them.
     """
 
     package: Literal["auto", "tensorrt", "tensorrt-rtx"] = "auto"
@@ -39,6 +40,7 @@ class TrtOptions:
     timeout: float = 300.0
     memory_mb: int | None = None
     batch_sweep: int = 0
+    benchmark: bool = False
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnxfix.confirm import flag
 from onnxfix.render.builds import build_lines
+from onnxfix.render.latency import latency_lines
 from onnxfix.render.lines import Line, line
 from onnxfix.render.networks import network_lines
 from onnxfix.render.stream import printable
@@ -216,6 +217,8 @@ def _rungs(report: Report, verbose: bool) -> Iterator[Line]:
         blame = f" ({PLEASE_REPORT})" if rung.status == "broke" else ""
         told = f"  {rung.reason}{blame}" if rung.reason or blame else ""
         yield line(f"  {rung.name:<12}", (rung.status, style), told)
+        if rung.latency is not None:
+            yield from latency_lines(rung.latency)
         if verbose:
             yield from (line(f"    {each}") for each in _details(rung))
 

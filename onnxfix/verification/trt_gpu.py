@@ -32,7 +32,7 @@ from onnxfix.backends.trt_package import Missing
 from onnxfix.backends.trt_run import Ran
 from onnxfix.backends.trt_types import Profile, TrtBuild
 from onnxfix.errors import UsageError
-from onnxfix.verification import trt_probe
+from onnxfix.verification import trt_benchmark, trt_probe
 from onnxfix.verification.request import Request
 from onnxfix.verification.trt_build import Builder, builder
 from onnxfix.verification.trt_feeds import Finder, Trial, outside, profiles, shapes
@@ -52,12 +52,17 @@ _DEATHS = 3  # runs of engines that fail: each costs the child that executes the
 
 
 def climb(request: Request) -> RungResult:
-    """Build, execute and compare.
+    """Build, execute and compare; with ``--benchmark``, time engines that were not refuted.
 
     Raises:
         UsageError: what was asked of TensorRT does not exist, or does not fit the model.
         OnnxfixError: a file cannot be written.
     """
+    result = _climb(request)
+    return trt_benchmark.with_latency(result) if request.trt.benchmark else result
+
+
+def _climb(request: Request) -> RungResult:
     found = builder(request.trt)
     if isinstance(found, Missing):
         return unjudged(NAME, found.reason, found.cause)
@@ -139,7 +144,19 @@ class _Climber:
         self.seen.refused.extend(one.reason for one in self.original.refused)
         if not self.original.trials:
             return self._conclude()
-        return self._build() or self._load() or self._run()
+        return self._timed(self._build() or self._load() or self._run())
+
+    def _timed(self, result: RungResult) -> RungResult:
+        """The result, with the latency of engines that it does not refute, where that was asked for."""
+        refuted = "wrong" in self.seen.findings
+        if not self.request.trt.benchmark or result.executed is None or refuted or not result.judged:
+            return result
+        names = ("fixed",) if self.single or self.original.lacking else ("original", "fixed")
+        files = {name: Path(self._engine(name)) for name in names}
+        told = trt_benchmark.latency(
+            self.engines, self.found, self.request.original, files, self.builds, self.seen.judged
+        )
+        return replace(result, latency=told)
 
     def _find(self) -> _Original:
         """Look for inputs that the original takes, with what it computes for them.
@@ -439,7 +456,13 @@ def _key(request: Request, found: Builder) -> object:
     ]
     return (
         (request.original, about.st_mtime_ns, about.st_size, about.st_ino),
-        (found.choice, found.options, request.seed, tuple(sorted(request.shapes.items())), tuple(given)),
+        (
+            found.choice,
+            replace(found.options, benchmark=False),
+            request.seed,
+            tuple(sorted(request.shapes.items())),
+            tuple(given),
+        ),
         request.total > 0,
     )
 

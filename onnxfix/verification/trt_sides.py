@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from onnxfix import backends
+from onnxfix.backends.latency import Latency
 from onnxfix.backends.trt_run import Ran
 from onnxfix.errors import Fault
 from onnxfix.sandbox import Outcome, Worker, one_line
@@ -74,6 +75,22 @@ class Side:
         )
         self._generation = self._worker.generation
         found: tuple[str, str] = _value(outcome) if outcome.ok else (outcome.message, "")
+        return found
+
+    def latency(self, paths: Mapping[str, str], feed: Mapping[str, Any]) -> Latency:
+        """``trt_run.latency``, after which nothing is loaded; whatever happens is a result."""
+        self._held.clear()
+        outcome = self._worker.call(
+            f"{self._module}:latency",
+            timeout=len(paths) * self._loading + self._running,
+            paths=dict(paths),
+            feed=dict(feed),
+            **self._options,
+        )
+        self._generation = self._worker.generation
+        found: Latency = outcome.value if outcome.ok else Latency(reason=outcome.message)
+        if found.reason:
+            self._worker.close()  # what failed on the device may have left it in any state
         return found
 
     def run(self, name: str, feed: Mapping[str, Any], **more: Any) -> Ran:

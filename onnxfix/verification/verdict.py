@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from onnxfix.backends.causes import Cause
+from onnxfix.backends.latency import Latency
 from onnxfix.backends.trt_reading import Reading
 from onnxfix.backends.trt_types import TrtBuild
 from onnxfix.verification.compare import Metrics
@@ -74,8 +75,8 @@ class RungResult:
     besides; ``seconds`` is wall-clock time. ``informative`` are runs that inform and do not decide, such as the same
     with TF32 on. ``builds`` are what TensorRT made of the original and, unless that is the same file, of the fixed
     model, ``networks`` how it reads them, ``checks`` what onnx.checker says of them, ``executed`` what their engines
-    did. ``inherited``: it failed, and the
-    original fails in the same way, so that no fix is to blame.
+    did, ``latency`` how long they took (None where that was not asked for). ``inherited``: it failed, and the original
+    fails in the same way, so that no fix is to blame.
     """
 
     name: str
@@ -94,6 +95,7 @@ class RungResult:
     inherited: bool = False
     cause: Cause = ""
     executed: Executed | None = None
+    latency: Latency | None = None
 
     @property
     def judged(self) -> bool:

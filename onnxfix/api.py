@@ -30,6 +30,7 @@ from onnxfix.trt_words import broken, headline, trouble, unread
 if TYPE_CHECKING:
     from onnxfix.backends.trt_reading import Reading
     from onnxfix.backends.trt_types import TrtBuild, TrtOptions
+    from onnxfix.intake import Intake
     from onnxfix.verification.ladder import Verdict
     from onnxfix.whole.steps import Step
 
@@ -47,6 +48,7 @@ def check(
     ignore: Sequence[str] | None = None,
     target: str | None = None,
     trt: TrtOptions | bool = False,
+    inputs_help: bool = False,
     memory_mb: int | None = None,
     progress: Progress | None = None,
 ) -> Report:
@@ -59,6 +61,8 @@ def check(
         target: ``trt8.4``, ``trt8.6``, ``trt10``, ``trt11`` (default) or ``rtx``.
         trt: also ask TensorRT's real parser and builder (True, or how), list what they say, and where the network that
             was imported computes something else, unless the rule TRT004 is not wanted.
+        inputs_help: also work out which sizes and values of its inputs the model takes, and run examples with ONNX
+            Runtime, if that is installed (``Report.intake``).
         memory_mb: MiB that ONNX Runtime and TensorRT may use, each in a process of its own; three quarters of what is
             available without it. Where a model needs more, the rung is skipped and says so.
         progress: called with a few words before each step.
@@ -80,6 +84,7 @@ def check(
     network = any(rule.per == "network" for rule in rules)
     with memory_limit(memory_mb):
         build, reading, notes = _built(asked, loaded, network, progress)
+        taken = _intake(loaded, progress) if inputs_help else None
     loaded.check()  # TensorRT has read it once more
     problems.extend((*trouble(build), *broken(reading)))
     nodes = model.node_count
@@ -96,6 +101,7 @@ def check(
         findings=confirm.together(own, build, rules, registry().rules, problems, reading),
         build=build,
         network=reading,
+        intake=taken,
         nodes_before=nodes,
         nodes_after=nodes,
         seconds=time.perf_counter() - start,
@@ -103,6 +109,16 @@ def check(
         notes=notes,
         pending=Pending(loaded.proto, loaded),
     )
+
+
+def _intake(loaded: wire.Loaded, progress: Progress | None) -> Intake:
+    """What the model takes."""
+    from onnxfix.intake import intake
+    from onnxfix.proof import on_disk
+
+    _say(progress, "trying sizes")
+    with ExitStack() as stack:
+        return intake(on_disk(loaded, stack))
 
 
 def _asked(trt: TrtOptions | bool, aim: Target) -> TrtOptions | None:

@@ -234,6 +234,13 @@ def check(
             help="Also ask TensorRT's parser and builder, and compare the network that they imported with the model.",
         ),
     ] = False,
+    inputs_help: Annotated[
+        bool,
+        typer.Option(
+            "--inputs-help",
+            help="Also show which sizes and values of its inputs each model takes, with examples that were run.",
+        ),
+    ] = False,
     trt_package: TrtPackage = Package.auto,
     compute_capability: Capability = None,
     min_shapes: MinShapes = None,
@@ -267,8 +274,10 @@ def check(
         if trt:
             asked = _trt(trt_package, compute_capability, shapes, timing_cache=cache)
         else:
-            _unused(trt_package, compute_capability, shapes, cache, memory_limit)
-        options = replace(_options(select, ignore, target, asked), memory_mb=memory_limit)
+            _unused(trt_package, compute_capability, shapes, cache, None if inputs_help else memory_limit)
+        options = replace(
+            _options(select, ignore, target, asked), memory_mb=memory_limit, inputs_help=inputs_help
+        )
         tasks, where = _tasks(models, "check", options, None, None, resume, journal)
         _separate(tasks, None, report, where, asked)
         if asked is not None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from onnxfix.backends.trt_reading import Reading
     from onnxfix.backends.trt_types import TrtBuild
     from onnxfix.graph.lazy import Pending
+    from onnxfix.intake import Intake
     from onnxfix.verification.ladder import Verdict
     from onnxfix.verification.verdict import Executed
 
@@ -113,6 +114,7 @@ class Report:
     verdict: Verdict | None = None
     build: TrtBuild | None = None
     network: Reading | None = None
+    intake: Intake | None = None
     output: str = ""
     engine: str = ""
     changed: bool = False

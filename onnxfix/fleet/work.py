@@ -54,6 +54,7 @@ class Options:
     seed: int = 0
     rungs: tuple[str, ...] | None = None
     memory_mb: int | None = None
+    inputs_help: bool = False
 
 
 @dataclass(frozen=True)
@@ -178,6 +179,7 @@ def _do(task: Task, progress: Step | None, leave_data: bool) -> Report:
             ignore=asked.ignore,
             target=asked.target,
             trt=asked.trt or False,
+            inputs_help=asked.inputs_help,
             memory_mb=asked.memory_mb,
             progress=progress,
         )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnxfix.confirm import flag
 from onnxfix.render.builds import build_lines
+from onnxfix.render.intake import intake_lines
 from onnxfix.render.latency import latency_lines
 from onnxfix.render.lines import Line, line
 from onnxfix.render.networks import network_lines
@@ -65,6 +66,8 @@ def render_report(report: Report, *, quiet: bool = False, verbose: bool = False)
             yield from (line(f"  {each}") for each in build_lines([report.build]))
         if report.network is not None and verbose:
             yield from (line(f"  {each}") for each in network_lines([report.network]))
+        if report.intake is not None:
+            yield from (line(f"  {each}") for each in intake_lines(report.intake, verbose))
         yield from _rungs(report, verbose)
     if quiet:  # the rungs are not listed, and these are no detail
         for rung in report.verdict.broken if report.verdict is not None else ():

@@ -57,12 +57,14 @@ def range_of(problem: Problem, name: str, sizes: Mapping[str, int]) -> Range:
     valid = sorted(one for one in points if fits(one))
     if not valid:
         return Range(name, None)
-    least, most = valid[0], valid[-1]
+    least = valid[0]
     near = [one for one in range(least, least + _NEAR) if fits(one)]
     step = math.gcd(*(one - least for one in near)) if len(near) > 1 else 1
-    outside = {least - 1, *([] if step == 1 else [least + 1])} | ({most + 1} if most < GRID[-1] else set())
+    top = GRID[-1] - (GRID[-1] - least) % step
+    most = None if fits(top) else max(valid[-1], near[-1])
+    outside = {least - 1, *([] if step == 1 else [least + 1]), *([] if most is None else [most + 1])}
     because: dict[str, None] = {}
     for size in sorted(outside.difference((0,))):
         for demand in problem.broken({**sizes, name: size}, among)[:1]:
             because[f"{demand.op_type} at {demand.place}: {demand}"] = None
-    return Range(name, least, most if most < GRID[-1] else None, step, tuple(because))
+    return Range(name, least, most, step, tuple(because))

@@ -66,6 +66,24 @@ EXAMPLES = [
         detect=True,
     ),
     Example(
+        why="an even size is never 1, so that only the other one may be repeated",
+        before="g (float[N,3] x, float[M,3] z) => (float[K,3] y) { c = Concat<axis=0>(x, x)  y = Add(c, z) }",
+        after="g (float[N,3] x, float[M,3] z) => (float[K,3] y)"
+        " { c = Concat<axis=0>(x, x)  s = Shape(c)  a = Expand(z, s)  y = Add(c, a) }",
+    ),
+    Example(
+        why="two sizes that are never 1 and never the same: an Expand would not change that",
+        before="g (float[N,3] x) => (float[K,3] y) { c = Concat<axis=0>(x, x)  d = Concat<axis=0>(x, x, x)"
+        "  y = Add(c, d) }",
+        runs=False,
+    ),
+    Example(
+        why="neither is 3 * N against 3 repeated, where TensorRT's builder would see an Expand from 3 to 9 rows",
+        before="g (float[N,3] x) => (float[K,3] y) <float[3,3] b = {1,2,3,4,5,6,7,8,9}>"
+        " { c = Concat<axis=0>(x, x, x)  y = Add(c, b) }",
+        runs=False,
+    ),
+    Example(
         why="only one operand is repeated: a bias",
         before="g (float[N,3] x) => (float[N,3] y) <float[3] b = {1,2,3}> { y = Add(x, b) }",
     ),
@@ -111,9 +129,10 @@ def implicit_repetition(model: Model) -> Iterator[Match]:
 
     ## Fix
     Put an `Expand` before each operand that is or may be repeated: to the result's shape where that is static, else
-    to the runtime `Shape` of each other operand. Exact: Expand repeats as the operator does, and fails where the
-    operator fails. NUMERIC in half precision, for `Pow`, and for `Min`, `Max` and `Where` on floats, which ONNX Runtime
-    (it verifies fixes) then computes by other kernels. It makes a batch-1 trap visible; it does not remove it.
+    to the runtime `Shape` of each other operand. A size that is never 1 (3, or 2 * N) is not repeated. Exact: Expand
+    repeats as the operator does, and fails where the operator fails. NUMERIC in half precision, for `Pow`, and for
+    `Min`, `Max` and `Where` on floats, which ONNX Runtime (it verifies fixes) then computes by other kernels. It makes
+    a batch-1 trap visible; it does not remove it.
 
     ## References
     - ONNX, docs/Operators.md (Expand), docs/Broadcasting.md
@@ -129,6 +148,8 @@ def implicit_repetition(model: Model) -> Iterator[Match]:
         draft = Draft(node)
         for operand in broadcast.operands:
             _expand(draft, broadcast, operand)
+        if not draft.edits:
+            continue  # sizes that fit or do not, and never are 1: BRC004's
         sides = " and ".join(label(operand) + text(operand.shape) for operand in broadcast.operands)
         safety = safety_of_repetition(broadcast, model)
         title = "Expand the operands to the result's shape"
@@ -152,12 +173,12 @@ def _expand(draft: Draft, broadcast: Broadcast, operand: Operand) -> None:
 
 
 def _repeats(broadcast: Broadcast, other: Operand, operand: Operand) -> bool:
-    """Whether ``other`` has a dimension that ``operand`` lacks, or that may be another than its own."""
+    """Whether ``other`` has a dimension that ``operand`` lacks, or repeats along it: one that is never 1 is not."""
     for axis in range(broadcast.rank):
         wanted, present = broadcast.dim(other, axis), broadcast.dim(operand, axis)
         if wanted is None or (is_static_one(wanted) and present is not None):
             continue
-        if present is None or not equal(wanted, present).yes:
+        if present is None or not (equal(wanted, present).yes or equal(present, 1).no):
             return True
     return False
 

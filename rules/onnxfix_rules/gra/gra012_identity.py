@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Model, Node, Value
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix_rules.gra._control import is_handed_in
 
 _PAIR = "g (float[N,2] x) => (float[N,2] y)"
 _BRANCHES = (
@@ -78,6 +79,13 @@ EXAMPLES = [
             <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) { more = Not(on)  w = Neg(v) }> }""",
     ),
     Example(
+        why="CTL016 puts one between two loops; inside the second one it does as well",
+        before="""g (float[2] x, int64 n) => (float[2] y) { w = Loop(n, , x)
+            <body = a (int64 i, bool on, float[2] v) => (bool more, float[2] u) { more = Identity(on)  u = Neg(v) }>
+            k = Identity(w)  y = Loop(n, , x)<body = b (int64 j, bool go, float[2] h) => (bool further, float[2] o) {
+            further = Identity(go)  p = Add(h, k)  q = Identity(w)  o = Add(p, q) }> }""",
+    ),
+    Example(
         why="a branch gives the name to another value",
         before=f"""g (float[2] x, bool c) => (float[2] y) {{ a = Abs(x)  i = Identity(a)
             y = If(c){_BRANCHES.format("a = Neg(i)  u = Exp(a)")} }}""",
@@ -97,8 +105,8 @@ def identity(node: Node, model: Model) -> Iterator[Match]:
     ## Fix
     The readers read what the Identity reads. Before a graph output the node that computes the value takes the output's
     name. Exact. An Identity stays where it hands out an input, a weight, or what is an output already, where it reads a
-    weight (GRA010) or a function's input, which may be one, and between an input and the Loop whose condition it is
-    (OPS017).
+    weight (GRA010) or a function's input, which may be one, between an input and the Loop whose condition it is
+    (OPS017), and between what a loop or an If gives and the loop whose body reads it (CTL016).
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Identity.html
@@ -119,6 +127,7 @@ def _readers_may_move(source: Value, output: Value) -> bool:
     return all(
         use.node.scope.lookup(source.name) is source
         and not (source.producer is None and use.node.op_type == "Loop" and use.index == 1)
+        and not is_handed_in(source, use.node)
         for use in output.uses
     )
 

@@ -16,7 +16,7 @@ from onnxfix.edits import RemoveNode
 from onnxfix.graph.overlay import Model, Node, Value
 from onnxfix.rule import Safety
 
-from ._common import WEIGHT_LIMIT, Array, Unable
+from ._common import FLOATS, WEIGHT_LIMIT, Array, Unable, Workshop
 
 if TYPE_CHECKING:
     from ._float import Writer
@@ -171,7 +171,7 @@ def _requantised(writer: Writer, node: Node, output: Value, sums: str) -> None:
     if writer.model.shapes.static_shape(zero) not in ((), (1,)):
         raise Unable
     draft = writer.shop.at(node)
-    steps = rounded(writer.shop, node, draft.add("Mul", [sums, _ratio(writer, node)]))
+    steps = rounded(writer.shop, node, draft.add("Mul", [sums, ratio(writer.shop, node, writer.model)]))
     array = zero.constant()
     if array is None:
         shift = writer.read(zero, node)
@@ -181,30 +181,52 @@ def _requantised(writer: Writer, node: Node, output: Value, sums: str) -> None:
     writer.publish(node, output, writer.clip(node, draft.add("Add", [steps, shift]), elem), elem)
 
 
-def _ratio(writer: Writer, node: Node) -> str:
-    """``scale of a * scale of b / scale of y``, in the order in which ONNX Runtime multiplies."""
-    scales = [node.input(index) for index in (1, 4, 6)]
-    known = writer.model.shapes
-    if any(scale is None or known.elem_type(scale) != F32 for scale in scales):
+def ratio(shop: Workshop, node: Node, model: Model) -> str:
+    """``scale of a * scale of b / scale of y`` in float32, in the order in which ONNX Runtime multiplies.
+
+    Scales of half precision are multiplied in it and then cast. So does onnx.reference; ONNX Runtime multiplies them
+    in float32, and does so here too: it runs nodes of half precision between Casts, and drops two that meet.
+
+    Raises:
+        Unable: a scale's shape is unknown, or they are of several types.
+    """
+    scales = [scale for scale in (node.input(index) for index in (1, 4, 6)) if scale is not None]
+    kinds = {model.shapes.elem_type(scale) for scale in scales}
+    kind = kinds.pop() if len(kinds) == 1 else None
+    if kind not in FLOATS or len(scales) < 3:
         raise Unable
-    arrays = [None if scale is None else scale.constant() for scale in scales]
-    ranks = [known.rank(value) if value is not None else None for value in (node.input(0), node.input(3))]
-    if all(array is not None for array in arrays):
-        placed = [
-            _placed(node, which, a, ranks[which]) for which, a in enumerate(arrays[:2]) if a is not None
-        ]
-        last = arrays[2]
-        if last is None or last.size != 1 or any(a is None for a in placed):
-            raise Unable
-        one, other = (a for a in placed if a is not None)
-        if convolves(node) and other.ndim:
-            other = other.reshape(other.shape[:-1])  # the filters' axis is the second of the result
+    arrays = _placed_scales(node, scales, model)
+    if arrays is not None and kind == F32:
+        one, other, last = arrays
         with np.errstate(all="ignore"):
-            return writer.shop.constant(node, one * other / last.reshape(()), "ratio")
-    if any(scale is None or known.static_shape(scale) not in ((), (1,)) for scale in scales):
+            return shop.constant(node, one * other / last, "ratio")
+    factors: list[Value | str] = [*scales]
+    if arrays is not None:
+        factors = [shop.constant(node, array, "scale") for array in arrays]
+    elif any(model.shapes.static_shape(scale) not in ((), (1,)) for scale in scales):
         raise Unable
-    draft = writer.shop.at(node)
-    return draft.add("Div", [draft.add("Mul", scales[:2]), scales[2]])
+    draft = shop.at(node)
+    found = draft.add("Div", [draft.add("Mul", factors[:2]), factors[2]])
+    return found if kind == F32 else shop.cast(node, found, F32)
+
+
+def _placed_scales(node: Node, scales: list[Value], model: Model) -> list[Array] | None:
+    """The scales in shapes that broadcast with the sums; None where not all are constant.
+
+    Raises:
+        Unable: they do not broadcast with the sums.
+    """
+    arrays = [scale.constant() for scale in scales]
+    known = [array for array in arrays if array is not None]
+    if len(known) < 3:
+        return None
+    ranks = [None if value is None else model.shapes.rank(value) for value in (node.input(0), node.input(3))]
+    one, other = (_placed(node, which, known[which], ranks[which]) for which in (0, 1))
+    if one is None or other is None or known[2].size != 1:
+        raise Unable
+    if convolves(node) and other.ndim:
+        other = other.reshape(other.shape[:-1])  # the filters' axis is the second of the result
+    return [one, other, known[2].reshape(())]
 
 
 # -- whether float32 is enough

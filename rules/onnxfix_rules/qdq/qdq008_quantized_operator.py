@@ -1,4 +1,5 @@
 """QDQ008: QLinearConv and QLinearMatMul."""
+# Long because: both forms have examples for every kind of scale.
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from onnxfix.graph.overlay import Model, Node, Value
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 
 from ._common import FLOATS, WEIGHT_LIMIT, Array, Unable, Workshop, target_of
+from ._products import ratio
 from ._region import region_of
 from ._remedy import floats
 
@@ -81,6 +83,45 @@ EXAMPLES = [
             float t = {0.53}, int8 v = {0}, float u = {0.87}, int32[1] b = {4}> {
             d = DequantizeLinear(x, s, z)  e = DequantizeLinear(w, t, v)  m = Mul(s, t)  f = Cast<to = 1>(b)
             i = Mul(f, m)  c = Conv(d, e, i)  y = QuantizeLinear(c, u, z) }""",
+        opset=21,
+        ir_version=10,
+        safety=Safety.NUMERIC,
+    ),
+    Example(
+        why="scales of half precision: what they make together scales the sums, which float32 holds",
+        before="""g (int8[N,2] x) => (int8[N,2] y) <float16 s = {7875}, int8 z = {0}, int8[2,2] w = {90, -80, 70, 60},
+            float16[2] t = {7992, 8500}, int8[2] v = {0, 0}, float16 u = {8570}> {
+            y = QLinearMatMul(x, s, z, w, t, v, u, z) }""",
+        after="""g (int8[N,2] x) => (int8[N,2] y) <float16 s = {7875}, int8 z = {0}, int8[2,2] w = {90, -80, 70, 60},
+            float16[2] t = {7992, 8500}, int8[2] v = {0, 0}, float16 u = {8570}, float one = {1},
+            float[2] ones = {1, 1}> {
+            a = DequantizeLinear(x, one, z)  b = DequantizeLinear<axis = 1>(w, ones, v)  p = MatMul(a, b)
+            m = Mul(s, t)  d = Div(m, u)  r = Cast<to = 1>(d)  k = Mul(p, r)  y = QuantizeLinear(k, one, z) }""",
+        opset=21,
+        ir_version=10,
+        safety=Safety.NUMERIC,
+    ),
+    Example(
+        why="bfloat16",
+        before="""g (int8[N,2] x) => (int8[N,2] y) <bfloat16 s = {15320}, int8 z = {0}, int8[2,2] w = {90, -80, 70, 60},
+            bfloat16 u = {15410}> { y = QLinearMatMul(x, s, z, w, s, z, u, z) }""",
+        after="""g (int8[N,2] x) => (int8[N,2] y) <bfloat16 s = {15320}, int8 z = {0}, int8[2,2] w = {90, -80, 70, 60},
+            bfloat16 u = {15410}, float one = {1}> {
+            a = DequantizeLinear(x, one, z)  b = DequantizeLinear(w, one, z)  p = MatMul(a, b)
+            m = Mul(s, s)  d = Div(m, u)  r = Cast<to = 1>(d)  k = Mul(p, r)  y = QuantizeLinear(k, one, z) }""",
+        opset=21,
+        ir_version=10,
+        safety=Safety.NUMERIC,
+    ),
+    Example(
+        why="scales and zero points of run time, in half precision, as in ONNX's own node models",
+        before="""g (int8[2,4] x, float16[1] s, int8[1] z, int8[4,3] w, float16[1] t, int8[1] v,
+            float16[1] u, int8[1] o) => (int8[2,3] y) { y = QLinearMatMul(x, s, z, w, t, v, u, o) }""",
+        after="""g (int8[2,4] x, float16[1] s, int8[1] z, int8[4,3] w, float16[1] t, int8[1] v,
+            float16[1] u, int8[1] o) => (int8[2,3] y) <float l = {-128}, float h = {127}> {
+            a = Cast<to = 1>(x)  b = Cast<to = 1>(z)  c = Sub(a, b)  d = Cast<to = 1>(w)  e = Cast<to = 1>(v)
+            f = Sub(d, e)  p = MatMul(c, f)  m = Mul(s, t)  q = Div(m, u)  k = Cast<to = 1>(q)  i = Mul(p, k)
+            r = Round(i)  n = Cast<to = 1>(o)  j = Add(r, n)  g = Clip(j, l, h)  y = Cast<to = 3>(g) }""",
         opset=21,
         ir_version=10,
         safety=Safety.NUMERIC,
@@ -176,12 +217,15 @@ def quantized_operator(node: Node, model: Model) -> Iterator[Match]:
       result may be the other step, and a comparison of the outputs may say so: one step of the scale is more than a
       tolerance allows. Before opset 13 DequantizeLinear has no axis; weights with a scale for each filter then become
       floats.
+    - Half precision would round the sums before they are quantized. ONNX has them in 32 bits, so scales of half
+      precision go together into one factor, as in onnx.reference, and that scales the sums in float32; DequantizeLinear
+      and QuantizeLinear get the scale 1. The same bits, as long as no sum reaches 2**24.
     - With other zero points INT8 is out of reach, and the integers are written in floats, together with everything
       that hangs together with them: `Clip(Round(MatMul(a - za, b - zb) * m) + zy, 0, 255)`. The bits of ONNX Runtime
       as long as no sum reaches 2**24.
 
-    Where sums cannot be written so (scales of half precision, or of unknown shape), the first form is. None for float8,
-    and where neither can.
+    Where sums cannot be written so (float32 scales of unknown shape), the first form is. None for float8, and where
+    neither can.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__QLinearConv.html
@@ -258,8 +302,10 @@ class _Writer:
             found = self.shop.like(node, "Conv", factors)
         else:
             found = self.draft.add("MatMul", factors)
+        if self.kind(scale) != TensorProto.FLOAT:
+            found = self.draft.add("Mul", [found, ratio(self.shop, node, self.model)])
         self.shop.edits.append(RemoveNode(node))
-        self.draft.add("QuantizeLinear", [found, scale, zero], output=output.name)
+        self.draft.add("QuantizeLinear", [found, self.scale(scale), zero], output=output.name)
         return list(self.shop.edits)
 
     def given(self, index: int) -> Value:
@@ -277,14 +323,23 @@ class _Writer:
         if self.model.shapes.elem_type(data) not in _INTEGERS or self.kind(scale) not in FLOATS:
             raise Unable
         if self.single(scale) and self.single(zero):
-            return self.draft.add("DequantizeLinear", [data, scale, zero])
+            return self.draft.add("DequantizeLinear", [data, self.scale(scale), zero])
         axis = self.axis(index, data, scale, zero)
         if self.node.opset >= 13:
-            return self.draft.add("DequantizeLinear", [data, scale, zero], axis=axis)
+            return self.draft.add("DequantizeLinear", [data, self.scale(scale), zero], axis=axis)
         return self.folded(data, scale, zero, axis)
 
     def kind(self, scale: Value) -> int | None:
         return self.model.shapes.elem_type(scale) if self.node.opset >= 21 else TensorProto.FLOAT
+
+    def scale(self, scale: Value) -> Value | str:
+        """The scale; 1 for one of half precision, in which the sums would be rounded before they are quantized."""
+        if self.kind(scale) == TensorProto.FLOAT:
+            return scale
+        shape = self.model.shapes.static_shape(scale)
+        if shape is None:
+            raise Unable
+        return self.shop.constant(self.node, np.ones(shape, np.float32), "one")
 
     def axis(self, index: int, data: Value, scale: Value, zero: Value) -> int:
         """The axis that a vector of scales is for."""

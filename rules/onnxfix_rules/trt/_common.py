@@ -73,6 +73,7 @@ _REASONS = (
     (r"slope tensor must be unidirectional broadcastable", ("BRC007",)),
     (r"size elements must be non-negative", ("BRC008",)),
     (r"IRecurrenceLayer must have inputs with same shape|inputs to IRecurrenceLayer", ("CTL015", "OPS011")),
+    (r"No nesting relationship", ("CTL016",)),
     (r"padding size is larger than or equal to the filter size", ("OPS075",)),
     (r"`axes` attribute is supported with `scales` tensor only", ("OPS081",)),
     (r"quantization axis must divide into whole blocks", ("QDQ017",)),

@@ -1,0 +1,335 @@
+"""GRA014: a BatchNormalization whose work the weights before it could do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+from onnx import ModelProto, numpy_helper, parser
+
+from onnxfix.edits import Draft, Edit
+from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix_rules.gra import _folded
+
+_IO = "g (float[N,2,3,3] x) => (float[N,2,3,3] y)"
+_W = "float[2,2,1,1] w = {1, 2, 3, 4}"
+_BN = "float[2] s = {4, 1}, float[2] b = {1, -1}, float[2] m = {1, 2}, float[2] v = {3.75, 0.75}"
+_RUN = "c = Conv(x, w)  y = BatchNormalization<epsilon = 0.25>(c, s, b, m, v)"
+_FOLDED = "float[2,2,1,1] w = {2, 4, 3, 4}, float[2] b = {-1, -3}"
+
+
+def _fixed(why: str, before: str, after: str, opset: int = 18, ir_version: int = 9) -> Example:
+    return Example(why, before, after, safety=Safety.NUMERIC, opset=opset, ir_version=ir_version)
+
+
+def _flagged(why: str, before: str | Callable[[], ModelProto]) -> Example:
+    return Example(why, before, detect=True, safety=Safety.NUMERIC)
+
+
+def _half(weight: int, scale: float, bias: float = 0) -> str:
+    """A Conv of one weight, given by its bits, times ``scale``."""
+    return f"""g (float16[N,1,2] x) => (float16[N,1,2] y) <float16[1,1,1] w = {{{weight}}}, float[1] s = {{{scale}}},
+        float[1] b = {{{bias}}}, float[1] m = {{0}}, float[1] v = {{0.75}}> {{ {_RUN} }}"""
+
+
+EXAMPLES = [
+    _fixed(
+        "a Conv without a bias",
+        f"{_IO} <{_W}, {_BN}> {{ {_RUN} }}",
+        f"{_IO} <{_FOLDED}> {{ y = Conv(x, w, b) }}",
+    ),
+    Example(
+        why="it has to be asked for",
+        before=f"{_IO} <{_W}, {_BN}> {{ {_RUN} }}",
+        detect=True,
+    ),
+    _fixed(
+        "a bias, groups, strides, padding, one dimension, and a node that reads the result",
+        f"""g (float[N,2,5] x) => (float[N,2,3] y) <float[2,1,2] w = {{1, 2, 3, 4}}, float[2] a = {{5, 6}}, {_BN}> {{
+            c = Conv<group = 2, strides = [2], pads = [1, 0], kernel_shape = [2]>(x, w, a)
+            n = BatchNormalization<epsilon = 0.25>(c, s, b, m, v)  y = Relu(n) }}""",
+        """g (float[N,2,5] x) => (float[N,2,3] y) <float[2,1,2] w = {2, 4, 3, 4}, float[2] b = {9, 3}> {
+            n = Conv<group = 2, strides = [2], pads = [1, 0], kernel_shape = [2]>(x, w, b)  y = Relu(n) }""",
+    ),
+    _fixed(
+        "three dimensions, in opset 9",
+        f"""g (float[N,1,2,2,2] x) => (float[N,2,2,1,2] y) <float[2,1,1,2,1] w = {{1, 2, 3, 4}}, {_BN}> {{ {_RUN} }}""",
+        """g (float[N,1,2,2,2] x) => (float[N,2,2,1,2] y) <float[2,1,1,2,1] w = {2, 4, 3, 4},
+            float[2] b = {-1, -3}> { y = Conv(x, w, b) }""",
+        opset=9,
+        ir_version=8,
+    ),
+    _fixed(
+        "a ConvTranspose, whose weights have the outputs of a group in the second place",
+        """g (float[N,4,3] x) => (float[N,4,4] y) <float[4,2,2] w = {1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5, 6, 7, 8},
+            float[4] s = {1, 2, 3, 4}, float[4] b = {0, 1, 2, 3}, float[4] m = {1, 1, 1, 1},
+            float[4] v = {0, 0, 0, 0}> {
+            c = ConvTranspose<group = 2>(x, w)  y = BatchNormalization<epsilon = 1.0>(c, s, b, m, v) }""",
+        """g (float[N,4,3] x) => (float[N,4,4] y) <float[4,2,2] w = {1, 2, 6, 8, 5, 6, 14, 16,
+            3, 6, 12, 16, 15, 18, 28, 32}, float[4] b = {-1, -1, -1, -1}> { y = ConvTranspose<group = 2>(x, w, b) }""",
+    ),
+    _fixed(
+        "a Gemm: its bias is scaled too, and is a number for each column afterwards",
+        f"""g (float[N,3] x) => (float[N,2] y) <float[3,2] w = {{1, 2, 3, 4, 5, 6}}, float[1,1] a = {{3}}, {_BN}> {{
+            c = Gemm<alpha = 0.5, beta = 2.0>(x, w, a)  y = BatchNormalization<epsilon = 0.25>(c, s, b, m, v) }}""",
+        """g (float[N,3] x) => (float[N,2] y) <float[3,2] w = {2, 2, 6, 4, 10, 6}, float[1,2] b = {11, 3}> {
+            y = Gemm<alpha = 0.5>(x, w, b) }""",
+    ),
+    _fixed(
+        "a Gemm of transposed factors without a bias",
+        f"""g (float[3,N] x) => (float[N,2] y) <float[2,3] w = {{1, 2, 3, 4, 5, 6}}, {_BN}> {{
+            c = Gemm<transA = 1, transB = 1>(x, w)  y = BatchNormalization<epsilon = 0.25>(c, s, b, m, v) }}""",
+        """g (float[3,N] x) => (float[N,2] y) <float[2,3] w = {2, 4, 6, 4, 5, 6}, float[1,2] b = {-1, -3}> {
+            y = Gemm<transA = 1, transB = 1>(x, w, b) }""",
+    ),
+    _fixed(
+        "half precision, whose parameters are float32: 0.25 and 1",
+        """g (float16[N,1,2,2] x) => (float16[N,2,2,2] y) <float16[2,1,1,1] w = {15360, 16384}, float[2] s = {0.5, 2},
+            float[2] b = {0, 1}, float[2] v = {3.75, 3.75}> {
+            c = Conv(x, w)  y = BatchNormalization<epsilon = 0.25>(c, s, b, b, v) }""",
+        """g (float16[N,1,2,2] x) => (float16[N,2,2,2] y) <float16[2,1,1,1] w = {13312, 16384}, float16[2] b = {0, 0}> {
+            y = Conv(x, w, b) }""",
+    ),
+    _fixed(
+        "bfloat16 in opset 22",
+        """g (bfloat16[N,1,2] x) => (bfloat16[N,1,2] y) <bfloat16[1,1,1] w = {16256}, bfloat16[1] s = {16384},
+            bfloat16[1] b = {16256}, bfloat16[1] v = {0}> {
+            c = Conv(x, w)  y = BatchNormalization<epsilon = 1.0>(c, s, b, b, v) }""",
+        """g (bfloat16[N,1,2] x) => (bfloat16[N,1,2] y) <bfloat16[1,1,1] w = {16384}, bfloat16[1] b = {49024}> {
+            y = Conv(x, w, b) }""",
+        opset=22,
+        ir_version=10,
+    ),
+    _fixed(
+        "small weights that two nodes share: each gets its own",
+        f"""g (float[N,2,3,3] x) => (float[N,2,3,3] y, float[N,2,3,3] z) <{_W}, {_BN}> {{ {_RUN}  z = Conv(x, w) }}""",
+        f"""g (float[N,2,3,3] x) => (float[N,2,3,3] y, float[N,2,3,3] z) <{_W}, float[2,2,1,1] u = {{2, 4, 3, 4}},
+            float[2] b = {{-1, -3}}> {{ y = Conv(x, u, b)  z = Conv(x, w) }}""",
+    ),
+    _fixed(
+        "inside a branch, with weights of the graph around it",
+        f"""g (float[2,2,3,3] x, bool p) => (float[2,2,3,3] y) <{_W}, {_BN}> {{
+            y = If(p)<then_branch = t () => (float[2,2,3,3] o) {{ c = Conv(x, w)
+                        o = BatchNormalization<epsilon = 0.25>(c, s, b, m, v) }},
+                      else_branch = e () => (float[2,2,3,3] q) {{ q = Relu(x) }}> }}""",
+        f"""g (float[2,2,3,3] x, bool p) => (float[2,2,3,3] y) {{
+            y = If(p)<then_branch = t () => (float[2,2,3,3] o) <{_FOLDED}> {{ o = Conv(x, w, b) }},
+                      else_branch = e () => (float[2,2,3,3] q) {{ q = Relu(x) }}> }}""",
+    ),
+    _fixed(
+        "inside a local function, where constants are nodes",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[N,1,3] x) => (float[N,1,3] y) { y = my.F(x) }
+            <domain: "my", opset_import: ["" : 18]> F (a) => (o) {
+                w = Constant<value = float[1,1,1] {3}>()  s = Constant<value = float[1] {2}>()
+                v = Constant<value = float[1] {0}>()  c = Conv(a, w)
+                o = BatchNormalization<epsilon = 1.0>(c, s, s, s, v) }""",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[N,1,3] x) => (float[N,1,3] y) { y = my.F(x) }
+            <domain: "my", opset_import: ["" : 18]> F (a) => (o) {
+                w = Constant<value = float[1,1,1] {6}>()  b = Constant<value = float[1] {-2}>()  o = Conv(a, w, b) }""",
+    ),
+    _fixed(
+        "before IR version 4, where constants are nodes too",
+        """g (float[N,1,3] x) => (float[N,1,3] y) {
+            w = Constant<value = float[1,1,1] {3}>()  s = Constant<value = float[1] {2}>()
+            v = Constant<value = float[1] {0}>()  c = Conv(x, w)
+            y = BatchNormalization<epsilon = 1.0, spatial = 1>(c, s, s, s, v) }""",
+        """g (float[N,1,3] x) => (float[N,1,3] y) {
+            w = Constant<value = float[1,1,1] {6}>()  b = Constant<value = float[1] {-2}>()  y = Conv(x, w, b) }""",
+        opset=8,
+        ir_version=3,
+    ),
+    _flagged("a negative variance", f"{_IO} <{_W}, {_BN.replace('0.75', '-0.125')}> {{ {_RUN} }}"),
+    _flagged(
+        "a variance of 0, and an epsilon of nearly 0",
+        f"{_IO} <{_W}, {_BN.replace('0.75', '0')}> {{ {_RUN.replace('0.25', '1e-12')} }}",
+    ),
+    _flagged("weights beyond half precision: 32768 times 4", _half(30720, 4)),
+    _flagged("an infinite weight", _half(31744, 4)),
+    _flagged("a weight just above half precision's subnormal numbers, times 0.3", _half(1025, 0.3)),
+    _flagged("a bias beyond half precision", _half(15360, 1, 100000)),
+    _flagged("a shared weight of 1 MiB", lambda: _shared_weight()),
+    Example(
+        why="a weight that comes from integers: what is quantized stays so",
+        before=f"""{_IO} <int8[2,2,1,1] q = {{1, 2, 3, 4}}, float e = {{0.5}}, int8 z = {{0}}, {_BN}> {{
+            w = DequantizeLinear(q, e, z)  {_RUN} }}""",
+    ),
+    Example(
+        why="another node reads what the Conv gives",
+        before=f"{_IO} <{_W}, {_BN}> {{ c = Conv(x, w)  n = BatchNormalization(c, s, b, m, v)  y = Add(n, c) }}",
+    ),
+    Example(
+        why="so does a branch",
+        before=f"""g (float[1,2,3,3] x, bool p) => (float[1,2,3,3] y, float[1,2,3,3] z) <{_W}, {_BN}> {{ {_RUN}
+            z = If(p)<then_branch = t () => (float[1,2,3,3] o) {{ o = Relu(c) }},
+                      else_branch = e () => (float[1,2,3,3] q) {{ q = Relu(x) }}> }}""",
+    ),
+    Example(
+        why="a branch gives it out as it is",
+        before=f"""g (float[1,2,3,3] x, bool p) => (float[1,2,3,3] y, float[1,2,3,3] z) <{_W}, {_BN}> {{ {_RUN}
+            z = If(p)<then_branch = t () => (float[1,2,3,3] o) {{ o = Relu(x) }},
+                      else_branch = e () => (float[1,2,3,3] c) {{ }}> }}""",
+    ),
+    Example(
+        why="it is a graph output",
+        before=f"g (float[N,2,3,3] x) => (float[N,2,3,3] y, float[N,2,3,3] c) <{_W}, {_BN}> {{ {_RUN} }}",
+    ),
+    Example(
+        why="the BatchNormalization is inside a branch, the Conv is not",
+        before=f"""g (float[1,2,3,3] x, bool p) => (float[1,2,3,3] y) <{_W}, {_BN}> {{ c = Conv(x, w)
+            y = If(p)<then_branch = t () => (float[1,2,3,3] o) {{ o = BatchNormalization(c, s, b, m, v) }},
+                      else_branch = e () => (float[1,2,3,3] q) {{ q = Relu(x) }}> }}""",
+    ),
+    Example(
+        why="a caller may override the weight",
+        before=f"g (float[N,2,3,3] x, float[2,2,1,1] w) => (float[N,2,3,3] y) <{_W}, {_BN}> {{ {_RUN} }}",
+    ),
+    Example(
+        why="and here the mean",
+        before=f"g (float[N,2,3,3] x, float[2] m) => (float[N,2,3,3] y) <{_W}, {_BN}> {{ {_RUN} }}",
+    ),
+    Example(
+        why="a bias that is not constant",
+        before=f"""g (float[N,2,3,3] x, float[2] a) => (float[N,2,3,3] y) <{_W}, {_BN}> {{
+            c = Conv(x, w, a)  y = BatchNormalization(c, s, b, m, v) }}""",
+    ),
+    Example(
+        why="training mode",
+        before=f"""{_IO} <{_W}, {_BN}> {{ c = Conv(x, w)
+            y, p, q = BatchNormalization<training_mode = 1>(c, s, b, m, v) }}""",
+        runs=False,
+    ),
+    Example(
+        why="training mode with one output: the mean of the batch counts",
+        before=f"{_IO} <{_W}, {_BN}> {{ c = Conv(x, w)  y = BatchNormalization<training_mode = 1>(c, s, b, m, v) }}",
+        runs=False,
+    ),
+    Example(
+        why="before opset 14 more outputs mean training",
+        before=f"{_IO} <{_W}, {_BN}> {{ c = Conv(x, w)  y, p, q, r, t = BatchNormalization(c, s, b, m, v) }}",
+        opset=9,
+        runs=False,
+    ),
+    Example(
+        why="a mean for each element, in opset 7",
+        before=f"{_IO} <{_W}, {_BN}> {{ c = Conv(x, w)  y = BatchNormalization<spatial = 0>(c, s, b, m, v) }}",
+        opset=7,
+        runs=False,
+    ),
+    Example(
+        why="opset 6, which GRA020 leaves first",
+        before=f"{_IO} <{_W}, {_BN}> {{ c = Conv(x, w)  y = BatchNormalization<is_test = 1>(c, s, b, m, v) }}",
+        opset=6,
+        runs=False,
+    ),
+    Example(
+        why="a Gemm with a bias for each row",
+        before=f"""g (float[2,3] x) => (float[2,2] y) <float[3,2] w = {{1, 2, 3, 4, 5, 6}}, float[2,1] a = {{3, 4}},
+            {_BN}> {{ c = Gemm(x, w, a)  y = BatchNormalization(c, s, b, m, v) }}""",
+    ),
+    Example(
+        why="the normalization comes first: padding is not normalized",
+        before=f"{_IO} <{_W}, {_BN}> {{ n = BatchNormalization(x, s, b, m, v)  y = Conv(n, w) }}",
+    ),
+    Example(
+        why="a Conv of another domain",
+        before=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> {_IO} <{_W}, {_BN}> {{
+            c = my.Conv(x, w)  y = BatchNormalization(c, s, b, m, v) }}""",
+        runs=False,
+    ),
+]
+
+
+def _shared_weight() -> ModelProto:
+    """A weight of 1 MiB that two nodes read."""
+    model = parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]>
+        g (float[N,512,1] x) => (float[N,512,1] y, float[N,512,1] z) <float[1] w = {1}, float[1] s = {1}> {
+        c = Conv(x, w)  y = BatchNormalization(c, s, s, s, s)  z = Conv(y, w) }""")
+    weight = np.arange(1 << 18, dtype=np.float32).reshape(512, 512, 1)
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight, "w"))
+    model.graph.initializer[1].CopyFrom(numpy_helper.from_array(np.ones(512, np.float32), "s"))
+    return model
+
+
+@rule("GRA014", ops=["BatchNormalization"], safety=Safety.NUMERIC, severity=Severity.INFO, examples=EXAMPLES)
+def batch_normalization_after_convolution(node: Node, model: Model) -> Iterator[Match]:
+    """A BatchNormalization with constant parameters reads a Conv, ConvTranspose or Gemm with constant weights.
+
+    ## Why it matters
+    In inference it multiplies each channel by a constant and adds another, which the weights and the bias before it can
+    hold. Most exporters fold it; models that were exported otherwise keep it. TensorRT-RTX 1.7.1 imports each
+    BatchNormalization as a layer of its own (measured: 12 layers of four Convs, or ConvTransposes, with
+    BatchNormalization and Relu become 8; 36 layers of four Gemms become 20). On an H100 a SegFormer that kept one took
+    12 % longer than what onnxsim, which folds it, made of the model.
+
+    ## Fix
+    New weights and a new bias: `w * scale / sqrt(variance + epsilon)` for each output channel, and
+    `(bias - mean) * scale / sqrt(variance + epsilon) + B`, computed in float64 and rounded once. They are other numbers
+    than before: `--numeric-fixes`. A Gemm keeps `alpha`; its `beta` is folded too.
+
+    Found, but left as it is, with the reason in the message: parameters, weights or a bias that are not finite, or
+    would not be; a negative variance; variance and epsilon below 1e-9 together, where rounding decides; weights that
+    half precision would hold with fewer bits or not at all; a weight that others read too, where a copy for each of its
+    readers takes more than 1 MiB. Smaller ones are copied, as for heads that share a Conv and have norms of their own.
+
+    Not found: training mode, parameters that callers can override or that come at run time, weights that are
+    dequantized, a result of the Conv that anything else reads, opsets below 7, a BatchNormalization before the Conv
+    (padding would not be normalized), weights over 256 MiB.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__BatchNormalization.html
+    - https://onnx.ai/onnx/operators/onnx__ConvTranspose.html, the layout of `W`
+    """
+    data, output = node.input(0), node.output(0)
+    if data is None or output is None or not _infers(node):
+        return
+    before = data.producer
+    if before is None or not before.is_onnx or before.op_type not in ("Conv", "ConvTranspose", "Gemm"):
+        return
+    if before.scope is not node.scope or data.use_count != 1 or not data.replaceable:
+        return
+    values, weight = _folded.parameters(node), _folded.weight_of(before)
+    seen = None if weight is None else _folded.layout(before, weight)
+    if values is None or weight is None or seen is None or values[0].size != seen.channels:
+        return
+    message = f"a BatchNormalization follows a {before.op_type}, whose weights could hold it"
+    fix = None
+    try:
+        affine = _folded.affine(values, float(node.attr("epsilon", 1e-5)))
+        bias = _folded.bias(before, affine, weight.dtype)
+        if bias is None:
+            return
+        _folded.check_weights(weight, seen, affine.factor)
+        kept = before.inputs[1]
+        assert kept is not None
+        _folded.check_growth(kept, weight.nbytes)
+        make = partial(_edits, node, before, partial(_folded.weights, weight, seen, affine.factor), bias)
+        fix = Fix("fold it into the weights", make, replaces=node, safety=Safety.NUMERIC)
+    except _folded.Refused as reason:
+        message += f", but {reason}"
+    reads: list[Node | Value] = [before]
+    reads += [value for value in (*node.inputs, *before.inputs[1:]) if value is not None]
+    yield Match(message, node=node, fix=fix, reads=tuple(reads))
+
+
+def _infers(node: Node) -> bool:
+    """Whether it normalizes each channel by the given mean and variance."""
+    if any(value is not None for value in node.outputs[1:]) or node.opset < 7:
+        return False
+    if node.opset < 9:
+        return bool(node.attr("spatial", 1))
+    return node.opset < 14 or not node.attr("training_mode", 0)
+
+
+def _edits(node: Node, before: Node, make: Callable[[], _folded.Array], bias: _folded.Array) -> list[Edit]:
+    """The new weights beside the Conv, which then gives what the BatchNormalization gave."""
+    draft, source = Draft(before), before.outputs[0]
+    assert source is not None
+    draft.set_input(before, 1, draft.constant(make(), "weight"))
+    draft.set_input(before, 2, draft.constant(bias, "bias"))
+    if before.op_type == "Gemm" and before.attribute("beta") is not None:
+        draft.set_attr(before, "beta", None)
+    after = Draft(node)
+    after.bypass(node, source)
+    return [*draft.edits, *after.edits]

@@ -811,6 +811,25 @@ def test_what_is_missed_is_a_fault_and_so_is_a_refuted_copy() -> None:
     assert not mutants.faults([mutant("tiny", beyond=False), mutant("late", gpu="timeout")])
 
 
+def test_a_model_whose_engine_is_wrong_by_itself_says_nothing_of_mutants() -> None:
+    said = {"trt-gpu": {"status": "failed", "reason": "r", "outcome": "alike"}}
+    made: dict[str, Any] = {"results": {}}
+    measured: dict[str, Any] = {"results": {}}
+    for model_name, kind in (("half", "none"), ("half", "scale"), ("good", "none"), ("good", "scale")):
+        recipe = Recipe(model_name, kind, 0, "w", "d")
+        change = Change(5, 4, 0.1, "float64", True)
+        prepared = {"recipe": asdict(recipe), "change": asdict(change), "said": {"rungs": {}}}
+        made["results"][f"{model_name}/{kind}"] = prepared
+        good = {"trt-gpu": {"status": "passed", "reason": "r", "outcome": "agree"}}
+        rungs = said if model_name == "half" else good
+        measured["results"][recipe.key] = {"digest": "d", "rungs": rungs}
+    rows = mutants.rows_of(made, measured)
+    assert [one.spoilt for one in rows] == [True, True, False, False]
+    assert [one.counts for one in rows] == [False, False, False, True]
+    assert [one.partition(":")[0] for one in mutants.faults(rows)] == ["good/scale/0"]
+    assert "so its mutants do not count: half." in "\n".join(mutants.page(rows, {}))
+
+
 def test_the_mutants_from_recipes_to_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -27,18 +27,20 @@ class Ledger:
 
     def __init__(self, path: Path | None, document: dict[str, Any], *, pause: float = PAUSE) -> None:
         self._path, self._pause = path, pause
-        self._document = json.loads(json.dumps(document))
+        self._head = json.dumps(document)
         self._lock = threading.Lock()
         self._written = 0.0
         self.results: dict[str, Any] = {}
         if path is not None and path.exists():
             self.results = self._earlier(path)
+        self._lines = {key: json.dumps(result) for key, result in self.results.items()}
         self._write()  # so that a folder which does not exist shows before anything is measured
 
     def _earlier(self, path: Path) -> dict[str, Any]:
         stored = load(path)
         results: dict[str, Any] = stored.pop("results")
-        changed = sorted(key for key in self._document if stored.get(key) != self._document[key])
+        document = json.loads(self._head)
+        changed = sorted(key for key in document if stored.get(key) != document[key])
         if changed:
             raise OnnxfixError(
                 f"{path}: is of another run ({', '.join(changed)} changed); give another name, or delete it"
@@ -59,15 +61,19 @@ class Ledger:
         """Add a result, which JSON can hold."""
         with self._lock:
             self.results[key] = result
+            self._lines[key] = json.dumps(result)
             if time.monotonic() - self._written >= self._pause:
                 self._write()
 
     def _write(self) -> None:
         if self._path is None:
             return
+        # Thousands of results every few seconds: each is put into words once.
+        lines = ",\n".join(f"{json.dumps(key)}: {line}" for key, line in self._lines.items())
+        start = self._head[:-1] + (", " if len(self._head) > 2 else "")
         fresh = self._path.with_name(f"{self._path.name}.part")
         try:
-            fresh.write_text(json.dumps({**self._document, "results": self.results}, indent=1), "utf-8")
+            fresh.write_text(f'{start}"results": {{\n{lines}\n}}}}\n', "utf-8")
             os.replace(fresh, self._path)
         except OSError as error:
             raise OnnxfixError(f"{self._path}: cannot be written: {error.strerror or error}") from None

@@ -730,6 +730,15 @@ def test_a_change_that_changes_nothing_is_equivalent(exported: changed.Subject) 
     assert exported.change(broken) is None
 
 
+def test_empty_inputs_are_left_out_where_values_are_compared(exported: changed.Subject) -> None:
+    kept = exported.feeds
+    try:
+        exported.feeds = [*kept, {"x": np.zeros((0, 4), np.float32)}]
+        assert len(exported._double(net())[1]) == len(kept)
+    finally:
+        exported.feeds = kept
+
+
 def test_a_recipe_makes_the_same_mutant_or_none(exported: changed.Subject) -> None:
     picked = exported.pick("epsilon", 0, 0)
     assert picked is not None

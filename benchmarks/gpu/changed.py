@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import onnx
 from acceptance.cases import half_type
 from network import mutating, parameters
@@ -143,7 +144,8 @@ class Subject:
 
     def _beyond(self, expected: Sequence[Sequence[Any]], found: Sequence[Sequence[Any]]) -> bool:
         """Whether an element is out of the tolerance of the type that the model itself computes it in."""
-        for own, one, other in zip(self.expected, expected, found, strict=True):
+        types = self.expected if len(expected) == len(self.expected) else [self.expected[0]] * len(expected)
+        for own, one, other in zip(types, expected, found, strict=True):
             for first, a, b in zip(own, one, other, strict=True):
                 tolerance = tolerance_for(first.dtype.name, coarse=self._half)
                 if a.shape != b.shape or bool(outside(wide(a), wide(b), tolerance)[0].any()):
@@ -161,7 +163,12 @@ class Subject:
     def _double(self, model: ModelProto) -> tuple[ModelProto, list[dict[str, Any]]]:
         """A copy with float64 for float32, and its feeds. Half precision stays: a cast to it may be the change."""
         wide = widened(mutating.copy_of(model), TensorProto.DOUBLE, (int(TensorProto.FLOAT),))
-        return wide, [raised(dict(feed), TensorProto.DOUBLE, ("float32",)) for feed in self.feeds]
+        return wide, [raised(dict(self.feeds[n]), TensorProto.DOUBLE, ("float32",)) for n in self._filled()]
+
+    def _filled(self) -> list[int]:
+        """The feeds without an empty tensor: onnx.reference does not reshape these, and they hold no values."""
+        filled = [n for n, feed in enumerate(self.feeds) if all(np.size(one) for one in feed.values())]
+        return filled or list(range(len(self.feeds)))
 
     def pick(self, kind: str, seed: int, turn: int) -> tuple[Recipe, Change] | None:
         """The first mutant of a kind that runs, from the ``turn``-th amount on where there are amounts."""

@@ -35,7 +35,7 @@ sys.path.insert(0, str(HERE.parent))
 
 import onnx  # noqa: E402
 from acceptance.node_models import write_between  # noqa: E402
-from acceptance.tables import _table  # noqa: E402
+from acceptance.tables import markdown  # noqa: E402
 from network.tables import cell  # noqa: E402
 
 from gpu import engines, ledger  # noqa: E402
@@ -241,12 +241,12 @@ def page(rows: Sequence[Row], setting: Mapping[str, Any]) -> Iterator[str]:
         )
     )
     yield ""
-    yield from _table(
+    yield from markdown(
         ("caught by", "mutants", "of these beyond the tolerance"),
         ([name, len(own), sum(row.change.beyond for row in own)] for name, own in _groups(counted).items()),
     )
     yield ""
-    yield from _table(
+    yield from markdown(
         ("model", "changed", "what", "largest change of an output", *CPU, *GPU, "trt-gpu says"),
         (_line(row) for row in rows if not row.control),
     )

@@ -27,7 +27,7 @@ sys.path.insert(0, str(HERE.parent))
 from acceptance.cases import NodeCase, node_cases  # noqa: E402
 from acceptance.measure import Settings  # noqa: E402
 from acceptance.node_models import choice, write_between  # noqa: E402
-from acceptance.tables import _such_as, _table  # noqa: E402
+from acceptance.tables import markdown, such_as  # noqa: E402
 from acceptance.values import unpack  # noqa: E402
 from network.node_models import measure_all  # noqa: E402
 from network.reading import compared  # noqa: E402
@@ -157,7 +157,7 @@ def page(pairs: Sequence[Pair], setting: Mapping[str, str]) -> Iterator[str]:
             cells = [counts[said, did] for did in ("right", "wrong", "nothing")]
             first = tool.title if said == "right" else ""
             table.append([first, said, *cells[:2], alike if said == "wrong" else "–", cells[2]])
-    yield from ("", *_table(head, table))
+    yield from ("", *markdown(head, table))
     yield from _disagreements(pairs)
     yield from _without(pairs)
 
@@ -177,7 +177,7 @@ def _disagreements(pairs: Sequence[Pair]) -> Iterator[str]:
     ):
         yield from ("", f"### {title}: {len(found)}", "")
         if found:
-            yield from _table(
+            yield from markdown(
                 ("model", "of", "trt-network", "engine"),
                 (
                     [f"`{p.name}`", ", ".join(p.tools), _short(p.prediction), _short(p.measurement)]
@@ -203,9 +203,9 @@ def _without(pairs: Sequence[Pair]) -> Iterator[str]:
     if groups:
         yield from ("", "### One of them says nothing", "")
         ranked = sorted(groups.items(), key=lambda item: -len(item[1]))
-        yield from _table(
+        yield from markdown(
             ("trt-network", "engine", "models", "such as"),
-            ([*key, len(names), _such_as(names, 4)] for key, names in ranked),
+            ([*key, len(names), such_as(names, 4)] for key, names in ranked),
         )
 
 

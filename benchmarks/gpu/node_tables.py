@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 from acceptance.cases import NodeCase
 from acceptance.reasons import WHY, reason_of
-from acceptance.tables import _such_as, _table
+from acceptance.tables import markdown, such_as
 from acceptance.tools import AS_IS, NUMERIC_RTX
 from network.tables import cell
 
@@ -70,7 +70,7 @@ def summary(rows: Sequence[Row], tools: Sequence[str]) -> Iterator[str]:
                 "–" if tool == AS_IS.name else sum(lost(row, tool) for row in rows),
             ]
         )
-    yield from _table(["", "right", *columns, "gained", "lost"], table)
+    yield from markdown(["", "right", *columns, "gained", "lost"], table)
 
 
 def _wrong(rows: Sequence[Row], tools: Sequence[str], why: Mapping[str, Sequence[str]]) -> Iterator[str]:
@@ -87,7 +87,7 @@ def _wrong(rows: Sequence[Row], tools: Sequence[str], why: Mapping[str, Sequence
     if not groups:
         return
     head = ("model", "of", "largest error", "relative", "first difference", "why")
-    yield from _table(
+    yield from markdown(
         head,
         (
             [
@@ -113,7 +113,7 @@ def _lost(rows: Sequence[Row], tools: Sequence[str]) -> Iterator[str]:
         if groups:
             yield from ("", f"Lost by {tool}:", "")
             for status, names in sorted(groups.items()):
-                yield f"- {status}, {len(names)}: {_such_as(names, 12)}"
+                yield f"- {status}, {len(names)}: {such_as(names, 12)}"
 
 
 def _stopped(title: str, rows: Sequence[Row], tools: Sequence[str], statuses: Sequence[str]) -> Iterator[str]:
@@ -127,10 +127,10 @@ def _stopped(title: str, rows: Sequence[Row], tools: Sequence[str], statuses: Se
     if not groups:
         return
     yield from ("", f"### {title}", "")
-    yield from _table(
+    yield from markdown(
         ("at", "TensorRT", "models", "such as"),
         (
-            [f"{status}, {stage}" if stage else status, text, len(names), _such_as(list(names), 4)]
+            [f"{status}, {stage}" if stage else status, text, len(names), such_as(list(names), 4)]
             for (status, stage, text), names in sorted(groups.items(), key=lambda item: -len(item[1]))
         ),
     )
@@ -149,7 +149,7 @@ def _refused(rows: Sequence[Row], cases: Mapping[str, NodeCase]) -> Iterator[str
     if not kinds:
         return
     yield from ("", "### No engine", "")
-    yield from _table(
+    yield from markdown(
         ("", "as they are", "with numeric fixes for RTX"),
         ([WHY[kind][0], *(found[kind] for found in counts.values())] for kind in kinds),
     )

@@ -155,6 +155,7 @@ def _to(node: NodeProto) -> int:
 
 
 def copy_of(model: ModelProto) -> ModelProto:
+    """A model of its own with the same contents."""
     copy = ModelProto()
     copy.CopyFrom(model)
     return copy

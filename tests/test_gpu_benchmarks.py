@@ -133,6 +133,13 @@ def test_everything_that_can_go_wrong_has_a_name(
     assert executed(bench, tricky(ADD)).how == "ran", "what one model did must not be the next one's fault"
 
 
+def test_a_process_in_which_something_failed_is_not_used_again(bench: Bench) -> None:
+    assert executed(bench, tricky(ADD)).how == "ran"
+    assert bench._runner.pid is not None
+    assert executed(bench, tricky(ADD, refused="no kernel")).how == "failed"
+    assert bench._runner.pid is None
+
+
 def test_what_hangs_is_stopped() -> None:
     with Bench(CHOICE, 3.0, build=build, module="fake_engines") as short:
         found = executed(short, tricky(ADD, hangs=True))
@@ -223,7 +230,11 @@ def test_another_shape_or_type_is_wrong_in_structure() -> None:
 
 def test_float64_is_judged_as_float32() -> None:
     wide = case(expected=[np.array([0.1, 0.2, 0.3])])
-    assert outcomes.judge(wide, ran(np.array([0.1, 0.2, 0.3], np.float32))).within == "case"
+    given = ran(np.array([0.1, 0.2, 0.3], np.float32))
+    assert outcomes.judge(wide, given).within == "case"
+    assert outcomes.judge(wide, given).largest == 0.0
+    near = ran(np.array([0.1, 0.2, 0.30001], np.float32))
+    assert outcomes.judge(replace(wide, rtol=0.0, atol=0.0), near).within == "type"
 
 
 def test_an_output_that_is_not_there_is_no_wrong_one() -> None:

@@ -844,8 +844,8 @@ def test_a_model_whose_engine_is_wrong_by_itself_says_nothing_of_mutants() -> No
         rungs = said if model_name == "half" else good
         measured["results"][recipe.key] = {"digest": "d", "rungs": rungs}
     rows = mutants.rows_of(made, measured)
-    assert [one.spoilt for one in rows] == [True, True, False, False]
-    assert [one.counts for one in rows] == [False, False, False, True]
+    assert [one.spoilt for one in rows] == [False, False, True, True]
+    assert [one.counts for one in rows] == [False, True, False, False]
     assert [one.partition(":")[0] for one in mutants.faults(rows)] == ["good/scale/0"]
     assert "so its mutants do not count: half." in "\n".join(mutants.page(rows, {}))
 

@@ -139,7 +139,8 @@ class Subject:
         share = _share(expected, found)
         why = ""
         if not share > (SAME if precision.startswith("float64") else 0.0):
-            why = f"in {precision} no output changes by more than {share:.1g} of its largest magnitude"
+            most = f" by more than {share:.1g} of its largest magnitude" if share else ""
+            why = f"in {precision} no output changes{most}"
         return Change(len(values), differing, share, precision, self._beyond(expected, found), why)
 
     def _beyond(self, expected: Sequence[Sequence[Any]], found: Sequence[Sequence[Any]]) -> bool:

@@ -204,7 +204,8 @@ def rows_of(made: Mapping[str, Any], measured: Mapping[str, Any]) -> list[Row]:
     alike = {
         row.recipe.model for row in rows if row.control and row.said.get(GPU[0], {}).get("outcome") == "alike"
     }
-    return [replace(row, spoilt=row.recipe.model in alike) for row in rows]
+    rows = [replace(row, spoilt=row.recipe.model in alike) for row in rows]
+    return sorted(rows, key=lambda row: row.recipe.model)
 
 
 def faults(rows: Sequence[Row]) -> list[str]:

@@ -638,6 +638,18 @@ def test_wrong_in_the_same_way_or_in_another() -> None:
         assert f"Both wrong, with other values: {int(not same)}" in other
 
 
+def test_predictions_are_judged_as_engines_are() -> None:
+    strict = replace(case(), rtol=0.0, atol=0.0)
+    right = row("test_add", as_is=Result("right", within="type"))
+    for off, said in ((1e-5, "right"), (1e-2, "wrong")):
+        outputs = values.pack([[np.array([2, 4, 6 + off], np.float32)]])
+        stored = {"status": "differs", "reason": "r", "outputs": outputs}
+        [pair] = network_against_engine.pairs_of(
+            {"test_add/test_add-as-is": stored}, [right], {"test_add": strict}
+        )
+        assert (pair.predicted, pair.disagree) == (said, said == "wrong")
+
+
 def test_variants_are_cases_of_their_own(carried: Path) -> None:
     with carrying.Carried(carried) as found:
         made = network_against_engine.variants(found, [case()], ["as-is", "exact", "onnxslim"], ())

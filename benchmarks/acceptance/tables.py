@@ -12,7 +12,8 @@ from acceptance.reasons import OPERATORS, WHY
 from acceptance.tools import AS_IS, EXACT, NUMERIC_RTX, ONNXFIX, Tool
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
+def markdown(head: Sequence[str], rows: Iterable[Sequence[object]]) -> Iterator[str]:
+    """A table in Markdown."""
     yield "| " + " | ".join(head) + " |"
     yield "|" + "---|" * len(head)
     for row in rows:
@@ -40,7 +41,7 @@ def summary(rows: Sequence[Row], tools: Sequence[Tool]) -> Iterator[str]:
         "no model",
         "s",
     )
-    yield from _table(head, (_summary(rows, tool) for tool in (AS_IS, *tools)))
+    yield from markdown(head, (_summary(rows, tool) for tool in (AS_IS, *tools)))
 
 
 def _summary(rows: Sequence[Row], tool: Tool) -> list[object]:
@@ -102,12 +103,12 @@ def rescues(rows: Sequence[Row], tool: Tool) -> Iterator[str]:
         "most",
         "rules that fixed something in them",
     )
-    yield from _table(
+    yield from markdown(
         head, ([*_cost(why, found, tool), _rules(found, tool)] for why, found in _by_size(by_why))
     )
     yield ""
     other = ("rule", "rescued models that it fixed", "by exact fixes", "layers, median", "most")
-    yield from _table(other, (_cost(code, found, tool) for code, found in _by_size(by_rule)))
+    yield from markdown(other, (_cost(code, found, tool) for code, found in _by_size(by_rule)))
     if won:
         many = sorted(((row.results[tool.name].layers, row.name) for row in won), reverse=True)
         large = [f"`{name}` {count:,}" for count, name in many if count > MOST_LAYERS]
@@ -164,7 +165,7 @@ def refusals(rows: Sequence[Row], tool: Tool) -> Iterator[str]:
         details = Counter(row.reason.detail for row in found if row.reason is not None)
         shown = ", ".join(f"{name} {count}" for name, count in details.most_common())
         lines.append((title, before[kind], len(found), shown, why or "no rule for it"))
-    yield from _table(("reason", "refused", "still", "what", "why it stays"), lines)
+    yield from markdown(("reason", "refused", "still", "what", "why it stays"), lines)
 
 
 def open_refusals(rows: Sequence[Row], tool: Tool) -> Iterator[str]:
@@ -175,16 +176,17 @@ def open_refusals(rows: Sequence[Row], tool: Tool) -> Iterator[str]:
         if row.reason is not None and row.reason.kind in ("operator", "crash") and not result.accepted:
             groups[row.reason.detail, _words(result)].append(row.name)
     head = ("operator", "models", "TensorRT", "such as", "why it stays")
-    yield from _table(
+    yield from markdown(
         head,
         (
-            (name, len(found), words, _such_as(found, 3), OPERATORS.get(name, "no rule for it"))
+            (name, len(found), words, such_as(found, 3), OPERATORS.get(name, "no rule for it"))
             for (name, words), found in sorted(groups.items(), key=lambda item: (item[0][0], -len(item[1])))
         ),
     )
 
 
-def _such_as(names: Sequence[str], count: int) -> str:
+def such_as(names: Sequence[str], count: int) -> str:
+    """The first names."""
     return ", ".join(f"`{name}`" for name in names[:count]) + (", …" if len(names) > count else "")
 
 
@@ -219,7 +221,7 @@ def peers_names(rows: Sequence[Row], tools: Sequence[Tool]) -> Iterator[str]:
 
 
 def _broken(what: str, names: list[str]) -> str:
-    return f"  - {what}, {len(names)}: {_such_as(names, 6) or '–'}"
+    return f"  - {what}, {len(names)}: {such_as(names, 6) or '–'}"
 
 
 def _but_for_shapes(one: Result) -> bool:
@@ -233,12 +235,14 @@ def _but_for_shapes(one: Result) -> bool:
 def exports(rows: Sequence[Row], tools: Sequence[Tool]) -> Iterator[str]:
     """A row a model: nodes and TensorRT layers of each tool's result, and what is wrong with it."""
     head = ("model", *(f"{tool.title}" for tool in (AS_IS, *tools)))
-    yield from _table(head, ([f"`{row.name}`", *(_export(row, t) for t in (AS_IS, *tools))] for row in rows))
+    yield from markdown(
+        head, ([f"`{row.name}`", *(_export(row, t) for t in (AS_IS, *tools))] for row in rows)
+    )
     yield ""
     yield "Nodes / TensorRT layers. Afterwards:"
     yield ""
     head = ("", "built", "outputs within tolerance", "bit-identical", "interface unchanged", "s")
-    yield from _table(head, (_exports_of(rows, tool) for tool in tools))
+    yield from markdown(head, (_exports_of(rows, tool) for tool in tools))
 
 
 def _export(row: Row, tool: Tool) -> str:

@@ -46,7 +46,7 @@ class Row:
 
 
 def say(*words: object, sep: str = " ") -> None:
-    """Print at once: who watches a lent machine must see where it stands."""
+    """Print at once: who watches must see where it stands."""
     print(*words, sep=sep, flush=True)
 
 

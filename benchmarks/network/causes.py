@@ -6,7 +6,7 @@ edited model, run by ONNX Runtime or onnx.reference, gives what the network give
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -212,9 +212,9 @@ CAUSES: tuple[Cause, ...] = (
 )
 
 
-def cause_of(seen: Seen) -> tuple[str, str]:
+def cause_of(seen: Seen, among: Sequence[Cause] = CAUSES) -> tuple[str, str]:
     """The key of the first cause that is confirmed, and what confirms it; two empty texts for none."""
-    for cause in CAUSES:
+    for cause in among:
         for name, edit in cause.edits.items():
             model = ModelProto()
             model.CopyFrom(seen.model)

@@ -10,7 +10,9 @@ from typing import Any, Literal
 import numpy as np
 from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-Kind = Literal["weight", "axis", "cast"]
+Kind = Literal[
+    "weight", "axis", "cast", "scale", "constant", "epsilon", "pads", "perm", "operator", "operands"
+]
 
 #: How an element of a weight changes: by the last bit, by a thousandth, to its negative, to zero.
 AMOUNTS: dict[str, Callable[[Any], Any]] = {
@@ -62,7 +64,7 @@ def weights(model: ModelProto, rng: random.Random) -> Iterator[Mutant]:
     while floats:
         name, change = list(AMOUNTS.items())[number % len(AMOUNTS)]
         number += 1
-        copy = _copy(model)
+        copy = copy_of(model)
         tensor = copy.graph.initializer[rng.choice(floats)]
         array = numpy_helper.to_array(tensor).copy()
         at = rng.randrange(array.size)
@@ -82,7 +84,7 @@ def axes(model: ModelProto, rng: random.Random) -> Iterator[Mutant]:
     places = [n for n, node in enumerate(model.graph.node) if _has_axis(node, stored)]
     rng.shuffle(places)
     for place in places:
-        copy = _copy(model)
+        copy = copy_of(model)
         node = copy.graph.node[place]
         what = _change_axis(copy, node, rng)
         if what:
@@ -136,7 +138,7 @@ def casts(model: ModelProto, rng: random.Random) -> Iterator[Mutant]:
     pairs = [(n, other) for n in places for other in _OTHERS.get(_to(model.graph.node[n]), ())]
     rng.shuffle(pairs)
     for place, other in pairs:
-        copy = _copy(model)
+        copy = copy_of(model)
         node = copy.graph.node[place]
         to = _to(node)
         output = node.output[0]
@@ -152,7 +154,8 @@ def _to(node: NodeProto) -> int:
     return next((one.i for one in node.attribute if one.name == "to"), 0)
 
 
-def _copy(model: ModelProto) -> ModelProto:
+def copy_of(model: ModelProto) -> ModelProto:
+    """A model of its own with the same contents."""
     copy = ModelProto()
     copy.CopyFrom(model)
     return copy

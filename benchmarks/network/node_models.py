@@ -23,11 +23,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))  # the children of the sandbox import what they run from there
 
 import onnx  # noqa: E402
+from acceptance import values  # noqa: E402
 from acceptance.cases import NodeCase, half_type, node_cases  # noqa: E402
 from acceptance.measure import Settings  # noqa: E402
 from acceptance.node_models import choice, setting, write_between  # noqa: E402
@@ -45,7 +47,8 @@ class Row:
     but the place of a rounding differs.
 
     ``cause`` is the key of what is known of it where it is not equal, "" for nothing; ``shown`` what was seen that
-    confirms it. ``seconds`` are those of parsing and of reading back.
+    confirms it. ``seconds`` are those of parsing and of reading back. ``outputs`` are what the network gave where that
+    is not what ONNX expects, as ``values.pack`` leaves it.
     """
 
     name: str
@@ -59,6 +62,7 @@ class Row:
     layers: int = 0
     kinds: tuple[str, ...] = ()
     seconds: tuple[float, float] = (0.0, 0.0)
+    outputs: Sequence[Sequence[dict[str, Any]]] = ()
 
     @property
     def unknown(self) -> bool:
@@ -112,6 +116,7 @@ class _Job:
             sum(count for _, count in lifted.layers),
             tuple(kind for kind, _ in lifted.layers),
             lifted.seconds,
+            values.pack(reading.outputs) if reading.status == "differs" else (),
         )
 
     def _cause(self, case: NodeCase, reading: Reading, out: Path) -> tuple[str, str]:

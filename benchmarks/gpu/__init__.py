@@ -1,0 +1,1 @@
+"""What needs a GPU: engines of TensorRT and ONNX Runtime on CUDA."""

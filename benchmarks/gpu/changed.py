@@ -1,0 +1,193 @@
+"""Mutants of real exports: which there are, and whether they compute something else at all."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import onnx
+from acceptance.cases import half_type
+from network import mutating, parameters
+from network.measuring import relative
+from network.mutating import AMOUNTS, Kind, Mutant
+from onnx import ModelProto, TensorProto
+
+from gpu.carrying import digest_of
+from onnxfix.errors import OnnxfixError
+from onnxfix.sandbox import Worker
+from onnxfix.verification import plan
+from onnxfix.verification.compare import identical
+from onnxfix.verification.signature import signature
+from onnxfix.verification.tolerance import outside, tolerance_for, wide
+from onnxfix.verification.twin import raised, widened
+
+MAKERS = {**mutating.MAKERS, **parameters.MAKERS}
+#: A copy of the model, which nobody may refute.
+CONTROL = "none"
+#: In float64, outputs that differ by no more than this share of the largest are the same.
+SAME = 1e-12
+_MOST = 40  # tries for a kind before it is given up
+_STEP = 120.0  # seconds
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A mutant by how to make it again: the ``number``-th that its maker gives. ``digest`` is of what was made."""
+
+    model: str
+    kind: str
+    number: int
+    what: str
+    digest: str
+
+    @property
+    def key(self) -> str:
+        """Its name."""
+        return f"{self.model}/{self.kind}/{self.number}"
+
+
+@dataclass(frozen=True)
+class Change:
+    """What a mutant does to the outputs. ``equivalent`` says why it changes none, "" where it does.
+
+    ``runs`` of the original were repeated, in ``differing`` of which an output has another bit. ``relative`` is the
+    largest difference as a share of the output's largest magnitude, computed in ``precision``; ``beyond``: whether an
+    element leaves the tolerance that ``onnxfix verify`` has for the model's types, so that it must be caught.
+    """
+
+    runs: int
+    differing: int
+    relative: float
+    precision: str
+    beyond: bool
+    equivalent: str = ""
+
+
+def made(model: ModelProto, kind: str, seed: int) -> Iterator[Mutant]:
+    """The mutants of a kind, in the order of their numbers."""
+    if kind == CONTROL:
+        yield Mutant(cast(Kind, CONTROL), "a copy", mutating.copy_of(model))
+        return
+    yield from islice(MAKERS[cast(Kind, kind)](model, random.Random(seed)), _MOST)
+
+
+def again(model: ModelProto, recipe: Recipe, seed: int) -> bytes:
+    """The mutant that the recipe describes.
+
+    Raises:
+        OnnxfixError: what is made now is another model.
+    """
+    mutant = next(islice(made(model, recipe.kind, seed), recipe.number, None), None)
+    data = mutant.model.SerializeToString() if mutant is not None else b""
+    if digest_of(data) != recipe.digest:
+        raise OnnxfixError(f"{recipe.key}: is another model here; run `prepare` again with this code")
+    return data
+
+
+class Subject:
+    """A model with the inputs that the ladder plans, and what it computes for them."""
+
+    def __init__(self, path: Path, stack: ExitStack) -> None:
+        self.path, self.model = path, onnx.load(path)
+        self._half = half_type(self.model)
+        self._runner = stack.enter_context(Worker())
+        self._folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
+        known = signature(path)
+        planned = plan.feeds(known, plan.assignments(known, {}), 0, False)
+        given = [one.values(known) for one in planned]
+        ran = [self._run(self.model, [feed]) for feed in given]
+        self.feeds = [feed for feed, one in zip(given, ran, strict=True) if one is not None]
+        self.expected = [one[0] for one in ran if one is not None]
+        if not self.feeds:
+            raise OnnxfixError(f"{path.name}: runs with none of the planned inputs")
+        self._precise: list[tuple[str, list[list[Any]]]] | None = None
+
+    def _run(
+        self, model: ModelProto, feeds: Sequence[Mapping[str, Any]], backend: str = "ort-cpu"
+    ) -> list[list[Any]] | None:
+        """What a model computes; None where it does not run."""
+        path = self._folder / "model.onnx"
+        onnx.save(model, path)
+        ran = self._runner.call(
+            "acceptance.running:run", timeout=_STEP, backend=backend, path=str(path), feeds=list(feeds)
+        )
+        return ran.value if ran.ok else None
+
+    def change(self, mutant: ModelProto) -> Change | None:
+        """What a mutant does to the outputs; None where it is no valid model, or does not run."""
+        try:
+            onnx.checker.check_model(mutant)
+        except onnx.checker.ValidationError:
+            return None
+        values = self._run(mutant, self.feeds)
+        if values is None:
+            return None
+        differing = sum(not identical(a, b) for a, b in zip(self.expected, values, strict=True))
+        precision, expected, found = "float32, ort-cpu", self.expected, values
+        for backend, exact in self.precise():
+            other = self._run(*self._double(mutant), backend)
+            if other is not None:
+                precision, expected, found = f"float64, {backend}", exact, other
+                break
+        share = _share(expected, found)
+        why = ""
+        if not share > (SAME if precision.startswith("float64") else 0.0):
+            most = f" by more than {share:.1g} of its largest magnitude" if share else ""
+            why = f"in {precision} no output changes{most}"
+        return Change(len(values), differing, share, precision, self._beyond(expected, found), why)
+
+    def _beyond(self, expected: Sequence[Sequence[Any]], found: Sequence[Sequence[Any]]) -> bool:
+        """Whether an element is out of the tolerance of the type that the model itself computes it in."""
+        types = self.expected if len(expected) == len(self.expected) else [self.expected[0]] * len(expected)
+        for own, one, other in zip(types, expected, found, strict=True):
+            for first, a, b in zip(own, one, other, strict=True):
+                tolerance = tolerance_for(first.dtype.name, coarse=self._half)
+                if a.shape != b.shape or bool(outside(wide(a), wide(b), tolerance)[0].any()):
+                    return True
+        return False
+
+    def precise(self) -> list[tuple[str, list[list[Any]]]]:
+        """What the original computes in float64, by each backend that runs it so."""
+        if self._precise is None:
+            backends = ("ort-cpu", "reference")
+            ran = ((one, self._run(*self._double(self.model), one)) for one in backends)
+            self._precise = [(name, values) for name, values in ran if values is not None]
+        return self._precise
+
+    def _double(self, model: ModelProto) -> tuple[ModelProto, list[dict[str, Any]]]:
+        """A copy with float64 for float32, and its feeds. Half precision stays: a cast to it may be the change."""
+        wide = widened(mutating.copy_of(model), TensorProto.DOUBLE, (int(TensorProto.FLOAT),))
+        return wide, [raised(dict(self.feeds[n]), TensorProto.DOUBLE, ("float32",)) for n in self._filled()]
+
+    def _filled(self) -> list[int]:
+        """The feeds without an empty tensor: onnx.reference does not reshape these, and they hold no values."""
+        filled = [n for n, feed in enumerate(self.feeds) if all(np.size(one) for one in feed.values())]
+        return filled or list(range(len(self.feeds)))
+
+    def pick(self, kind: str, seed: int, turn: int) -> tuple[Recipe, Change] | None:
+        """The first mutant of a kind that runs, from the ``turn``-th amount on where there are amounts."""
+        first = turn % len(AMOUNTS) if kind == "weight" else 0
+        for number, mutant in enumerate(made(self.model, kind, seed)):
+            if number >= first and (change := self.change(mutant.model)) is not None:
+                digest = digest_of(mutant.model.SerializeToString())
+                return Recipe(self.path.stem, kind, number, mutant.what, digest), change
+        return None
+
+
+def _share(expected: Sequence[Sequence[Any]], values: Sequence[Sequence[Any]]) -> float:
+    """The largest difference of all outputs, as a share of the largest magnitude of each."""
+    found = [0.0]
+    for one, other in zip(expected, values, strict=True):
+        for a, b in zip(one, other, strict=True):
+            if a.shape != b.shape or a.dtype != b.dtype:
+                return float("inf")
+            if a.size:
+                found.append(relative(a, b))
+    return max(found)

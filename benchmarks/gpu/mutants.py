@@ -1,0 +1,333 @@
+"""Whether the rung trt-gpu sees a model that was changed a little, and what the rungs without a GPU say.
+
+    python benchmarks/gpu/mutants.py prepare --json RECIPES           no GPU is needed; climbs ort-cpu and trt-network
+    python benchmarks/gpu/mutants.py execute RECIPES --json FILE      where the GPU is; climbs trt-gpu
+    python benchmarks/gpu/mutants.py table RECIPES FILE [--write-readme]
+
+``prepare`` changes one thing in each model of ``fixtures/``, once for every kind of change that the model can bear;
+a copy with no change is the control. Whether a mutant computes something else at all is found by running it in float64
+on the inputs that the ladder plans: what does not is excluded. Each is handed to ``onnxfix verify ORIGINAL MUTANT`` in
+a process of its own. RECIPES says how to make the mutants again, so that nothing but it has to be carried. Both JSON
+files are written every few seconds, and what they hold is not measured again. The exit code of ``table`` is 1 where a
+mutant that changes an output by more than the tolerance of ``onnxfix verify`` is passed by trt-gpu, or a control is
+refuted. ort-cpu compares the two models; trt-network compares TensorRT's network of the mutant with the mutant itself,
+so that it refutes only what TensorRT reads otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(HERE.parent))
+
+import onnx  # noqa: E402
+from acceptance.node_models import write_between  # noqa: E402
+from acceptance.tables import markdown  # noqa: E402
+from network.tables import cell  # noqa: E402
+
+from gpu import engines, ledger  # noqa: E402
+from gpu.changed import CONTROL, MAKERS, Change, Recipe, Subject, again  # noqa: E402
+from onnxfix.errors import OnnxfixError  # noqa: E402
+from onnxfix.sandbox import one_line  # noqa: E402
+
+FIXTURES = ROOT / "fixtures"
+GPU = ("trt-gpu",)
+CPU = ("ort-cpu", "trt-network")
+_LONGEST = 160
+
+
+@dataclass(frozen=True)
+class Row:
+    """One mutant. ``said`` has what each rung came to, by its name: a status and a reason. ``spoilt``: the engine of
+    the original is itself wrong, as that of its copy showed, so that it says nothing of mutants."""
+
+    recipe: Recipe
+    change: Change
+    said: Mapping[str, Mapping[str, Any]]
+    spoilt: bool = False
+
+    def caught(self, *rungs: str) -> bool:
+        """Whether one of these rungs refuted it."""
+        return any(self.said.get(rung, {}).get("status") == "failed" for rung in rungs)
+
+    @property
+    def control(self) -> bool:
+        """Whether nothing was changed."""
+        return self.recipe.kind == CONTROL
+
+    @property
+    def counts(self) -> bool:
+        """Whether there is something to catch, and an engine that could have shown it."""
+        return not self.control and not self.change.equivalent and self.executed and not self.spoilt
+
+    @property
+    def executed(self) -> bool:
+        """Whether trt-gpu came to a verdict."""
+        return self.said.get(GPU[0], {}).get("status") in ("passed", "failed")
+
+
+# --------------------------------------------------------------------------------------------------- measuring
+
+
+def climb(original: Path, mutant: Path, rungs: Sequence[str], timeout: float) -> dict[str, Any]:
+    """What ``onnxfix verify`` says of a mutant: exit code, seconds, and every rung's status and reason."""
+    command = [sys.executable, "-m", "onnxfix", "verify", str(original), str(mutant), "--format", "json"]
+    path = [str(ROOT), str(ROOT / "rules"), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
+    began = time.monotonic()
+    try:
+        done = subprocess.run(
+            [*command, "--rungs", ",".join(rungs)],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            env=environment,
+        )
+    except subprocess.TimeoutExpired:
+        stopped = {"status": "timeout", "reason": f"took more than {timeout:g} s"}
+        return {"exit": None, "seconds": timeout, "rungs": dict.fromkeys(rungs, stopped)}
+    return {
+        "exit": done.returncode,
+        "seconds": time.monotonic() - began,
+        "rungs": rungs_of(done.stdout, done.stderr),
+    }
+
+
+def rungs_of(said: str, words: str) -> dict[str, dict[str, Any]]:
+    """Status and reason of every rung in a report; of an output that is none, the last words."""
+    try:
+        rungs = json.loads(said)["reports"][0]["verdict"]["rungs"]
+    except (ValueError, LookupError, TypeError):
+        return {"none": {"status": "error", "reason": one_line(words[-300:] or "no report")}}
+    found: dict[str, dict[str, Any]] = {}
+    for one in rungs:
+        outcome = (one.get("executed") or {}).get("outcome", "")
+        found[one["name"]] = {"status": one["status"], "reason": one["reason"], "outcome": outcome}
+    return found
+
+
+def prepare(given: argparse.Namespace) -> int:
+    """Make the mutants, see what they change, and climb the rungs that need no GPU."""
+    began = time.monotonic()
+    with ledger.Ledger(given.json, {"seed": given.seed, "kinds": list(given.kinds)}) as book:
+        for turn, name in enumerate(given.models):
+            with ExitStack() as stack:
+                folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
+                subject: Subject | None = None
+                for kind in (CONTROL, *given.kinds):
+                    if f"{name}/{kind}" in book:
+                        continue
+                    subject = subject or Subject(FIXTURES / f"{name}.onnx", stack)
+                    book.record(f"{name}/{kind}", _prepared(subject, kind, given, turn, folder))
+            print(f"{name}, {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
+    count = sum(one is not None for one in book.results.values())
+    print(f"{count} mutants, controls included, {time.monotonic() - began:.0f} s")
+    return 0
+
+
+def _prepared(
+    subject: Subject, kind: str, given: argparse.Namespace, turn: int, folder: Path
+) -> dict[str, Any] | None:
+    """One mutant; None where the model bears none of that kind."""
+    found = subject.pick(kind, given.seed, turn)
+    if found is None:
+        return None
+    recipe, change = found
+    path = folder / "mutant.onnx"
+    path.write_bytes(again(subject.model, recipe, given.seed))
+    said = climb(subject.path, path, CPU, given.timeout)
+    return {"recipe": asdict(recipe), "change": asdict(change), "said": said}
+
+
+def execute(given: argparse.Namespace) -> int:
+    """Climb trt-gpu with every mutant, several at a time."""
+    began = time.monotonic()
+    _, facts = engines.ready(given.package)
+    for key, value in facts.items():
+        print(f"- {key}: {value}", flush=True)
+    made = ledger.load(given.recipes)
+    recipes = [Recipe(**one["recipe"]) for one in made["results"].values() if one is not None]
+    with ledger.Ledger(given.json, {"setting": facts, "seed": made["seed"]}) as book:
+
+        def work(folder: str, recipe: Recipe) -> None:
+            original = FIXTURES / f"{recipe.model}.onnx"
+            path = Path(folder, "mutant.onnx")
+            path.write_bytes(again(onnx.load(original), recipe, made["seed"]))
+            said = climb(original, path, GPU, given.timeout)
+            book.record(recipe.key, {"digest": recipe.digest, **said})
+            told = said["rungs"].get(GPU[0], next(iter(said["rungs"].values())))
+            print(f"{recipe.key}: {told['status']}, {said['seconds']:.1f} s", flush=True)
+
+        left = engines.spread(
+            [one for one in recipes if one.key not in book],
+            given.jobs,
+            _folder,
+            work,
+            budget=given.budget - (time.monotonic() - began),
+        )
+    print(f"{len(book.results)} measured, {left} left, {time.monotonic() - began:.0f} s")
+    return int(left > 0)
+
+
+def _folder() -> AbstractContextManager[str]:
+    return tempfile.TemporaryDirectory(prefix="onnxfix-")
+
+
+# ------------------------------------------------------------------------------------------------------ tables
+
+
+def rows_of(made: Mapping[str, Any], measured: Mapping[str, Any]) -> list[Row]:
+    """The mutants with what all rungs said; those that were not executed as well."""
+    rows = []
+    for one in made["results"].values():
+        if one is None:
+            continue
+        recipe = Recipe(**one["recipe"])
+        ran = measured["results"].get(recipe.key)
+        if ran is not None and ran["digest"] != recipe.digest:
+            raise OnnxfixError(f"{recipe.key}: another mutant was executed than was prepared")
+        said = {**one["said"]["rungs"], **(ran["rungs"] if ran is not None else {})}
+        rows.append(Row(recipe, Change(**one["change"]), said))
+    alike = {
+        row.recipe.model for row in rows if row.control and row.said.get(GPU[0], {}).get("outcome") == "alike"
+    }
+    rows = [replace(row, spoilt=row.recipe.model in alike) for row in rows]
+    return sorted(rows, key=lambda row: row.recipe.model)
+
+
+def faults(rows: Sequence[Row]) -> list[str]:
+    """Mutants that trt-gpu passed though they change outputs by more than the tolerance, and controls refuted."""
+    found = []
+    for row in rows:
+        if row.control and row.caught(*(CPU if row.spoilt else (*CPU, *GPU))):
+            found.append(f"{row.recipe.key}: refuted, and nothing was changed")
+        elif row.counts and row.change.beyond and not row.caught(*GPU):
+            found.append(f"{row.recipe.key}: passed, and changes outputs by {row.change.relative:.1e}")
+    return found
+
+
+def page(rows: Sequence[Row], setting: Mapping[str, Any]) -> Iterator[str]:
+    """Markdown: the numbers, then one line for each mutant."""
+    for key, value in setting.items():
+        yield f"- {key}: {value}"
+    yield ""
+    counted = [row for row in rows if row.counts]
+    mutants = [row for row in rows if not row.control]
+    controls = [row for row in rows if row.control]
+    gone = sum(bool(row.change.equivalent) for row in mutants)
+    silent = sum(not row.executed and not row.change.equivalent for row in mutants)
+    spoilt = sorted({row.recipe.model for row in rows if row.spoilt})
+    wide = [row for row in counted if row.change.beyond]
+    yield (
+        f"**{len(counted)} mutants change an output: trt-gpu refutes {sum(row.caught(*GPU) for row in counted)}, "
+        f"{sum(row.caught(*GPU) for row in wide)} of the {len(wide)} that change one by more than the tolerance.** "
+        f"Of {len(mutants)} mutants {gone} are excluded, since they change nothing, and of {silent} no engine was "
+        f"executed. {sum(row.caught(*CPU, *GPU) for row in controls)} of {len(controls)} copies are refuted."
+        + (
+            f" The engine of the original is itself wrong, so its mutants do not count: {', '.join(spoilt)}."
+            * bool(spoilt)
+        )
+    )
+    yield ""
+    yield from markdown(
+        ("caught by", "mutants", "of these beyond the tolerance"),
+        ([name, len(own), sum(row.change.beyond for row in own)] for name, own in _groups(counted).items()),
+    )
+    yield ""
+    yield from markdown(
+        ("model", "changed", "what", "largest change of an output", *CPU, *GPU, "trt-gpu says"),
+        (_line(row) for row in rows if not row.control),
+    )
+
+
+def _groups(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    titles = {
+        (True, False): "trt-gpu alone",
+        (False, True): "ort-cpu or trt-network alone",
+        (True, True): "both",
+        (False, False): "neither",
+    }
+    found: dict[str, list[Row]] = {title: [] for title in titles.values()}
+    for row in rows:
+        found[titles[row.caught(*GPU), row.caught(*CPU)]].append(row)
+    return found
+
+
+def _line(row: Row) -> list[object]:
+    words = {"failed": "refuted", "passed": "passed"}
+    statuses = [row.said.get(rung, {}).get("status", "–") for rung in (*CPU, *GPU)]
+    reason = row.change.equivalent or row.said.get(GPU[0], {}).get("reason", "–")
+    change = f"{row.change.relative:.1e} ({row.change.precision})"
+    return [
+        f"`{row.recipe.model}`",
+        row.recipe.kind,
+        cell(row.recipe.what),
+        "none" if row.change.equivalent else change,
+        *(words.get(one, one) for one in statuses),
+        cell(reason)[:_LONGEST],
+    ]
+
+
+def table(given: argparse.Namespace) -> int:
+    """Print, write."""
+    measured = ledger.load(given.measured)
+    rows = rows_of(ledger.load(given.recipes), measured)
+    text = "\n".join(page(rows, measured["setting"]))
+    print(text)
+    if given.write_readme:
+        write_between(HERE / "README.md", "mutants", text)
+    found = faults(rows)
+    print("\n".join(["", f"{len(found)} faults", *found]), file=sys.stderr)
+    return int(bool(found))
+
+
+def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    steps = parser.add_subparsers(dest="step", required=True)
+    first = steps.add_parser("prepare")
+    names = [path.stem for path in sorted(FIXTURES.glob("*.onnx"))]
+    first.add_argument("--models", nargs="+", default=names, choices=names, help="of fixtures/")
+    first.add_argument("--kinds", nargs="+", default=list(MAKERS), choices=list(MAKERS))
+    first.add_argument("--seed", type=int, default=0, help="of what is changed")
+    second = steps.add_parser("execute")
+    second.add_argument("recipes", type=Path)
+    second.add_argument("--jobs", type=int, default=4)
+    second.add_argument("--budget", type=float, default=500.0, help="begin no mutant after so many seconds")
+    second.add_argument("--package", default="tensorrt-rtx")
+    for step in (first, second):
+        step.add_argument("--json", type=Path, required=True)
+        step.add_argument("--timeout", type=float, default=120.0, help="seconds for a mutant")
+    third = steps.add_parser("table")
+    third.add_argument("recipes", type=Path)
+    third.add_argument("measured", type=Path)
+    third.add_argument("--write-readme", action="store_true")
+    return parser.parse_args(words)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run as the module's docstring says."""
+    given = _arguments(words)
+    try:
+        return {"prepare": prepare, "execute": execute, "table": table}[given.step](given)
+    except OnnxfixError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -47,6 +47,13 @@ def since(release: str, what: str) -> pytest.MarkDecorator:
     )
 
 
+FACT = pytest.mark.skipif(
+    bool(RELEASE) and older_than("1.7"),
+    reason=f"says what TensorRT-RTX 1.7 refuses, misreads and builds, as it was measured; {RELEASE} is installed",
+)
+"""The mark of tests whose facts are those of the TensorRT-RTX that they were measured with, and not of older ones."""
+
+
 def built(worker: Worker, model: ModelProto, folder: Path) -> TrtBuild:
     """What its parser and builder make of a model, which is written into ``folder``."""
     path = folder / "model.onnx"

@@ -24,7 +24,7 @@ from onnxfix.verification.ladder import verify
 from onnxfix.verification.request import Request
 from onnxfix.verification.signature import signature
 from onnxfix.verification.verdict import RungResult
-from real_tensorrt import REAL
+from real_tensorrt import FACT, REAL
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 FROZEN = FIXTURES / "trt" / "hard_coded_batch.onnx"
@@ -75,6 +75,7 @@ def test_a_sweep_that_fails_is_a_rung_that_fails(tmp_path: Path) -> None:
     assert "[1,3,4] to [2,12]" in rung.reason
 
 
+@FACT
 @REAL
 def test_a_profile_that_fits_in_part_only_fails(tmp_path: Path) -> None:
     rung = swept(write(tmp_path / "m.onnx", VANISHING))

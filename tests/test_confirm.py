@@ -30,6 +30,7 @@ from onnxfix.rule import Match, Rule, rule
 from onnxfix.sandbox import Worker
 from onnxfix.trt_words import headline, trouble
 from onnxfix.verification.verdict import RungResult, Verdict
+from real_tensorrt import FACT
 from test_trt_backend import CASES, FOLDER, HEADER, REAL
 
 RULES = registry().rules
@@ -47,6 +48,7 @@ def of_trt(report: Report) -> list[Finding]:
 # ----------------------------------------------------------------- the refused models, by the real TensorRT
 
 
+@FACT
 @REAL
 @CASES
 def test_check_lists_a_refusal_at_its_place(case: Any) -> None:
@@ -202,6 +204,7 @@ WARNED = {
 }  # fmt: skip
 
 
+@FACT
 @REAL
 @pytest.mark.parametrize("text", WARNED)
 def test_a_warning_has_place_severity_and_rule(text: str) -> None:

@@ -23,7 +23,7 @@ from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, assert_same_outputs, findings, fixed
 from onnxfix_rules.ops import _bodies
 from onnxfix_rules.ops.ops050_operator_with_function_body import FUNCTIONS, operator_with_function_body
-from real_tensorrt import REAL, built
+from real_tensorrt import FACT, REAL, built
 
 
 def model_of(text: str, opset: int) -> ModelProto:
@@ -450,6 +450,7 @@ def test_tensorrt_refuses_the_operator_and_builds_its_body(name: str, worker: Wo
     assert now.accepted, now.reason
 
 
+@FACT
 @REAL
 @pytest.mark.parametrize("name", TAKEN)
 def test_tensorrt_takes_what_is_left_alone(name: str, worker: Worker, tmp_path: Path) -> None:

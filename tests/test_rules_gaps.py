@@ -25,7 +25,7 @@ from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, findings, fixed, overlay
 from onnxfix_rules.ops.ops071_shape_from_floats import FOLLOWED
 from patience import PATIENCE
-from real_tensorrt import REAL
+from real_tensorrt import FACT, REAL
 
 RULES = {rule.code: rule for rule in registry().rules}
 ALL = registry().choose()
@@ -205,6 +205,7 @@ def build(worker: Worker, folder: Path, proto: ModelProto) -> Any:
     return attempt(worker, path, package="tensorrt-rtx", timeout=PATIENCE)
 
 
+@FACT
 @REAL
 @pytest.mark.parametrize(("code", "text", "words", "safety"), REFUSED)
 def test_what_is_an_error_is_refused_and_what_is_repaired_builds(
@@ -228,6 +229,7 @@ def test_what_is_an_error_is_refused_and_what_is_repaired_builds(
     assert not errors(after)
 
 
+@FACT
 @REAL
 @pytest.mark.parametrize("text", BUILDS)
 def test_what_builds_is_no_error(worker: Worker, tmp_path: Path, text: str) -> None:

@@ -23,7 +23,7 @@ from onnxfix.registry import registry
 from onnxfix.rule import Example, Safety, Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, findings, fixed, model_of
-from real_tensorrt import REAL, built
+from real_tensorrt import FACT, REAL, built
 
 CODES = ("OPS072", "OPS073", "OPS074")
 RULES = {rule.code: rule for rule in registry().rules if rule.code in (*CODES, "OPS054")}
@@ -95,6 +95,7 @@ SILENT = [
 ]
 
 
+@FACT
 @REAL
 @pytest.mark.parametrize(("code", "example"), FLAGGED)
 def test_a_flagged_example_is_misread_and_its_fix_is_read_right(
@@ -106,6 +107,7 @@ def test_a_flagged_example_is_misread_and_its_fix_is_read_right(
     assert same([wanted], [right])
 
 
+@FACT
 @REAL
 @pytest.mark.parametrize(("code", "example"), SILENT)
 def test_an_example_that_is_left_alone_is_read_right_or_refused(
@@ -304,6 +306,7 @@ def clip(low: str, high: str, a: int = -10, b: int = 20) -> ModelProto:
     )
 
 
+@FACT
 @REAL
 @pytest.mark.parametrize(("low", "high"), list(itertools.product(FORMS, FORMS)))
 def test_each_clip_is_misread_refused_or_right(low: str, high: str, worker: Worker, tmp_path: Path) -> None:
@@ -333,6 +336,7 @@ def test_each_clip_is_misread_refused_or_right(low: str, high: str, worker: Work
         np.testing.assert_array_equal(right, wanted)
 
 
+@FACT
 @REAL
 def test_the_engine_is_the_same_for_any_bounds(worker: Worker, tmp_path: Path) -> None:
     first, second = (

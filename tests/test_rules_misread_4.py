@@ -22,7 +22,7 @@ from onnxfix.registry import registry
 from onnxfix.rule import Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, assert_same_outputs, findings, fixed, model_of
-from real_tensorrt import REAL, built
+from real_tensorrt import FACT, REAL, built
 
 RULES = {rule.code: rule for rule in registry().rules if rule.code in ("QDQ017", "QDQ018", "QDQ019")}
 BLOCKS, WORDS, SCALAR = (RULES[code] for code in sorted(RULES))
@@ -71,6 +71,7 @@ def weight(size: int, block: int, kind: int = TensorProto.INT8, batch: str = "N"
     return made
 
 
+@FACT
 @REAL
 def test_a_weight_counts_ten_times(worker: Worker, tmp_path: Path) -> None:
     made = lifted.text("""g (float[N,6] x) => (float[N,1] y)
@@ -81,6 +82,7 @@ def test_a_weight_counts_ten_times(worker: Worker, tmp_path: Path) -> None:
     assert understood[0].tolist() == [[156]]
 
 
+@FACT
 @REAL
 @pytest.mark.parametrize(
     ("given", "held"),
@@ -97,6 +99,7 @@ def test_data_of_run_time(given: str, held: bool, worker: Worker, tmp_path: Path
     assert understood[0].tolist() == [[1, 2, 3, 0, 0, 10]]
 
 
+@FACT
 @REAL
 @pytest.mark.parametrize("kind", [TensorProto.INT4, F8])
 def test_other_types(kind: int, worker: Worker, tmp_path: Path) -> None:
@@ -105,6 +108,7 @@ def test_other_types(kind: int, worker: Worker, tmp_path: Path) -> None:
     assert understood[0][3].tolist() == [70, 10]
 
 
+@FACT
 @REAL
 @pytest.mark.parametrize(("size", "block"), [(7, 4), (10, 4), (5, 2), (9, 4), (12, 8)])
 def test_what_tensorrt_refuses_or_reads_otherwise_is_built_and_read_rightly(
@@ -160,6 +164,7 @@ def test_no_fix_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 QUARTERS = [1, 0, 0, 0, 2, 0, 0, 0, 4, 0, 0, 0, 0.5, 0, 0, 0]
 
 
+@FACT
 @REAL
 def test_three_of_four_float8_are_lost(worker: Worker, tmp_path: Path) -> None:
     made = lifted.text("""g (float[N,4] x) => (float[N,4] y) <float s = {1}> {
@@ -292,6 +297,7 @@ SCALARS: dict[str, tuple[str, dict[str, Any], list[Any], list[Any]]] = {
 }
 
 
+@FACT
 @REAL
 @pytest.mark.parametrize("name", SCALARS)
 def test_a_scalar_gets_a_dimension(name: str, worker: Worker, tmp_path: Path) -> None:
@@ -301,6 +307,7 @@ def test_a_scalar_gets_a_dimension(name: str, worker: Worker, tmp_path: Path) ->
     assert [one.tolist() for one in understood] == seen
 
 
+@FACT
 @REAL
 def test_opset_10(worker: Worker, tmp_path: Path) -> None:
     meant, understood = both_ways(
@@ -329,6 +336,7 @@ REFUSED = {
 }
 
 
+@FACT
 @REAL
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_refused_for_it_is_built_afterwards(name: str, worker: Worker, tmp_path: Path) -> None:
@@ -341,6 +349,7 @@ def test_what_is_refused_for_it_is_built_afterwards(name: str, worker: Worker, t
     assert built(worker, result, tmp_path).status == "accepted"
 
 
+@FACT
 @REAL
 @pytest.mark.parametrize(
     "text",

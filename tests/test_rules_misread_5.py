@@ -20,7 +20,7 @@ from onnxfix.registry import registry
 from onnxfix.rule import Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, findings, fixed, model_of
-from real_tensorrt import REAL, built
+from real_tensorrt import FACT, REAL, built
 
 CODES = ("OPS082", "OPS083", "OPS084", "OPS085", "OPS086")
 RULES = {rule.code: rule for rule in registry().rules if rule.code in CODES}
@@ -102,6 +102,7 @@ def test_softplus_in_any_place_is_another_recurrence(
     assert np.abs(wanted - read).max() > 0.01
 
 
+@FACT
 @REAL
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize("values", ["", "1.0", "0.5"])

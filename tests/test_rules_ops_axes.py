@@ -34,7 +34,7 @@ from onnxfix_rules.ops.ops041_reduction_over_axes_at_run_time import (
     reduction_over_axes_at_run_time,
 )
 from onnxfix_rules.ops.ops042_squeeze_at_run_time import squeeze_at_run_time
-from real_tensorrt import REAL
+from real_tensorrt import FACT, REAL
 
 Feeds = dict[str, Any]
 RULES = [reduction_of_booleans, reduction_over_axes_at_run_time, squeeze_at_run_time]
@@ -328,6 +328,7 @@ PROBES = [
 ]
 
 
+@FACT
 @REAL
 @pytest.mark.parametrize(("op_type", "dims", "count", "opset", "words"), PROBES)
 def test_tensorrt_refuses_it_and_takes_the_rewrite(
@@ -360,6 +361,7 @@ def test_near_misses_are_silent_and_taken(worker: Worker, tmp_path: Path, text: 
     assert build(worker, model, [feeds], tmp_path).accepted
 
 
+@FACT
 @REAL
 @pytest.mark.parametrize("op_type", _REDUCTIONS)
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from onnxfix.registry import registry
 from onnxfix.rule import Rule, Safety, Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, assert_same_outputs, findings, fixed
-from real_tensorrt import REAL, built
+from real_tensorrt import FACT, REAL, built
 
 RULES: dict[str, Rule] = {rule.code: rule for rule in registry().rules}
 
@@ -521,6 +521,7 @@ def repaired(probe: Probe, safety: Safety) -> ModelProto:
 PROBED = pytest.mark.parametrize("probe", PROBES, ids=lambda p: f"{p.code}-{PROBES.index(p)}")
 
 
+@FACT
 @REAL
 @PROBED
 def test_what_is_found_is_refused(probe: Probe, worker: Worker, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from onnxfix.rule import Safety, Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, findings, fixed, model_of
 from patience import PATIENCE
-from real_tensorrt import REAL
+from real_tensorrt import FACT, REAL
 from trt_reading import Network
 
 CODES = ("CTL001", *(f"OPS0{number}" for number in range(10, 19)))
@@ -203,6 +203,7 @@ def sequence(proto: ModelProto) -> Feed:
     }
 
 
+@FACT
 @REAL
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize("op_type", ["RNN", "GRU", "LSTM"])
@@ -213,6 +214,7 @@ def test_batch_first(op_type: str, direction: str, opset: int, worker: Worker, t
     check_silent(worker, tmp_path, silent := recurrent(op_type, 0, direction, True, opset), sequence(silent))
 
 
+@FACT
 @REAL
 @pytest.mark.parametrize("op_type", ["RNN", "GRU", "LSTM"])
 def test_batch_first_with_initial_states_is_refused(op_type: str, worker: Worker, tmp_path: Path) -> None:
@@ -252,6 +254,7 @@ def test_batch_first_keeps_every_bit(op_type: str, state: bool) -> None:
 # ---------------------------------------------------------------------------------- OPS012: SpaceToDepth
 
 
+@FACT
 @REAL
 @pytest.mark.parametrize("sizes", ["2,3,4,6", "N,3,4,6", "N,3,H,W"])
 def test_space_to_depth(sizes: str, worker: Worker, tmp_path: Path) -> None:
@@ -521,6 +524,7 @@ def heads(queries: int = 2, keys: int = 3, dtype: Any = np.float32, **more: Any)
 DYNAMIC = "float[B,2,S,8] q, float[B,2,T,8] k, float[B,2,T,8] v"
 
 
+@FACT
 @REAL
 @pytest.mark.parametrize("causal", ["", "is_causal = 1"])
 @pytest.mark.parametrize("qkv", [QKV, DYNAMIC], ids=["static", "dynamic"])
@@ -538,6 +542,7 @@ def test_lengths(causal: str, qkv: str, worker: Worker, tmp_path: Path) -> None:
         assert old.tobytes() == new.tobytes()
 
 
+@FACT
 @REAL
 @pytest.mark.parametrize(
     "mask", ["bool[2,3] m", "bool[2,1,2,3] m", "float[2,3] m", "float[2,2,2,3] m", "bool[2,2] m"]
@@ -552,6 +557,7 @@ def test_lengths_beside_a_mask(mask: str, worker: Worker, tmp_path: Path) -> Non
     check_flagged(worker, tmp_path, proto, "OPS015", feed, expected, safety=Safety.NUMERIC, **short)
 
 
+@FACT
 @REAL
 @pytest.mark.parametrize(
     "attributes",
@@ -570,6 +576,7 @@ def test_windows(attributes: str, static: bool, worker: Worker, tmp_path: Path) 
     assert old.tobytes() == new.tobytes()
 
 
+@FACT
 @REAL
 @pytest.mark.parametrize(
     "attributes",

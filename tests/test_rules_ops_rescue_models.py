@@ -24,7 +24,7 @@ from onnxfix.rule import Safety
 from onnxfix.sandbox import Worker
 from onnxfix.testing import fixed
 from patience import PATIENCE
-from real_tensorrt import REAL
+from real_tensorrt import FACT, REAL
 from test_rules_ops_rescue import RULES, after, edges, model, run
 from trt_reading import Network
 
@@ -103,6 +103,7 @@ def test_outputs_are_those_that_onnx_expects() -> None:
                 np.testing.assert_allclose(*wide, case.rtol, atol, err_msg=name)
 
 
+@FACT
 @REAL
 def test_tensorrt_refuses_them_before_and_builds_them_after(worker: Worker, tmp_path: Path) -> None:
     for name in _names():
@@ -200,6 +201,7 @@ def test_probes(worker: Worker, tmp_path: Path, name: str) -> None:
     assert found.layer_count <= 120
 
 
+@FACT
 @REAL
 @pytest.mark.parametrize(
     "text",

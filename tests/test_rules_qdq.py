@@ -31,7 +31,7 @@ from onnxfix.testing import assert_interface_kept, findings, fixed, overlay
 from onnxfix.verification.compare import identical
 from onnxfix.verification.inputs import make_inputs
 from onnxfix_rules.qdq._range import bounds_of
-from real_tensorrt import REAL, built
+from real_tensorrt import FACT, REAL, built
 
 Array = np.ndarray[Any, Any]
 Feed = dict[str, Array]
@@ -707,6 +707,7 @@ QUANTISED = {
 """Kind to the rules that have to change the model, and what most of them take."""
 
 
+@FACT
 @pytest.mark.parametrize("kind", QUANTISED)
 def test_a_quantised_model_keeps_its_bits(kind: str, tmp_path: Path, worker: Worker) -> None:
     model = quantised(kind, tmp_path)
@@ -1077,6 +1078,7 @@ def test_a_probe_is_found_and_its_fix_computes_the_same(probe: Probe) -> None:
         assert same_bits(judge(model), judge(after))
 
 
+@FACT
 @REAL
 @pytest.mark.parametrize("probe", PROBES, ids=lambda probe: f"{probe.code}-{PROBES.index(probe)}")
 def test_tensorrt_refuses_a_probe_and_takes_it_repaired(probe: Probe, worker: Worker, tmp_path: Path) -> None:
@@ -1096,6 +1098,7 @@ def test_tensorrt_refuses_a_probe_and_takes_it_repaired(probe: Probe, worker: Wo
         assert "QUANTIZE" not in dict(found.layers)
 
 
+@FACT
 @REAL
 @pytest.mark.parametrize("body", NEAR_MISSES, ids=range(len(NEAR_MISSES)))
 def test_tensorrt_takes_what_the_rules_are_silent_about(body: str, worker: Worker, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from onnxfix.rule import Safety
 from onnxfix.sandbox import Worker
 from onnxfix.testing import fixed, overlay
 from onnxfix_rules.ops._quantized import is_quantized
-from real_tensorrt import REAL, built
+from real_tensorrt import FACT, REAL, built
 
 RULES = [rule for rule in registry().rules if rule.per not in ("build", "network")]
 
@@ -80,6 +80,7 @@ def worker() -> Worker:
     return Worker()
 
 
+@FACT
 @REAL
 @pytest.mark.parametrize("safety", [Safety.EXACT, Safety.NUMERIC])
 def test_what_tensorrt_builds_it_builds_afterwards(worker: Worker, tmp_path: Path, safety: Safety) -> None:
@@ -88,6 +89,7 @@ def test_what_tensorrt_builds_it_builds_afterwards(worker: Worker, tmp_path: Pat
     assert built(worker, fixed(RULES, model, safety=safety)[0], tmp_path).status == "accepted"
 
 
+@FACT
 @REAL
 @pytest.mark.parametrize("behind", BEHIND)
 def test_so_it_does_for_every_operator(worker: Worker, tmp_path: Path, behind: str) -> None:

@@ -22,7 +22,7 @@ from onnxfix.sandbox import Worker
 from onnxfix.targets import DEFAULT, TARGETS, Support, documented, measured, mismatch, target_named
 from onnxfix.testing import findings
 from patience import PATIENCE
-from real_tensorrt import REAL
+from real_tensorrt import FACT, REAL
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 
@@ -271,6 +271,7 @@ _OTHERWISE = (
 )
 
 
+@FACT
 @REAL
 @pytest.mark.parametrize(("code", "example"), list(_examples()))
 def test_an_example_is_what_tensorrt_says(code: str, example: Example, tmp_path: Path) -> None:

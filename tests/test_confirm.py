@@ -24,6 +24,7 @@ from onnxfix.backends.trt_types import Issue, Place, Profile, TrtBuild, TrtOptio
 from onnxfix.errors import UsageError
 from onnxfix.graph.overlay import Model
 from onnxfix.registry import Registry, registry
+from onnxfix.render.builds import build_lines, flags
 from onnxfix.render.text import render_report, render_summary
 from onnxfix.report import AppliedFix, Finding, Report, plain
 from onnxfix.rule import Match, Rule, rule
@@ -776,3 +777,16 @@ def test_other_rules_may_speak_of_builds(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("onnxfix.api.registry", lambda: Registry((large_engine,), ()))
     (found,) = confirm.findings(replace(ACCEPTED, engine_bytes=5), [large_engine])
     assert (found.code, found.name, found.place) == ("XYZ002", "large-engine", "the graph")
+
+
+def test_a_profile_has_the_flags_that_reproduce_it() -> None:
+    profile = Profile({"x": ((1, 3), (4, 3), (8, 3))}, {"s": ((2,), (2,), (5,))})
+    assert flags(profile, "trtexec") == [
+        "--minShapes=x:1x3,s:2",
+        "--optShapes=x:4x3,s:2",
+        "--maxShapes=x:8x3,s:5",
+    ]
+    assert flags(profile, "polygraphy")[2] == "--trt-max-shapes x:[8,3] s:[5]"
+    told = "\n".join(build_lines([replace(ACCEPTED, profiles=(profile,))]))
+    assert "    trtexec --minShapes=x:1x3,s:2 --optShapes=" in told
+    assert "    polygraphy --trt-min-shapes x:[1,3] s:[2] --trt-opt-shapes " in told

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     from onnxfix.backends.trt_types import Issue, Profile, Triple, TrtBuild
@@ -15,7 +15,27 @@ def build_lines(builds: Sequence[TrtBuild]) -> Iterator[str]:
         yield f"{name}: {', '.join(_figures(build))}"
         for number, profile in enumerate(build.profiles, 1):
             yield f"  profile {number}{' (derived)' if profile.derived else ''}: {_sizes(profile)}"
+            yield f"    trtexec {' '.join(flags(profile, 'trtexec'))}"
+            yield f"    polygraphy {' '.join(flags(profile, 'polygraphy'))}"
         yield from (f"  {_said(issue)}" for issue in (*build.errors, *build.warnings))
+
+
+def flags(profile: Profile, tool: Literal["trtexec", "polygraphy"]) -> list[str]:
+    """The options that give trtexec, or Polygraphy's command line, this optimization profile. Values of shape tensors
+    are given as shapes are."""
+    rows = {**profile.shapes, **profile.values}
+    names = ("minShapes", "optShapes", "maxShapes")
+    if tool == "polygraphy":
+        names = ("trt-min-shapes", "trt-opt-shapes", "trt-max-shapes")
+    found = []
+    for column, name in enumerate(names):
+        if tool == "trtexec":
+            sizes = ",".join(f"{one}:{'x'.join(map(str, row[column]))}" for one, row in rows.items())
+            found.append(f"--{name}={sizes}")
+        else:
+            sizes = " ".join(f"{one}:[{','.join(map(str, row[column]))}]" for one, row in rows.items())
+            found.append(f"--{name} {sizes}")
+    return found
 
 
 def _figures(build: TrtBuild) -> Iterator[str]:

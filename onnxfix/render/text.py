@@ -250,8 +250,8 @@ def _ending(report: Report) -> Iterator[Line]:
         yield line(f"  nothing was written: {_unverified(report)}", style="bold red")
         if not report.verdict.failed:
             yield line(
-                "  (give inputs that it takes by --inputs or --input-shapes, or write it with --no-verify: its "
-                "interface is checked, and nothing else)"
+                "  (give inputs that it takes by --inputs or --input-shapes; onnxfix check --inputs-help shows what "
+                "is known of them. Or write it with --no-verify: its interface is checked, and nothing else)"
             )
 
 

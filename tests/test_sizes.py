@@ -65,6 +65,7 @@ DEMANDS = {
     "inner dimensions": "g (float[N,K] x) => (float[N,7] y) { y = MatMul(x, m) }",
     "batches of products": "g (float[B,2,3] x, float[C,3,2] z) => (float[D,2,2] y) { y = MatMul(x, z) }",
     "a bias": "g (float[N,5] x, float[M,7] b) => (float[N,7] y) { y = Gemm(x, m, b) }",
+    "a slope": "g (float[2,N,4] x, float[C,1] s) => (float[2,N,4] y) { y = PRelu(x, s) }",
     "a concatenation": "g (float[N,H] x, float[M,K] z) => (float[A,B] y) { y = Concat<axis=1>(x, z) }",
     "upsampled and joined": """g (float[1,3,H,8] x) => (float[1,C,A,B] y) <float[4] f = {1, 1, 2, 1}> {
         a = MaxPool<kernel_shape=[2,1], strides=[2,1]>(x)  b = Resize<mode="nearest">(a, , f)

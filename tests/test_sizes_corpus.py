@@ -1,4 +1,4 @@
-"""Demands on sizes against models that nobody wrote for them: what runs is never excluded, and what is excluded fails."""
+"""Demands on sizes against models that nobody wrote for them: what runs is not excluded, what is excluded fails."""
 
 from __future__ import annotations
 

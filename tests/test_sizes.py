@@ -308,3 +308,18 @@ def test_what_is_decided_is_not_asked() -> None:
     assert [term.decided for term in (same(n, 3), broadcast(n, 3), extends(n, 1), multiple(n, 2))] == [
         None
     ] * 4
+
+
+def test_long_signals_are_found_by_trial() -> None:
+    """What a local function demands is not known: sizes are doubled until the model takes them."""
+    text = """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
+        g (float[B,S] x) => (float[B,T] y) { y = my.Ends(x) }
+        <domain: "my", opset_import: ["" : 17]>
+        Ends (v) => (w) { p = Constant<value_ints = [0, 3000, 0, 3000]>()  w = Pad<mode="reflect">(v, p) }"""
+    proto = parser.parse_model(text)
+    known = signature(proto)
+    assert not any(runs(proto, one) for one in plan.assignments(known, {}))
+    groups = list(plan.grown(known, {}))
+    assert any(all(runs(proto, one) for one in group) for group in groups)
+    images = signature(model("g (float[B,3,H,W] x) => (float[B,3,H,W] y) { y = Relu(x) }"))
+    assert max(max(one.values()) for group in plan.grown(images, {}) for one in group) < 300

@@ -20,6 +20,8 @@ from onnxfix.verification.signature import Assignment, Input, Signature
 _MIXED = (3, 5, 7, 4, 6)
 #: Sizes for dimensions that a model wants larger (an image, a window), tried in this order.
 _GROWN = (4, 8, 16, 32, 64, 128, 224)
+#: The same for signals: inputs of which one dimension behind the leading one is free.
+_LONG = (512, 2048, 8192, 32768)
 #: Types of inputs whose values can be large.
 _FLOATS = (TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE)
 _NUMBERS = r"-?\d+(?:\s*[,x]\s*-?\d+)*"
@@ -203,7 +205,7 @@ def grown(known: Signature, fixed: Mapping[str, int]) -> Iterator[list[Assignmen
         for sizes in ((2, 3, 4, 5), (1, 2, 2, 2), (3, 7, 6, 5))
     ]
     yield _all_taken(known, [{**one, **base} for one in tied], fixed)
-    for size in _GROWN:
+    for size in (*_GROWN, *(_LONG if _are_signals(known, free) else ())):
         group = [
             {name: batch if place.get(name, 0) == 0 else wide for name in free}
             for batch, wide in ((2, size), (1, size), (3, 2 * size if size < 64 else size))
@@ -211,6 +213,12 @@ def grown(known: Signature, fixed: Mapping[str, int]) -> Iterator[list[Assignmen
         yield _all_taken(known, [{**one, **base} for one in group], fixed)
     for size in _GROWN[:4]:
         yield _all_taken(known, [{**dict.fromkeys(free, size), **base}], fixed)
+
+
+def _are_signals(known: Signature, free: Sequence[str]) -> bool:
+    """Whether no input has two free dimensions behind the leading one: two long ones make a large tensor."""
+    behind = [sum(dim in free for dim in (one.dims or ("", ""))[1:]) for one in known.inputs]
+    return max(behind, default=0) == 1
 
 
 def _all_taken(known: Signature, wishes: Sequence[Assignment], fixed: Mapping[str, int]) -> list[Assignment]:

@@ -318,7 +318,7 @@ def test_long_signals_are_found_by_trial() -> None:
         Ends (v) => (w) { p = Constant<value_ints = [0, 3000, 0, 3000]>()  w = Pad<mode="reflect">(v, p) }"""
     proto = parser.parse_model(text)
     known = signature(proto)
-    assert not any(runs(proto, one) for one in plan.assignments(known, {}))
+    assert not any(runs(proto, one) for one in plan.assignments(known, {}) if 0 not in one.values())
     groups = list(plan.grown(known, {}))
     assert any(all(runs(proto, one) for one in group) for group in groups)
     images = signature(model("g (float[B,3,H,W] x) => (float[B,3,H,W] y) { y = Relu(x) }"))

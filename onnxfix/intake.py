@@ -76,8 +76,9 @@ def intake(path: Path) -> Intake:
 
 def _way(known: Signature, pins: dict[str, int]) -> Way:
     free = known.search.problem(pins).free
-    typical = known.search.near(dict.fromkeys(free, 3), pins=pins)
-    other = known.search.near(dict.fromkeys(free, 5), pins=pins)
+    # Different sizes, so that a size that is another's shows.
+    typical = known.search.near({name: 3 + 2 * place for place, name in enumerate(free)}, pins=pins)
+    other = known.search.near({name: 4 + 3 * place for place, name in enumerate(free)}, pins=pins)
     if typical is None:
         return Way(pins, tuple(Range(name, None) for name in free))
     return Way(pins, tuple(_range(known, pins, name, typical, other or typical) for name in free))
@@ -87,16 +88,22 @@ def _range(
     known: Signature, pins: dict[str, int], name: str, typical: dict[str, int], other: dict[str, int]
 ) -> Range:
     """The sizes of a symbol, and the symbols that they hang on: those of which another size changes them."""
-    found = _beside(known, pins, name, typical)
-    moved = [one for one in typical if one != name and other[one] != typical[one]]
-    tied = [one for one in moved if _beside(known, pins, name, {**typical, one: other[one]}) != found]
-    if not tied and (both := _beside(known, pins, name, other)) != found:
-        tied = moved  # several of them together
-        same = both.least == both.most
-    else:
-        same = True
-    always = same and len(tied) > 0 and found.least == found.most == typical[tied[0]]
-    return replace(found, tied=tuple(tied), always_same=always)
+    first, second = (_beside(known, pins, name, sizes) for sizes in (typical, other))
+    if first.words == second.words:
+        return first
+    rest = [one for one in typical if one != name]
+    for one in rest:
+        if _is_only(first, typical[one]) and _is_only(second, other[one]):
+            return replace(first, tied=(one,), always_same=True)
+    moved = [one for one in rest if other[one] != typical[one]]
+    alone = [
+        one for one in moved if _beside(known, pins, name, {**typical, one: other[one]}).words != first.words
+    ]
+    return replace(first, tied=tuple(alone or moved))
+
+
+def _is_only(found: Range, size: int) -> bool:
+    return found.least == found.most == size
 
 
 def _beside(known: Signature, pins: dict[str, int], name: str, sizes: dict[str, int]) -> Range:

@@ -323,3 +323,10 @@ def test_long_signals_are_found_by_trial() -> None:
     assert any(all(runs(proto, one) for one in group) for group in groups)
     images = signature(model("g (float[B,3,H,W] x) => (float[B,3,H,W] y) { y = Relu(x) }"))
     assert max(max(one.values()) for group in plan.grown(images, {}) for one in group) < 300
+
+
+def test_a_large_model_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onnxfix.sizes.search._LARGEST", 10)
+    search = Search(model(RATES))
+    assert search.problem({"rate": 8000}) is search.problem({})
+    assert search.near({"B": 1, "S": 1}, pins={"rate": 8000}) == {"B": 1, "S": 41}

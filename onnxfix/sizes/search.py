@@ -13,6 +13,9 @@ from onnxfix.sizes.solve import Sizes, fitted
 from onnxfix.sizes.values import Pins, deciding
 
 
+_LARGEST = 64 << 20  # bytes of a model that is copied
+
+
 class Search:
     """Finds sizes near to wished ones. What a model demands is worked out once for each way that it takes.
 
@@ -28,8 +31,17 @@ class Search:
         """Values of inputs that decide which way the model takes; [{}] where no input does."""
         return deciding(self._proto)
 
+    @cached_property
+    def _large(self) -> bool:
+        return self._proto.ByteSize() > _LARGEST
+
     def problem(self, pins: Mapping[str, int], sizes: Mapping[str, int] | None = None) -> Problem:
-        """What the model demands, with these values of inputs and with some symbols replaced by their sizes."""
+        """What the model demands, with these values of inputs and with some symbols replaced by their sizes.
+
+        Models whose weights are in memory are not copied for that if they are large: then neither is given.
+        """
+        if self._large:
+            pins, sizes = {}, None
         key = (*pins.items(), *((f"{name}.size", size) for name, size in (sizes or {}).items()))
         if key not in self._problems:
             self._problems[key] = problem_of(self._proto, pins, self._base_dir, sizes)

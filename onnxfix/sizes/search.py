@@ -12,7 +12,6 @@ from onnxfix.sizes.problem import Problem, problem_of
 from onnxfix.sizes.solve import Sizes, fitted
 from onnxfix.sizes.values import Pins, deciding
 
-
 _LARGEST = 64 << 20  # bytes of a model that is copied
 
 

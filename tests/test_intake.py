@@ -144,3 +144,13 @@ def test_words(one: Range, words: str) -> None:
 def test_what_is_called_the_only_size_is(tmp_path: Path) -> None:
     proto = model(DEMANDS["given parts"])
     assert [size for size in range(1, 30) if runs(proto, {"N": size})] == [11]
+
+
+def test_a_journal_keeps_it() -> None:
+    """What a model takes is read back from JSON as it was."""
+    from onnxfix.fleet.recall import recall
+    from onnxfix.report import Report, plain
+
+    found = onnxfix.check(model(RATES).SerializeToString(), inputs_help=True)
+    kept = json.loads(json.dumps(plain(found) | {"pending": None}))
+    assert recall(Report, kept).intake == found.intake

@@ -15,7 +15,7 @@ from onnxfix.registry import registry
 from onnxfix.rule import Safety
 from onnxfix.sandbox import Worker
 from onnxfix.testing import fixed
-from real_tensorrt import REAL, built
+from real_tensorrt import FACT, REAL, built
 
 QDQ008 = next(rule for rule in registry().rules if rule.code == "QDQ008")
 Array = np.ndarray[Any, Any]
@@ -129,6 +129,7 @@ def test_scales_of_several_types_are_left_alone() -> None:
     assert not fixed([QDQ008], model, safety=Safety.NUMERIC)[1].applied
 
 
+@FACT
 @REAL
 @pytest.mark.parametrize(("kind", "inputs", "columns"), CASES)
 def test_tensorrt_takes_it(

@@ -90,6 +90,7 @@ def _names() -> dict[str, Any]:
     from onnxfix.backends.trt_reading import Reading
     from onnxfix.backends.trt_types import TrtBuild
     from onnxfix.graph.lazy import Pending
+    from onnxfix.intake import Intake
     from onnxfix.verification.verdict import Verdict
 
-    return {one.__name__: one for one in (Reading, TrtBuild, Pending, Verdict)}
+    return {one.__name__: one for one in (Reading, TrtBuild, Pending, Intake, Verdict)}

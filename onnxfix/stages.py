@@ -218,7 +218,7 @@ def _record(special: Special, before: int, after: int) -> StepDone:
         name="specialize",
         tool=f"onnxfix {__version__}",
         status="taken",
-        reason=f"fixed: {special.words or 'nothing was open'}",
+        reason=f"fixed: {special.words}",
         safety="unsafe",
         nodes_before=before,
         nodes_after=after,

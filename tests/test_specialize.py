@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,23 @@ import onnxruntime as ort
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
 
+import fake_engines
 import onnxfix
 from onnxfix import contract
 from onnxfix.errors import UsageError
 from onnxfix.graph import lazy, wire
 from onnxfix.graph.special import Special
 from onnxfix.report import Fixed, Report
+from onnxfix.sandbox import Worker
 from onnxfix.stages import _specialized
+from onnxfix.verification import trt_gpu, trt_probe
 from onnxfix.verification.asked import Asked
 from onnxfix.verification.signature import signature
 from onnxfix.verification.specialize import resolve
 from onnxfix.whole import specialize
 from real_tensorrt import REAL as WITH_TENSORRT
 from test_cli import run
+from test_trt_gpu import RUNS, Rung, request
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 CPU = ["contract", "reference", "ort-cpu"]
@@ -178,6 +183,8 @@ def test_a_branch_that_the_value_decides_goes_away() -> None:
         ("int64[N]", [1, 2, 3], np.array([1, 2, 3], np.int64)),
         ("uint8", "255", np.array(255, np.uint8)),
         ("int32", 3.0, np.array(3, np.int32)),
+        ("int4[3]", [-8, 7, 1], np.array([-8, 7, 1], ml_dtypes.int4)),
+        ("float8e4m3fn[2]", [448, -1.5], np.array([448, -1.5], ml_dtypes.float8_e4m3fn)),
         ("bool[2]", "[true, false]", np.array([True, False])),
         ("bool", True, np.array(True)),
         ("string[2]", ["a", "b"], np.array(["a", "b"], object)),
@@ -295,9 +302,11 @@ def test_before_ir_version_4_the_value_is_a_node() -> None:
 def test_what_is_said_of_an_input_stays() -> None:
     original = model_of(RATE)
     original.graph.input[1].doc_string = "in Hz"
+    original.graph.input[1].metadata_props.add(key="unit", value="Hz")
     original.metadata_props.add(key="author", value="somebody")
     model = proven(original, fix_inputs={"sr": 16000}, select=["GRA001"])
-    assert [tensor.doc_string for tensor in model.graph.initializer if tensor.name == "sr"] == ["in Hz"]
+    (tensor,) = [one for one in model.graph.initializer if one.name == "sr"]
+    assert (tensor.doc_string, [entry.value for entry in tensor.metadata_props]) == ("in Hz", ["Hz"])
     assert model.metadata_props == original.metadata_props
 
 
@@ -420,7 +429,8 @@ def test_a_size_that_the_model_has_already_changes_nothing(tmp_path: Path) -> No
     report = apply(model_of(), fix_dims={"x.2": 4})
     assert report.model is not None
     assert shapes(report.model) == shapes(model_of())
-    assert report.steps[0].fixed == ()
+    assert (report.steps, report.changed) == ((), False)
+    assert report.notes == ("nothing was specialized: the model has these sizes already",)
 
 
 # ---- proof
@@ -583,6 +593,37 @@ def test_tensorrt_reads_and_builds_the_result(tmp_path: Path, given: bool) -> No
     assert after.profiles == (), "nothing is dynamic any more"
     assert not before.accepted or all("x" in profile.shapes for profile in before.profiles)
     assert report.networks[-1].status == "agrees"
+
+
+GAIN = "g (float[N, 2] x, float k) => (float[N, 2] y) { y = Mul(x, k) }"
+
+
+def test_the_engine_of_the_fixed_model_gets_no_fixed_inputs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, worker: Worker
+) -> None:
+    """On engines that are ONNX models. What was kept of the original under one value is not used under another."""
+    rung = Rung(tmp_path, worker)
+    monkeypatch.setattr(trt_gpu, "builder", lambda options: rung)
+    monkeypatch.setattr(trt_probe, "probe", lambda found: RUNS)
+    monkeypatch.setattr(trt_probe, "RUN", fake_engines.__name__)
+    for value in (2.0, 3.0):
+        fixed = f"g (float[2, 2] x) => (float[2, 2] y) <float k = {{{value}}}> {{ y = Mul(x, k) }}"
+        rung.texts = {"original": GAIN, "fixed": fixed}
+        asked = request(rung.folder, rung.worker, GAIN, fixed, shapes={"N": 2})
+        special = Special({"N": 2}, {"k": np.array(value, np.float32)})
+        result = trt_gpu.climb(
+            replace(asked, known=replace(asked.known, pinned=special.values), special=special)
+        )
+        assert result.status == "passed", result.reason
+        assert {feed.label for feed in result.feeds if feed.status == "not counted"} == set()
+
+
+def test_what_was_learnt_under_one_value_is_forgotten_under_another(tmp_path: Path) -> None:
+    path = write(tmp_path, RATE)
+    for rate in (16000, 8000):
+        report = apply(path, fix_inputs={"sr": rate}, fix_dims={"N": 2}, rungs=["ort-cpu", "trt-network"])
+        assert report.verdict is not None
+        assert report.verdict.passed, report.verdict
 
 
 # ---- the report

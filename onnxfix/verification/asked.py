@@ -88,4 +88,6 @@ def resolved(
     known = signature(proto)
     special, feeds, notes = resolve(known, asked, inputs, input_shapes)
     fit_profile(known, special, trt)
+    if not special.words:
+        return None, feeds, (*notes, "nothing was specialized: the model has these sizes already")
     return special, feeds, notes

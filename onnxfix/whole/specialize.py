@@ -98,7 +98,11 @@ def _fix_input(model: Model, info: ValueInfoProto, array: np.ndarray[Any, Any], 
     apart = keep or value.is_output
     name = _free_name(model, f"{info.name}_fixed") if apart else info.name
     tensor = _tensor(array, info.type.tensor_type.elem_type, name)
-    tensor.doc_string = "" if keep else info.doc_string
+    if not keep:  # else the input still says it
+        tensor.doc_string = info.doc_string
+        for entry in getattr(info, "metadata_props", ()):
+            if hasattr(tensor, "metadata_props"):
+                tensor.metadata_props.add().CopyFrom(entry)
     if keep:
         _redirect(model, value, name)
     else:

@@ -53,6 +53,9 @@ def interface_changes(original: ModelProto, fixed: ModelProto, special: Special 
                 if not (a == b if special is None else _as_asked(a, b, kind == "input", special))
             ]
     found += _default_changes(original.graph, fixed.graph, gone)
+    if special is not None and special.keep:
+        read = set(_reads(fixed.graph))
+        found += [f"input {name!r} is still read" for name in special.values if name in read]
     found += [
         f"model field {name!r} changed" for name in _different_fields(original, fixed, ("graph", "functions"))
     ]
@@ -108,6 +111,17 @@ def _tensor_of(info: ValueInfoProto) -> Any:
         kind = getattr(kind, kind.WhichOneof("value")).elem_type
     which = kind.WhichOneof("value")
     return getattr(kind, which) if which in ("tensor_type", "sparse_tensor_type") else None
+
+
+def _reads(graph: GraphProto) -> Iterator[str]:
+    """What nodes read and branches return, at any depth. What the main graph returns is its caller's."""
+    pending = [graph]
+    while pending:
+        for node in pending.pop().node:
+            yield from node.input
+            for inner in (one for attribute in node.attribute for one in _graphs(attribute)):
+                yield from (info.name for info in inner.output)
+                pending.append(inner)
 
 
 def _default_changes(original: GraphProto, fixed: GraphProto, gone: Sequence[str]) -> Iterator[str]:

@@ -14,6 +14,7 @@ import onnx
 import onnxruntime as ort
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
+from onnx.reference import ReferenceEvaluator
 
 import fake_engines
 import onnxfix
@@ -256,6 +257,10 @@ def test_a_branch_that_returns_the_input_itself() -> None:
         )
         assert report.verdict is not None
         assert report.verdict.passed, report.verdict
+        session = ReferenceEvaluator(report.model)
+        feed = {"x": np.ones(2, np.float32), "c": np.array(False)}
+        found = session.run(None, {**feed, **({"k": np.array([9, 9], np.float32)} if keep else {})})
+        assert found[0].tolist() == [2, 2], "whatever a kept input is fed"
 
 
 def test_an_output_that_is_the_fixed_input_keeps_its_name() -> None:
@@ -454,6 +459,11 @@ def broken_inputs(proto: ModelProto, special: Special, base_dir: Path | None = N
     proto.graph.input.append(helper.make_tensor_value_info("more", TensorProto.FLOAT, [1]))
 
 
+def broken_use(proto: ModelProto, special: Special, base_dir: Path | None = None) -> None:
+    REAL(proto, special, base_dir)
+    next(node for node in proto.graph.node if node.op_type == "Add").input[1] = "k"
+
+
 def broken_node(proto: ModelProto, special: Special, base_dir: Path | None = None) -> None:
     REAL(proto, special, base_dir)
     next(node for node in proto.graph.node if node.op_type == "Add").op_type = "Sub"
@@ -485,6 +495,15 @@ def test_a_bug_in_specializing_is_caught(
     assert report.verdict is not None
     assert next(one.name for one in report.verdict.rungs if one.refutes) == rung
     assert report.withdrawn == (), "no fix is to blame"
+
+
+def test_a_kept_input_that_is_still_read_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the values that are fixed nobody could tell by what is computed."""
+    monkeypatch.setattr(specialize, "specialize", broken_use)
+    report = apply(model_of(ADD), fix_dims={"N": 2}, fix_inputs={"k": 2.0}, keep_inputs=True)
+    assert report.exit_code() == 3
+    assert report.verdict is not None
+    assert report.verdict.rungs[0].reason == "input 'k' is still read"
 
 
 def test_a_bug_that_shows_after_rules_is_no_fault_of_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -603,19 +622,43 @@ def test_the_engine_of_the_fixed_model_gets_no_fixed_inputs(
 ) -> None:
     """On engines that are ONNX models. What was kept of the original under one value is not used under another."""
     rung = Rung(tmp_path, worker)
+    (tmp_path / "once").mkdir()
     monkeypatch.setattr(trt_gpu, "builder", lambda options: rung)
     monkeypatch.setattr(trt_probe, "probe", lambda found: RUNS)
     monkeypatch.setattr(trt_probe, "RUN", fake_engines.__name__)
+    original = None
     for value in (2.0, 3.0):
         fixed = f"g (float[2, 2] x) => (float[2, 2] y) <float k = {{{value}}}> {{ y = Mul(x, k) }}"
         rung.texts = {"original": GAIN, "fixed": fixed}
         asked = request(rung.folder, rung.worker, GAIN, fixed, shapes={"N": 2})
+        original = original or asked.original.rename(tmp_path / "once" / "original.onnx")
+        asked = replace(asked, original=original)
         special = Special({"N": 2}, {"k": np.array(value, np.float32)})
         result = trt_gpu.climb(
             replace(asked, known=replace(asked.known, pinned=special.values), special=special)
         )
         assert result.status == "passed", result.reason
         assert {feed.label for feed in result.feeds if feed.status == "not counted"} == set()
+
+
+@WITH_TENSORRT
+def test_inputs_of_the_user_where_tensorrt_refuses_the_original(tmp_path: Path) -> None:
+    text = """g (float[N, 4] x, int64 sr) => (float[N, 4] y) <int64 k = {16000}> { c = Equal(sr, k) y = If(c)
+        <then_branch = p () => (float[N, 4] u) { u = Exp(x) },
+         else_branch = q () => (float[N, 4] v) { m = my.Mystery(x) v = Neg(m) }> }"""
+    original = model_of(text, '<ir_version: 10, opset_import: ["" : 18, "my" : 1]>\n')
+    np.savez(tmp_path / "feed.npz", x=np.ones((3, 4), np.float32), sr=np.array(16000))
+    report = apply(
+        original,
+        fix_inputs={"sr": 16000},
+        static=True,
+        inputs=tmp_path / "feed.npz",
+        rungs=["reference", "trt-build", "trt-network"],
+    )
+    assert report.won
+    assert [one.status for one in report.networks][-1] == "agrees"
+    assert report.verdict is not None
+    assert not report.verdict.broken
 
 
 def test_what_was_learnt_under_one_value_is_forgotten_under_another(tmp_path: Path) -> None:
@@ -637,6 +680,7 @@ def test_the_record_in_text_and_json(tmp_path: Path) -> None:
     assert "taken specialize (onnxfix " in out
     assert "fixed: N = 3, sr = 16000" in out
     assert "the interface changed as asked (N = 3, sr = 16000) and nowhere else" in out
+    assert "note:" not in out, "what is said above need not be said twice"
     code, out, _ = run(
         "apply", path, "-o", tmp_path / "b.onnx", *options, "--keep-inputs", "--format", "json"
     )
@@ -694,13 +738,16 @@ def test_steps_see_the_specialized_model() -> None:
 def test_a_script_may_change_a_specialized_model(tmp_path: Path) -> None:
     pytest.importorskip("onnx_graphsurgeon")
     script = tmp_path / "fix.py"
-    script.write_text("def fix(graph):\n    graph.outputs[0].name = 'other'\n")
+    more = "graph.inputs.append(gs.Variable('sr', 'int64', []))"
+    script.write_text(
+        f"import onnx_graphsurgeon as gs\ndef fix(graph):\n    graph.outputs[0].name = 'other'\n    {more}\n"
+    )
     report = apply(model_of(RATE), fix_inputs={"sr": 16000}, graphsurgeon=[script], unsafe_fixes=True)
     assert [step.status for step in report.steps] == ["taken", "taken"]
     assert report.verdict is not None
     assert report.verdict.passed
     assert report.model is not None
-    assert [info.name for info in report.model.graph.output] == ["other"]
+    assert list(shapes(report.model)) == ["x", "sr", "other"], "the script's own input is none that was fixed"
 
 
 # ---- models as they come

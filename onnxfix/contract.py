@@ -90,7 +90,7 @@ def _as_asked(before: ValueInfoProto, after: ValueInfoProto, is_input: bool, spe
             old.shape.dim.add()
     for axis, (one, other) in enumerate(zip(old.shape.dim, new.shape.dim, strict=False)):
         open_size = one.WhichOneof("value") != "dim_value" or one.dim_value < 0
-        name = one.dim_param or (f"{was.name}.{axis}" if is_input else "")
+        name = dimnames.own(one.dim_param) or (f"{was.name}.{axis}" if is_input else "")
         wanted = dimnames.replace(name, special.sizes) if open_size and name else name
         if wanted == name:
             continue

@@ -128,6 +128,17 @@ def test_dimensions_without_a_name_have_their_place() -> None:
     )
 
 
+def test_a_question_mark_is_no_name() -> None:
+    """PaddlePaddle's exporter writes it for sizes that have nothing to do with each other."""
+    model = model_of("g (float[a, b] x) => (float[c, d] y) { y = Exp(x) }")
+    for info in (*model.graph.input, *model.graph.output):
+        for dim in info.type.tensor_type.shape.dim:
+            dim.dim_param = "?"
+    assert signature(model).symbols == ("x.0", "x.1")
+    fixed = proven(model, static=True, input_shapes=["x:2x5"])
+    assert shapes(fixed) == {"x": [2, 5], "y": ["?", "?"]}
+
+
 def test_an_input_without_a_rank_gets_one() -> None:
     model = model_of("g (float[a] x) => (float[a] y) { y = Exp(x) }")
     for info in (*model.graph.input, *model.graph.output):

@@ -267,7 +267,8 @@ def _contract(
     judged = validity.judge(checks)
     if contract is None or judged.status == "failed":
         return RungResult(name, judged.status, judged.words, notes=judged.notes, checks=checks)
-    also = "; " if any(one.complaint or one.starved for one in checks) else " and "
+    apart = request.special is not None or any(one.complaint or one.starved for one in checks)
+    also = "; " if apart else " and "
     kept = "the interface is unchanged"
     if request.special is not None:
         kept = f"the interface changed as asked ({request.special.words}) and nowhere else"

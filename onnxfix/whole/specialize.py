@@ -80,7 +80,7 @@ def _size_dims(kind: Any, name: str, sizes: Mapping[str, int]) -> None:
         for _ in range(rank):
             kind.shape.dim.add()
     for axis, dim in enumerate(kind.shape.dim):
-        if dim.dim_param:
+        if dimnames.own(dim.dim_param):
             found = dimnames.replace(dim.dim_param, sizes)
         elif name and (not dim.HasField("dim_value") or dim.dim_value < 0):
             found = sizes.get(f"{name}.{axis}", "")

@@ -793,37 +793,67 @@ def test_exported_models_at_batch_1(tmp_path: Path, name: str, sizes: dict[str, 
         assert np.array_equal(a, b, equal_nan=True) or np.allclose(a, b, rtol=1e-2, atol=1e-2)
 
 
+def weighted(size: int) -> ModelProto:
+    """A model with one weight, and an input that is of no use."""
+    text = f"g (float[N, {size}] x, int64 n) => (float[N, {size}] y) {{ a = MatMul(x, w) y = Neg(a) }}"
+    model = model_of(text.replace("{ a", f"<float[{size}, {size}] w> {{ a"))
+    del model.graph.value_info[:]
+    w = np.random.default_rng(0).standard_normal((size, size)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(w, "w"))
+    return model
+
+
+def weight(model: ModelProto) -> Any:
+    return numpy_helper.to_array(next(one for one in model.graph.initializer if one.name == "w"))
+
+
 def test_weights_are_not_read_to_specialize(tmp_path: Path) -> None:
-    original = model_of("g (float[N, 512] x, int64 n) => (float[N, 512] y) { a = MatMul(x, w) y = Neg(a) }".replace(
-        "{ a", "<float[512, 512] w> { a"))  # fmt: skip
-    del original.graph.value_info[:]
-    w = np.random.default_rng(0).standard_normal((512, 512)).astype(np.float32)
-    original.graph.initializer.append(numpy_helper.from_array(w, "w"))
-    path = write(tmp_path, original)
+    original = weighted(512)
+    path, out = write(tmp_path, original), tmp_path / "out.onnx"
     loaded = wire.load(path)
     assert loaded.source is not None
     made = _specialized(loaded, Special({"N": 2}, {"n": np.array(1, np.int64)}))
     assert len(made.skeleton) < 2000 < lazy.LARGE * 2
-    out = tmp_path / "out.onnx"
     model = proven(path, out, fix_dims={"N": 2}, fix_inputs={"n": 1})
     assert shapes(model) == {"x": [2, 512], "y": [2, 512]}
-    assert np.array_equal(numpy_helper.to_array(onnx.load(out).graph.initializer[0]), w)
+    assert np.array_equal(weight(onnx.load(out)), weight(original))
 
 
 def test_a_model_over_the_limit_of_protobuf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = model_of("g (float[N, 64] x) => (float[N, 64] y) { a = MatMul(x, w) y = Neg(a) }".replace(
-        "{ a", "<float[64, 64] w> { a"))  # fmt: skip
-    del original.graph.value_info[:]
-    w = np.random.default_rng(0).standard_normal((64, 64)).astype(np.float32)
-    original.graph.initializer.append(numpy_helper.from_array(w, "w"))
+    original = weighted(64)
     path, out = write(tmp_path, original), tmp_path / "out.onnx"
     monkeypatch.setattr(wire, "PROTOBUF_LIMIT", 8000)
     monkeypatch.setattr(wire, "SMALL", 0)
-    report = onnxfix.apply(path, out, fix_dims={"N": 2}, rungs=["ort-cpu"])
+    report = onnxfix.apply(path, out, fix_dims={"N": 2}, fix_inputs={"n": 1}, rungs=["ort-cpu"])
     assert report.verdict is not None
     assert report.verdict.passed
     assert report.verdict.compared
     fixed = onnx.load(out)
     assert dims(fixed.graph.input[0]) == [2, 64]
     assert (tmp_path / "out.onnx.data").exists()
-    assert np.array_equal(numpy_helper.to_array(fixed.graph.initializer[0]), w)
+    assert np.array_equal(weight(fixed), weight(original))
+
+
+def test_external_data_goes_along(tmp_path: Path) -> None:
+    original = weighted(64)
+    source, target = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    target.mkdir()
+    onnx.save(original, source / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    before = (source / "m.onnx").read_bytes()
+    model = proven(source / "m.onnx", target / "m.onnx", fix_dims={"N": 2}, fix_inputs={"n": 1})
+    assert shapes(model) == {"x": [2, 64], "y": [2, 64]}
+    assert sorted(one.name for one in target.iterdir()) == ["m.onnx", "w.bin"]
+    assert dims(onnx.load(target / "m.onnx").graph.input[0]) == [2, 64]
+    assert (source / "m.onnx").read_bytes() == before
+
+
+def test_in_place_and_unsafe_fixes(tmp_path: Path) -> None:
+    text = "g (float[N, 2] x, int64 n) => (float[N, 2] y) { a = Add<broadcast = 1>(x, x) y = Exp(a) }"
+    path = write(tmp_path, model_of(text, '<ir_version: 3, opset_import: ["" : 6]>\n'))
+    report = apply(path, in_place=True, fix_dims={"N": 2}, fix_inputs={"n": 1}, unsafe_fixes=True)
+    assert report.verdict is not None
+    assert report.verdict.passed, report.verdict
+    assert any(one.safety == "unsafe" for one in report.applied), "the imports are part of the interface"
+    assert report.output == str(path)
+    assert shapes(onnx.load(path)) == {"x": [2, 2], "y": [2, 2]}

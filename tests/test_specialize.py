@@ -573,6 +573,19 @@ def test_it_is_proven_for_these_inputs_and_no_others() -> None:
     )
 
 
+def test_sizes_that_the_original_does_not_take_are_no_bug_of_ours(tmp_path: Path) -> None:
+    """ONNX Runtime loads the original, whose sizes are open, and refuses them where it runs."""
+    text = "g (float[a, 3] x, float[b, 3] k) => (float[c, 3] y) { y = Add(x, k) }"
+    out = tmp_path / "out.onnx"
+    report = apply(write(tmp_path, text), out, fix_dims={"a": 2, "b": 5}, rungs=["ort-cpu"])
+    assert report.exit_code() == 3
+    assert not out.exists()
+    rung = report.verdict.rung("ort-cpu") if report.verdict is not None else None
+    assert rung is not None
+    assert rung.status == "skipped"
+    assert rung.reason.startswith("the original does not run on the fixed sizes and values either: ")
+
+
 def test_a_constant_of_floats_need_not_give_the_same_bits() -> None:
     report = apply(model_of(ADD), fix_inputs={"k": 2.0}, fix_dims={"N": 2})
     rung = report.verdict.rung("ort-cpu") if report.verdict is not None else None

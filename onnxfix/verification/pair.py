@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxfix.backends import ort_weights
+from onnxfix.errors import UsageError
 from onnxfix.sandbox import Outcome, Worker
+from onnxfix.verification import plan
 from onnxfix.verification.progress import Progress, different
 from onnxfix.verification.remote import Ran, less, ran_of
 from onnxfix.verification.request import REMOTE
@@ -19,6 +21,8 @@ from onnxfix.verification.verdict import Status
 
 if TYPE_CHECKING:
     from onnxfix.verification.request import Request
+
+_TRIED = 3  # feeds until a model is said to take none
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,21 @@ class Pair:
             half = f"the original runs within {limit // 2} MiB, the fixed model needs more than twice as much"
             return Starved("failed", f"{half}: {ran.error}")
         return Starved("skipped", f"the fixed model: {ran.error}")
+
+    def unfit(self) -> str:
+        """Why the original, alone, takes no inputs of the sizes and values that were fixed; "" where it does."""
+        request = self.request
+        if request.special is None:
+            return ""
+        sweep = plan.assignments(request.known, request.shapes)
+        planned = plan.feeds(request.known, sweep, request.seed, exact=False)[:_TRIED]
+        how = {"backend": self.name, "path": str(request.original), "options": self._options()}
+        try:
+            feeds = request.given or [feed.values(request.known) for feed in planned]
+        except (UsageError, MemoryError):  # none can be made
+            return ""
+        reasons = [self.call("alone", feed=feed, **how)[1].error for feed in feeds]
+        return reasons[0] if all(reasons) else ""
 
     def _does(
         self, path: Path, values: dict[str, Any] | None, memory_mb: int, without: Sequence[str] = ()

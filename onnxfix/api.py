@@ -224,7 +224,7 @@ def apply(
     asked = replace(trt or TrtOptions(), target=aim.name)
     values = files_of(wanted.inputs.values())
     _separate([loaded], asked, inputs, None if in_place else destination, graphsurgeon, values)
-    special, feeds, told = resolved(loaded.proto, wanted, asked, inputs, input_shapes)
+    special, feeds, fixed_notes = resolved(loaded.proto, wanted, asked, inputs, input_shapes)
     options = Options(
         verify,
         _required(require, asked),
@@ -258,7 +258,7 @@ def apply(
             nodes_after=run.nodes_after,
             rounds=run.rounds,
             problems=run.problems,
-            notes=(*told, *result.notes),
+            notes=(*fixed_notes, *result.notes),
             pending=Pending(result.proto, loaded),
         )
         report = confirm.heard(report, rules, registry().rules)

@@ -34,14 +34,14 @@ def interface_changes(original: ModelProto, fixed: ModelProto, special: Special 
 
     Inputs and outputs keep name, order, type, shape and symbolic dimensions; an input that has a default keeps
     it; operator set imports, IR version, metadata and everything else outside the graph's body stay. What ``special``
-    asked for must have happened, and nothing else: an input that it made a constant is gone unless it was to be kept,
-    and the dimensions that it fixed have the size that it gave.
+    asked for must have happened, and nothing else: an input that it made a constant is removed (or kept, and nothing
+    reads it), and the dimensions that it fixed have the size that it gave.
     """
     found = []
-    gone = special.without if special is not None else ()
+    removed = special.without if special is not None else ()
     for kind in ("input", "output"):
         old, new = getattr(original.graph, kind), getattr(fixed.graph, kind)
-        old = [info for info in old if kind == "output" or info.name not in gone]
+        old = [info for info in old if kind == "output" or info.name not in removed]
         if [info.name for info in old] != [info.name for info in new]:
             found.append(
                 f"the graph's {kind}s are {[i.name for i in new]} instead of {[i.name for i in old]}"
@@ -52,7 +52,7 @@ def interface_changes(original: ModelProto, fixed: ModelProto, special: Special 
                 for a, b in zip(old, new, strict=True)
                 if not (a == b if special is None else _as_asked(a, b, kind == "input", special))
             ]
-    found += _default_changes(original.graph, fixed.graph, gone)
+    found += _default_changes(original.graph, fixed.graph, removed)
     if special is not None and special.keep:
         read = set(_reads(fixed.graph))
         found += [f"input {name!r} is still read" for name in special.values if name in read]
@@ -124,10 +124,10 @@ def _reads(graph: GraphProto) -> Iterator[str]:
                 pending.append(inner)
 
 
-def _default_changes(original: GraphProto, fixed: GraphProto, gone: Sequence[str]) -> Iterator[str]:
-    """Initializers that a caller may override must still be there, with the same bytes, unless their input is gone."""
+def _default_changes(original: GraphProto, fixed: GraphProto, removed: Sequence[str]) -> Iterator[str]:
+    """Initializers that a caller may override must still be there, with the same bytes, but for removed inputs."""
     old, new = _defaults(original), _defaults(fixed)
-    for name in gone:
+    for name in removed:
         old.pop(name, None)
     for name, tensor in old.items():
         after = new.pop(name, None)

@@ -76,9 +76,9 @@ def fit_profile(known: Signature, special: Special, trt: TrtOptions) -> None:
         UsageError: it does.
     """
     for profile in given_profiles(trt, known) or ():
-        gone = next((name for name in (*profile.shapes, *profile.values) if name in special.without), None)
-        if gone is not None:
-            raise UsageError(f"input {gone} is fixed: TensorRT's optimization profile must not name it")
+        removed = next((name for name in (*profile.shapes, *profile.values) if name in special.without), None)
+        if removed is not None:
+            raise UsageError(f"input {removed} is fixed: TensorRT's optimization profile must not name it")
         for name, sizes in symbols_of(profile, known).items():
             if set(sizes) != {special.sizes.get(name, sizes[0])} and name in special.sizes:
                 fixed = special.sizes[name]
@@ -173,9 +173,9 @@ def _ranked(known: Signature, sizes: Assignment) -> None:
         rank = sizes.get(f"{one.name}.rank")
         axes = [axis for axis in range(16) if f"{one.name}.{axis}" in sizes]
         if axes and (rank is None or axes[-1] >= rank):
-            told = "it declares no rank" if rank is None else f"its rank is {rank}"
+            reason = "it declares no rank" if rank is None else f"its rank is {rank}"
             raise UsageError(
-                f"--fix-dim {one.name}.{axes[-1]}: {told}: give --fix-dim {one.name}.rank=RANK too"
+                f"--fix-dim {one.name}.{axes[-1]}: {reason}: give --fix-dim {one.name}.rank=RANK too"
             )
 
 
@@ -300,8 +300,8 @@ def _fitted(
             raise UsageError(
                 f"--fix-input {one.name}: give --fix-dim for {', '.join(unknown)}, of which {dim} is made"
             )
-    told = {name: size for name, size in found.items() if name in known.symbols}
-    _merge(sizes, told, f"the value of {one.name}", least=0)
+    from_value = {name: size for name, size in found.items() if name in known.symbols}
+    _merge(sizes, from_value, f"the value of {one.name}", least=0)
     return array
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onnx import ModelProto
 
@@ -170,6 +170,10 @@ def apply(
     unsafe_fixes: bool = False,
     simplify: bool = False,
     graphsurgeon: Sequence[str | os.PathLike[str]] = (),
+    fix_dims: Mapping[str, int] | None = None,
+    fix_inputs: Mapping[str, Any] | None = None,
+    static: bool = False,
+    keep_inputs: bool = False,
     verify: bool = True,
     require: Sequence[str] = (),
     inputs: str | os.PathLike[str] | None = None,
@@ -197,6 +201,12 @@ def apply(
             agree within tolerance.
         graphsurgeon: Python files that define ``fix(graph)``, called with the ``gs.Graph`` in this order after
             onnxsim; the same holds for their results, but with ``unsafe_fixes`` the change is reported instead.
+        fix_dims: symbols that become these sizes, such as ``{"batch": 1}``; ``INPUT.AXIS`` names a dimension without
+            a name. The result is compared with the original on inputs of these sizes, and proven for no others.
+        fix_inputs: inputs that become constants: numbers, booleans, texts, lists, arrays, or ``"@file.npy"``. A single
+            value fills a tensor. The result is compared with the original fed these values.
+        static: all symbols take the sizes of the first of ``inputs``, or of ``input_shapes``.
+        keep_inputs: inputs that were fixed stay, and nothing reads them.
         verify: False skips all rungs but the contract.
         require: rungs that must pass, such as ``ort-cpu``.
         inputs: an .npz, a folder of .npy files, or Polygraphy's JSON, instead of generated inputs.
@@ -218,26 +228,31 @@ def apply(
     from onnxfix.output import destination_of, install
     from onnxfix.proof import Options, on_disk
     from onnxfix.prove import prove
+    from onnxfix.verification.asked import Asked, files_of, resolved
     from onnxfix.whole.steps import steps_of
 
     start = time.perf_counter()
     rules, aim = registry().choose(select, ignore), target_named(target)
     _say(progress, "reading")
     steps = steps_of(simplify, [Path(script) for script in graphsurgeon])
+    wanted = Asked(dict(fix_dims or {}), dict(fix_inputs or {}), static, keep_inputs)
     loaded = _read(source, steps)
     destination = destination_of(loaded, output, in_place)
     safety = Safety.UNSAFE if unsafe_fixes else Safety.NUMERIC if numeric_fixes else Safety.EXACT
     asked = _timed(replace(trt or TrtOptions(), target=aim.name), benchmark)
-    _separate([loaded], asked, inputs, None if in_place else destination, graphsurgeon)
+    values = files_of(wanted.inputs.values())
+    _separate([loaded], asked, inputs, None if in_place else destination, graphsurgeon, values)
+    special, feeds, fixed_notes = resolved(loaded.proto, wanted, asked, inputs, input_shapes)
     options = Options(
         verify,
         _required(require, asked),
-        inputs,
+        feeds if feeds is not None else inputs,
         tuple(input_shapes),
         seed,
         _rungs(rungs),
         asked,
         leave_data,
+        special,
     )
     names = {rule.code: rule.name for rule in rules}
     with ExitStack() as stack:
@@ -261,7 +276,7 @@ def apply(
             nodes_after=run.nodes_after,
             rounds=run.rounds,
             problems=run.problems,
-            notes=(*result.notes, *_untimed(asked, result.verdict)),
+            notes=(*fixed_notes, *result.notes, *_untimed(asked, result.verdict)),
             pending=Pending(result.proto, loaded),
         )
         report = confirm.heard(report, rules, registry().rules)
@@ -426,11 +441,13 @@ def _separate(
     inputs: str | os.PathLike[str] | None = None,
     output: Path | None = None,
     scripts: Sequence[str | os.PathLike[str]] = (),
+    values: Sequence[str] = (),
 ) -> None:
     """Refuse files to write that would replace each other, or anything that the run reads."""
     folder = output.parent if output is not None else None
     known = [file for loaded in read for file in apart.files_of(loaded, folder)]
     known += [apart.File("a script of this run", Path(script)) for script in scripts]
+    known += [apart.File("a value of --fix-input", Path(value)) for value in values]
     written = [apart.File("the output", output)] if output is not None else []
     written += trt_files.files(asked) if asked is not None else []
     apart.separate(written, [*known, *apart.inputs_of(inputs)])

@@ -326,6 +326,35 @@ def apply(
             show_default=False,
         ),
     ] = None,
+    fix_dim: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fix-dim",
+            metavar="NAME=SIZE",
+            help="Make a symbolic dimension of the inputs a number: batch=1, or INPUT.AXIS=1 for one without a name. "
+            "The result is proven for that size only.",
+            show_default=False,
+        ),
+    ] = None,
+    fix_input: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--fix-input",
+            metavar="NAME=VALUE",
+            help="Make an input a constant: a number (which fills a tensor), true, false, [1,2,3], or @file.npy. The "
+            "result is proven for that value only.",
+            show_default=False,
+        ),
+    ] = None,
+    static: Annotated[
+        bool,
+        typer.Option(
+            "--static", help="Fix all dimensions to the sizes of the first of --inputs, or of --input-shapes."
+        ),
+    ] = False,
+    keep_inputs: Annotated[
+        bool, typer.Option("--keep-inputs", help="Keep inputs that --fix-input fixed; nothing reads them.")
+    ] = False,
     no_verify: Annotated[
         bool, typer.Option("--no-verify", help="Check the interface contract only.")
     ] = False,
@@ -367,9 +396,10 @@ def apply(
             raise UsageError(
                 "--no-verify contradicts --require, --rungs, --save-engine, --benchmark and --model-check"
             )
-        if no_verify and (inputs or input_shapes or shapes_alias):
+        if no_verify and not static and (inputs or input_shapes or shapes_alias):
             raise UsageError("--inputs and --input-shapes: nothing to do with --no-verify")
         _available(simplify, graphsurgeon)
+        values = _specialized(fix_dim or (), fix_input or (), keep_inputs)
         shapes = (
             _profile(min_shapes, min_alias),
             _profile(opt_shapes, opt_alias),
@@ -384,6 +414,10 @@ def apply(
             unsafe_fixes=unsafe_fixes,
             simplify=simplify,
             graphsurgeon=tuple(str(script) for script in graphsurgeon or ()),
+            fix_dims=tuple(fix_dim or ()),
+            fix_inputs=tuple(fix_input or ()),
+            static=static,
+            keep_inputs=keep_inputs,
             verify=not no_verify,
             require=tuple(_split(require) or ()),
             inputs=str(inputs) if inputs is not None else None,
@@ -395,7 +429,7 @@ def apply(
         tasks, where = _tasks(models, "apply", options, output, output_dir, resume, journal)
         if save_engine is not None and len(tasks) > 1:
             raise UsageError("--save-engine takes one model")
-        _separate(tasks, inputs, report, where, asked)
+        _separate(tasks, inputs, report, where, asked, values)
         _run(_driven(tasks, jobs, ray, where, resume), len(tasks), fail_on, format, report, quiet, verbose)
 
 
@@ -713,6 +747,16 @@ def _available(simplify: bool, scripts: list[Path] | None) -> None:
     steps_of(simplify, scripts or ())
 
 
+def _specialized(dims: Sequence[str], inputs: Sequence[str], keep: bool) -> tuple[str, ...]:
+    """The files of values. What cannot be read of ``--fix-dim`` and ``--fix-input`` is refused before any work."""
+    from onnxfix.verification.asked import files_of, pairs_of, sizes_of
+
+    sizes_of(dims)
+    if keep and not inputs:
+        raise UsageError("--keep-inputs has no effect without --fix-input")
+    return files_of(pairs_of("--fix-input", inputs).values())
+
+
 def _profile(shapes: list[str] | None, alias: list[str] | None) -> tuple[str, ...]:
     return (*(shapes or ()), *(alias or ()))
 
@@ -779,6 +823,7 @@ def _separate(
     report: Path | None,
     journal: Path | None,
     asked: TrtOptions | None,
+    values: Sequence[str] = (),
 ) -> None:
     """Refuse files to write that would replace another file of this run, or that cannot be written anyway.
 
@@ -807,6 +852,7 @@ def _separate(
         folders = {source: target.parent for source, target in targets.items()}
         known = [one for model in models for one in files_named(Path(model), folders.get(model))]
     outputs = [File("the output", target) for target in targets.values()]
+    known += [File("a value of --fix-input", Path(value)) for value in values]
     separate(written, [*known, *outputs, *inputs_of(inputs)])
     if len(tasks) > 1:
         _keep_data(tasks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
@@ -19,31 +19,43 @@ from onnx import (
     ValueInfoProto,
 )
 
-from onnxfix.graph import lazy, tensors
+from onnxfix.graph import dimnames, lazy, tensors
+
+if TYPE_CHECKING:
+    from onnxfix.graph.special import Special
 
 _BODY = ("node", "initializer", "sparse_initializer", "value_info")
 _GROUP = 3  # the wire type of a field whose data are fields
 _GRAPH_PARTS = (*_BODY, "input", "output")
 
 
-def interface_changes(original: ModelProto, fixed: ModelProto) -> list[str]:
+def interface_changes(original: ModelProto, fixed: ModelProto, special: Special | None = None) -> list[str]:
     """What a caller of the model would notice, one line each; empty where the contract holds.
 
     Inputs and outputs keep name, order, type, shape and symbolic dimensions; an input that has a default keeps
-    it; operator set imports, IR version, metadata and everything else outside the graph's body stay.
+    it; operator set imports, IR version, metadata and everything else outside the graph's body stay. What ``special``
+    asked for must have happened, and nothing else: an input that it made a constant is removed (or kept, and nothing
+    reads it), and the dimensions that it fixed have the size that it gave.
     """
     found = []
+    removed = special.without if special is not None else ()
     for kind in ("input", "output"):
         old, new = getattr(original.graph, kind), getattr(fixed.graph, kind)
+        old = [info for info in old if kind == "output" or info.name not in removed]
         if [info.name for info in old] != [info.name for info in new]:
             found.append(
                 f"the graph's {kind}s are {[i.name for i in new]} instead of {[i.name for i in old]}"
             )
         else:
             found += [
-                f"{kind} {a.name!r} is declared differently" for a, b in zip(old, new, strict=True) if a != b
+                f"{kind} {a.name!r} is declared differently"
+                for a, b in zip(old, new, strict=True)
+                if not (a == b if special is None else _as_asked(a, b, kind == "input", special))
             ]
-    found += _default_changes(original.graph, fixed.graph)
+    found += _default_changes(original.graph, fixed.graph, removed)
+    if special is not None and special.keep:
+        read = set(_reads(fixed.graph))
+        found += [f"input {name!r} is still read" for name in special.values if name in read]
     found += [
         f"model field {name!r} changed" for name in _different_fields(original, fixed, ("graph", "functions"))
     ]
@@ -62,9 +74,61 @@ def _functions(model: ModelProto) -> list[FunctionProto]:
     return list(getattr(model, "functions", ()))
 
 
-def _default_changes(original: GraphProto, fixed: GraphProto) -> Iterator[str]:
-    """Initializers that a caller may override must still be there, with the same bytes."""
+def _as_asked(before: ValueInfoProto, after: ValueInfoProto, is_input: bool, special: Special) -> bool:
+    """Whether two declarations are the same but for the sizes that ``special`` gave. A graph input's unnamed
+    dimensions have names there, and an input of unknown rank may have got one."""
+    was, now = ValueInfoProto(), ValueInfoProto()
+    was.CopyFrom(before)
+    now.CopyFrom(after)
+    old, new = _tensor_of(was), _tensor_of(now)
+    if old is None or new is None:
+        return was == now
+    rank = special.sizes.get(f"{was.name}.rank") if is_input and not old.HasField("shape") else None
+    if rank is not None:
+        old.shape.SetInParent()
+        for _ in range(rank):
+            old.shape.dim.add()
+    for axis, (one, other) in enumerate(zip(old.shape.dim, new.shape.dim, strict=False)):
+        open_size = one.WhichOneof("value") != "dim_value" or one.dim_value < 0
+        name = dimnames.own(one.dim_param) or (f"{was.name}.{axis}" if is_input else "")
+        wanted = dimnames.replace(name, special.sizes) if open_size and name else name
+        if wanted == name:
+            continue
+        if other.WhichOneof("value") != ("dim_value" if isinstance(wanted, int) else "dim_param"):
+            return False
+        if (other.dim_value if isinstance(wanted, int) else other.dim_param) != wanted:
+            return False
+        for field in ("dim_value", "dim_param"):
+            one.ClearField(field)
+            other.ClearField(field)
+    return was == now
+
+
+def _tensor_of(info: ValueInfoProto) -> Any:
+    """The tensor type of a declaration, of a sequence's or an optional's elements too; None where there is none."""
+    kind = info.type
+    while kind.WhichOneof("value") in ("sequence_type", "optional_type"):
+        kind = getattr(kind, kind.WhichOneof("value")).elem_type
+    which = kind.WhichOneof("value")
+    return getattr(kind, which) if which in ("tensor_type", "sparse_tensor_type") else None
+
+
+def _reads(graph: GraphProto) -> Iterator[str]:
+    """What nodes read and branches return, at any depth. What the main graph returns is its caller's."""
+    pending = [graph]
+    while pending:
+        for node in pending.pop().node:
+            yield from node.input
+            for inner in (one for attribute in node.attribute for one in _graphs(attribute)):
+                yield from (info.name for info in inner.output)
+                pending.append(inner)
+
+
+def _default_changes(original: GraphProto, fixed: GraphProto, removed: Sequence[str]) -> Iterator[str]:
+    """Initializers that a caller may override must still be there, with the same bytes, but for removed inputs."""
     old, new = _defaults(original), _defaults(fixed)
+    for name in removed:
+        old.pop(name, None)
     for name, tensor in old.items():
         after = new.pop(name, None)
         if type(after) is not type(tensor) or not _alike(tensor, after):

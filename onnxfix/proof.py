@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from onnx import ModelProto
 
 from onnxfix import contract
 from onnxfix.backends.trt_types import TrtOptions
 from onnxfix.graph import wire
+from onnxfix.graph.special import Special
 from onnxfix.graph.temporary import Temporary, temporary_beside
 from onnxfix.verification.ladder import Verdict
 from onnxfix.verification.ladder import verify as climb_rungs
@@ -22,16 +24,18 @@ from onnxfix.verification.validity import judge
 
 @dataclass(frozen=True)
 class Options:
-    """How to verify. ``leave_data``: external data that was copied for an output stays even if the output does not."""
+    """How to verify. ``leave_data``: external data that was copied for an output stays even if the output does not.
+    ``special``: how the result is specialized against the model that it is compared with."""
 
     verify: bool = True
     require: tuple[str, ...] = ()
-    inputs: str | os.PathLike[str] | None = None
+    inputs: str | os.PathLike[str] | Sequence[Mapping[str, Any]] | None = None
     input_shapes: tuple[str, ...] = ()
     seed: int = 0
     rungs: tuple[str, ...] | None = None
     trt: TrtOptions = field(default_factory=TrtOptions)
     leave_data: bool = False
+    special: Special | None = None
 
 
 def climb(
@@ -56,7 +60,7 @@ def climb(
     """
 
     def violations(first: ModelProto, second: ModelProto) -> list[str]:
-        found = contract.interface_changes(before, after) if interface else []
+        found = contract.interface_changes(before, after, options.special) if interface else []
         start = base if base is not None else before
         return found + (contract.untouched_changes(start, after, touched) if touched is not None else [])
 
@@ -78,8 +82,9 @@ def climb(
         inherit=inherit,
         models=(before, after),
         ready=ready,
+        special=options.special,
     )
-    changed = [] if interface else contract.interface_changes(before, after)
+    changed = [] if interface else contract.interface_changes(before, after, options.special)
     return _interface_said(verdict, changed) if changed else verdict
 
 

@@ -90,7 +90,6 @@ class _Prover:
         self.candidate.save(proto)
         stages = self.stages
         applied = run.applied if run is not None else ()
-        same_base = stages.base is stages.against
         self.say("verifying")
         self.loaded.check()  # what the rungs read of it now must be what was fixed
         return climb(
@@ -98,9 +97,9 @@ class _Prover:
             self.candidate.path,
             stages.against.proto,
             proto,
-            self.options,
-            exact=same_base and all(item.safety == Safety.EXACT for item in applied),
-            base=None if same_base else stages.base.proto,
+            stages.asked(self.options),
+            exact=stages.bitwise and all(item.safety == Safety.EXACT for item in applied),
+            base=None if stages.base is stages.against else stages.base.proto,
             touched=run.touched if run is not None else None,
             interface=all(item.safety != Safety.UNSAFE for item in applied),
             rungs=rungs,
@@ -117,20 +116,28 @@ class _Prover:
             verdict = self.judge(proto, run)
             if not refuted(verdict):
                 return proto, run, verdict, list(withdrawn.values())
-            if self._step_to_blame(verdict):
-                withdrawn.clear()  # the rules start over, from another model
-                continue
+            if self._fails_before_rules(verdict):
+                if self._step_to_blame(verdict):
+                    withdrawn.clear()  # the rules start over, from another model
+                    continue
+                if self.stages.special is not None:  # withdrawing fixes would not help
+                    return proto, run, verdict, list(withdrawn.values())
             if not run.applied or len(withdrawn) >= MAX_WITHDRAWN:
                 return proto, run, verdict, list(withdrawn.values())
             culprit = self._culprit(safety, run, set(withdrawn), telling(verdict))
             withdrawn[culprit] = Withdrawn(culprit.code, culprit.place, culprit.title, reason_of(verdict))
 
+    def _fails_before_rules(self, verdict: Verdict) -> bool:
+        """Whether the model fails on the same rungs before any rule has seen it."""
+        stages = self.stages
+        return stages.base is not stages.against and refuted(
+            self.judge(stages.base.proto, None, telling(verdict))
+        )
+
     def _step_to_blame(self, verdict: Verdict) -> bool:
-        """Whether the model fails on the same rungs before any rule has seen it; then the step is dropped."""
-        stages, rungs = self.stages, telling(verdict)
-        if stages.base is stages.against or not refuted(self.judge(stages.base.proto, None, rungs)):
-            return False
-        return stages.blame(lambda proto: refuted(self.judge(proto, None, rungs)), reason_of(verdict))
+        """Whether a step is to blame for that; then it is dropped."""
+        rungs = telling(verdict)
+        return self.stages.blame(lambda proto: refuted(self.judge(proto, None, rungs)), reason_of(verdict))
 
     def _culprit(self, safety: Safety, run: FixRun, withdrawn: set[FixKey], rungs: Sequence[str]) -> FixKey:
         """The fix with which the shortest beginning of the run ends that fails on one of ``rungs``."""
@@ -162,7 +169,7 @@ class _Prover:
             return Verdict((same,), settled=True)
         self.say("verifying")
         path, proto = self.stages.against_path, self.stages.against.proto
-        verdict = climb(path, path, proto, proto, options, exact=True, rungs=rungs)
+        verdict = climb(path, path, proto, proto, self.stages.asked(options), exact=True, rungs=rungs)
         if verdict.rung("contract") is None:
             verdict = replace(verdict, rungs=(same, *verdict.rungs))
         return replace(verdict, settled=True)

@@ -65,10 +65,24 @@ class AppliedFix:
 
 
 @dataclass(frozen=True)
+class Fixed:
+    """Something that specializing made a constant. ``kind`` is "dimension" or "input"; ``value`` is a size, or an
+    input's value where it is short and else its type and shape. ``kept``: the input is still there, unused."""
+
+    kind: str
+    name: str
+    value: str
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    kept: bool = False
+
+
+@dataclass(frozen=True)
 class StepDone:
     """A whole-model step, such as ``--simplify``. ``status`` is "taken" or "dropped", ``reason`` what was proven of
     its result or why it was dropped; ``safety`` of one that was taken is "exact" (it changed nothing), "numeric" or
-    "unsafe". Nodes are counted in subgraphs and functions too."""
+    "unsafe". Nodes are counted in subgraphs and functions too. ``fixed`` is what specializing (``--fix-dim``,
+    ``--fix-input``, ``--static``) made constant; what was proven of it, and for which inputs, is in the verdict."""
 
     name: str
     tool: str
@@ -78,6 +92,7 @@ class StepDone:
     nodes_before: int = 0
     nodes_after: int = 0
     seconds: float = 0.0
+    fixed: tuple[Fixed, ...] = ()
 
 
 @dataclass(frozen=True)

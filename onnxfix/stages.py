@@ -9,12 +9,14 @@ from pathlib import Path
 
 from onnx import ModelProto
 
+from onnxfix._version import __version__
 from onnxfix.candidate import Candidate
 from onnxfix.errors import UsageError
 from onnxfix.graph import lazy, wire
 from onnxfix.graph.overlay import Model
+from onnxfix.graph.special import Special, shown
 from onnxfix.proof import Options, climb, reason_of, refuted
-from onnxfix.report import StepDone
+from onnxfix.report import Fixed, StepDone
 from onnxfix.verification.ladder import DEFAULT_RUNGS, Verdict
 from onnxfix.verification.signature import signature
 from onnxfix.verification.verdict import CPU_RUNGS
@@ -35,7 +37,8 @@ class Stages:
 
     ``base`` is the model after them, from which the rules start; ``against`` the one that the run's result is
     compared with: the original, or what an UNSAFE step made of it. ``candidate`` has temporary files beside which
-    external data are found.
+    external data are found. The steps see the model as ``options.special`` specializes it; what comes of them is still
+    compared with the original, never with what specializing wrote.
     """
 
     def __init__(
@@ -52,16 +55,24 @@ class Stages:
         self.original, self.candidate = original, candidate
         asked = options.rungs if options.rungs is not None else DEFAULT_RUNGS
         # What a rung that is required says of the result is seen at the end; here the CPU must do.
-        self.options = replace(options, require=(), rungs=tuple(r for r in asked if r in CPU_RUNGS))
+        self._options = replace(options, require=(), rungs=tuple(r for r in asked if r in CPU_RUNGS))
+        self.special = options.special
+        self.start, self._first_done = loaded, tuple[StepDone, ...]()
+        if self.special is not None:
+            began = time.perf_counter()
+            say("specializing")
+            self.start = _specialized(loaded, self.special)
+            done = _record(self.special, _count(loaded.proto, loaded), _count(self.start.proto, loaded))
+            self._first_done = (replace(done, seconds=time.perf_counter() - began),)
         self._gone: dict[int, str] = {}
         self.run()
 
     def run(self) -> None:
         """Take the steps, but those that were dropped before."""
-        self.base = self.against = self.first
+        self.base, self.against = self.start, self.first
         self.against_path = self.original
         self._taken: list[_Taken] = []
-        self.done: tuple[StepDone, ...] = ()
+        self.done = self._first_done
         for index, step in enumerate(self.steps):
             began = time.perf_counter()
             nodes = _count(self.base.proto, self.base)
@@ -84,6 +95,17 @@ class Stages:
         return self.base is not self.first
 
     @property
+    def bitwise(self) -> bool:
+        """Whether ``base`` computes the very bits that ``against`` does, wherever that can be asked."""
+        if self.base is self.against:
+            return True
+        return self.proven and self.base is self.start and self.special is not None and self.special.exact
+
+    def asked(self, options: Options) -> Options:
+        """How to compare something with ``against``, which is specialized already where a step made it."""
+        return options if self.proven else replace(options, special=None)
+
+    @property
     def proven(self) -> bool:
         """Whether ``base`` is to compute what the original does."""
         return self.against is self.first
@@ -99,7 +121,7 @@ class Stages:
 
     def _take(self, index: int, step: Step) -> StepDone:
         """Run one step; ``base`` is its result if that can stand."""
-        random = _random(self.against.proto) if self.options.verify else []
+        random = _random(self.against.proto) if self._options.verify else []
         if random and step.script is None:  # nothing that it could make of the model would be proven
             return StepDone(step.name, step.tool, "dropped", "; ".join(random))
         source = self.original
@@ -150,7 +172,8 @@ class Stages:
         """
         files = [self.original, *(self.original.parent / f for f in wire.external_files(self.first.proto))]
         stamps = [lazy.stamp(file) for file in files]
-        made = make(step, source, self.base.proto, self.against.proto)
+        special = self.asked(self._options).special
+        made = make(step, source, self.base.proto, self.against.proto, special)
         for file, stamp in zip(files, stamps, strict=True):
             if step.script is not None and lazy.stamp(file) != stamp:
                 raise UsageError(f"{step.script}: the script changed {file}; it may change the graph alone")
@@ -159,17 +182,48 @@ class Stages:
     def _judge(self, made: Made) -> Verdict:
         """The CPU's rungs where inputs and outputs stand: else there is nothing to compare, but the model to check."""
         assert made.proto is not None
-        old, new = self.against.proto.graph, made.proto.graph
+        options = self.asked(self._options)
+        # Of what differs in a specialized model, all that was asked for was looked at when the step was taken.
+        old = self.against.proto.graph if options.special is None else self.start.proto.graph
+        new = made.proto.graph
         comparable = (old.input, old.output) == (new.input, new.output)
         return climb(
             self.against_path,
             self.candidate.scratch.path,
             self.against.proto,
             made.proto,
-            self.options if comparable else replace(self.options, rungs=("contract",)),
+            options if comparable else replace(options, rungs=("contract",)),
             exact=False,
             interface=not made.broken,
         )
+
+
+def _specialized(loaded: wire.Loaded, special: Special) -> wire.Loaded:
+    """The model as ``special`` wants it. Its weights stay where they are."""
+    from onnxfix.whole import specialize
+
+    proto = loaded.fresh()
+    specialize.specialize(proto, special, loaded.base_dir)
+    return wire.Loaded(proto, proto.SerializeToString(deterministic=True), loaded.path)
+
+
+def _record(special: Special, before: int, after: int) -> StepDone:
+    """What specializing fixed."""
+    dims = [Fixed("dimension", name, str(size)) for name, size in special.sizes.items()]
+    inputs = [
+        Fixed("input", name, shown(value), value.dtype.name, tuple(value.shape), special.keep)
+        for name, value in special.values.items()
+    ]
+    return StepDone(
+        name="specialize",
+        tool=f"onnxfix {__version__}",
+        status="taken",
+        reason=f"fixed: {special.words}",
+        safety="unsafe",
+        nodes_before=before,
+        nodes_after=after,
+        fixed=(*dims, *inputs),
+    )
 
 
 def _count(proto: ModelProto, near: wire.Loaded) -> int:
@@ -202,7 +256,7 @@ def _values(verdict: Verdict) -> str:
 
 def after_unsafe(verdict: Verdict, stages: Stages) -> Verdict:
     """The verdict on a model whose interface or values an UNSAFE step changed: each rung says what it compared."""
-    names = " and ".join(done.name for done in stages.done if done.safety == "unsafe")
+    names = " and ".join(done.name for done in stages.done if done.safety == "unsafe" and not done.fixed)
     rungs = []
     for rung in verdict.rungs:
         if rung.name == "contract" and rung.status == "passed":
@@ -218,7 +272,7 @@ def unsafe_notes(stages: Stages) -> list[str]:
     return [
         f"{done.name} (UNSAFE) gives another model: {done.reason}"
         for done in stages.done
-        if done.safety == "unsafe"
+        if done.safety == "unsafe" and not done.fixed
     ]
 
 

@@ -98,3 +98,10 @@ def test_a_model_with_a_monstrous_name_is_read() -> None:
     known = signature(model)
     assert known.symbols == ("N", name)
     assert known.size(name, {"N": 2}) is None
+
+
+@pytest.mark.parametrize(
+    ("dim", "name"), [("batch", "batch"), ("?", ""), ("*", ""), ("_", "_"), ("2", "2"), ("", "")]
+)
+def test_marks_for_unknown_sizes_are_no_names(dim: str, name: str) -> None:
+    assert dimnames.own(dim) == name

@@ -222,7 +222,7 @@ class _Run:
         """What finds sizes that the model takes; None where there is nothing to choose."""
         if self.places.proto is None or not any(one.dynamic for one in inputs):
             return None
-        return Search(self.places.proto, Path(self.path).parent)
+        return Search(trt_profiles.with_names(self.places.proto), Path(self.path).parent)
 
     def _once(self, done: TrtBuild, save_engine: Path | None, timing_cache: Path | None) -> TrtBuild:
         config = self.builder.create_builder_config()

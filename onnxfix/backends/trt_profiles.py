@@ -50,11 +50,30 @@ def inputs_of(network: Any) -> list[NetInput]:
     for number in range(network.num_inputs):
         tensor = network.get_input(number)
         dims = tuple(
-            size if size >= 0 else tensor.get_dimension_name(axis) or f"{tensor.name}.{axis}"
+            size if size >= 0 else named(tensor.get_dimension_name(axis) or "") or f"{tensor.name}.{axis}"
             for axis, size in enumerate(tensor.shape)
         )
         found.append(NetInput(tensor.name, dims, bool(tensor.is_shape_tensor)))
     return found
+
+
+def named(dim: str) -> str:
+    """The name of a dimension. TensorRT takes any text for a name and what has it for one size, even "?"."""
+    return dim if not dim or dimnames.own(dim) else f"size_{dim.encode().hex()}"
+
+
+def with_names(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with the dimensions of inputs named as TensorRT takes them: itself where that is how they are."""
+    dims = [dim for one in proto.graph.input for dim in one.type.tensor_type.shape.dim]
+    if all(named(dim.dim_param) == dim.dim_param for dim in dims):
+        return proto
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    for one in copy.graph.input:
+        for dim in one.type.tensor_type.shape.dim:
+            if dim.dim_param:
+                dim.dim_param = named(dim.dim_param)
+    return copy
 
 
 def candidates(

@@ -31,6 +31,7 @@ from onnxfix.fleet.work import Outcome, Stamp, Task
 from onnxfix.graph import atomic, regular
 from onnxfix.graph.temporary import temporary_beside
 from onnxfix.report import Report, plain
+from onnxfix.verification.asked import files_of
 
 NAME = ".onnxfix-journal.jsonl"
 """The journal's name in an output folder."""
@@ -164,7 +165,8 @@ class Journal:
     def _key(self, task: Task) -> str:
         """The hash of what the result hangs on besides the model."""
         asked = task.options
-        named = [*asked.graphsurgeon, *([asked.inputs] if asked.inputs else [])]
+        values = files_of(text.partition("=")[2] for text in asked.fix_inputs)
+        named = [*asked.graphsurgeon, *([asked.inputs] if asked.inputs else []), *values]
         data = {
             "task": [task.command, task.source, task.target, plain(asked)],
             "files": {name: self._content(name) for name in named},

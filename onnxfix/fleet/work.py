@@ -35,7 +35,7 @@ class Options:
     """Everything that ``api.check`` and ``api.apply`` take besides the model and where it goes.
 
     ``trt`` None: TensorRT is not asked (``check``), or as it comes (``apply``). What only ``apply`` takes is left at
-    its default for ``check``.
+    its default for ``check``. ``fix_dims`` and ``fix_inputs`` are ``NAME=VALUE``, for each model alike.
     """
 
     select: tuple[str, ...] | None = None
@@ -47,6 +47,10 @@ class Options:
     unsafe_fixes: bool = False
     simplify: bool = False
     graphsurgeon: tuple[str, ...] = ()
+    fix_dims: tuple[str, ...] = ()
+    fix_inputs: tuple[str, ...] = ()
+    static: bool = False
+    keep_inputs: bool = False
     verify: bool = True
     require: tuple[str, ...] = ()
     inputs: str | None = None
@@ -183,6 +187,8 @@ def _do(task: Task, progress: Step | None, leave_data: bool) -> Report:
             memory_mb=asked.memory_mb,
             progress=progress,
         )
+    from onnxfix.verification.asked import pairs_of, sizes_of
+
     return api.apply(
         source,
         task.target or None,
@@ -194,6 +200,10 @@ def _do(task: Task, progress: Step | None, leave_data: bool) -> Report:
         unsafe_fixes=asked.unsafe_fixes,
         simplify=asked.simplify,
         graphsurgeon=asked.graphsurgeon,
+        fix_dims=sizes_of(asked.fix_dims),
+        fix_inputs=pairs_of("--fix-input", asked.fix_inputs),
+        static=asked.static,
+        keep_inputs=asked.keep_inputs,
         verify=asked.verify,
         require=asked.require,
         inputs=asked.inputs,

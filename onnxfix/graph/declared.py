@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from onnx import TensorShapeProto, TypeProto
 
+from onnxfix.graph import dimnames
 from onnxfix.graph.shape_ops.base import INTEGERS, UNKNOWN, Info, small
 from onnxfix.graph.shape_ops.finish import finished
 from onnxfix.graph.symbols import Dim, constant, data_symbol, symbol
@@ -58,7 +59,7 @@ def _dim(run: Pass, name: str, axis: int, dim: TensorShapeProto.Dimension) -> Di
     kind = dim.WhichOneof("value")
     if kind == "dim_value" and dim.dim_value >= 0:
         return constant(dim.dim_value)
-    if kind == "dim_param" and dim.dim_param:
+    if kind == "dim_param" and dimnames.own(dim.dim_param):
         label = run.claim(str(dim.dim_param), ("dim_param", dim.dim_param))
     else:
         label = run.mint_input(f"{name}.{axis}")

@@ -24,6 +24,12 @@ _OPERATORS: dict[type[ast.operator], Callable[[int, int], int]] = {
 _LONGEST = 300
 
 
+def own(dim: str) -> str:
+    """The name of a dimension; "" for none. Some exporters write ``?`` or ``*`` for every size that they do not know:
+    such dimensions have nothing in common. (TensorRT takes these for names and wants equal sizes.)"""
+    return dim if any(map(str.isalnum, dim)) or "_" in dim else ""
+
+
 def names(dim: str) -> tuple[str, ...] | None:
     """The names in ``dim`` read as arithmetic, each once; None where it is a plain name or no arithmetic."""
     tree = None if _PLAIN.match(dim) else _parse(dim)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from onnx import ModelProto
 
@@ -18,17 +19,23 @@ _LARGEST = 64 << 20  # bytes of a model that is copied
 class Search:
     """Finds sizes near to wished ones. What a model demands is worked out once for each way that it takes.
 
-    ``base_dir`` is where the model's external data lies.
+    ``base_dir`` is where the model's external data lies, and ``given`` are values that inputs have in any case.
     """
 
-    def __init__(self, proto: ModelProto, base_dir: Path | None = None) -> None:
-        self._proto, self._base_dir = proto, base_dir
+    def __init__(
+        self, proto: ModelProto, base_dir: Path | None = None, given: Mapping[str, Any] | None = None
+    ) -> None:
+        self._proto, self._base_dir, self._given = proto, base_dir, dict(given or {})
         self._problems: dict[tuple[tuple[str, int], ...], Problem] = {}
 
     @cached_property
     def ways(self) -> list[Pins]:
         """Values of inputs that decide which way the model takes; [{}] where no input does."""
-        return deciding(self._proto)
+        found = deciding(self._proto)
+        open_ones = [
+            {name: value for name, value in pins.items() if name not in self._given} for pins in found
+        ]
+        return [one for place, one in enumerate(open_ones) if one not in open_ones[:place]]
 
     @cached_property
     def _large(self) -> bool:
@@ -43,7 +50,7 @@ class Search:
             pins, sizes = {}, None
         key = (*pins.items(), *((f"{name}.size", size) for name, size in (sizes or {}).items()))
         if key not in self._problems:
-            self._problems[key] = problem_of(self._proto, pins, self._base_dir, sizes)
+            self._problems[key] = problem_of(self._proto, {**self._given, **pins}, self._base_dir, sizes)
         return self._problems[key]
 
     def near(

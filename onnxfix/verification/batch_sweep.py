@@ -282,10 +282,10 @@ def _fix(proto: ModelProto, sizes: Mapping[str, int]) -> None:
         for axis, dim in enumerate(value.type.tensor_type.shape.dim):
             if dim.HasField("dim_value"):
                 continue
-            size = dimnames.replace(dim.dim_param or f"{value.name}.{axis}", sizes)
+            size = dimnames.replace(dimnames.own(dim.dim_param) or f"{value.name}.{axis}", sizes)
             if isinstance(size, int):
                 dim.dim_value = size
-            elif dim.dim_param:
+            elif dimnames.own(dim.dim_param):
                 dim.dim_param = size
 
 

@@ -111,6 +111,8 @@ class _Climber:
         elif ran.starved:
             found = self.pair.starved(ran, None)
             self._decide(found.status, found.reason)
+        elif ran.stage and (why := self.pair.unfit()):
+            self._decide("skipped", f"the original does not run on the fixed sizes and values either: {why}")
         elif ran.stage:
             self._decide("failed", f"the original loads, the fixed model does not: {ran.error}")
         elif self.gpu and cuda.on_cpu_alone(ran.places):

@@ -159,6 +159,7 @@ def _with_tf32(
                     noise=request.noise,
                     coarse=request.coarse,
                     skip=skip,
+                    without=request.without,
                 )
             )
             if ran.stage:

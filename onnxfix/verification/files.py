@@ -145,7 +145,7 @@ def _check_value(known: Signature, one: Input, value: Any, sizes: dict[str, int]
     if one.kind != "tensor" or not one.elem:
         return value
     array = np.asarray(value)
-    array = _check_type(one, array, where)
+    array = check_type(one, array, where)
     dims = one.dims
     if dims is None:
         return array
@@ -165,7 +165,8 @@ def _check_value(known: Signature, one: Input, value: Any, sizes: dict[str, int]
     return array
 
 
-def _check_type(one: Input, array: Any, where: str) -> Any:
+def check_type(one: Input, array: Any, where: str) -> Any:
+    """The array in the input's type, with strings and ml_dtypes restored. Raises UsageError for another type."""
     if one.elem == onnx.TensorProto.STRING:
         if array.dtype.kind in "OUS":
             return array.astype(object)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import onnx
 
+from onnxfix.graph import dimnames
 from onnxfix.verification.operands import BLIND, DRAWS, KEEPS, KEEPS_ALL, MASK_OPS, SAME_SHAPE, SINKS
 
 #: A dimension: its size, the name of a symbol (or expression), or unknown.
@@ -70,7 +71,7 @@ def dims_of(kind: onnx.TypeProto) -> tuple[Dim, ...] | None:
     if not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape"):
         return None
     return tuple(
-        dim.dim_param or None
+        dimnames.own(dim.dim_param) or None
         if not dim.HasField("dim_value")
         else dim.dim_value
         if dim.dim_value >= 0

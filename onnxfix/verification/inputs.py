@@ -78,6 +78,9 @@ def make_inputs(
     known = model if isinstance(model, Signature) else signature(model)
     made = {}
     for one in known.inputs:
+        if one.name in known.pinned:
+            made[one.name] = known.pinned[one.name]
+            continue
         if one.default is not None and (not override or not known.may_override(one)):
             continue
         # Each input has a stream of its own: another input more or less does not change it.

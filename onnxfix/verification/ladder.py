@@ -16,6 +16,7 @@ from onnxfix.backends import reference
 from onnxfix.backends.trt_types import TrtOptions
 from onnxfix.errors import ModelError, UsageError, fault_of
 from onnxfix.graph import wire
+from onnxfix.graph.special import Special
 from onnxfix.sandbox import Worker, one_line, shared
 from onnxfix.verification import plan, validity
 from onnxfix.verification.request import REMOTE, Request
@@ -65,6 +66,7 @@ def verify(
     inherit: bool = False,
     models: tuple[onnx.ModelProto, onnx.ModelProto] | None = None,
     ready: Callable[[], None] = lambda: None,
+    special: Special | None = None,
 ) -> Verdict:
     """Compare a fixed model with its original, both given by path (external data lies beside each).
 
@@ -79,6 +81,8 @@ def verify(
     what is asked of TensorRT. With ``inherit``, what the original fails as well is no fault of the fixed model: such
     a rung says "failed" and does not count against it. ``models`` are what the two files hold, where the caller has it.
     ``ready`` is called, often, before the fixed model's external data is looked at: it returns once that is in place.
+    ``special`` says how the fixed model is specialized: both are fed its sizes and values, the fixed model without the
+    inputs that it no longer has.
 
     Crashes, hangs and memory bombs of a model are results. Raises UsageError for rungs, shapes and inputs that do
     not fit, and ModelError when a model cannot be read.
@@ -89,6 +93,8 @@ def verify(
     wanted = {*(DEFAULT_RUNGS if rungs is None else rungs), *require}
     limits = limits or Limits()
     known = signature(_existing(original) if models is None else models[0])
+    if special is not None:
+        known = replace(known, pinned=special.values)
     if wanted.intersection(("trt-build", "trt-network", "trt-gpu")):
         from onnxfix.verification import trt_build, trt_probe
 
@@ -107,12 +113,13 @@ def verify(
             exact=exact,
             seed=seed,
             noise=dict(noise or {}),
-            shapes=_bound(known, input_shapes),
+            shapes={**_bound(known, input_shapes), **(special.sizes if special is not None else {})},
             given=_given(known, inputs),
             trt=trt or TrtOptions(),
             inherit=inherit,
             half="" if exact else half_type(known.model),
             precise=not exact,
+            special=special,
         )
         results: list[RungResult] = []
         for name in RUNGS:
@@ -126,6 +133,8 @@ def verify(
                 else:
                     ready()
                     result = _guarded(name, request, limits)
+                if special is not None and name not in ALONE and result.status in ("passed", "failed"):
+                    result = replace(result, reason=f"{result.reason}, with {special.words}")
                 if request is not asked:
                     told = result.reason.replace("within tolerance", "within half precision's tolerance")
                     result = replace(result, reason=told, notes=(*result.notes, _HALF))
@@ -244,8 +253,8 @@ def _contract(
     """The caller's interface contract, and onnx's checker: the fixed model must pass if the original does."""
     name = "contract"
     if contract is not None:
-        kept = request.known if request.fixed == request.original or fixed else signature(request.fixed)
-        violations = contract(request.known.model, fixed or kept.model)
+        other = request.known if request.fixed == request.original or fixed else signature(request.fixed)
+        violations = contract(request.known.model, fixed or other.model)
         if violations:
             more = f" (and {len(violations) - 1} more)" if len(violations) > 1 else ""
             return RungResult(
@@ -258,6 +267,10 @@ def _contract(
     judged = validity.judge(checks)
     if contract is None or judged.status == "failed":
         return RungResult(name, judged.status, judged.words, notes=judged.notes, checks=checks)
-    also = "; " if any(one.complaint or one.starved for one in checks) else " and "
-    words = f"the interface is unchanged{also}{judged.words}"
+    apart = request.special is not None or any(one.complaint or one.starved for one in checks)
+    also = "; " if apart else " and "
+    kept = "the interface is unchanged"
+    if request.special is not None:
+        kept = f"the interface changed as asked ({request.special.words}) and nowhere else"
+    words = f"{kept}{also}{judged.words}"
     return RungResult(name, "passed", words, notes=judged.notes, checks=checks)

@@ -5,19 +5,24 @@ What does not fit is never a difference, and seldom a failure: a limit is nothin
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from onnxfix.backends import ort_weights
+from onnxfix.errors import UsageError
 from onnxfix.sandbox import Outcome, Worker
+from onnxfix.verification import plan
 from onnxfix.verification.progress import Progress, different
-from onnxfix.verification.remote import Ran, ran_of
+from onnxfix.verification.remote import Ran, less, ran_of
 from onnxfix.verification.request import REMOTE
 from onnxfix.verification.verdict import Status
 
 if TYPE_CHECKING:
     from onnxfix.verification.request import Request
+
+_TRIED = 3  # feeds until a model is said to take none
 
 
 @dataclass(frozen=True)
@@ -75,6 +80,7 @@ class Pair:
             skip=tuple(seen.excluded),
             repeats=not gpu,
             keep=bool(request.half) or request.precise,
+            without=request.without,
         )
 
     def _unmapped(self, values: dict[str, Any], mapped: Ran) -> Ran:
@@ -121,13 +127,30 @@ class Pair:
         if (
             limit is not None
             and self._does(request.original, values, limit // 2)
-            and not self._does(request.fixed, values, limit)
+            and not self._does(request.fixed, values, limit, request.without)
         ):
             half = f"the original runs within {limit // 2} MiB, the fixed model needs more than twice as much"
             return Starved("failed", f"{half}: {ran.error}")
         return Starved("skipped", f"the fixed model: {ran.error}")
 
-    def _does(self, path: Path, values: dict[str, Any] | None, memory_mb: int) -> bool:
+    def unfit(self) -> str:
+        """Why the original, alone, takes no inputs of the sizes and values that were fixed; "" where it does."""
+        request = self.request
+        if request.special is None:
+            return ""
+        sweep = plan.assignments(request.known, request.shapes)
+        planned = plan.feeds(request.known, sweep, request.seed, exact=False)[:_TRIED]
+        how = {"backend": self.name, "path": str(request.original), "options": self._options()}
+        try:
+            feeds = request.given or [feed.values(request.known) for feed in planned]
+        except (UsageError, MemoryError):  # none can be made
+            return ""
+        reasons = [self.call("alone", feed=feed, **how)[1].error for feed in feeds]
+        return reasons[0] if all(reasons) else ""
+
+    def _does(
+        self, path: Path, values: dict[str, Any] | None, memory_mb: int, without: Sequence[str] = ()
+    ) -> bool:
         """Whether a model, loaded as the pair is, does with so much memory when nothing else is in the child."""
         with Worker(memory_mb=memory_mb) as worker:
             outcome = worker.call(
@@ -135,7 +158,7 @@ class Pair:
                 timeout=self.request.step,
                 backend=self.name,
                 path=str(path),
-                feed=values,
+                feed=less(values, without) if values is not None else None,
                 options=self._options(),
             )
         return not ran_of(outcome).stage

@@ -52,7 +52,8 @@ def reach(request: Request, path: Path, sizes: Assignment) -> Reach:
     if not known.quantizers.inside and not known.quantizers.hidden:
         return Reach()
     about = path.stat()
-    key = (path, about.st_mtime_ns, about.st_size, about.st_ino, request.seed, tuple(sorted(sizes.items())))
+    file = (path, about.st_mtime_ns, about.st_size, about.st_ino)
+    key = (file, request.seed, tuple(sorted(sizes.items())), known.pins)
     if not _LAST or _LAST[0][0] != key:
         _LAST[:] = [(key, _reach(request, path, sizes))]
     return _LAST[0][1]

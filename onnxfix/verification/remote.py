@@ -6,7 +6,7 @@ Every function here is called through the sandbox. ``note`` says what runs, so t
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ class _State:
     last: tuple[dict[str, Any], list[Any], dict[str, Any]] | None = (
         None  # feed, original's and fixed model's outputs
     )
+    without: tuple[str, ...] = ()  # inputs of the last feed that the fixed model does not have
 
 
 _STATE = _State()
@@ -173,9 +174,10 @@ def run(
     coarse: str = "",
     repeats: bool = True,
     keep: bool = False,
+    without: tuple[str, ...] = (),
 ) -> Ran:
     """Run both models on ``feed`` and compare outputs, except those in ``skip``. ``keep`` what they computed, for
-    ``by_twin`` or ``by_noise``.
+    ``by_twin`` or ``by_noise``. The fixed model gets the feed without the inputs in ``without``.
 
     ``again``: run the original once more to see which outputs differ from themselves. ``drawn`` are outputs that
     hang on a random operator: a rare draw may come out the same twice, so their values may differ. ``repeats``: the
@@ -200,11 +202,11 @@ def run(
     wobble = tuple(part for parts in itself.values() for part in parts if part.agreement == "within")
     note("fixed")
     try:
-        found = dict(zip(fixed.outputs, fixed.run(feed), strict=True))
+        found = dict(zip(fixed.outputs, fixed.run(less(feed, without)), strict=True))
     except Exception as error:
         return _failed("fixed", error, seconds)
     note("compare")
-    _STATE.last = (feed, expected, found) if keep else None
+    _STATE.last, _STATE.without = (feed, expected, found) if keep else None, without
     metrics = _compare(original.outputs, expected, found, unstable, exact, noise, coarse)
     named = [(output_of(metric, original.outputs), metric) for metric in metrics]
     unstable |= {
@@ -263,9 +265,10 @@ def by_noise(
     note("twin")
     try:
         _STATE.doubles = _STATE.doubles or twin_double.load(_STATE.backend, _STATE.path, fixed, folder)
-        exact, other = _STATE.doubles.run(feed)
+        exact, other = _STATE.doubles.run(feed, _STATE.without)
         floats = any(map(twin_double.is_float, feed.values()))
-        runs = [original.run(shaken(feed, seed)) for seed in range(MOVES if floats else 0)]
+        pinned = {name: feed[name] for name in _STATE.without}
+        runs = [original.run({**shaken(feed, seed), **pinned}) for seed in range(MOVES if floats else 0)]
     except Exception as error:
         return _failed("twin", error)
     note("compare")
@@ -274,6 +277,11 @@ def by_noise(
     unstable = {*skip, *drawn}
     metrics = _compare(original.outputs, expected, found, unstable, False, noise, coarse, precise=judges)
     return Ran(metrics=metrics)
+
+
+def less(feed: Mapping[str, Any], without: Sequence[str]) -> dict[str, Any]:
+    """A feed for a model that lacks some inputs."""
+    return {name: value for name, value in feed.items() if name not in without}
 
 
 def _differs(metric: Metrics) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxfix.backends.trt_types import TrtOptions
+from onnxfix.graph.special import Special
 from onnxfix.sandbox import Worker
 from onnxfix.verification.signature import Assignment, Signature
 
@@ -21,7 +22,8 @@ class Request:
     are seconds. ``trt`` is what was asked of TensorRT; ``inherit`` forgives the fixed model what the original fails
     as well. ``half`` names the model's half-precision type where the original in higher precision may judge besides,
     ``precise`` that float64 may: never where all fixes are exact. ``shown`` names the rung that has compared the two
-    models already and passed; "" where there is none, or where this rung has to pass itself."""
+    models already and passed; "" where there is none, or where this rung has to pass itself. ``special`` is how the
+    fixed model is specialized: ``known`` has its values pinned and ``shapes`` its sizes."""
 
     original: Path
     fixed: Path
@@ -40,3 +42,9 @@ class Request:
     half: str = ""
     precise: bool = False
     shown: str = ""
+    special: Special | None = None
+
+    @property
+    def without(self) -> tuple[str, ...]:
+        """The inputs that the original takes and the fixed model does not."""
+        return self.special.without if self.special is not None else ()

@@ -43,6 +43,8 @@ class Signature:
     inputs: tuple[Input, ...]
     model: onnx.ModelProto = field(repr=False)
     keep: object = field(default=None, repr=False, compare=False)
+    pinned: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+    """Inputs that every feed gives this value (a specialization's)."""
 
     def __getitem__(self, name: str) -> Input:
         return next(one for one in self.inputs if one.name == name)
@@ -69,6 +71,11 @@ class Signature:
         """What the model quantizes, and values of its inputs that show where that saturates."""
         return quantizers.find(Back(self._flow), {one.name: one.elem for one in self.inputs})
 
+    @property
+    def pins(self) -> tuple[tuple[str, bytes], ...]:
+        """What tells the pinned values from others."""
+        return tuple((name, _digest(value)) for name, value in self.pinned.items())
+
     def draws_on(self, name: str) -> bool:
         """Whether the values of a tensor of the main graph hang on a random operator."""
         return self.drawn is not None and self._flow.depends_on_draw(name)
@@ -76,7 +83,7 @@ class Signature:
     @cached_property
     def search(self) -> Search:
         """Finds sizes of the symbols that the model takes."""
-        return Search(self.model)
+        return Search(self.model, given=self.pinned)
 
     @cached_property
     def _flow(self) -> Flow:
@@ -103,7 +110,7 @@ class Signature:
         for one in self.inputs:
             for dim in one.dims or ():
                 if isinstance(dim, str):
-                    found.update(dict.fromkeys(self._free(dim)))
+                    found.update(dict.fromkeys(self.free(dim)))
         return tuple(found)
 
     @cached_property
@@ -111,7 +118,8 @@ class Signature:
         dims = (dim for one in self.inputs for dim in one.dims or ())
         return frozenset(dim for dim in dims if isinstance(dim, str) and dimnames.names(dim) is None)
 
-    def _free(self, dim: str) -> tuple[str, ...]:
+    def free(self, dim: str) -> tuple[str, ...]:
+        """The symbols that a dimension is made of: itself, or those in its expression."""
         names = dimnames.names(dim)
         # "batch-size" is a name, "past + 1" and "past - length" are expressions when `past` is a dimension.
         return names if names and any(name in self._declared for name in names) else (dim,)
@@ -152,6 +160,13 @@ def _input(value: onnx.ValueInfoProto, default: onnx.TensorProto | None) -> Inpu
     elem = tensor.tensor_type.elem_type if tensor.HasField("tensor_type") else 0
     short = kind.removesuffix("_type").replace("sparse_tensor", "sparse")
     return Input(value.name, short, elem, named if dims is not None else None, default, inner)
+
+
+def _digest(value: Any) -> bytes:
+    import hashlib  # brings OpenSSL, of which a small run may have no need
+
+    content = repr(value.tolist()).encode() if value.dtype.hasobject else value.tobytes()
+    return hashlib.blake2b(f"{value.dtype}{value.shape}".encode() + content).digest()
 
 
 def _known_strings(model: onnx.ModelProto) -> list[str]:

@@ -33,6 +33,7 @@ from onnxfix.backends.trt_run import Ran
 from onnxfix.backends.trt_types import Profile, TrtBuild
 from onnxfix.errors import UsageError
 from onnxfix.verification import trt_benchmark, trt_probe
+from onnxfix.verification.remote import less
 from onnxfix.verification.request import Request
 from onnxfix.verification.trt_build import Builder, builder
 from onnxfix.verification.trt_feeds import Finder, Trial, outside, profiles, shapes
@@ -342,7 +343,8 @@ class _Climber:
 
     def _execute(self, name: str, trial: Trial, *, first: bool) -> Ran:
         """Run an engine, the ``first`` time as often as it takes to see whether it gives the same bits each time."""
-        ran = self.engines.run(name, trial.values, times=REPEATS if first else 1)
+        values = less(trial.values, self.request.without) if name == "fixed" else trial.values
+        ran = self.engines.run(name, values, times=REPEATS if first else 1)
         if ran.late:
             ran = replace(ran, error=f"{self.found.product} {ran.error}")
         return ran
@@ -463,6 +465,7 @@ def _key(request: Request, found: Builder) -> object:
             tuple(sorted(request.shapes.items())),
             tuple(given),
         ),
+        request.known.pins,
         request.total > 0,
     )
 

@@ -63,7 +63,13 @@ def _original(found: Builder, request: Request) -> Read:
     key = (
         (request.original, about.st_mtime_ns, about.st_size, about.st_ino),
         (found.choice, found.options),
-        (tuple(request.shapes.items()), request.seed, request.coarse, _digest(request.given)),
+        (
+            tuple(request.shapes.items()),
+            request.seed,
+            request.coarse,
+            _digest(request.given),
+            request.known.pins,
+        ),
     )
     if not _LAST or _LAST[0][0] != key:
         _LAST[:] = [(key, _read(found, request, request.original, None))]

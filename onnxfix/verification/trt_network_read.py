@@ -21,6 +21,7 @@ from onnxfix.errors import UsageError
 from onnxfix.verification import cuda, validity
 from onnxfix.verification.network_child import Told
 from onnxfix.verification.network_weights import weights
+from onnxfix.verification.remote import less
 from onnxfix.verification.request import Request
 from onnxfix.verification.signature import Signature, signature
 from onnxfix.verification.trt_build import Builder
@@ -119,11 +120,13 @@ def _of(
 ) -> Read:  # fmt: skip
     known = request.known if before is None else signature(model)
     pair = Pair(str(path), model, lifted, network, _wires(model, lifted, network), known)
-    trials = _fitting(before.trials, request.known, known) if before is not None else ()
+    trials = _fitting(before.trials, request, known) if before is not None else ()
     outputs, excluded = _compared(pair)
     changed, unsure = weights(request.worker, model.graph, str(path), lifted.path, request.step)
     base = replace(base, notes=(*base.notes, unsure)) if unsure else base
     terms = Terms(outputs, trials, [*interface(model, lifted), *changed], str(folder))
+    if before is not None and request.given is not None:
+        request = replace(request, given=[less(feed, request.without) for feed in request.given])
     request = replace(request, known=known)
     seen, backend, lacking = Seen(), "", list[str]()
     for backend in _backends(request):
@@ -172,10 +175,11 @@ def _compared(pair: Pair) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
     return [one for one in outputs if one[0] not in excluded], excluded
 
 
-def _fitting(trials: Sequence[Trial], old: Signature, known: Signature) -> tuple[Trial, ...]:
-    """The inputs of the original, made anew where the fixed model declares other ones."""
-    if _declared(old) == _declared(known):
-        return tuple(trials)
+def _fitting(trials: Sequence[Trial], request: Request, known: Signature) -> tuple[Trial, ...]:
+    """The inputs of the original, made anew where the fixed model declares other ones than a specialization does."""
+    old = _declared(request.known, request.without, sizes=request.special is None)
+    if old == _declared(known, sizes=request.special is None):
+        return tuple(replace(one, values=less(one.values, request.without)) for one in trials)
     made = []
     for one in trials:
         if one.feed is not None:
@@ -185,8 +189,12 @@ def _fitting(trials: Sequence[Trial], old: Signature, known: Signature) -> tuple
     return tuple(made)
 
 
-def _declared(known: Signature) -> list[tuple[Any, ...]]:
-    return [(one.name, one.kind, one.elem, one.dims, one.default is None) for one in known.inputs]
+def _declared(known: Signature, without: Sequence[str] = (), *, sizes: bool = True) -> list[tuple[Any, ...]]:
+    return [
+        (one.name, one.kind, one.elem, one.dims if sizes else None, one.default is None)
+        for one in known.inputs
+        if one.name not in without
+    ]
 
 
 def _backends(request: Request) -> Iterator[str]:

@@ -7,7 +7,7 @@ follows. Everything here runs in the sandbox's child.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,14 +39,15 @@ class Doubles:
     original: Session
     fixed: Session
 
-    def run(self, feed: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What both compute, by output."""
+    def run(self, feed: dict[str, Any], without: Sequence[str] = ()) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What both compute, by output. The fixed model gets no inputs in ``without``."""
         wide = {name: raised(value, _DOUBLE, ("float32",)) for name, value in feed.items()}
-        first, second = (dict(zip(one.outputs, one.run(wide), strict=True)) for one in self._both())
+        fewer = {name: value for name, value in wide.items() if name not in without}
+        first, second = (
+            dict(zip(one.outputs, one.run(given), strict=True))
+            for one, given in ((self.original, wide), (self.fixed, fewer))
+        )
         return first, second
-
-    def _both(self) -> tuple[Session, Session]:
-        return self.original, self.fixed
 
 
 def load(backend: str, original: str, fixed: str, folder: str) -> Doubles:

@@ -14,6 +14,7 @@ from onnx import ModelProto
 from onnxfix import contract
 from onnxfix.errors import ModelError, OnnxfixError, UsageError
 from onnxfix.graph import tensors, wire
+from onnxfix.graph.special import Special
 from onnxfix.sandbox import Outcome, Worker
 from onnxfix.whole.remote import FUNCTION, Said
 from onnxfix.whole.restore import restore
@@ -84,10 +85,13 @@ def steps_of(simplify: bool, scripts: Sequence[Path]) -> tuple[Step, ...]:
     return tuple(found)
 
 
-def make(step: Step, source: Path, before: ModelProto, original: ModelProto) -> Made:
+def make(
+    step: Step, source: Path, before: ModelProto, original: ModelProto, special: Special | None = None
+) -> Made:
     """Run ``step`` on the model file ``source``, which holds ``before``, and restore what the tool loses.
 
-    ``original`` is the model of the run, whose interface must stand; external data lie beside ``source``.
+    ``original`` is the model of the run, whose interface must stand but for what ``special`` asks; external data lie
+    beside ``source``.
 
     Raises:
         UsageError: the user's script is at fault.
@@ -109,7 +113,7 @@ def make(step: Step, source: Path, before: ModelProto, original: ModelProto) -> 
     merged, broken = restore(before, result, faithful, source.parent)
     if step.script is None and (grown := wire_size(merged, source) - size) > max(_MORE, size // 10):
         return Made(refused=f"its result is {grown:,} bytes larger")
-    broken += [line for line in contract.interface_changes(original, merged) if line not in broken]
+    broken += [line for line in contract.interface_changes(original, merged, special) if line not in broken]
     return Made(merged, tuple(broken))
 
 

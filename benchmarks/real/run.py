@@ -48,7 +48,14 @@ PACKAGES = (
         "silero-vad", "6.2.3", "voice activity",
         ("silero_vad.onnx", "silero_vad_16k_op15.onnx", "silero_vad_16k_sequence.onnx", "silero_vad_half.onnx",
          "silero_vad_op18_ifless.onnx", "silero_vad_openvino_16k.onnx"),
-        {"silero_vad.onnx": ("--fix-input", "sr=16000"), "silero_vad_op18_ifless.onnx": ("--fix-input", "sr=16000")},
+        {
+            "silero_vad.onnx": (
+                "--fix-input", "sr=16000", "--fix-dim", "input.0=1", "--fix-dim", "input.1=576",
+                "--fix-dim", "state.1=1",
+            ),
+            "silero_vad_16k_op15.onnx": ("--fix-dim", "sequence=576"),
+            "silero_vad_half.onnx": ("--fix-dim", "sequence=576"),
+        },
     ),
     Package(
         "rapidocr-onnxruntime", "1.4.4", "text recognition",

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper, parser
 
+from onnxfix.backends.trt_profiles import NetInput, candidates, with_names
 from onnxfix.graph.symbols import symbol
 from onnxfix.sizes.demands import Kind, Term, at_least, broadcast, extends, multiple, related, same
 from onnxfix.sizes.problem import problem_of
@@ -330,3 +331,28 @@ def test_a_large_model_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     search = Search(model(RATES))
     assert search.problem({"rate": 8000}) is search.problem({})
     assert search.near({"B": 1, "S": 1}, pins={"rate": 8000}) == {"B": 1, "S": 41}
+
+
+def test_a_profile_has_a_range_also_where_the_least_size_is_large() -> None:
+    text = (
+        """g (float[B,S] x) => (float[B,T] y) <int64[4] p = {0,64,0,64}> { y = Pad<mode="reflect">(x, p) }"""
+    )
+    (first, *_) = candidates([NetInput("x", ("B", "S"), False)], None, None, Search(model(text)))
+    assert first.shapes == {"x": ((1, 65), (3, 130), (8, 260))}
+
+
+def test_a_size_that_is_the_only_one_is_for_tensorrt_to_refuse() -> None:
+    text = "g (float[B,4] x) => (float[2,8] y) <int64[2] s = {2, 8}> { y = Reshape(x, s) }"
+    (first, *_) = candidates([NetInput("x", ("B", 4), False)], None, None, Search(model(text)))
+    assert first.shapes == {"x": ((1, 4), (3, 4), (8, 4))}
+
+
+def test_dimensions_that_tensorrt_takes_for_one_have_one_size() -> None:
+    """ "?" is no name of ONNX's, and one to TensorRT: both sizes have to fit at once."""
+    proto = model("g (float[1,3,H,W] x) => (float[1,4,A,B] y) { y = Conv(x, w) }")
+    for dim in proto.graph.input[0].type.tensor_type.shape.dim[2:]:
+        dim.dim_param = "?"
+    assert Search(proto).problem({}).free == ("x.2", "x.3")
+    known = with_names(proto)
+    assert with_names(known) is known
+    assert len(Search(known).problem({}).free) == 1

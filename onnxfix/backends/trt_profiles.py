@@ -121,7 +121,11 @@ def _solved(
     rows: list[Mapping[str, int]] = []
     for column in range(3):
         before = rows[-1] if rows else {}
-        wish = {name: max(triple[column], before.get(name, 0)) for name, triple in sizes.items()}
+        # Sizes that had to grow beyond what was thought of grow further, so that there is a range.
+        wish = {
+            name: triple[column] if before.get(name, 0) <= triple[column] else 2 * before[name]
+            for name, triple in sizes.items()
+        }
         found = search.near(wish, {name: triple[column] for name, triple in bound.items()})
         if found is None or any(found.get(name, size) < size for name, size in before.items()):
             return sizes

@@ -122,8 +122,10 @@ def check_weights(weight: Array, seen: Layout, factor: Array) -> None:
     if not (np.abs(product) <= float(limits.max)).all():
         raise Refused(f"a weight would leave {weight.dtype.name}'s range")
     if rounded is not None:
-        small = np.abs(product) < float(limits.smallest_normal)
-        if (small & (rounded != product)).any():
+        size = np.abs(product).reshape(seen)
+        lost = (size < float(limits.smallest_normal)) & (rounded.reshape(seen) != product.reshape(seen))
+        # Beside a weight of its channel that is a normal number, that is no more than what rounding takes of that one.
+        if (lost & (size.max(axis=(1, 3), keepdims=True) < float(limits.smallest_normal))).any():
             raise Refused(f"a weight would get lost below {weight.dtype.name}'s normal numbers")
 
 

@@ -269,8 +269,8 @@ def batch_normalization_after_convolution(node: Node, model: Model) -> Iterator[
     than before: `--numeric-fixes`. A Gemm keeps `alpha`; its `beta` is folded too.
 
     Found, but left as it is, with the reason in the message: parameters, weights or a bias that are not finite, or
-    would not be; a negative variance; variance and epsilon below 1e-9 together, where rounding decides; weights that
-    half precision would hold with fewer bits or not at all; a weight that others read too, where a copy for each of its
+    would not be; a negative variance; variance and epsilon below 1e-9 together, where rounding decides; a channel of
+    weights that half precision would all hold with fewer bits; a weight that others read too, where a copy for each of its
     readers takes more than 1 MiB. Smaller ones are copied, as for heads that share a Conv and have norms of their own.
 
     Not found: training mode, parameters that callers can override or that come at run time, weights that are

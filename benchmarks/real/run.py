@@ -191,14 +191,13 @@ def judged(path: Path, made: Path, command: Sequence[str]) -> str:
     )
     if done.returncode or not made.is_file():
         return "no result"
-    _, report, _ = onnxfix("verify", path, made, "--rungs", "contract,ort-cpu,trt-build")
+    _, report, _ = onnxfix("verify", path, made, "--rungs", "ort-cpu,trt-build")
     rungs = {one["name"]: one for one in (report.get("verdict") or {}).get("rungs", ())}
     status = rungs.get("ort-cpu", {}).get("status", "")
     values = {"passed": "right", "failed": "differs"}.get(status, "not compared")
     builds = rungs.get("trt-build", {}).get("builds", ())
     built = "builds" if builds and builds[-1]["status"] == "accepted" else "refused"
-    interface = "" if rungs.get("contract", {}).get("status") == "passed" else ", another interface"
-    return f"{values}, {built}{interface}"
+    return f"{values}, {built}"
 
 
 def table(found: Sequence[dict[str, Any]]) -> str:

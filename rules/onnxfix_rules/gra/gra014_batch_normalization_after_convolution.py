@@ -271,7 +271,8 @@ def batch_normalization_after_convolution(node: Node, model: Model) -> Iterator[
     Found, but left as it is, with the reason in the message: parameters, weights or a bias that are not finite, or
     would not be; a negative variance; variance and epsilon below 1e-9 together, where rounding decides; a channel of
     weights that half precision would all hold with fewer bits; a weight that others read too, where a copy for each of
-    its readers takes more than 1 MiB. Smaller ones are copied, as for heads that share a Conv and have norms of their own.
+    its readers takes more than 1 MiB. Smaller ones are copied, as for heads that share a Conv and have norms of their
+    own.
 
     Not found: training mode, parameters that callers can override or that come at run time, weights that are
     dequantized, a result of the Conv that anything else reads, opsets below 7, a BatchNormalization before the Conv

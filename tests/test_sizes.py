@@ -17,6 +17,7 @@ from onnxfix.backends.trt_profiles import NetInput, candidates, with_names
 from onnxfix.graph.symbols import symbol
 from onnxfix.sizes.demands import Kind, Term, at_least, broadcast, extends, multiple, related, same
 from onnxfix.sizes.problem import problem_of
+from onnxfix.sizes.ranges import range_of
 from onnxfix.sizes.search import Search
 from onnxfix.sizes.solve import fitted, least, repaired
 from onnxfix.sizes.values import deciding
@@ -356,3 +357,12 @@ def test_dimensions_that_tensorrt_takes_for_one_have_one_size() -> None:
     known = with_names(proto)
     assert with_names(known) is known
     assert len(Search(known).problem({}).free) == 1
+
+
+def test_both_ends_of_a_range_are_found_exactly() -> None:
+    text = """g (float[1,1,H] x) => (float[1,3] y) <int64[2] s = {1, 3}> {
+        p = AveragePool<kernel_shape=[461], strides=[461]>(x)  y = Reshape(p, s) }"""
+    problem = problem_of(model(text))
+    found = range_of(problem, "H", {})
+    assert (found.least, found.most) == (3 * 461, 4 * 461 - 1)
+    assert repaired(problem, {"H": 5000}) == {"H": 4 * 461 - 1}

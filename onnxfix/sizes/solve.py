@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from onnxfix.graph.symbols import evaluate
 from onnxfix.sizes.demands import Demand, Kind
@@ -87,52 +88,42 @@ def _values(
 
 
 def candidates(problem: Problem, demand: Demand, name: str, sizes: Mapping[str, int]) -> list[int]:
-    """Sizes of a symbol, from a grid and where the demand begins or ends to hold between its points."""
+    """Sizes of a symbol for which the demand holds: points of a grid, and where it begins and ends between them."""
+
+    def gap(size: int) -> int | None:
+        return _gap(problem, demand, {**sizes, name: size})
+
+    def met(size: int) -> bool:
+        found = gap(size)
+        return found is not None and _met(demand, found)
+
     points = sorted({*GRID, *(size for size in sizes.values() if size >= 0)})
-    gaps = [_gap(problem, demand, {**sizes, name: point}) for point in points]
-    found = {point for point, gap in zip(points, gaps, strict=True) if gap is not None and _met(demand, gap)}
-    for (low, first), (high, second) in _pairs(points, gaps):
-        if demand.term.kind is Kind.MULTIPLE or _met(demand, first) == _met(demand, second) == True:  # noqa: E712
+    known = [(point, found) for point in points if (found := gap(point)) is not None]
+    holds = {point for point, found in known if _met(demand, found)}
+    ends: set[int] = set()
+    for (low, first), (high, second) in itertools.pairwise(known):
+        if demand.term.kind is Kind.MULTIPLE:
             continue
-        crosses = first * second <= 0 if demand.term.kind is not Kind.AT_LEAST else _met(demand, second)
-        if crosses:
-            found.update(_between(problem, demand, name, sizes, low, high, rising=first < second))
-    return sorted(found)
+        if (low in holds) != (high in holds):
+            ends.update(_turn(low, high, met if high in holds else lambda size: not met(size)))
+        elif first * second < 0 and demand.term.kind is not Kind.AT_LEAST:
+            # Where the gap passes 0 it may stay there for a while: both ends of that.
+            sign = 1 if first < second else -1
+            ends.update(_turn(low, high, partial(_reaches, gap, sign, 0)))
+            ends.update(_turn(low, high, partial(_reaches, gap, sign, 1)))
+    return sorted(holds.union(filter(met, ends)))
 
 
-def _pairs(
-    points: Sequence[int], gaps: Sequence[int | None]
-) -> Iterable[tuple[tuple[int, int], tuple[int, int]]]:
-    known = [(point, gap) for point, gap in zip(points, gaps, strict=True) if gap is not None]
-    return itertools.pairwise(known)
+def _reaches(gap: Callable[[int], int | None], sign: int, least: int, size: int) -> bool:
+    return sign * (gap(size) or 0) >= least
 
 
-def _between(
-    problem: Problem,
-    demand: Demand,
-    name: str,
-    sizes: Mapping[str, int],
-    low: int,
-    high: int,
-    *,
-    rising: bool,
-) -> list[int]:
-    """Where a gap that rises, or falls, between two sizes passes 0: the first size of each sign's end."""
+def _turn(low: int, high: int, after: Callable[[int], bool]) -> tuple[int, int]:
+    """The neighbors between which ``after`` becomes true, where it is false at ``low`` and true at ``high``."""
     while high - low > 1:
         middle = (low + high) // 2
-        gap = _gap(problem, demand, {**sizes, name: middle})
-        if gap is None:
-            return []
-        if (gap >= 0) if rising else (gap <= 0):
-            high = middle
-        else:
-            low = middle
-    ends = [low, high]
-    return [
-        one
-        for one in ends
-        if (gap := _gap(problem, demand, {**sizes, name: one})) is not None and _met(demand, gap)
-    ]
+        low, high = (low, middle) if after(middle) else (middle, high)
+    return low, high
 
 
 def _gap(problem: Problem, demand: Demand, chosen: Mapping[str, int]) -> int | None:

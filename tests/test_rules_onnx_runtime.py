@@ -1,5 +1,5 @@
-"""Operators of ONNX Runtime's own domains (OPS088 to OPS091): what the rules write against ONNX Runtime's own kernels,
-and what TensorRT-RTX says before and after. Their examples are run by test_rules.py.
+"""Operators that ONNX Runtime's optimizer writes (OPS088 to OPS091): what the rules write against its own kernels, and
+what TensorRT-RTX says before and after. Their examples are run by test_rules.py.
 """
 
 from __future__ import annotations
@@ -11,72 +11,21 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import ModelProto, helper
+from onnx import ModelProto
 
 from onnxfix.backends.tensorrt import attempt
 from onnxfix.engine import check
 from onnxfix.registry import registry
 from onnxfix.rule import Safety, Severity
 from onnxfix.sandbox import Worker
-from onnxfix.testing import assert_interface_kept, fixed, overlay
+from onnxfix.testing import overlay
 from onnxfix_rules.ops._runtimes import ADVICE, TOOLS
 from patience import PATIENCE
 from real_tensorrt import FACT, REAL
+from runtime_operators import decomposed, feeds_of, model, run
 
-RULES = {rule.code: rule for rule in registry().rules}
 ALL = registry().choose()
-MINE = [RULES[code] for code in ("OPS089", "OPS090", "OPS091")]
 PLUGIN = "Plugin not found, are the plugin name, version, and namespace correct?"
-TYPES: dict[str, Any] = {"float": np.float32, "float16": np.float16, "double": np.float64}
-
-
-def header(opset: int) -> str:
-    return f'<ir_version: 8, opset_import: ["" : {opset}, "com.microsoft" : 1]>'
-
-
-def model(text: str, opset: int = 17) -> ModelProto:
-    return onnx.parser.parse_model(f"{header(opset)} {text}")
-
-
-def foreign(proto: ModelProto) -> list[str]:
-    """ONNX Runtime's own operators in the main graph."""
-    return [
-        node.op_type
-        for node in proto.graph.node
-        if node.domain not in ("", "ai.onnx") or node.op_type == "SimplifiedLayerNormalization"
-    ]
-
-
-def run(proto: ModelProto, feeds: dict[str, Any]) -> list[Any]:
-    """ONNX Runtime's kernels as the model names them: without its optimizer."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return list(session.run(None, feeds))
-
-
-def feeds_of(proto: ModelProto, seed: int = 0) -> dict[str, Any]:
-    rng = np.random.default_rng(seed)
-    feeds = {}
-    for info in proto.graph.input:
-        kind = info.type.tensor_type
-        shape = [dim.dim_value or 3 for dim in kind.shape.dim]
-        feeds[info.name] = (rng.standard_normal(shape) * 2).astype(
-            helper.tensor_dtype_to_np_dtype(kind.elem_type)
-        )
-    return feeds
-
-
-def decomposed(proto: ModelProto, safety: Safety = Safety.NUMERIC, target: str = "rtx") -> ModelProto:
-    after, done = fixed(MINE, proto, safety=safety, target=target)
-    assert done.applied
-    assert not done.problems
-    assert_interface_kept(proto, after)
-    assert not foreign(after)
-    return after
 
 
 _UNARY = "g (TYPE[3,5,8] x) => (TYPE[3,5,8] y) { y = com.microsoft.CALL }"

@@ -1,4 +1,4 @@
-"""Operators that ONNX Runtime's optimizer writes (OPS088 to OPS091): what the rules write against its own kernels, and
+"""Operators that ONNX Runtime's optimizer writes (OPS088 to OPS092): what the rules write against its own kernels, and
 what TensorRT-RTX says before and after. Their examples are run by test_rules.py.
 """
 
@@ -190,7 +190,27 @@ def test_a_product_with_an_activation(attributes: str) -> None:
     np.testing.assert_allclose(run(after, feeds)[0], run(proto, feeds)[0], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("length", ["3", "S"])
+@pytest.mark.parametrize("opset", [11, 17])
+@pytest.mark.parametrize(
+    "inputs", ["i, t, w, p, e, s, b, k", "i, , w, p, , s, b, k", "i, t, w, p, e, s, b, k, o"]
+)
+def test_embeddings_are_what_the_kernel_computes(inputs: str, opset: int, length: str) -> None:
+    proto = model(
+        f"g (int32[2,{length}] i, int32[2,{length}] t, int32[2,{length}] k, int32[2,{length}] o, float[9,4] w, "
+        "float[5,4] p, float[2,4] e, float[4] s, float[4] b) => (float[A,B,4] y, int32[C] m, float[A,B,4] z) "
+        f"{{ y, m, z = com.microsoft.EmbedLayerNormalization<epsilon = 0.01>({inputs}) }}",
+        opset,
+    )
+    feeds = feeds_of(proto)
+    feeds |= {name: np.abs(feeds[name] % size) for name, size in (("i", 9), ("t", 2), ("k", 3), ("o", 5))}
+    for got, wanted in zip(run(decomposed(proto), feeds), run(proto, feeds), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+
+
 REFUSED = [
+    ("g (int32[2,3] i, int32[2,3] t, int32[2,3] k, float[9,4] w, float[5,4] p, float[2,4] e, float[4] s) "
+     "=> (float[2,3,4] y, int32[2] m) { y, m = com.microsoft.EmbedLayerNormalization(i, t, w, p, e, s, s, k) }", 17),
     *[(text.replace("CALL", call).replace("TYPE", "float"), opset) for text, call in ELEMENTWISE for opset in (17, 20)],
     *[(_NORM.replace("REST", "").replace("NAMES", "").replace("CALL", NORMS[3]).replace("TYPE", kind), opset)
       for kind in ("float", "float16") for opset in (13, 17)],

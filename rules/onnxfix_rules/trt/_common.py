@@ -11,7 +11,8 @@ from onnxfix.rule import Match, Severity
 #: Rules about operators that have no importer; the first says so of all of them, and gives way to the others.
 _OPERATORS = (
     "OPS001", "OPS026", "OPS050", "OPS051", "OPS052", "OPS053", "OPS056", "OPS057", "OPS061", "OPS063", "OPS068",
-    "OPS070", "OPS088", "OPS089", "OPS090", "OPS091", "QDQ007", "QDQ008", "QDQ009", "QDQ020", "QDQ021", "CTL020",
+    "OPS070", "OPS088", "OPS089", "OPS090", "OPS091", "OPS092", "QDQ007", "QDQ008", "QDQ009", "QDQ020", "QDQ021",
+    "CTL020",
 )  # fmt: skip
 _BYTES = ("OPS032", "OPS054", "OPS062", "QDQ002", "QDQ005", "QDQ011", "QDQ014", "QDQ016")
 #: Reasons for which TensorRT refuses a model, and the rules that know them, the most telling first. Measured with

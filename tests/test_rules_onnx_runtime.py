@@ -242,11 +242,10 @@ def test_tensorrt_refuses_it_before_and_builds_it_after(
     assert build(worker, tmp_path, decomposed(proto)).accepted
 
 
-def test_the_page_names_the_tools_operators() -> None:
-    assert set(TOOLS.values()) == ADVICE.keys() - {"ONNX Runtime's layout optimizer"} | {
-        TOOLS["NhwcFusedConv"]
-    }
+def test_the_table_names_operators_that_onnx_runtime_has() -> None:
+    assert set(TOOLS.values()) == ADVICE.keys()
     known = {schema.name for schema in onnxruntime.capi.onnxruntime_pybind11_state.get_all_operator_schema()}
+    assert len(TOOLS.keys() & known) > 60
     assert {name for name in TOOLS if name not in known} <= {"MatMulPacked"}
 
 

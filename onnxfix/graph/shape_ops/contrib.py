@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from onnx import TensorProto
 
-from onnxfix.graph.shape_ops.base import Call, Info, Unknown, broadcast_shapes, transfer, with_shape
+from onnxfix.graph.shape_ops.base import Call, Info, Unknown, axis_of, broadcast_shapes, transfer, with_shape
 from onnxfix.graph.shape_ops.linalg import matmul_shape
 from onnxfix.graph.symbols import constant
 
@@ -46,6 +46,33 @@ def _skip_layer_normalization(call: Call) -> Sequence[Info]:
     full = with_shape(data, data.shape)
     stats = Info(TensorProto.FLOAT, None if data.shape is None else (*data.shape[:-1], constant(1)))
     return [full, stats, stats, full][: len(call.outputs)]
+
+
+@transfer("SimplifiedLayerNormalization")
+def _simplified_layer_normalization(call: Call) -> Sequence[Info]:
+    """It is in ONNX's own domain, and in no release of ONNX."""
+    data = call.info(0)
+    stats = None
+    if data.shape is not None:
+        axis = axis_of(call.attr("axis", -1), len(data.shape))
+        stats = (*data.shape[:axis], *(constant(1) for _ in data.shape[axis:]))
+    return [with_shape(data, data.shape), Info(TensorProto.FLOAT, stats)][: len(call.outputs)]
+
+
+@transfer("MatMulIntegerToFloat", "DynamicQuantizeMatMul", domain=MS)
+def _product_of_integers(call: Call) -> Info:
+    a, b = call.info(0), call.info(1)
+    scale = call.info(2)  # of the first factor or, where that is a float, of the second
+    return Info(scale.elem, None if a.shape is None or b.shape is None else matmul_shape(a.shape, b.shape))
+
+
+@transfer("QLinearConcat", "QLinearAveragePool", "QLinearGlobalAveragePool", "QGemm", domain=MS)
+def _quantized_type(call: Call) -> Info:
+    """What the result is quantized to; a QGemm without a scale for it gives floats."""
+    index = {"QLinearConcat": 2, "QGemm": 0}.get(call.op, 0)
+    if call.op == "QGemm" and not call.has(7):
+        return Info(call.info(1).elem)
+    return Info(call.info(index).elem)
 
 
 @transfer("QuantizeLinear", domain=MS)

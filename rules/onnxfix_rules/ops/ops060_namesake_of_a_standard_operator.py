@@ -12,6 +12,7 @@ from onnxfix.graph.overlay import Model, Node
 from onnxfix.graph.shared import Operator
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.ops import _common as ops
+from onnxfix_rules.ops._runtimes import origin
 
 _HEAD = '<ir_version: 9, opset_import: ["" : 18, "my" : 1, "com.microsoft" : 1]>\n'
 _FUNCTION = '<domain: "my", opset_import: ["" : 18, "my" : 1]>'
@@ -213,7 +214,7 @@ def namesake_of_a_standard_operator(model: Model) -> Iterator[Match]:
         edits = _written_out(node) if local else None
         body = node.function
         yield Match(
-            f"{_title(node, local)} is read as ONNX's {node.op_type}",
+            f"{_title(node, local)} is read as ONNX's {node.op_type}{_origin(node, local)}",
             node=node,
             fix=None if edits is None else Fix("put its body in the place of the call", edits),
             reads=() if body is None else tuple(inner for scope in body.walk() for inner in scope.nodes),
@@ -229,6 +230,12 @@ def _written_out(call: Node) -> list[Edit] | None:
 def _title(node: Node, local: bool) -> str:
     name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
     return f"the local function {name}" if local else f"{name}, an operator of another domain,"
+
+
+def _origin(node: Node, local: bool) -> str:
+    """Which tool writes an operator of ONNX Runtime."""
+    where = "" if local else origin(node)
+    return f"; {where}" if where else ""
 
 
 @lru_cache(maxsize=1024)

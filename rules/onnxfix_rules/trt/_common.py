@@ -11,7 +11,8 @@ from onnxfix.rule import Match, Severity
 #: Rules about operators that have no importer; the first says so of all of them, and gives way to the others.
 _OPERATORS = (
     "OPS001", "OPS026", "OPS050", "OPS051", "OPS052", "OPS053", "OPS056", "OPS057", "OPS061", "OPS063", "OPS068",
-    "OPS070", "QDQ007", "QDQ008", "QDQ009", "CTL020",
+    "OPS070", "OPS088", "OPS089", "OPS090", "OPS091", "OPS092", "QDQ007", "QDQ008", "QDQ009", "QDQ020", "QDQ021",
+    "CTL020",
 )  # fmt: skip
 _BYTES = ("OPS032", "OPS054", "OPS062", "QDQ002", "QDQ005", "QDQ011", "QDQ014", "QDQ016")
 #: Reasons for which TensorRT refuses a model, and the rules that know them, the most telling first. Measured with
@@ -47,7 +48,7 @@ _REASONS = (
     (r"input starts misaligns with the shape of input axes", ("OPS020",)),
     (r"doesn't support mode than 1 outputs for", ("OPS021", "OPS037", "OPS043", "OPS050")),
     (r"only supports Attention nodes with one output", ("OPS021", "OPS050")),
-    (r"Node has more output tensors than TRT expected", ("OPS022", "OPS060")),
+    (r"Node has more output tensors than TRT expected", ("OPS022", "OPS060", "OPS091")),
     (r"does not support dilations other than 1", ("OPS037", "OPS066", "OPS067")),
     (r"ScatterND with reduction is not supported|Unsupported reduction type", ("OPS039",)),
     (r"training mode|training_mode", ("OPS043",)),

@@ -1,0 +1,84 @@
+"""Operators of ONNX Runtime's own domains: which of its tools writes them, and how to get a model without them."""
+
+from __future__ import annotations
+
+from onnxfix.graph.overlay import Node
+from onnxfix.targets import Target
+
+MS = "com.microsoft"
+_LAYOUTS = ("com.microsoft.nchwc", "com.ms.internal.nhwc")
+"""Domains of layouts, which ONNX Runtime chooses for the processor that it runs on."""
+
+OPTIMIZER = "ONNX Runtime's graph optimizer"
+TRANSFORMERS = "ONNX Runtime's transformer optimizer"
+BUILDER = "ONNX Runtime's model builder for generative models"
+LAYOUT = "ONNX Runtime's layout optimizer"
+DYNAMIC = "quantize_dynamic of ONNX Runtime, or its graph optimizer after it"
+STATIC = "quantize_static of ONNX Runtime with QuantFormat.QOperator"
+WEIGHTS = "a weight-only quantizer of ONNX Runtime"
+SEARCH = "ONNX Runtime's converter for text generation"
+
+ADVICE = {
+    OPTIMIZER: "save the model before ONNX Runtime optimizes it, or with ORT_ENABLE_BASIC",
+    TRANSFORMERS: "give TensorRT the model from before onnxruntime.transformers.optimizer",
+    BUILDER: "export the original model to ONNX without the builder",
+    LAYOUT: "save the optimized model with ORT_ENABLE_BASIC: the layout fits one kind of processor only",
+    DYNAMIC: "give TensorRT the float model, or quantize it statically with QuantFormat.QDQ",
+    STATIC: "quantize with QuantFormat.QDQ, ActivationSymmetric and signed 8-bit types",
+    WEIGHTS: "give TensorRT the float model, or quantize its weights to DequantizeLinear (QuantFormat.QDQ)",
+    SEARCH: "export the model of one step, and search outside of it",
+}
+"""How to export without the operators, by the tool that writes them."""
+
+_BY_TOOL = {
+    OPTIMIZER: """BiasGelu BiasSoftmax BiasDropout FastGelu FusedConv FusedGemm FusedMatMul FusedMatMulActivation Gelu
+        QuickGelu SkipLayerNormalization SimplifiedLayerNormalization TransposeMatMul MatMulPacked""",
+    TRANSFORMERS: """Attention BiasAdd BiasSplitGelu DecoderMaskedMultiHeadAttention DecoderMaskedSelfAttention
+        EmbedLayerNormalization GatedRelativePositionBias GemmFastGelu GroupNorm LongformerAttention MultiHeadAttention
+        NhwcConv PackedAttention PackedMultiHeadAttention QAttention QEmbedLayerNormalization QOrderedAttention
+        QOrderedGelu QOrderedLayerNormalization QOrderedMatMul RelativePositionBias RemovePadding RestorePadding
+        SkipGroupNorm SkipSimplifiedLayerNormalization""",
+    BUILDER: """CausalConvWithState GatherBlockQuantized GroupQueryAttention LinearAttention MoE PagedAttention QMoE
+        RotaryEmbedding SparseAttention""",
+    LAYOUT: "NhwcFusedConv NhwcMaxPool QLinearConv",
+    DYNAMIC: "DynamicQuantizeLSTM DynamicQuantizeMatMul MatMulIntegerToFloat",
+    STATIC: """QGemm QLinearAdd QLinearAveragePool QLinearConcat QLinearGlobalAveragePool QLinearLeakyRelu QLinearMul
+        QLinearReduceMean QLinearSigmoid QLinearSoftmax QLinearWhere""",
+    WEIGHTS: "MatMulBnb4 MatMulFpQ4 MatMulNBits MatMulNBitsMlp MatMulNBitsQkv",
+    SEARCH: "BeamSearch GreedySearch NGramRepeatBlock Sampling WhisperBeamSearch",
+}
+
+TOOLS = {name: tool for tool, names in _BY_TOOL.items() for name in names.split()}
+"""The tool that writes an operator of ``com.microsoft``."""
+
+_IMPORTED = frozenset(
+    {
+        "GroupQueryAttention", "MatMulNBits", "MultiHeadAttention", "QMoE", "SimplifiedLayerNormalization",
+        "SkipSimplifiedLayerNormalization",
+    }
+)  # fmt: skip
+"""Those for which TensorRT-RTX 1.7.1 has an importer of its own."""
+_BEFORE = {"trt8.4": False, "trt8.6": False}
+"""Targets older than all of these importers."""
+
+
+def is_foreign(operator: tuple[str, str]) -> bool:
+    """Whether this is an operator of ONNX Runtime's, by its domain and name."""
+    domain, name = operator
+    return domain == MS or domain in _LAYOUTS or (domain == "" and name == "SimplifiedLayerNormalization")
+
+
+def is_imported(name: str, target: Target) -> bool | None:
+    """Whether the target imports ONNX Runtime's operator, or a standard one of that name; None: nobody knows."""
+    known = target.imports(name)
+    if known is None and name in _IMPORTED:
+        return True if target.package == "tensorrt-rtx" else _BEFORE.get(target.name)
+    return bool(known)
+
+
+def origin(node: Node) -> str:
+    """Which tool writes the operator, and how to export without it; "" where that is unknown."""
+    tool = LAYOUT if node.domain in _LAYOUTS else TOOLS.get(node.op_type)
+    if tool is None or not is_foreign((node.domain, node.op_type)):
+        return ""
+    return f"{tool} writes it: {ADVICE[tool]}"

@@ -1,0 +1,141 @@
+"""OPS088: operators of ONNX Runtime's own domains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnxfix.graph.overlay import Model
+from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix_rules.ops import _common as ops
+from onnxfix_rules.ops._runtimes import is_foreign, is_imported, origin
+
+_HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1, "com.microsoft.nchwc" : 1]>'
+_CHAIN = f"{_HEAD} g (float[2,3] x, float[2,3] w) => (float[2,3] y)"
+
+EXAMPLES = [
+    Example(
+        why="a norm that TensorRT-RTX imports",
+        before=f"""{_HEAD} g (float[2,3] x, float[3] s) => (float[2,3] y) {{
+            y = SimplifiedLayerNormalization(x, s) }}""",
+        runs=False,
+    ),
+    Example(
+        why="an operator of quantize_dynamic",
+        before=f"{_CHAIN} {{ y = com.microsoft.DynamicQuantizeLSTM(x, w) }}",
+        detect=True,
+        runs=False,
+    ),
+    Example(
+        why="an operator that no table knows",
+        before=f"{_CHAIN} {{ y = com.microsoft.NotHeardOf(x, w) }}",
+        detect=True,
+        runs=False,
+    ),
+    Example(
+        why="a layout of ONNX Runtime",
+        before=f"{_CHAIN} {{ y = com.microsoft.nchwc.ReorderOutput<channels = 3>(x) }}",
+        detect=True,
+        runs=False,
+    ),
+    Example(
+        why="in a branch",
+        before=f"""{_HEAD} g (float[2,2] x, bool c) => (float[2,2] y) {{
+            y = If(c)<then_branch = p () => (float[2,2] u) {{ u = com.microsoft.Inverse(x) }},
+                      else_branch = q () => (float[2,2] v) {{ v = Neg(x) }}> }}""",
+        detect=True,
+    ),
+    Example(
+        why="TensorRT 8.6 has no Gelu",
+        before=f"{_HEAD} g (float[2,3] x) => (float[2,3] y) {{ y = com.microsoft.Gelu(x) }}",
+        detect=True,
+        target="trt8.6",
+    ),
+    Example(
+        why="TensorRT-RTX has",
+        before=f"{_HEAD} g (float[2,3] x) => (float[2,3] y) {{ y = com.microsoft.Gelu(x) }}",
+        target="rtx",
+    ),
+    Example(
+        why="an operator that TensorRT-RTX imports",
+        before=f"""{_HEAD} g (float[1,4,8] q, float[1,4,8] k, float[1,4,8] v) => (float[1,4,8] y) {{
+            y = com.microsoft.MultiHeadAttention<num_heads = 2>(q, k, v) }}""",
+        target="rtx",
+    ),
+    Example(
+        why="a local function of that name",
+        before=f"""{_CHAIN} {{ y = com.microsoft.Inverse(x) }}
+            <domain: "com.microsoft", opset_import: ["" : 17]> Inverse (a) => (b) {{ b = Neg(a) }}""",
+    ),
+    Example(
+        why="an operator of a domain of yours",
+        before="""<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
+            g (float[2,3] x) => (float[2,3] y) { y = my.FusedNorm(x) }""",
+        runs=False,
+    ),
+    Example(
+        why="the standard operator of that name, which OPS060 is about",
+        before=f"{_HEAD} g (float[2] x) => (float[2] y) {{ y = com.microsoft.Relu(x) }}",
+        runs=False,
+    ),
+    Example(
+        why="in a function that nobody calls",
+        before="""<ir_version: 8, opset_import: ["" : 17, "my" : 1, "com.microsoft" : 1]>
+            g (float[2,3,3] x) => (float[2,3,3] y) { y = Neg(x) }
+            <domain: "my", opset_import: ["" : 17, "com.microsoft" : 1]> F (a) => (b) {
+                b = com.microsoft.Inverse(a) }""",
+    ),
+]
+
+
+@rule(
+    "OPS088",
+    per="model",
+    severity=Severity.ERROR,
+    hazards=[13],
+    examples=EXAMPLES,
+    general=True,
+)
+def operator_of_onnx_runtime(model: Model) -> Iterator[Match]:
+    """An operator of ONNX Runtime's own domains that the target does not import.
+
+    ## Why it matters
+    ONNX Runtime writes operators of `com.microsoft` and of its layout domains into models that it optimizes or
+    quantizes. TensorRT looks for a plugin of that name: `Plugin not found, are the plugin name, version, and namespace
+    correct?`, measured with TensorRT-RTX 1.7.1. The finding names the tool and how to export without the operator:
+
+    - the graph optimizer (`optimized_model_filepath`): BiasGelu, FastGelu, FusedConv, FusedGemm, FusedMatMul, Gelu,
+      QuickGelu, SkipLayerNormalization, SimplifiedLayerNormalization. Save the model before it, or with
+      `ORT_ENABLE_BASIC`.
+    - its layout optimizer (`ORT_ENABLE_ALL`): `com.microsoft.nchwc` and `com.ms.internal.nhwc`, NhwcFusedConv,
+      NhwcMaxPool. Their weights are stored in blocks for one kind of processor.
+    - `onnxruntime.transformers.optimizer`: Attention, MultiHeadAttention, EmbedLayerNormalization, NhwcConv, GroupNorm,
+      PackedAttention and others.
+    - `quantize_dynamic`, and the graph optimizer after it: DynamicQuantizeLSTM, DynamicQuantizeMatMul,
+      MatMulIntegerToFloat. Use the float model, or quantize statically.
+    - `quantize_static` with `QuantFormat.QOperator`: QGemm, QLinearAdd, QLinearMul, QLinearSigmoid and others. Use
+      `QuantFormat.QDQ` with `ActivationSymmetric` and signed types.
+    - weight-only quantizers: MatMulNBits, MatMulBnb4, MatMulFpQ4.
+    - the model builder for generative models: GroupQueryAttention, RotaryEmbedding, MoE, QMoE and others.
+    - the converter for text generation: BeamSearch, GreedySearch, Sampling.
+
+    TensorRT-RTX 1.7.1 has importers for GroupQueryAttention, MatMulNBits, MultiHeadAttention, QMoE,
+    SimplifiedLayerNormalization and SkipSimplifiedLayerNormalization, and reads Gelu as ONNX's. The rule is silent
+    about them there, and where nobody knows what a target does. OPS060 is about operators that have a standard
+    operator's name and mean something else. Ignore the finding where you have a plugin of that name.
+
+    ## Fix
+    None here. Where other rules can decompose the operator (OPS068, OPS089 to OPS092, QDQ020, QDQ021), their finding
+    stands instead.
+
+    ## References
+    - https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md
+    - https://onnxruntime.ai/docs/performance/model-optimizations/graph-optimizations.html
+    - https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html
+    """
+    target = ops.target_of(model)
+    for node in ops.imported(model).of(is_foreign):
+        if node.function is not None or is_imported(node.op_type, target) is not False:
+            continue
+        name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+        where = origin(node) or "it is an operator of ONNX Runtime"
+        yield Match(f"{target.title} has no importer for {name}; {where}", node=node)

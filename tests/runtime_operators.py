@@ -1,0 +1,67 @@
+"""Models with ONNX Runtime's own operators: made from text, decomposed by the rules, run by its own kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import ModelProto, helper
+
+from onnxfix.registry import registry
+from onnxfix.rule import Safety
+from onnxfix.testing import assert_interface_kept, fixed
+
+RULES = {rule.code: rule for rule in registry().rules}
+MINE = [RULES[code] for code in ("OPS089", "OPS090", "OPS091", "OPS092", "QDQ020", "QDQ021")]
+
+
+def header(opset: int) -> str:
+    return f'<ir_version: 8, opset_import: ["" : {opset}, "com.microsoft" : 1]>'
+
+
+def model(text: str, opset: int = 17) -> ModelProto:
+    return onnx.parser.parse_model(f"{header(opset)} {text}")
+
+
+def foreign(proto: ModelProto) -> list[str]:
+    """ONNX Runtime's own operators in the main graph."""
+    return [
+        node.op_type
+        for node in proto.graph.node
+        if node.domain not in ("", "ai.onnx") or node.op_type == "SimplifiedLayerNormalization"
+    ]
+
+
+def run(proto: ModelProto, feeds: dict[str, Any]) -> list[Any]:
+    """ONNX Runtime's kernels as the model names them: without its optimizer."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(
+        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return list(session.run(None, feeds))
+
+
+def feeds_of(proto: ModelProto, seed: int = 0) -> dict[str, Any]:
+    rng = np.random.default_rng(seed)
+    feeds = {}
+    for info in proto.graph.input:
+        kind = np.dtype(helper.tensor_dtype_to_np_dtype(info.type.tensor_type.elem_type))
+        shape = [dim.dim_value or 3 for dim in info.type.tensor_type.shape.dim]
+        if kind.kind in "iu":
+            feeds[info.name] = rng.integers(np.iinfo(kind).min, np.iinfo(kind).max + 1, shape).astype(kind)
+        else:
+            feeds[info.name] = np.asarray(rng.standard_normal(shape) * 2).astype(kind)
+    return feeds
+
+
+def decomposed(proto: ModelProto, safety: Safety = Safety.NUMERIC, target: str = "rtx") -> ModelProto:
+    after, done = fixed(MINE, proto, safety=safety, target=target)
+    assert done.applied
+    assert not done.problems
+    assert_interface_kept(proto, after)
+    assert not foreign(after)
+    return after

@@ -366,3 +366,13 @@ def test_both_ends_of_a_range_are_found_exactly() -> None:
     found = range_of(problem, "H", {})
     assert (found.least, found.most) == (3 * 461, 4 * 461 - 1)
     assert repaired(problem, {"H": 5000}) == {"H": 4 * 461 - 1}
+
+
+def test_too_little_memory_to_look_for_sizes_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def near(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(Search, "near", near)
+    search = Search(model("g (float[1,1,S] x) => (float[1,4,T] y) { y = Conv(x, w1) }"))
+    (first, *_) = candidates([NetInput("x", (1, 1, "S"), False)], None, None, search)
+    assert first.shapes["x"][0] == (1, 1, 1)

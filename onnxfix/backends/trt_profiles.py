@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import onnx
+from google.protobuf.message import Error
 
 from onnxfix.backends.trt_types import Profile, Sizes, Triple
 from onnxfix.errors import UsageError
@@ -118,6 +119,13 @@ def _solved(
     """The sizes, or near to them those that the model takes: least, usual and greatest; bound ones stay."""
     if search is None:
         return sizes
+    try:
+        return _near(search, sizes, bound)
+    except (MemoryError, Error):  # memory is limited here, and it is TensorRT that is to say that it lacks it
+        return sizes
+
+
+def _near(search: Search, sizes: Mapping[str, Sizes], bound: Mapping[str, Sizes]) -> Mapping[str, Sizes]:
     rows: list[Mapping[str, int]] = []
     for column in range(3):
         before = rows[-1] if rows else {}

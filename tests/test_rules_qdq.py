@@ -1050,7 +1050,8 @@ NEAR_MISSES = [
 
 
 def test_every_rule_is_probed_twice() -> None:
-    here = BY_CODE.keys() - {"QDQ017", "QDQ018", "QDQ019"}  # test_rules_misread_4.py
+    # Others have tests of their own: test_rules_misread_4.py, test_rules_onnx_runtime_quantized.py.
+    here = BY_CODE.keys() - {"QDQ017", "QDQ018", "QDQ019", "QDQ020", "QDQ021"}
     assert {code: sum(probe.code == code for probe in PROBES) >= 2 for code in here} == dict.fromkeys(
         here, True
     )

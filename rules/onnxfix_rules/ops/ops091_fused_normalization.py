@@ -48,9 +48,9 @@ EXAMPLES = [
     ),
     Example(
         why="mean and inverse deviation are read",
-        before=f"""{_HEAD} g (float[B,S,8] x, float[8] s) => (float[B,S,8] y, float[B,S,1] m, float[B,S,1] i) {{
+        before=f"""{_HEAD} g (float[2,3,8] x, float[8] s) => (float[2,3,8] y, float[2,3,1] m, float[2,3,1] i) {{
             y, m, i = com.microsoft.SkipLayerNormalization<epsilon = 0.001>(x, x, s) }}""",
-        after=f"""{_HEAD} g (float[B,S,8] x, float[8] s) => (float[B,S,8] y, float[B,S,1] m, float[B,S,1] i)
+        after=f"""{_HEAD} g (float[2,3,8] x, float[8] s) => (float[2,3,8] y, float[2,3,1] m, float[2,3,1] i)
             <float e = {{0.001}}> {{
             a = Add(x, x)  y = LayerNormalization<axis = -1, epsilon = 0.001>(a, s)
             m = ReduceMean<axes = [-1], keepdims = 1>(a)  d = Sub(a, m)  q = Mul(d, d)

@@ -164,11 +164,12 @@ def test_a_copy_that_nobody_wants_any_more_ends_soon(tmp_path: Path, monkeypatch
     path, out = external_model(tmp_path / "a"), tmp_path / "b"
     out.mkdir()
     copied: list[int] = []
-    given_up = threading.Event()
+    begun, given_up = threading.Event(), threading.Event()
     real, wait = wire._copy_range, futures.wait
 
     def copy_range(source: int, start: int, length: int, destination: int) -> None:
         copied.append(length)
+        begun.set()
         assert given_up.wait(PATIENCE)
         real(source, start, length, destination)
 
@@ -177,6 +178,7 @@ def test_a_copy_that_nobody_wants_any_more_ends_soon(tmp_path: Path, monkeypatch
         return wait(copies)
 
     def broken(*given: Any) -> list[str]:
+        assert begun.wait(PATIENCE)  # a busy machine starts the copying thread late
         raise KeyboardInterrupt
 
     monkeypatch.setattr(wire, "_STEP", 256)

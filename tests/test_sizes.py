@@ -16,7 +16,7 @@ from onnxfix.sizes.demands import Kind, Term, at_least, broadcast, extends, mult
 from onnxfix.sizes.problem import problem_of
 from onnxfix.sizes.ranges import range_of
 from onnxfix.sizes.search import Search
-from onnxfix.sizes.solve import fitted, least, repaired
+from onnxfix.sizes.solve import fitted, repaired
 from onnxfix.sizes.values import deciding
 from onnxfix.verification import plan
 from onnxfix.verification.signature import signature
@@ -125,7 +125,7 @@ def test_the_least_size_and_a_wish_that_holds() -> None:
     problem = problem_of(model("g (float[1,1,S] x) => (float[1,4,T] y) { y = Conv<strides=[3]>(x, w1) }"))
     assert repaired(problem, {"S": 3}) == {"S": 7}
     assert repaired(problem, {"S": 31}) == {"S": 31}
-    assert least(problem, "S", {}) == 7
+    assert range_of(problem, "S", {}).least == 7
     assert repaired(problem, {"S": 9}, {"S": 2}) is None, "a fixed size is not changed"
 
 

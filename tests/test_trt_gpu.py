@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -413,13 +414,25 @@ class Rung:
         return TrtBuild("accepted", profiles=used)
 
 
-@pytest.fixture
-def rung(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, worker: Worker) -> Rung:
-    made = Rung(tmp_path, worker)
+def served(monkeypatch: pytest.MonkeyPatch, made: Rung) -> Rung:
+    """The rung on a machine with a GPU on which engines run in float32."""
     monkeypatch.setattr(trt_gpu, "builder", lambda options: made)
     monkeypatch.setattr(trt_probe, "probe", lambda found: RUNS)
     monkeypatch.setattr(trt_probe, "RUN", fake_engines.__name__)
     return made
+
+
+@contextmanager
+def on_a_gpu(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[Rung]:
+    """The same with a sandbox of its own, and nothing kept of the original before."""
+    with Worker() as worker:
+        trt_gpu._LAST.clear()
+        yield served(monkeypatch, Rung(folder, worker))
+
+
+@pytest.fixture
+def rung(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, worker: Worker) -> Rung:
+    return served(monkeypatch, Rung(tmp_path, worker))
 
 
 def labels(result: RungResult, status: str) -> set[str]:

@@ -30,7 +30,7 @@ from onnxfix.backends import trt_run
 from onnxfix.backends.cudart import Cuda, CudaError
 from onnxfix.backends.latency import Latency, Limits, Timing, compared, interleave, quantile, timing
 from onnxfix.backends.trt_latency import NotRun, Tools, measure
-from onnxfix.backends.trt_package import Gpu, Missing
+from onnxfix.backends.trt_package import Missing
 from onnxfix.backends.trt_types import Profile, TrtBuild, TrtOptions
 from onnxfix.cli import app
 from onnxfix.fleet.recall import recall
@@ -42,11 +42,22 @@ from onnxfix.verification import ladder, trt_gpu, trt_probe
 from onnxfix.verification.plan import Feed
 from onnxfix.verification.trt_benchmark import usual
 from onnxfix.verification.trt_feeds import Trial
-from onnxfix.verification.trt_probe import Probe
 from onnxfix.verification.trt_sides import Side
 from onnxfix.verification.verdict import RungResult, Verdict
 from patience import PATIENCE
-from test_trt_gpu import ABS, HEADER, NO_DRIVER, REAL, RELU, RELU_CAST, FakeRunner, Rung, request, save
+from test_trt_gpu import (
+    ABS,
+    HEADER,
+    NO_DRIVER,
+    REAL,
+    RELU,
+    RELU_CAST,
+    FakeRunner,
+    Rung,
+    on_a_gpu,
+    request,
+    save,
+)
 
 # ----------------------------------------------------------------------------------------------------- the statistics
 
@@ -506,13 +517,7 @@ def test_a_runtime_configuration_of_the_full_tensorrt_has_no_cache() -> None:
 
 @pytest.fixture
 def rung(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Rung]:
-    with Worker() as worker:
-        made = Rung(tmp_path, worker)
-        monkeypatch.setattr(trt_gpu, "builder", lambda options: made)
-        monkeypatch.setattr(trt_probe, "RUN", fake_engines.__name__)
-        told = Probe(precision="float32", card=Gpu("L4", "8.9"))
-        monkeypatch.setattr(trt_probe, "probe", lambda found: told)
-        trt_gpu._LAST.clear()
+    with on_a_gpu(monkeypatch, tmp_path) as made:
         yield made
 
 

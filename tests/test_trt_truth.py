@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import fake_engines
 from onnxfix.backends import ort, trt_trial
 from onnxfix.backends.trt_package import Gpu
 from onnxfix.backends.trt_run import Ran
@@ -20,18 +19,12 @@ from onnxfix.verification import trt_gpu, trt_probe
 from onnxfix.verification.trt_judge import REPAIRED, Terms, judge
 from onnxfix.verification.trt_probe import Probe
 from patience import PATIENCE
-from test_trt_gpu import RELU, RELU_CAST, Rung, request
+from test_trt_gpu import RELU, RELU_CAST, Rung, on_a_gpu, request
 
 
 @pytest.fixture
 def rung(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Rung]:
-    with Worker() as worker:
-        made = Rung(tmp_path, worker)
-        monkeypatch.setattr(trt_gpu, "builder", lambda options: made)
-        monkeypatch.setattr(trt_probe, "RUN", fake_engines.__name__)
-        told = Probe(precision="float32", card=Gpu("L4", "8.9"))
-        monkeypatch.setattr(trt_probe, "probe", lambda found: told)
-        trt_gpu._LAST.clear()
+    with on_a_gpu(monkeypatch, tmp_path) as made:
         yield made
 
 

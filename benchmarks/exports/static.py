@@ -16,13 +16,16 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from onnxfix.verification.inputs import shape_of
 from onnxfix.verification.signature import Signature, signature
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from command import reported, rungs_of
 
 
 def sizes_of(known: Signature, size: int) -> dict[str, int] | None:
@@ -32,21 +35,9 @@ def sizes_of(known: Signature, size: int) -> dict[str, int] | None:
     return known.search.near(wish, pins=known.search.ways[0])
 
 
-def run(*arguments: str | Path) -> tuple[int, dict[str, Any], float]:
-    """The command's exit code, its report, and seconds."""
-    began = time.perf_counter()
-    command = [sys.executable, "-m", "onnxfix", *map(str, arguments), "--format", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    seconds = time.perf_counter() - began
-    try:
-        return done.returncode, json.loads(done.stdout)["reports"][0], seconds
-    except (ValueError, LookupError):
-        return done.returncode, {"stderr": done.stderr[-300:]}, seconds
-
-
 def built(report: dict[str, Any]) -> tuple[str, float | None]:
     """Layers and seconds of the last build of a report; "refused" where there is none."""
-    rungs = {one["name"]: one for one in (report.get("verdict") or {}).get("rungs", ())}
+    rungs = rungs_of(report)
     builds = rungs.get("trt-build", {}).get("builds", ())
     if not builds or builds[-1]["status"] != "accepted":
         return "refused" if builds else "–", None
@@ -55,7 +46,7 @@ def built(report: dict[str, Any]) -> tuple[str, float | None]:
 
 def proven(report: dict[str, Any]) -> str:
     """What the rung ort-cpu said of the result."""
-    rungs = {one["name"]: one for one in (report.get("verdict") or {}).get("rungs", ())}
+    rungs = rungs_of(report)
     found = rungs.get("ort-cpu", {})
     counted = [one for one in found.get("feeds", ()) if one["status"] in ("identical", "within")]
     kinds = "identical" if all(one["status"] == "identical" for one in counted) else "within tolerance"
@@ -70,8 +61,8 @@ def measured(path: Path, size: int, peers: str) -> dict[str, Any]:
         return {"model": path.stem, "skipped": "static" if not known.symbols else "no sizes known"}
     options = [part for name, number in sizes.items() for part in ("--fix-dim", f"{name}={number}")]
     with tempfile.TemporaryDirectory() as folder:
-        code, dynamic, _ = run("apply", path, "-o", f"{folder}/d.onnx")
-        fixed, static, seconds = run("apply", path, "-o", f"{folder}/s.onnx", *options)
+        code, dynamic, _ = reported("apply", path, "-o", f"{folder}/d.onnx")
+        fixed, static, seconds = reported("apply", path, "-o", f"{folder}/s.onnx", *options)
         row = {
             "model": path.stem,
             "sizes": sizes,
@@ -97,7 +88,7 @@ def peer(
     if done.returncode or not made.is_file():
         return "no result", None
     given = [part for shape in shapes for part in ("--input-shapes", shape)]
-    _, report, _ = run("verify", path, made, "--rungs", "ort-cpu,trt-build", *given)
+    _, report, _ = reported("verify", path, made, "--rungs", "ort-cpu,trt-build", *given)
     layers, seconds = built(report)
     return (layers if proven(report).startswith(("identical", "within")) else f"{layers}, differs"), seconds
 

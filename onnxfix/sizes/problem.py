@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, numpy_helper
+from onnx import ModelProto, helper, numpy_helper
 
 from onnxfix.errors import ModelError
 from onnxfix.graph import dimnames
@@ -154,7 +154,5 @@ def _bound(proto: ModelProto, values: Mapping[str, Any], sizes: Mapping[str, int
 
 
 def _tensor(array: Any, elem: int, name: str) -> Any:
-    from onnx import helper
-
     dtype = helper.tensor_dtype_to_np_dtype(elem)
     return numpy_helper.from_array(np.ascontiguousarray(array).astype(dtype), name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from onnxfix.graph.symbols import evaluate
@@ -67,11 +67,6 @@ def fitted(problem: Problem, wish: Mapping[str, int], fixed: Mapping[str, int] |
         if found is not None:
             return found
     return None
-
-
-def least(problem: Problem, name: str, sizes: Mapping[str, int]) -> int | None:
-    """The least size of a symbol, from 1 on, that meets all demands where the others have these sizes, or None."""
-    return next((one for one in _valid(problem, name, sizes)), None)
 
 
 def _values(
@@ -142,17 +137,6 @@ def _gap(problem: Problem, demand: Demand, chosen: Mapping[str, int]) -> int | N
 
 def _met(demand: Demand, gap: int) -> bool:
     return gap >= 0 if demand.term.kind is Kind.AT_LEAST else gap == 0
-
-
-def _valid(problem: Problem, name: str, sizes: Mapping[str, int]) -> Iterable[int]:
-    """Sizes of a symbol, in order, that meet all demands that it has a part in."""
-    among = problem.by_symbol.get(name, ())
-    points = {*GRID[1:]}
-    for demand in among:
-        points.update(candidates(problem, demand, name, sizes))
-    for value in sorted(points - {0}):
-        if not problem.broken({**sizes, name: value}, among):
-            yield value
 
 
 def _apart(value: int, wished: int) -> float:

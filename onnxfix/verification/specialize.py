@@ -9,7 +9,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from onnx import TensorProto
@@ -18,11 +18,13 @@ from onnxfix.backends.trt_types import TrtOptions
 from onnxfix.errors import UsageError
 from onnxfix.graph.special import Special, shown
 from onnxfix.verification import plan
-from onnxfix.verification.asked import Asked
 from onnxfix.verification.files import check_inputs, check_type, load_inputs
 from onnxfix.verification.signature import Assignment, Input, Signature
 from onnxfix.verification.trt_shapes import given_profiles, symbols_of
 from onnxfix.verification.values import array_of
+
+if TYPE_CHECKING:
+    from onnxfix.verification.asked import Asked
 
 LARGEST = 2**31 - 1
 """The largest size that a dimension may get: TensorRT's are no larger."""

@@ -287,7 +287,7 @@ def _executor(found: Builder, request: Request, stack: ExitStack) -> Run | str:
 
 def _with_sweep(result: RungResult, swept: SweepResult) -> RungResult:
     """A sweep that fails is a rung that fails; what it found stands in the notes."""
-    result = replace(result, notes=(*result.notes, *swept.lines()))
+    result = replace(result, notes=(*result.notes, *swept.lines()), sweep=swept)
     if swept.status == "failed" and result.status == "passed":
         return replace(result, status="failed", reason=f"batch sweep: {swept.reason}")
     told = "" if swept.status == "failed" else f": {swept.reason}"

@@ -9,6 +9,7 @@ from onnxfix.backends.causes import Cause
 from onnxfix.backends.latency import Latency
 from onnxfix.backends.trt_reading import Reading
 from onnxfix.backends.trt_types import TrtBuild
+from onnxfix.verification.batch_sweep import SweepResult
 from onnxfix.verification.compare import Metrics
 from onnxfix.verification.plan import Feed
 from onnxfix.verification.validity import Checked
@@ -75,8 +76,8 @@ class RungResult:
     besides; ``seconds`` is wall-clock time. ``informative`` are runs that inform and do not decide, such as the same
     with TF32 on. ``builds`` are what TensorRT made of the original and, unless that is the same file, of the fixed
     model, ``networks`` how it reads them, ``checks`` what onnx.checker says of them, ``executed`` what their engines
-    did, ``latency`` how long they took (None where that was not asked for). ``inherited``: it failed, and the original
-    fails in the same way, so that no fix is to blame.
+    did, ``latency`` how long they took and ``sweep`` how builds for batch 1 alone and for more differ (None where these
+    were not asked for). ``inherited``: it failed, and the original fails in the same way, so that no fix is to blame.
     """
 
     name: str
@@ -96,6 +97,7 @@ class RungResult:
     cause: Cause = ""
     executed: Executed | None = None
     latency: Latency | None = None
+    sweep: SweepResult | None = None
 
     @property
     def judged(self) -> bool:

@@ -97,8 +97,9 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--jobs", type=int, default=1, help="models at once; times are only telling with 1")
     parser.add_argument("--json", type=Path, help="also write what was measured to this file")
-    parser.add_argument("options", nargs="*", help="of onnxfix apply")
-    arguments = parser.parse_args()
+    given = sys.argv[1:]
+    place = given.index("--") if "--" in given else len(given)
+    arguments, options = parser.parse_args(given[:place]), given[place + 1 :]  # those of onnxfix apply
     print(
         "| model | exit | trt-gpu | engine − ONNX | engine − engine | rounding | withdrawn | rung s | whole s |"
     )
@@ -106,7 +107,7 @@ def main() -> int:
     found = []
     with ThreadPoolExecutor(arguments.jobs) as pool:
         models = sorted(arguments.folder.resolve().glob("*.onnx"))
-        for one in pool.map(lambda path: run(path, arguments.options), models):
+        for one in pool.map(lambda path: run(path, options), models):
             found.append(one)
             print(row(one), flush=True)
             if arguments.json is not None:

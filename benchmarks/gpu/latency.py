@@ -1,13 +1,14 @@
 """Latency of engines on a GPU: each export as it is, after onnxfix, and after other tools.
 
     python benchmarks/exports/make.py FOLDER              (the exports; see there)
-    python benchmarks/gpu/latency.py FOLDER [--peers DIR...] [--json FILE] [-- OPTION...]
+    python benchmarks/gpu/latency.py FOLDER [--peers DIR...] [--size 128] [--json FILE] [-- OPTION...]
 
 Each model of FOLDER is fixed by ``onnxfix apply --no-verify``, with exact fixes and with ``--numeric-fixes`` besides.
 Each result, and each file of the same name in a DIR (what onnxsim or onnxslim made of that model, for one), is held
 against the original by ``onnxfix verify ORIGINAL RESULT --rungs trt-gpu --benchmark``, with OPTION... besides, such as
-``--input-shapes`` or ``--inputs``. In each of these runs both engines take turns on the same inputs, so a ratio is of
-two medians of one process; the column "original" has the range of the original's medians over these runs.
+``--inputs``. ``--size`` times batch 1 and sizes near to that number for all other symbols. In each of these runs both
+engines take turns on the same inputs, so a ratio is of two medians of one process; the column "original" has the range
+of the original's medians over these runs.
 
 A cell is the median in milliseconds, and the ratio to the original with its noise. "slower" and "faster" are said where
 the difference is larger than the noise. An engine that is not timed has its reason below the table. The exit code is 1
@@ -23,6 +24,13 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from exports.static import sizes_of
+
+from onnxfix.verification.inputs import shape_of
+from onnxfix.verification.signature import signature
 
 OWN = {"exact fixes": [], "numeric fixes": ["--numeric-fixes"]}
 
@@ -58,6 +66,17 @@ def timed(original: Path, result: Path, options: list[str]) -> dict[str, Any]:
 def last(text: str) -> str:
     """The last line of what a command said."""
     return next(iter(text.strip().splitlines()[-1:]), "no reason given")
+
+
+def shapes_of(model: Path, size: int) -> list[str]:
+    """The option that makes every feed one of batch 1 and of sizes near to ``size``; none where no sizes are open."""
+    known = signature(model)
+    sizes = sizes_of(known, size)
+    if not known.symbols or sizes is None:
+        return []
+    shapes = [(one.name, shape_of(known, one, sizes)) for one in known.inputs if one.default is None]
+    given = (f"{name}:{'x'.join(map(str, shape))}" for name, shape in shapes if shape)
+    return [part for one in given for part in ("--input-shapes", one)]
 
 
 def measure(model: Path, peers: list[Path], options: list[str]) -> dict[str, Any]:
@@ -127,6 +146,7 @@ def main() -> int:
     parser.add_argument(
         "--peers", type=Path, nargs="+", default=[], help="folders of other tools' results, named like them"
     )
+    parser.add_argument("--size", type=int, help="batch 1, and sizes near to this for all other symbols")
     parser.add_argument("--json", type=Path, help="also write what was measured to this file")
     given = sys.argv[1:]
     place = given.index("--") if "--" in given else len(given)
@@ -138,7 +158,8 @@ def main() -> int:
     found = []
     print(header([*OWN, *(peer.name for peer in peers)]))
     for model in models:
-        found.append(measure(model, peers, options))
+        sized = shapes_of(model, arguments.size) if arguments.size is not None else []
+        found.append(measure(model, peers, [*sized, *options]))
         print(row(found[-1]), flush=True)
         if arguments.json is not None:
             arguments.json.write_text(json.dumps(found, indent=1))

@@ -27,6 +27,7 @@ import numpy as np
 from command import reported, rungs_of
 
 from onnxfix.backends.trt_package import TF32_OFF
+from onnxfix.backends.trt_run import activate
 from onnxfix.verification.plan import Feed
 from onnxfix.verification.signature import signature
 
@@ -104,11 +105,13 @@ def bare(original: str, fixed: str, folder: Path) -> dict[str, float]:
         engines.append(trt.engine_from_network(trt.network_from_onnx_path(path), config))
         lap("builds")
     for engine in engines:
-        with trt.TrtRunner(engine) as runner:
-            lap("loads")
-            for feed in feeds:
-                runner.infer(feed, check_inputs=False)
-            lap("feeds")
+        runner = trt.TrtRunner(engine)
+        activate(runner)
+        lap("loads")
+        for feed in feeds:
+            runner.infer(feed, check_inputs=False)
+        lap("feeds")
+        runner.deactivate()
     return parts
 
 

@@ -16,12 +16,13 @@ MOST = 1 << 18
 Packed = list[list[dict[str, Any]]]
 
 
-def pack(outputs: Sequence[Sequence[Any]]) -> Packed:
-    """The outputs of each data set. Empty where they are too large, or something else than arrays of numbers."""
+def pack(outputs: Sequence[Sequence[Any]], most: int = MOST) -> Packed:
+    """The outputs of each data set. Empty where they have more than ``most`` bytes, or are something else than arrays
+    of numbers."""
     flat = [value for one in outputs for value in one]
     if not all(isinstance(value, np.ndarray) and value.dtype.kind not in "OUS" for value in flat):
         return []
-    if sum(value.nbytes for value in flat) > MOST:
+    if sum(value.nbytes for value in flat) > most:
         return []
     return [[_packed(value) for value in one] for one in outputs]
 

@@ -1,0 +1,124 @@
+"""An example of a rule on the engine, before and after its fix: what became of it on each of its feeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+import onnx
+from acceptance import values
+from acceptance.cases import NodeCase
+
+from gpu.engines import Bench, Executed
+from gpu.hazard_cases import AFTER, BEFORE, FIXED, Case, Entry, Truth, fitted, typed
+from gpu.outcomes import judge
+from onnxfix.backends.trt_types import Profile
+from onnxfix.sandbox import one_line
+
+#: As in ``outcomes``. other: meets not the truth that decides, but another one: half precision that leaves its range.
+#: unknown: it ran, and nobody knows what is right. error: of what measures here.
+Status = Literal[
+    "right", "other", "wrong", "parser", "builder", "timeout", "crash", "failed", "unfed", "unknown",
+    "error", "not measured",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Fed:
+    """One feed of an engine that ran; ``outputs`` are those that are not right, as ``values.pack`` leaves them."""
+
+    status: Status
+    reason: str = ""
+    largest: float = 0.0
+    relative: float = 0.0
+    outputs: Sequence[Sequence[dict[str, Any]]] = ()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One model on the engine. ``status`` is the worst of its feeds'; ``reason`` is TensorRT's, or that feed's."""
+
+    status: Status
+    reason: str = ""
+    stage: str = ""
+    operator: str = ""
+    feeds: tuple[Fed, ...] = ()
+    seconds: Sequence[float] = ()
+
+
+def run(bench: Bench, entry: Entry, case: Case, side: str) -> dict[str, Any]:
+    """Build and run the model of one side; as JSON can hold it. Never raises for one example."""
+    try:
+        return asdict(_run(bench, entry, case, side))
+    except Exception as error:  # the others must be measured all the same
+        return asdict(Outcome("error", one_line(f"{type(error).__name__}: {error}"), "judge"))
+
+
+def _run(bench: Bench, entry: Entry, case: Case, side: str) -> Outcome:
+    data = case.models[side]
+    proto = onnx.load_model_from_string(data)
+    feeds = [fitted(feed, proto) for feed in case.feeds]
+    # Without inputs the builder still says whether it takes the model.
+    executed = bench.execute(data, feeds, Profile.of_feeds(feeds) if feeds else None)
+    told = Outcome("right", executed.reason, executed.stage, executed.operator, (), executed.seconds)
+    if executed.how != "ran":
+        return replace(told, status=executed.how)
+    if not feeds:
+        return replace(told, status="unfed", reason=entry.unfed or entry.untrue)
+    truths = [one for one in case.truths if side == AFTER or one.source != FIXED]
+    found = tuple(fed(proto, data, executed, number, truths, entry) for number in range(len(feeds)))
+    worst = max(found, key=lambda one: _ORDER.index(one.status))
+    return replace(told, status=worst.status, reason=worst.reason, feeds=found)
+
+
+_ORDER: tuple[Status, ...] = ("right", "other", "unknown", "unfed", "wrong")
+
+
+def fed(
+    proto: onnx.ModelProto,
+    data: bytes,
+    executed: Executed,
+    number: int,
+    truths: Sequence[Truth],
+    entry: Entry,
+) -> Fed:
+    """What the engine gave for one feed."""
+    outputs = executed.outputs[number]
+    names = [one.name for one in proto.graph.output]
+    if not truths:
+        kept = values.pack([[outputs[name] for name in names if name in outputs]])
+        return Fed("unknown", entry.untrue, outputs=kept)
+    own = replace(executed, outputs=(outputs,))
+    results = []
+    for truth in truths:
+        wanted = typed(truth.outputs[number], proto)
+        results.append(judge(NodeCase(entry.key, data, ({},), (wanted,), 0.0, 0.0), own))
+    first = results[0]
+    if first.status == "right":
+        return Fed("right", "", first.largest, first.relative)
+    met = any(one.status == "right" for one in results)
+    status: Status = "other" if met else "wrong" if first.status == "wrong" else "unfed"
+    return Fed(status, first.reason, first.largest, first.relative, first.outputs)
+
+
+def key_of(entry: Entry, side: str) -> str:
+    """The name of a model in the results."""
+    return f"{entry.key}/{side}"
+
+
+def tasks_of(entries: Sequence[Entry], done: Any) -> list[tuple[Entry, str]]:
+    """The models that are not in ``done``: the first example of each rule, then the second of each, for time may
+    end."""
+    turns: dict[str, int] = {}
+    order: list[tuple[int, Entry]] = []
+    for entry in entries:
+        turns[entry.code] = turns.get(entry.code, -1) + 1
+        order.append((turns[entry.code], entry))
+    order.sort(key=lambda one: one[0])
+    return [
+        (one, side)
+        for _, one in order
+        for side in (BEFORE, AFTER)
+        if side in one.sides and key_of(one, side) not in done
+    ]

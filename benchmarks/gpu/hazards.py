@@ -1,0 +1,113 @@
+"""Examples of every built-in rule on TensorRT's engines: as they are, and after the rule's fix.
+
+    python benchmarks/gpu/hazards.py prepare CARRY                     anywhere
+    python benchmarks/gpu/hazards.py execute CARRY --json FILE         where the GPU is
+    python benchmarks/gpu/hazards.py table CARRY FILE [--write]        anywhere
+
+``prepare`` writes the models of the rules' own examples before and after the fix, inputs that the verification ladder
+plans, and what ONNX Runtime or onnx.reference computes from the model before it. ``execute`` builds an engine of each
+and runs it in processes of its own with TF32 turned off. FILE is written every few seconds, and what it holds is not
+measured again; the exit code is 1 where something is left. ``table`` says of each rule what its examples showed;
+``--write`` puts that into hazards.json, which docs/make.py reads, and into README.md. Its exit code is 1 where a fix
+made an engine worse.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))  # the children of the sandbox import what they run from there
+
+from gpu import engines, hazard_runs, ledger  # noqa: E402
+from gpu.engines import Bench  # noqa: E402
+from gpu.hazard_cases import Carried, Entry, entry_of  # noqa: E402
+from onnxfix.errors import OnnxfixError  # noqa: E402
+
+
+def prepare(given: argparse.Namespace) -> int:
+    """Write the examples."""
+    from gpu import hazard_models  # needs what a machine with a GPU may not have
+
+    began = time.monotonic()
+    manifest = hazard_models.pack(given.carry, given.most, given.match)
+    entries = [entry_of(one) for one in manifest["entries"]]
+    models, size = sum(len(one.sides) for one in entries), given.carry.stat().st_size / 2**20
+    print(f"{len(manifest['rules'])} rules, {len(entries)} examples, {models} models")
+    for entry in entries:
+        if reason := entry.skipped or entry.unfed or ("" if entry.truths else entry.untrue):
+            print(f"- {entry.key}: nothing to compare with: {reason}")
+    print(f"{time.monotonic() - began:.0f} s, {given.carry}: {size:.1f} MiB")
+    return 0
+
+
+def execute(given: argparse.Namespace) -> int:
+    """Measure, until all is measured or the time is up."""
+    began = time.monotonic()
+    choice, facts = engines.ready(given.package)
+    for key, value in facts.items():
+        print(f"- {key}: {value}", flush=True)
+    with Carried(given.carry) as carried:
+        document = {"setting": facts, "versions": carried.manifest["versions"], "carry": carried.digest}
+        with ledger.Ledger(given.json, document) as book:
+            entries = [one for one in carried.entries if one.code.startswith(given.match)]
+            tasks = hazard_runs.tasks_of(entries, book)
+            print(f"{len(tasks):,} models to measure", flush=True)
+            lock = threading.Lock()  # of the carried file
+
+            def work(bench: Bench, task: tuple[Entry, str]) -> None:
+                entry, side = task
+                with lock:
+                    case = carried.case(entry)
+                book.record(hazard_runs.key_of(entry, side), hazard_runs.run(bench, entry, case, side))
+                if len(book.results) % 100 == 0:
+                    print(f"{len(book.results):,}, {time.monotonic() - began:.0f} s", flush=True)
+
+            left = engines.spread(
+                tasks,
+                given.jobs,
+                lambda: Bench(choice, given.timeout),
+                work,
+                budget=given.budget - (time.monotonic() - began),
+            )
+    print(f"{len(tasks) - left:,} measured, {left:,} left, {time.monotonic() - began:.0f} s")
+    return int(left > 0)
+
+
+def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    steps = parser.add_subparsers(dest="step", required=True)
+    making = steps.add_parser("prepare")
+    making.add_argument("carry", type=Path)
+    making.add_argument("--most", type=int, default=6, help="examples of a rule")
+    running = steps.add_parser("execute")
+    running.add_argument("carry", type=Path)
+    running.add_argument("--json", type=Path, required=True)
+    running.add_argument("--jobs", type=int, default=14)
+    running.add_argument("--timeout", type=float, default=60.0, help="seconds for a model")
+    running.add_argument("--budget", type=float, default=400.0, help="begin no model after so many seconds")
+    running.add_argument("--package", default="tensorrt-rtx")
+    for step in (making, running):
+        step.add_argument("--match", default="", help="only rules whose code begins with this")
+    return parser.parse_args(words)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run as the module's docstring says."""
+    given = _arguments(words)
+    try:
+        return {"prepare": prepare, "execute": execute}[given.step](given)
+    except OnnxfixError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

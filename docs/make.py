@@ -97,9 +97,9 @@ class Engines:
         return [
             "*On an engine* is what the rules' own examples did on engines that were built and executed, before and",
             f"after the rule's own fix ({self.machine}): **confirmed** where engines are wrong or there",
-            "is none, in brackets for how many examples; **not confirmed** where all are right, for the hazard is of",
-            "other versions, of speed, or of other values; **not runnable** where no engine could show it. All examples,",
-            "with TensorRT's words, are in",
+            "is none, in brackets for how many examples; **not confirmed** where all are right, for the hazard",
+            "is of other versions, of speed, or of other values; **not runnable** where no engine could show it. All",
+            "examples, with TensorRT's words, are in",
             "[benchmarks/gpu](../benchmarks/gpu/README.md#the-rules-own-examples-executed).",
         ]
 

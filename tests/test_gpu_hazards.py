@@ -112,7 +112,7 @@ def test_from_the_carried_file_to_the_verdicts(
 
     monkeypatch.setattr(hazards, "RESULT", tmp_path / "hazards.json")
     (tmp_path / "README.md").write_text("<!-- hazards: begin -->\n<!-- hazards: end -->\n")
-    assert hazards.main(["table", str(target), "--write"]) == 1, "one was right, and no engine comes about after the fix"
+    assert hazards.main(["table", str(target), "--write"]) == 1, "one fixed model has no engine"
     known = json.loads((tmp_path / "hazards.json").read_text())
     shown = [one["verdict"] for one in known["rules"]["OPS010"]["examples"]]
     assert shown == ["refused-confirmed", "not-repaired", "contradicted"]

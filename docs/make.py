@@ -1,16 +1,20 @@
 """Writes docs/rules/ and the tables of docs/hazards.md from the rules: ``python docs/make.py``.
 
 What a page says comes from the rule's file: its docstring, its examples, what it finds in them under each target, and
-the numbers of hazards that its decorator names. ``tests/test_docs.py`` fails where the files here are not what this
-script would write.
+the numbers of hazards that its decorator names. What was seen on executed engines comes from
+benchmarks/gpu/hazards.json, which ``benchmarks/gpu/hazards.py table`` writes. ``tests/test_docs.py`` fails where the
+files here are not what this script would write.
 """
 
 from __future__ import annotations
 
+import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from onnxfix.catalogue import Facts, facts_of
 from onnxfix.registry import BUILT_IN, rules_of
@@ -20,9 +24,95 @@ from onnxfix.rule import Rule
 DOCS = Path(__file__).resolve().parent
 HAZARDS = DOCS / "hazards.md"
 PAGES = DOCS / "rules"
+MEASURED = DOCS.parent / "benchmarks" / "gpu" / "hazards.json"
 MOST_EXAMPLES = 16
 """Examples on a page; the rule's file has them all."""
 _TITLE = re.compile(r"^### (\d+)\. (.+)$", re.MULTILINE)
+
+#: A verdict of hazards.py -> what the table says of the rule, and what a page says of such examples.
+VERDICTS = {
+    "contradicted": ("contradicted", "better before the fix than after it"),
+    "wrong-confirmed": ("confirmed", "wrong before the fix and right after it"),
+    "refused-confirmed": ("confirmed", "without a working engine before the fix and right after it"),
+    "finding-confirmed": ("confirmed", "wrong or without a working engine, with no fix that could be judged"),
+    "not-repaired": (
+        "confirmed, not repaired",
+        "wrong or without a working engine before the fix and after it",
+    ),
+    "not-confirmed": ("not confirmed", "right without a fix"),
+    "not-runnable": ("not runnable", "shown neither right nor wrong"),
+}
+
+
+@dataclass(frozen=True)
+class Engines:
+    """What executed engines showed; ``known`` is what hazards.json holds, None where there is none."""
+
+    known: Mapping[str, Any] | None = None
+
+    @classmethod
+    def read(cls, path: Path = MEASURED) -> Engines:
+        """What was measured, if anything was."""
+        return cls(json.loads(path.read_text(encoding="utf-8")) if path.exists() else None)
+
+    @property
+    def machine(self) -> str:
+        """``TensorRT-RTX 1.6.1.120, NVIDIA H200``."""
+        assert self.known is not None
+        setting = self.known["setting"]
+        package, _, version = setting["TensorRT"].partition(" ")
+        product = {"tensorrt-rtx": "TensorRT-RTX", "tensorrt": "TensorRT"}.get(package, package)
+        return f"{product} {version}, {setting['GPU'].partition(',')[0]}"
+
+    def cell(self, rule: Rule) -> str:
+        """For the table: the verdict, and of how many examples it is."""
+        found = self._of(rule)
+        if found is None:
+            return "not run yet" if self.known is None else "not run"
+        word, total = VERDICTS[found["verdict"]][0], len(found["examples"])
+        count = sum(VERDICTS[one["verdict"]][0] == word for one in found["examples"])
+        return f"{word} ({count} of {total})" if total else word
+
+    def line(self, rule: Rule) -> str:
+        """For the rule's page: every verdict with the number of its examples."""
+        found = self._of(rule)
+        if found is None:
+            return "On an executed engine: not run yet." if self.known is None else "Not run on an engine."
+        counts = Counter(one["verdict"] for one in found["examples"])
+        total = sum(counts.values())
+        parts = [
+            f"{counts[verdict]}{'' if place else _of_examples(total)} "
+            f"{'is' if counts[verdict] == 1 else 'are'} {text}"
+            for place, (verdict, text) in enumerate((v, t) for v, (_, t) in VERDICTS.items() if v in counts)
+        ]
+        what = "; ".join(parts) or "the rule has no models as examples"
+        return (
+            f"On an executed engine ({self.machine}): **{VERDICTS[found['verdict']][0]}**. {_sentence(what)}"
+        )
+
+    def paragraph(self) -> list[str]:
+        """For the head of the catalogue."""
+        if self.known is None:
+            return ["**No engine was executed** for this table yet."]
+        return [
+            "*On an engine* is what the rules' own examples did on engines that were built and executed, before and",
+            f"after the rule's own fix ({self.machine}): **confirmed** where engines are wrong or there",
+            "is none, in brackets for how many examples; **not confirmed** where all are right, for the hazard",
+            "is of other versions, of speed, or of other values; **not runnable** where no engine could show it. All",
+            "examples, with TensorRT's words, are in",
+            "[benchmarks/gpu](../benchmarks/gpu/README.md#the-rules-own-examples-executed).",
+        ]
+
+    def _of(self, rule: Rule) -> Mapping[str, Any] | None:
+        return self.known["rules"].get(rule.code) if self.known is not None else None
+
+
+def _of_examples(total: int) -> str:
+    return f" of {total} example{'' if total == 1 else 's'}"
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def main() -> None:
@@ -43,10 +133,11 @@ def contents() -> dict[Path, str]:
     facts = {rule.code: facts_of(rule) for rule in rules}
     catalogue = HAZARDS.read_text(encoding="utf-8")
     titles = titles_of(catalogue)
+    engines = Engines.read()
     files = {PAGES / "README.md": rules_markdown(rules, [facts[rule.code] for rule in rules])}
     for rule in rules:
-        files[PAGES / f"{rule.code}.md"] = page(rule, facts[rule.code], titles)
-    files[HAZARDS] = filled(catalogue, titles, rules, facts)
+        files[PAGES / f"{rule.code}.md"] = page(rule, facts[rule.code], titles, engines)
+    files[HAZARDS] = filled(catalogue, titles, rules, facts, engines)
     return files
 
 
@@ -55,8 +146,9 @@ def titles_of(catalogue: str) -> dict[int, str]:
     return {int(number): title for number, title in _TITLE.findall(catalogue)}
 
 
-def page(rule: Rule, facts: Facts, titles: Mapping[int, str]) -> str:
-    """What ``onnxfix explain`` prints, with the rule's row of the table and its hazards under the title.
+def page(rule: Rule, facts: Facts, titles: Mapping[int, str], engines: Engines) -> str:
+    """What ``onnxfix explain`` prints, with the rule's row of the table, what engines showed, and its hazards under the
+    title.
 
     Raises:
         ValueError: the rule names a hazard that is not in the catalogue.
@@ -76,7 +168,9 @@ def page(rule: Rule, facts: Facts, titles: Mapping[int, str]) -> str:
         if hidden > 0
         else ""
     )
-    return f"{title}\n\n{TABLE_HEAD}\n{rule_row(rule, facts)}\n\n{hazards}{rest}{more}"
+    return (
+        f"{title}\n\n{TABLE_HEAD}\n{rule_row(rule, facts)}\n\n{engines.line(rule)}\n\n{hazards}{rest}{more}"
+    )
 
 
 def anchor(number: int, titles: Mapping[int, str]) -> str:
@@ -96,32 +190,41 @@ class Rows:
     codes: str
     fixes: str
     examples: str
+    engine: str
 
     @classmethod
-    def of(cls, rules: Iterable[Rule], facts: Mapping[str, Facts]) -> Rows:
-        """The three cells for these rules."""
+    def of(cls, rules: Iterable[Rule], facts: Mapping[str, Facts], engines: Engines) -> Rows:
+        """The cells for these rules."""
         known = [(rule, facts[rule.code]) for rule in rules]
         return cls(
             "<br>".join(f"[{rule.code}](rules/{rule.code}.md)" for rule, _ in known) or "–",
             "<br>".join(fixes(facts) for _, facts in known) or "–",
             "<br>".join(f"{facts.found} found, {facts.silent} left alone" for _, facts in known) or "–",
+            "<br>".join(engines.cell(rule) for rule, _ in known) or "–",
         )
 
 
 def filled(
-    catalogue: str, titles: Mapping[int, str], rules: Iterable[Rule], facts: Mapping[str, Facts]
+    catalogue: str,
+    titles: Mapping[int, str],
+    rules: Iterable[Rule],
+    facts: Mapping[str, Facts],
+    engines: Engines,
 ) -> str:
-    """The catalogue with its two tables written anew."""
-    lines = ["| # | hazard | rules | fix | examples |", "|---|---|---|---|---|"]
+    """The catalogue with its two tables written anew, and what it says of engines."""
+    lines = ["| # | hazard | rules | fix | examples | on an engine |", "|---|---|---|---|---|---|"]
     for number, title in titles.items():
-        rows = Rows.of((rule for rule in rules if number in rule.hazards), facts)
+        rows = Rows.of((rule for rule in rules if number in rule.hazards), facts, engines)
         link = f"[{title}](#{anchor(number, titles)})"
-        lines.append(f"| {number} | {link} | {rows.codes} | {rows.fixes} | {rows.examples} |")
-    beyond = ["| rule | what it finds | fix | examples |", "|---|---|---|---|"]
+        cells = (rows.codes, rows.fixes, rows.examples, rows.engine)
+        lines.append(f"| {number} | {link} | {' | '.join(cells)} |")
+    beyond = ["| rule | what it finds | fix | examples | on an engine |", "|---|---|---|---|---|"]
     for rule in rules:
         if not rule.hazards:
-            rows = Rows.of([rule], facts)
-            beyond.append(f"| {rows.codes} {rule.name} | {rule.summary} | {rows.fixes} | {rows.examples} |")
+            rows = Rows.of([rule], facts, engines)
+            cells = (rule.summary, rows.fixes, rows.examples, rows.engine)
+            beyond.append(f"| {rows.codes} {rule.name} | {' | '.join(cells)} |")
+    catalogue = between(catalogue, "engine", engines.paragraph())
     return between(between(catalogue, "table", lines), "beyond", beyond)
 
 

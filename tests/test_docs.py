@@ -253,7 +253,7 @@ def test_an_unknown_hazard_is_refused() -> None:
         yield from ()
 
     with pytest.raises(ValueError, match=r"TOY004 .*\[99\]"):
-        maker().page(lost, facts_of(lost), {1: "one"})
+        maker().page(lost, facts_of(lost), {1: "one"}, maker().Engines())
 
 
 @pytest.mark.parametrize(

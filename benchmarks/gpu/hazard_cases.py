@@ -18,7 +18,9 @@ from onnx import ModelProto, TensorProto
 from onnxfix.errors import OnnxfixError
 
 BEFORE, AFTER = "before", "after"
-FIXED = "fixed model"
+#: Sources of true outputs beside the backends: the original in float32, and the fixed model where nobody runs the
+#: original.
+TWIN, FIXED = "float32 twin", "fixed model"
 MANIFEST = "manifest.json"
 #: Bytes of the inputs or of the outputs of an example: what is larger is not carried, and what is above ``LARGE`` is
 #: carried with one feed.

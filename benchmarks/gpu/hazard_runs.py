@@ -8,13 +8,14 @@ from typing import Any, Literal
 
 import onnx
 from acceptance import values
-from acceptance.cases import NodeCase
+from acceptance.cases import NodeCase, half_type
 
 from gpu.engines import Bench, Executed
 from gpu.hazard_cases import AFTER, BEFORE, FIXED, Case, Entry, Truth, fitted, typed
-from gpu.outcomes import judge
+from gpu.outcomes import judge, measured
 from onnxfix.backends.trt_types import Profile
 from onnxfix.sandbox import one_line
+from onnxfix.verification.compare import Metrics
 
 #: As in ``outcomes``. other: meets not the truth that decides, but another one: half precision that leaves its range.
 #: unknown: it ran, and nobody knows what is right. error: of what measures here.
@@ -90,16 +91,28 @@ def fed(
         kept = values.pack([[outputs[name] for name in names if name in outputs]])
         return Fed("unknown", entry.untrue, outputs=kept)
     own = replace(executed, outputs=(outputs,))
-    results = []
-    for truth in truths:
-        wanted = typed(truth.outputs[number], proto)
-        results.append(judge(NodeCase(entry.key, data, ({},), (wanted,), 0.0, 0.0), own))
+    # No tolerance of a case of its own: that of the type decides.
+    cases = [
+        NodeCase(entry.key, data, ({},), (typed(one.outputs[number], proto),), 0.0, 0.0) for one in truths
+    ]
+    results = [judge(one, own) for one in cases]
     first = results[0]
     if first.status == "right":
         return Fed("right", "", first.largest, first.relative)
-    met = any(one.status == "right" for one in results)
-    status: Status = "other" if met else "wrong" if first.status == "wrong" else "unfed"
-    return Fed(status, first.reason, first.largest, first.relative, first.outputs)
+    if first.status != "wrong":
+        return Fed("unfed", first.reason)
+    status: Status = "other" if any(one.status == "right" for one in results) else "wrong"
+    metrics = measured(cases[0], [[outputs[name] for name in names]], half_type(proto))
+    reason = next(
+        (f"{names[n]}: {said(one)}" for n, one in enumerate(metrics) if one.agreement == "different"), ""
+    )
+    return Fed(status, reason or first.reason, first.largest, first.relative, first.outputs)
+
+
+def said(one: Metrics) -> str:
+    """Where an output is wrong, and by how much."""
+    values = f", {' expected, '.join(one.values)} found" if one.values else ""
+    return f"{one.reason}{values}"
 
 
 def key_of(entry: Entry, side: str) -> str:

@@ -2,7 +2,7 @@
 
     python benchmarks/gpu/hazards.py prepare CARRY                     anywhere
     python benchmarks/gpu/hazards.py execute CARRY --json FILE         where the GPU is
-    python benchmarks/gpu/hazards.py table CARRY FILE [--write]        anywhere
+    python benchmarks/gpu/hazards.py table FILE [--write]              anywhere
 
 ``prepare`` writes the models of the rules' own examples before and after the fix, inputs that the verification ladder
 plans, and what ONNX Runtime or onnx.reference computes from the model before it. ``execute`` builds an engine of each
@@ -15,19 +15,25 @@ made an engine worse.
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))  # the children of the sandbox import what they run from there
 
-from gpu import engines, hazard_runs, ledger  # noqa: E402
+from acceptance.node_models import write_between  # noqa: E402
+
+from gpu import engines, hazard_runs, hazard_verdicts, ledger  # noqa: E402
 from gpu.engines import Bench  # noqa: E402
 from gpu.hazard_cases import Carried, Entry, entry_of  # noqa: E402
 from onnxfix.errors import OnnxfixError  # noqa: E402
+
+RESULT = HERE / "hazards.json"
 
 
 def prepare(given: argparse.Namespace) -> int:
@@ -53,7 +59,7 @@ def execute(given: argparse.Namespace) -> int:
     for key, value in facts.items():
         print(f"- {key}: {value}", flush=True)
     with Carried(given.carry) as carried:
-        document = {"setting": facts, "versions": carried.manifest["versions"], "carry": carried.digest}
+        document = {"setting": facts, "carry": carried.digest, **carried.manifest}
         with ledger.Ledger(given.json, document) as book:
             entries = [one for one in carried.entries if one.code.startswith(given.match)]
             tasks = hazard_runs.tasks_of(entries, book)
@@ -79,6 +85,28 @@ def execute(given: argparse.Namespace) -> int:
     return int(left > 0)
 
 
+def table(given: argparse.Namespace) -> int:
+    """Print, write."""
+    stored = ledger.load(given.measured)
+    if "entries" not in stored:
+        raise OnnxfixError(f"{given.measured}: is not of `execute`")
+    known = hazard_verdicts.distilled(stored)
+    text = "\n".join(hazard_verdicts.page(known))
+    print(text)
+    if given.write:
+        RESULT.write_text(written(known), encoding="utf-8")
+        write_between(RESULT.with_name("README.md"), "hazards", text)
+    found = hazard_verdicts.faults(known)
+    print("\n".join(["", f"{len(found)} faults", *found]), file=sys.stderr)
+    return int(bool(found))
+
+
+def written(known: dict[str, Any]) -> str:
+    """JSON with a line for each rule, so that a change of one shows."""
+    rules = ",\n".join(f"{json.dumps(code)}: {json.dumps(one)}" for code, one in known["rules"].items())
+    return f'{{"setting": {json.dumps(known["setting"])},\n"rules": {{\n{rules}\n}}}}\n'
+
+
 def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -96,6 +124,9 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     running.add_argument("--package", default="tensorrt-rtx")
     for step in (making, running):
         step.add_argument("--match", default="", help="only rules whose code begins with this")
+    showing = steps.add_parser("table")
+    showing.add_argument("measured", type=Path)
+    showing.add_argument("--write", action="store_true", help="hazards.json and README.md")
     return parser.parse_args(words)
 
 
@@ -103,7 +134,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """Run as the module's docstring says."""
     given = _arguments(words)
     try:
-        return {"prepare": prepare, "execute": execute}[given.step](given)
+        return {"prepare": prepare, "execute": execute, "table": table}[given.step](given)
     except OnnxfixError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -702,6 +702,39 @@ def test_engines_on_both_sides_of_the_truth_agree_with_it() -> None:
     assert judge(Terms(["y"], excluded={"y"}), "label", None, *sides).finding == "nothing"
 
 
+def _off(by: float, *, elements: int = 1000, dtype: Any = np.float32) -> tuple[Ran, Ran]:
+    """The truth, and an engine that is off in one element that is near 0, by a share of the largest magnitude."""
+    truth = np.linspace(-1, 1, elements, dtype=dtype)
+    found = truth.copy()
+    found[elements // 2] += dtype(by)
+    return Ran({"y": truth}), Ran({"y": found})
+
+
+def test_what_float32_kernels_cost_is_no_error() -> None:
+    """Seen on a GPU: one of 1,536 elements of BERT's output was 5.8e-5 off, where the largest was 0.7."""
+    truth, found = _off(8e-5)
+    for before in (found, None):
+        told = judge(Terms(["y"]), "label", None, truth, before, found)
+        assert told.finding == "agree"
+        assert "1 of 1,000 elements are out of tolerance" in told.reason
+        assert told.reason.endswith("; that is less than 0.0002 of the output's largest magnitude")
+        assert told.results[-1].status == "within"
+
+
+@pytest.mark.parametrize(
+    "sides", [_off(3e-4), _off(8e-5, elements=200), _off(np.inf), _off(8e-5, dtype=np.float64)]
+)
+def test_what_no_kernel_explains_stays_an_error(sides: tuple[Ran, Ran]) -> None:
+    truth, found = sides
+    assert judge(Terms(["y"]), "label", None, truth, found, found).finding == "alike"
+    assert judge(Terms(["y"]), "label", None, truth, None, found).finding == "wrong"
+
+
+def test_kernels_do_not_excuse_a_fixed_engine_that_differs() -> None:
+    truth, found = _off(8e-5)
+    assert judge(Terms(["y"]), "label", None, truth, truth, found).finding == "wrong"
+
+
 def test_what_only_onnx_runtime_gives_is_a_difference() -> None:
     found = judge(Terms(["y"]), "label", None, Ran({"y": np.ones(1)}), None, Ran({}))
     assert found.reason == (

@@ -254,11 +254,14 @@ class _Work:
         names = [name for name in static if name in spread and name not in drawn]
         if not names:
             return "", "were not compared: none could be read, or all are random"
-        noise = self.request.noise
+        noise, coarse = self.request.noise, self.request.coarse
         for name in names:
-            for part in compare(name, static[name], spread[name], exact=False, noise=noise.get(name, 0.0)):
+            for part in compare(
+                name, static[name], spread[name], exact=False, noise=noise.get(name, 0.0), coarse=coarse
+            ):
                 if part.agreement == "different":
-                    return f"output {name} of the engine for the profile {part.reason}", ""
+                    far = f", by up to {part.relative:.1e} of its largest magnitude" if part.max_abs else ""
+                    return f"output {name} of the engine for the profile {part.reason}{far}", ""
         return "", ""
 
 

@@ -114,6 +114,7 @@ class _Progress:
     unsteady: set[str] = field(default_factory=set)
     unread: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    graces: list[str] = field(default_factory=list)  # what was forgiven to the kernels
     deaths: int = 0  # runs of engines that failed
 
 
@@ -376,7 +377,12 @@ class _Climber:
         if told.finding == "nothing":
             return self._refuse(trial, "no output could be compared")
         self.seen.judged.append(trial)
-        self.seen.findings.setdefault(told.finding, _Evidence(f"{told.reason} [{trial.label}]", told.output))
+        if told.finding == "agree":
+            self.seen.findings.setdefault("agree", _Evidence("", ""))
+            self.seen.graces.extend(filter(None, [told.reason]))
+        else:
+            evidence = _Evidence(f"{told.reason} [{trial.label}]", told.output)
+            self.seen.findings.setdefault(told.finding, evidence)
         return None
 
     def _terms(self, names: Sequence[str] | None = None) -> Terms:
@@ -441,6 +447,7 @@ class _Climber:
             seen.notes.append(
                 "TF32 could not be turned off here, and outputs were held to the tolerance of half precision"
             )
+        seen.notes.extend(seen.graces[:1])
         seen.notes.extend(self.noise.notes())
         values = [value for one in seen.judged if one.expected for value in one.expected.outputs.values()]
         if any(isinstance(value, np.ndarray) and value.dtype == np.float64 for value in values):

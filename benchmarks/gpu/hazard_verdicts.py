@@ -65,8 +65,10 @@ def shown(entry: Entry, before: Outcome, after: Outcome | None) -> Shown:
 
 
 def _stopped(outcome: Outcome) -> bool:
-    """Whether TensorRT makes no engine of it, or one that does not run; not where nothing came to TensorRT."""
-    return outcome.status in _STOPPED and (outcome.status, outcome.stage) != ("failed", "build")
+    """Whether TensorRT makes no engine of it, or one that does not run, or not on the model's own inputs; not where
+    nothing came to TensorRT."""
+    told = (outcome.status, outcome.stage)
+    return told == ("unfed", "run") or (outcome.status in _STOPPED and told != ("failed", "build"))
 
 
 def _alone(before: Outcome) -> Verdict:
@@ -80,7 +82,8 @@ def _pair(entry: Entry, before: Outcome, after: Outcome) -> Verdict:
         return "not-runnable"
     ran = before.status in (*_MET, "wrong", "unknown")
     if ran and _stopped(after):
-        return "contradicted"
+        # A fix that may change behavior owes nothing to a model of which nobody knows what it should give.
+        return "not-runnable" if (before.status, entry.safety) == ("unknown", _UNSAFE) else "contradicted"
     if before.status in _MET and after.status == "unfed" and entry.safety != _UNSAFE:
         return "contradicted"
     if _stopped(before):

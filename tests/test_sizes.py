@@ -277,3 +277,14 @@ def test_both_ends_of_a_range_are_found_exactly() -> None:
     found = range_of(problem, "H", {})
     assert (found.least, found.most) == (3 * 461, 4 * 461 - 1)
     assert repaired(problem, {"H": 5000}) == {"H": 4 * 461 - 1}
+
+
+def test_a_dead_end_is_left() -> None:
+    """The nearest size of B leads nowhere: 85 rows leave no size for T."""
+    text = """g (float[B,S] x, float[B,T] z) => (float[A] y) <int64[2] s = {5, 17}, int64[2] r = {3, 31}> {
+        a = Reshape(x, s)  b = Reshape(z, r)  c = Flatten<axis=0>(a)  d = Flatten<axis=0>(b)
+        e = Concat<axis=1>(c, d)  k = Constant<value_ints = [0]>()  y = Squeeze(e, k) }"""
+    proto = model(text)
+    found = repaired(problem_of(proto), {"B": 1, "S": 1, "T": 1})
+    assert found == {"B": 1, "S": 85, "T": 93}
+    assert runs(proto, found)

@@ -25,7 +25,7 @@ RUNGS = ("ort-cpu",)
 COUNTED = """g (float[N] x) => (float[4,25] y) <int64[2] s = {4, 25}> {
     i = NonZero(x)  f = Cast<to=1>(i)  d = Reshape(f, s)  y = Identity(d) }"""
 LOOKED_UP = """g (float[N] x) => (float[N] y) <float[5] t = {1, 2, 3, 4, 5}, float k = {1000000.0}, float h = {3.25}> {
-    a = Sub(x, h)  b = Mul(a, k)  i = Cast<to=7>(b)  j = Gather(t, i)  c = Identity(j)  y = Neg(c) }"""
+    a = Sub(x, h)  e = Mul(a, a)  b = Mul(e, k)  i = Cast<to=7>(b)  j = Gather(t, i)  c = Identity(j)  y = Neg(c) }"""
 LONG = """g (float[B,S] x) => (float[B,T] y) { y = my.Ends(x) }
     <domain: "my", opset_import: ["" : 17]>
     Ends (v) => (w) { p = Constant<value_ints = [0, 90000, 0, 90000]>()

@@ -23,17 +23,19 @@ class Bound(NamedTuple):
         return f"{self.about} must be {ends}"
 
 
-#: Operators with indices into the axis that is an attribute: (operator, operand of the indices, default axis).
+#: Operators whose second operand are indices into the axis that is an attribute, and that axis by default.
 _INDEXED = {"Gather": 0, "GatherElements": 0, "ScatterElements": 0, "Scatter": 0}
-#: (operator, operand) -> the axis of the first operand that a length may not exceed, and the least length.
-_LENGTHS = {
-    ("GRU", 4): (0, 0), ("LSTM", 4): (0, 0), ("RNN", 4): (0, 0), ("ReverseSequence", 1): (None, 1),
-}  # fmt: skip
+#: Operands that are lengths of sequences.
+_LENGTHS = frozenset({("Attention", 6), ("GRU", 4), ("LSTM", 4), ("RNN", 4), ("ReverseSequence", 1)})
+
+
+BOUNDED = frozenset((*_INDEXED, "GatherND", "OneHot", "ScatterND", "TopK")) | {name for name, _ in _LENGTHS}
+"""Operators that ``bounds`` knows something of."""
 
 
 def bounds(node: Node, shapes: Shapes) -> Iterator[Bound]:
     """The bounds on values that a node reads and that are not constants."""
-    if not node.is_onnx:
+    if not node.is_onnx or node.op_type not in BOUNDED:
         return
     data = node.input(0)
     shape = shapes.shape(data) if data is not None else None
@@ -47,10 +49,9 @@ def bounds(node: Node, shapes: Shapes) -> Iterator[Bound]:
         elif node.op_type in ("GatherND", "ScatterND") and index == 1:
             yield from _nested(node, value, shape)
         elif (node.op_type, index) in _LENGTHS:
-            axis, least = _LENGTHS[node.op_type, index]
-            size = _at(shape, _time(node) if axis is None else axis if not node.attr("layout", 0) else 1)
+            size = _longest(node, shape, shapes)
             if size is not None:
-                yield Bound(value, "lengths", least, size)
+                yield Bound(value, "lengths", 0 if node.op_type in ("GRU", "LSTM", "RNN") else 1, size)
         elif node.op_type == "TopK" and index == 1:
             size = _at(shape, node.attr("axis", -1))
             if size is not None:
@@ -68,8 +69,15 @@ def _nested(node: Node, value: Value, shape: tuple[Dim, ...]) -> Iterator[Bound]
         yield Bound(value, "indices", -size, size - 1)
 
 
-def _time(node: Node) -> int:
-    return int(node.attr("time_axis", 0))
+def _longest(node: Node, shape: tuple[Dim, ...], shapes: Shapes) -> Dim | None:
+    """The size that a length may not exceed."""
+    if node.op_type == "ReverseSequence":
+        return _at(shape, node.attr("time_axis", 0))
+    if node.op_type != "Attention":
+        return _at(shape, node.attr("layout", 0))
+    keys = node.input(1)
+    lengths = shapes.shape(keys) if keys is not None else None
+    return _at(lengths, -2) if lengths is not None else None
 
 
 def _at(shape: tuple[Dim, ...], axis: int) -> Dim | None:

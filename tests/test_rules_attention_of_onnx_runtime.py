@@ -110,6 +110,30 @@ def test_what_comes_out_beside_the_result() -> None:
     agree(proto, decomposed(proto), feeds_of(proto))
 
 
+@pytest.mark.parametrize("opset", [11, 17])
+@pytest.mark.parametrize("attributes", ["", ", unidirectional = 1"])
+@pytest.mark.parametrize(("inputs", "more"), [("", ""), ("m", ", int32[3,9] m")])
+def test_states_of_the_past(attributes: str, inputs: str, more: str, opset: int) -> None:
+    proto = model(
+        f"""g (float[3,5,8] x, float[8,24] w, float[24] c, float[2,3,2,4,4] p{more}) => (float[3,5,8] y,
+        float[2,3,2,9,4] z) {{ y, z = com.microsoft.Attention<num_heads = 2{attributes}>(x, w, c, {inputs}, p) }}""",
+        opset,
+    )
+    after = decomposed(proto)
+    for seed in range(3):
+        agree(proto, after, masked(feeds_of(proto, seed), seed))
+
+
+@FACT
+@REAL
+def test_tensorrt_builds_attention_with_a_past_of_any_length(worker: Worker, tmp_path: Path) -> None:
+    proto = model(
+        """g (float[B,S,8] x, float[8,24] w, float[24] c, float[2,B,2,P,4] p) => (float[B,S,8] y, float[2,B,2,T,4] z) {
+        y, z = com.microsoft.Attention<num_heads = 2, unidirectional = 1>(x, w, c, , p) }"""
+    )
+    assert build(worker, tmp_path, decomposed(proto)).accepted
+
+
 def test_values_of_another_width_and_no_bias() -> None:
     proto = model(
         """g (float[3,5,8] x, float[8,20] w, float[20] c) => (float[3,5,4] y) {

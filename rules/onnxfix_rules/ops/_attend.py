@@ -29,6 +29,8 @@ class Masking:
     filtered: float = -10000.0
     bias: Value | None = None
     causal: bool = False
+    past: Operand | None = None
+    """Keys [batch, heads, length, size] that come before those of the queries' own places."""
 
 
 def masking(node: Node, mask: Value | None, bias: Value | None, batch: Dim, elem: int) -> Masking | None:
@@ -91,7 +93,7 @@ def attend(
     if masks.raw is not None or masks.lengths is not None:
         scores = draft.add("Add", [scores, _filtered(draft, key, masks, elem)])
     if masks.causal:
-        scores = _causal(draft, query, key, scores, elem)
+        scores = _causal(draft, query, key, scores, elem, masks)
     found = draft.add("MatMul", [draft.add("Softmax", [scores], axis=3), value])
     merged = draft.add("Transpose", [found], perm=[0, 2, 1, 3])
     shape = draft.constant(np.array([0, 0, width], np.int64), "shape")
@@ -112,17 +114,23 @@ def _filtered(draft: Draft, key: Operand, masks: Masking, elem: int) -> str:
     return unsqueeze(draft, draft.add("Where", [seen, *numbers]), axes)
 
 
-def _causal(draft: Draft, query: Operand, key: Operand, scores: str, elem: int) -> str:
+def _causal(draft: Draft, query: Operand, key: Operand, scores: str, elem: int, masks: Masking) -> str:
     """The scores without those of keys behind the query's place."""
     least = np.finfo(np.float16 if elem == TensorProto.FLOAT16 else np.float32).min
-    rows = unsqueeze(draft, _places(draft, query), [1])
+    rows = unsqueeze(draft, _places(draft, query, masks.past), [1])
     later = draft.add("Less", [rows, _places(draft, key)])
     return draft.add("Where", [later, scalar(draft, float(least), elem, "least"), scores])
 
 
-def _places(draft: Draft, data: Operand) -> str:
-    """0, 1, 2 and so on, as many as [batch, heads, length, size] is long."""
-    zero, one = (draft.constant(np.array(number, np.int64), "place") for number in (0, 1))
+def _places(draft: Draft, data: Operand, after: Operand | None = None) -> str:
+    """0, 1, 2 and so on, as many as [batch, heads, length, size] is long; or from the length of ``after`` on."""
+    one = draft.constant(np.array(1, np.int64), "one")
+    first = draft.constant(np.array(0, np.int64), "first") if after is None else _length(draft, after)
+    length = _length(draft, data)
+    end = length if after is None else draft.add("Add", [first, length])
+    return draft.add("Cast", [draft.add("Range", [first, end, one])], to=TensorProto.INT32)
+
+
+def _length(draft: Draft, data: Operand) -> str:
     axis = draft.constant(np.array(2, np.int64), "axis")
-    length = draft.add("Gather", [draft.add("Shape", [data]), axis], axis=0)
-    return draft.add("Cast", [draft.add("Range", [zero, length, one])], to=TensorProto.INT32)
+    return draft.add("Gather", [draft.add("Shape", [data]), axis], axis=0)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
 
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Model, Node, Value, is_read
@@ -62,8 +65,12 @@ EXAMPLES = [
         safety=Safety.NUMERIC,
     ),
     Example(
-        why="states of the past",
-        before=_before("x, w, c, , p", more=", float[2,B,2,P,2] p"),
+        why="states of the past in which the present is to be written",
+        before=_before(
+            "x, w, c, , p, , l",
+            "num_heads = 2, past_present_share_buffer = 1",
+            more=", float[2,B,2,P,2] p, int32[1] l",
+        ),
         detect=True,
         safety=Safety.NUMERIC,
         runs=False,
@@ -114,12 +121,12 @@ def attention_of_onnx_runtime(node: Node, model: Model) -> Iterator[Match]:
     ## Fix
     MatMul and Add for the weights, Split into queries, keys and values, and attention by its definition, head by head.
     Masks of lengths and of zeros and ones add `mask_filter_value`; `unidirectional` leaves out what comes later; the
-    bias of scores is added. Keys and values of the present are written where they are read. NUMERIC: ONNX Runtime sums
-    in another order. Measured to be accepted.
+    bias of scores is added. Keys and values of the past come first, and those of the present are written where they are
+    read. NUMERIC: ONNX Runtime sums in another order. Measured to be accepted.
 
-    None where states of the past come in, for rotary embeddings inside, for masks of starts and ends or of a form that
-    is not known, and for types other than float32 and float16. Better still: give TensorRT the model from before the
-    optimizer.
+    None where room for the present is shared with the past, for rotary embeddings inside, for masks of starts and ends
+    or of a form that is not known, and for types other than float32 and float16. Better still: give TensorRT the model
+    from before the optimizer.
 
     ## References
     - https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.Attention
@@ -136,11 +143,11 @@ def attention_of_onnx_runtime(node: Node, model: Model) -> Iterator[Match]:
 def _fix(node: Node, model: Model) -> Fix | None:
     data, weight, bias, mask, past, added = (node.input(index) for index in range(6))
     output, present = node.output(0), node.output(1)
-    if data is None or weight is None or output is None or past is not None or node.input(6) is not None:
+    if data is None or weight is None or output is None or node.input(6) is not None:
         return None
     if node.attr("do_rotary", 0) or node.attr("past_present_share_buffer", 0):
         return None
-    elem = known_float(node, data, weight, *([] if bias is None else [bias]))
+    elem = known_float(node, data, weight, *(one for one in (bias, past) if one is not None))
     shape, sizes = model.shapes.shape(data), _sizes(node, weight, model)
     heads = int(node.attr("num_heads", 0))
     if elem not in _attend.FLOATS or shape is None or len(shape) != 3 or sizes is None:
@@ -148,7 +155,9 @@ def _fix(node: Node, model: Model) -> Fix | None:
     if heads < 1 or any(size % heads or size < heads for size in sizes) or sizes[0] != sizes[1]:
         return None
     masks = _attend.masking(node, mask, added, shape[0], elem)
-    if masks is None or (is_read(present) and sizes[0] != sizes[2]):
+    if masks is None or ((past is not None or is_read(present)) and sizes[0] != sizes[2]):
+        return None
+    if past is not None and (masks.lengths is not None or model.shapes.rank(past) != 5):
         return None
     draft = Draft(node)
     draft.remove(node)
@@ -157,12 +166,21 @@ def _fix(node: Node, model: Model) -> Fix | None:
     query, key, value = (
         _attend.headed(draft, part, heads, size // heads) for part, size in zip(parts, sizes, strict=True)
     )
+    if past is not None:
+        old = [_state(draft, past, number) for number in (0, 1)]
+        key, value = (draft.add("Concat", pair, axis=2) for pair in ((old[0], key), (old[1], value)))
+        masks = replace(masks, past=old[0])
     scale = float(node.attr("scale", 0.0)) or 1 / math.sqrt(sizes[0] // heads)
     if present is not None and is_read(present):
         both = [_rewrite.unsqueeze(draft, one, [0]) for one in (key, value)]
         draft.add("Concat", both, output=present.name, axis=0)
     _attend.attend(draft, (query, key, value), scale, masks, elem, sizes[2], output.name)
     return Fix("decompose Attention", draft.edits, Safety.NUMERIC)
+
+
+def _state(draft: Draft, past: Value, number: int) -> str:
+    """The keys (0) or the values (1) of the past."""
+    return draft.add("Gather", [past, draft.constant(np.array(number, np.int64), "state")], axis=0)
 
 
 def _sizes(node: Node, weight: Value, model: Model) -> tuple[int, int, int] | None:

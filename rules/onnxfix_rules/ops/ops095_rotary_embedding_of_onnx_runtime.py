@@ -197,7 +197,8 @@ def _counted(node: Node, model: Model) -> Fix | None:
 
 def _placed(node: Node, data: Value, places: Value, model: Model) -> Fix | None:
     rank = model.shapes.rank(data)
-    if rank not in (3, 4) or node.scope.opset() < 11:
+    known = known_float(node, data) in _attend.FLOATS and model.shapes.elem_type(places) == TensorProto.INT64
+    if rank not in (3, 4) or not known or node.scope.opset() < 11:
         return None
     draft = Draft(node)
     draft.set_input(node, 1, _places(draft, data, places, rank))

@@ -18,13 +18,15 @@ from onnxfix.verification.verdict import FeedResult
 @dataclass(frozen=True)
 class InputKind:
     """An input: its element type as ONNX writes it, its dimensions (sizes and symbols, None without a rank), whether it
-    has a default, and the values that the model compares it with, or that lie on the other side of a comparison."""
+    has a default, the values that the model compares it with, or that lie on the other side of a comparison, and in
+    words the limits of what may be in it, as far as the graph shows them."""
 
     name: str
     type: str
     dims: tuple[int | str, ...] | None
     optional: bool
     values: tuple[int, ...]
+    limits: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ def kinds_of(known: Signature) -> tuple[InputKind, ...]:
             one.dims,
             one.default is not None,
             tuple(dict.fromkeys(pins[one.name] for pins in known.search.ways if one.name in pins)),
+            tuple(dict.fromkeys(map(str, known.limits.get(one.name, ())))),
         )
         for one in known.inputs
     )

@@ -31,6 +31,15 @@ class Limit(NamedTuple):
     bound: Bound
     up: bool = False
 
+    def __str__(self) -> str:
+        times = "" if self.scale == 1 else "-" if self.scale == -1 else f"{self.scale:g} * "
+        plus = f" {'+' if self.offset > 0 else '-'} {abs(self.offset):g}" if self.offset else ""
+        return (
+            str(self.bound)
+            if not times and not plus
+            else f"with x for a number, {times}x{plus}: {self.bound}"
+        )
+
     def ends(self, sizes: Mapping[str, int], whole: bool) -> tuple[float, float] | None:
         """The least and the greatest number of the input, without negative indices; None where sizes do not tell.
 

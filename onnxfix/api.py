@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from onnxfix.backends.trt_reading import Reading
     from onnxfix.backends.trt_types import TrtBuild, TrtOptions
     from onnxfix.intake import Intake
+    from onnxfix.stopped import Stopped
     from onnxfix.verification.ladder import Verdict
     from onnxfix.whole.steps import Step
 
@@ -119,6 +120,16 @@ def _intake(loaded: wire.Loaded, progress: Progress | None) -> Intake:
     _say(progress, "trying sizes")
     with ExitStack() as stack:
         return intake(on_disk(loaded, stack))
+
+
+def _stopped(
+    loaded: wire.Loaded, stack: ExitStack, verdict: Verdict, pinned: Mapping[str, Any] | None = None
+) -> Stopped | None:
+    """Where the original stops, after a verdict that proves nothing."""
+    from onnxfix.proof import on_disk
+    from onnxfix.stopped import stopped
+
+    return stopped(on_disk(loaded, stack), loaded.proto, verdict, pinned)
 
 
 def _asked(trt: TrtOptions | bool, aim: Target) -> TrtOptions | None:
@@ -280,6 +291,9 @@ def apply(
             pending=Pending(result.proto, loaded),
         )
         report = confirm.heard(report, rules, registry().rules)
+        if not result.verdict.passed:
+            pinned = special.values if special is not None else {}
+            report = replace(report, stopped=_stopped(loaded, stack, result.verdict, pinned))
         if asked.save_engine and result.verdict.passed:
             _say(progress, "building the engine")
             path = result.candidate.path if result.changed else on_disk(loaded, stack)
@@ -347,6 +361,7 @@ def verify(
         b = a if fixed is None else on_disk(second, stack)
         _say(progress, "verifying")
         verdict = climb(a, b, first.proto, second.proto, options, exact=exact, touched=None, inherit=False)
+        halt = _stopped(first, stack, verdict) if not verdict.passed else None
         first.check()
         second.check()
         if asked.save_engine and verdict.passed:
@@ -359,6 +374,7 @@ def verify(
         output="" if fixed is None else _name(second),
         engine=engine_file,
         verdict=verdict,
+        stopped=halt,
         nodes_before=_count(first, first.proto),
         nodes_after=_count(second, second.proto),
         seconds=time.perf_counter() - start,

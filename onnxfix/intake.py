@@ -18,13 +18,15 @@ from onnxfix.verification.verdict import FeedResult
 @dataclass(frozen=True)
 class InputKind:
     """An input: its element type as ONNX writes it, its dimensions (sizes and symbols, None without a rank), whether it
-    has a default, and the values that the model compares it with, or that lie on the other side of a comparison."""
+    has a default, the values that the model compares it with, or that lie on the other side of a comparison, and in
+    words the limits of what may be in it, as far as the graph shows them."""
 
     name: str
     type: str
     dims: tuple[int | str, ...] | None
     optional: bool
     values: tuple[int, ...]
+    limits: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -60,21 +62,27 @@ def intake(path: Path) -> Intake:
         ModelError: the file holds no model.
     """
     known = signature(path)
-    ways = tuple(_way(known, pins) for pins in known.search.ways)
-    inputs = tuple(
+    ways = tuple(way_of(known, pins) for pins in known.search.ways)
+    return Intake(kinds_of(known), ways, _examples(path, known))
+
+
+def kinds_of(known: Signature) -> tuple[InputKind, ...]:
+    """The inputs."""
+    return tuple(
         InputKind(
             one.name,
             TensorProto.DataType.Name(one.elem).lower() if one.kind == "tensor" and one.elem else one.kind,
             one.dims,
             one.default is not None,
-            tuple(dict.fromkeys(way.values[one.name] for way in ways if one.name in way.values)),
+            tuple(dict.fromkeys(pins[one.name] for pins in known.search.ways if one.name in pins)),
+            tuple(dict.fromkeys(map(str, known.limits.get(one.name, ())))),
         )
         for one in known.inputs
     )
-    return Intake(inputs, ways, _examples(path, known))
 
 
-def _way(known: Signature, pins: dict[str, int]) -> Way:
+def way_of(known: Signature, pins: dict[str, int]) -> Way:
+    """The sizes that a model takes where inputs have these values."""
     free = known.search.problem(pins).free
     # Different sizes, so that a size that is another's shows.
     typical = known.search.near({name: 3 + 2 * place for place, name in enumerate(free)}, pins=pins)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from onnxfix.backends.trt_types import TrtBuild
     from onnxfix.graph.lazy import Pending
     from onnxfix.intake import Intake
+    from onnxfix.stopped import Stopped
     from onnxfix.verification.ladder import Verdict
     from onnxfix.verification.verdict import Executed
 
@@ -114,7 +115,8 @@ class Report:
     or dropped. ``problems`` are faults of onnxfix or of a rule, or why TensorRT could not be asked: the run is
     not to be trusted in full. ``notes`` is what a reader should know besides. ``verdict`` is None where nothing
     was to be verified. ``headline`` is TensorRT's word on the model, where that is news. ``build`` is what ``check``
-    had it build, ``network`` how it reads what it imported. ``pending`` is the result with its weights still in the
+    had it build, ``network`` how it reads what it imported. ``stopped`` is where the original stops that takes none of
+    the inputs made for it. ``pending`` is the result with its weights still in the
     file; ask ``model`` for it. It is not part of the JSON. ``reused``: it is an earlier run's, and the model unchanged.
     """
 
@@ -130,6 +132,7 @@ class Report:
     build: TrtBuild | None = None
     network: Reading | None = None
     intake: Intake | None = None
+    stopped: Stopped | None = None
     output: str = ""
     engine: str = ""
     changed: bool = False

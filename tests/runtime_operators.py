@@ -14,7 +14,10 @@ from onnxfix.rule import Safety
 from onnxfix.testing import assert_interface_kept, fixed
 
 RULES = {rule.code: rule for rule in registry().rules}
-MINE = [RULES[code] for code in ("OPS089", "OPS090", "OPS091", "OPS092", "QDQ020", "QDQ021")]
+MINE = [
+    RULES[code]
+    for code in ("OPS089", "OPS090", "OPS091", "OPS092", "OPS093", "OPS094", "OPS095", "QDQ020", "QDQ021")
+]
 
 
 def header(opset: int) -> str:

@@ -42,6 +42,7 @@ LAYERS = [
     ["backends"],
     ["verification"],
     ["intake"],
+    ["stopped"],
     ["diagnose"],
     ["report"],
     ["trt_words"],

@@ -154,3 +154,30 @@ def test_a_journal_keeps_it() -> None:
     found = onnxfix.check(model(RATES).SerializeToString(), inputs_help=True)
     kept = json.loads(json.dumps(plain(found) | {"pending": None}))
     assert recall(Report, kept).intake == found.intake
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (
+            "g (int64[N] i, float[S] x) => (float[N] y) { a = Exp(x)  y = Gather(a, i) }",
+            "indices must be from -S to S - 1",
+        ),
+        (
+            """g (int64[N] i) => (float[N] y) <float[5] t = {1,2,3,4,5}, int64 o = {3}> {
+            a = Sub(o, i)  y = Gather(t, a) }""",
+            "with x for a number, -x + 3: indices must be from -5 to 4",
+        ),
+        (
+            """g (float[N] i) => (float[N] y) <float[5] t = {1,2,3,4,5}, float k = {0.5}> {
+            a = Mul(i, k)  b = Cast<to=7>(a)  y = Gather(t, b) }""",
+            "with x for a number, 0.5 * x: indices must be from -5 to 4",
+        ),
+    ],
+)
+def test_limits_of_values_are_told(tmp_path: Path, body: str, words: str) -> None:
+    path = saved(tmp_path, body)
+    assert intake(path).inputs[0].limits == (words,)
+    code, told, _ = run("check", path, "--inputs-help")
+    assert code == 0
+    assert f"; {words}" in " ".join(told.split())

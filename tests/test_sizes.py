@@ -74,6 +74,9 @@ DEMANDS = {
     "given parts": "g (float[N] x) => (float[4] y, float[7] z) <int64[2] s = {4, 7}> { y, z = Split<axis=0>(x, s) }",
     "an index": "g (float[N,3] x) => (float[3] y) <int64 i = {9}> { y = Gather<axis=0>(x, i) }",
     "an index from the end": "g (float[N] x) => (float y) <int64 i = {-6}> { y = Gather<axis=0>(x, i) }",
+    "elements": "g (float[N,3] x, int64[2,M] i) => (float[2,M] y) { y = GatherElements<axis=0>(x, i) }",
+    "scattered elements": """g (float[4,N] x, int64[M,2] i, float[K,2] u) => (float[4,N] y) {
+        y = ScatterElements<axis=1>(x, i, u) }""",
     "the best k": "g (float[N] x) => (float[12] y, int64[12] z) <int64[1] k = {12}> { y, z = TopK(x, k) }",
     "an expansion": "g (float[N,3] x) => (float[5,3] y) <int64[2] s = {5, 3}> { y = Expand(x, s) }",
     "a squeezed dimension": "g (float[N,3] x) => (float[3] y) <int64[1] a = {0}> { y = Squeeze(x, a) }",
@@ -277,3 +280,14 @@ def test_both_ends_of_a_range_are_found_exactly() -> None:
     found = range_of(problem, "H", {})
     assert (found.least, found.most) == (3 * 461, 4 * 461 - 1)
     assert repaired(problem, {"H": 5000}) == {"H": 4 * 461 - 1}
+
+
+def test_a_dead_end_is_left() -> None:
+    """The nearest size of B leads nowhere: 85 rows leave no size for T."""
+    text = """g (float[B,S] x, float[B,T] z) => (float[A] y) <int64[2] s = {5, 17}, int64[2] r = {3, 31}> {
+        a = Reshape(x, s)  b = Reshape(z, r)  c = Flatten<axis=0>(a)  d = Flatten<axis=0>(b)
+        e = Concat<axis=1>(c, d)  k = Constant<value_ints = [0]>()  y = Squeeze(e, k) }"""
+    proto = model(text)
+    found = repaired(problem_of(proto), {"B": 1, "S": 1, "T": 1})
+    assert found == {"B": 1, "S": 85, "T": 93}
+    assert runs(proto, found)

@@ -91,6 +91,7 @@ def _names() -> dict[str, Any]:
     from onnxfix.backends.trt_types import TrtBuild
     from onnxfix.graph.lazy import Pending
     from onnxfix.intake import Intake
+    from onnxfix.stopped import Stopped
     from onnxfix.verification.verdict import Verdict
 
-    return {one.__name__: one for one in (Reading, TrtBuild, Pending, Intake, Verdict)}
+    return {one.__name__: one for one in (Reading, TrtBuild, Pending, Intake, Stopped, Verdict)}

@@ -23,7 +23,8 @@ def intake_lines(intake: Intake, verbose: bool) -> Iterator[str]:
 def _kind(one: InputKind) -> str:
     dims = "of unknown rank" if one.dims is None else f"[{', '.join(map(str, one.dims))}]"
     values = f"; the model tells {', '.join(map(str, one.values))} apart" if one.values else ""
-    return f"{one.type} {dims}{', optional' if one.optional else ''}{values}"
+    limits = "".join(f"; {limit}" for limit in one.limits)
+    return f"{one.type} {dims}{', optional' if one.optional else ''}{values}{limits}"
 
 
 def _way(way: Way, verbose: bool) -> Iterator[str]:

@@ -18,6 +18,7 @@ from onnxfix.render.intake import intake_lines
 from onnxfix.render.latency import latency_lines
 from onnxfix.render.lines import Line, line
 from onnxfix.render.networks import network_lines
+from onnxfix.render.stopped import stopped_lines
 from onnxfix.render.stream import printable
 from onnxfix.report import AppliedFix, Finding, Report, StepDone
 from onnxfix.trt_words import NOT_ASKED
@@ -241,6 +242,8 @@ def _details(rung: RungResult) -> Iterator[str]:
 
 
 def _ending(report: Report) -> Iterator[Line]:
+    if report.command == "verify":
+        yield from _stopped(report)
     if report.command != "apply":
         return
     if report.output:
@@ -249,10 +252,21 @@ def _ending(report: Report) -> Iterator[Line]:
     elif report.verdict is not None and not report.verdict.passed:
         yield line(f"  nothing was written: {_unverified(report)}", style="bold red")
         if not report.verdict.failed:
-            yield line(
-                "  (give inputs that it takes by --inputs or --input-shapes; onnxfix check --inputs-help shows what "
-                "is known of them. Or write it with --no-verify: its interface is checked, and nothing else)"
+            yield from _stopped(report)
+            begin = (
+                ""
+                if report.stopped is not None
+                else "give inputs that it takes by --inputs or --input-shapes; "
             )
+            yield line(
+                f"  ({begin}onnxfix check --inputs-help shows what is known of inputs. "
+                "--no-verify writes the result unproven: its interface is checked, and nothing else)"
+            )
+
+
+def _stopped(report: Report) -> Iterator[Line]:
+    if report.stopped is not None:
+        yield from (line(f"  {each}") for each in stopped_lines(report.stopped, report.path, report.command))
 
 
 def render_summary(

@@ -175,6 +175,19 @@ def _gather(site: Site) -> Found:
     yield "indexed dimension", at_least(data[axis], max(max(known) + 1, -min(known)))
 
 
+def _elements(site: Site) -> Found:
+    """Indices of elements lie beside the data, which may be longer; what is written has a place for each."""
+    data, indices, updates = site.shape(0), site.shape(1), site.shape(2)
+    axis = _axis(site.node.attr("axis", 0), data) if data is not None else None
+    if data is not None and indices is not None and axis is not None and len(data) == len(indices):
+        for k, (size, index) in enumerate(zip(data, indices, strict=True)):
+            if k != axis:
+                yield "dimension", at_least(size, index)
+    if indices is not None and updates is not None and len(updates) == len(indices):
+        for update, index in zip(updates, indices, strict=True):
+            yield "dimension of updates", same(update, index)
+
+
 def _top(site: Site) -> Found:
     data, count = site.shape(0), site.numbers(1)
     axis = _axis(site.node.attr("axis", -1), data) if data is not None else None
@@ -268,6 +281,7 @@ TABLE: dict[str, Demander] = {
     **dict.fromkeys(("DepthToSpace", "SpaceToDepth"), _blocks),
     "Expand": _expand,
     "Gather": _gather,
+    **dict.fromkeys(("GatherElements", "ScatterElements"), _elements),
     "Gemm": _gemm,
     **dict.fromkeys(("GRU", "LSTM", "RNN"), _recurrence),
     **dict.fromkeys(("LayerNormalization", "RMSNormalization"), _last),

@@ -35,7 +35,8 @@ def repaired(
     """
     sizes = {name: wish.get(name, 1) for name in problem.free} | dict(fixed or {})
     free = [name for name in problem.free if name not in (fixed or {})]
-    seen = set()
+    seen: set[tuple[tuple[str, int], ...]] = set()
+    others: list[Sizes] = []  # what was not gone on with: to come back to from a dead end
     for _ in range(_STEPS):
         broken = problem.broken(sizes)
         if not broken:
@@ -55,8 +56,12 @@ def repaired(
         ]
         fresh = [one for one in moves if tuple(one.items()) not in seen]
         if not fresh:
+            others = [one for one in others if tuple(one.items()) not in seen]
+            fresh, others = others, []
+        if not fresh:
             return None
         sizes = min(fresh, key=lambda one: (len(problem.broken(one)), _distance(one, wish)))
+        others += [one for one in fresh if one is not sizes]
     return None
 
 

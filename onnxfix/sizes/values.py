@@ -22,29 +22,55 @@ _MOST = 4  # combinations of values: each takes runs of its own
 
 
 def deciding(proto: ModelProto) -> list[Pins]:
-    """Values of inputs with one integer that the model compares with constants, by input name: for each side of each
-    comparison one. [{}] where there are none.
+    """Values of inputs with one element that decide which way the model takes, by input name. [{}] where no input does.
 
-    A number that a model compares with is one that it knows (a sampling rate); of all others, the half of it is tried.
+    Of integers that are compared with constants, one for each side of each comparison: a number that a model compares
+    with is one that it knows (a sampling rate), and of all others, the half of it is tried. Of booleans that are
+    conditions of an If, both. Each value has a turn; where there are few combinations, each of those has.
     """
     try:
         model = Model(proto)
     except ModelError:
         return [{}]
-    found = {value.name: _sides(value) for value in model.main.inputs if _is_number(value)}
+    single = [value for value in model.main.inputs if _is_single(value)]
+    found = {value.name: _sides(value) if _elem(value) in _INTEGERS else _both(value) for value in single}
     named = {name: sides for name, sides in found.items() if sides}
-    combined = itertools.product(*named.values())
-    return [dict(zip(named, one, strict=True)) for one in itertools.islice(combined, _MOST)]
+    combined = list(itertools.islice(itertools.product(*named.values()), _MOST + 1))
+    if len(combined) > _MOST:
+        turns = range(min(_MOST, max(map(len, named.values()))))
+        combined = [tuple(sides[turn % len(sides)] for sides in named.values()) for turn in turns]
+    return [dict(zip(named, one, strict=True)) for one in combined]
 
 
-def _is_number(value: Value) -> bool:
-    """Whether it is an integer tensor of one element, without a default."""
+def _is_single(value: Value) -> bool:
+    """Whether it is a tensor of one integer or boolean, without a default."""
     declared = value.declared
     if declared is None or not declared.HasField("tensor_type") or value.initializer is not None:
         return False
     tensor = declared.tensor_type
     sizes = [dim.dim_value for dim in tensor.shape.dim]
-    return tensor.elem_type in _INTEGERS and tensor.HasField("shape") and all(size == 1 for size in sizes)
+    known = tensor.elem_type in (*_INTEGERS, TensorProto.BOOL)
+    return known and tensor.HasField("shape") and all(size == 1 for size in sizes)
+
+
+def _elem(value: Value) -> int:
+    return int(value.declared.tensor_type.elem_type) if value.declared is not None else 0
+
+
+def _both(value: Value) -> list[int]:
+    """True and False where the value is a condition of an If."""
+    pending, seen = [value], {value}
+    while pending:
+        for use in pending.pop().uses:
+            if not use.node.is_onnx:
+                continue
+            if use.node.op_type == "If":
+                return [1, 0]
+            if use.node.op_type in _PASSES or use.node.op_type == "Not":
+                fresh = [out for out in use.node.outputs if out is not None and out not in seen]
+                seen.update(fresh)
+                pending.extend(fresh)
+    return []
 
 
 def _sides(value: Value) -> list[int]:

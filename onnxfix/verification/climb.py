@@ -16,7 +16,7 @@ from onnxfix.verification import cuda, plan, ranges
 from onnxfix.verification.inputs import Kind
 from onnxfix.verification.pair import Pair
 from onnxfix.verification.plan import Feed
-from onnxfix.verification.progress import REFUSED, Progress, difference, different, judged
+from onnxfix.verification.progress import REFUSED, UNLOADED, Progress, difference, different, judged
 from onnxfix.verification.remote import Ran
 from onnxfix.verification.request import Request
 from onnxfix.verification.signature import Assignment, Signature
@@ -101,7 +101,7 @@ class _Climber:
         if ran.starved and self.pair.spare():
             self._load()
         elif ran.stage == "original":
-            self._decide("skipped", f"the original cannot be loaded: {ran.error}")
+            self._decide("skipped", f"{UNLOADED}{ran.error}")
         elif ran.stage == "fixed" and outcome.status == "timeout" and self.name == "reference":
             self._decide("skipped", f"the fixed model takes too long to load: {ran.error}")
         elif ran.stage and ran.unsupported:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import onnx
 
 from onnxfix.graph import dimnames
+from onnxfix.verification.beside import BESIDE, COMPARES, meaning, number_of
 from onnxfix.verification.operands import BLIND, DRAWS, KEEPS, KEEPS_ALL, MASK_OPS, SAME_SHAPE, SINKS
 
 #: A dimension: its size, the name of a symbol (or expression), or unknown.
@@ -34,6 +35,8 @@ class Role:
     bounds: list[Dim] = field(default_factory=list)
     beside: list[tuple[Dim, ...] | None] = field(default_factory=list)
     masks: bool = False
+    #: Numbers that its elements are compared with.
+    compared: list[float] = field(default_factory=list)
     #: axis (negative: from the end) -> size that an operator demands of this input, its rank when demanded
     wants: dict[int, int] = field(default_factory=dict)
     rank: int | None = None
@@ -231,6 +234,7 @@ class Flow:
             for node, index, scope in self._uses.get(key, ()):
                 operators.add(node.op_type)
                 self._sink(role, node, index, scope)
+                self._beside_constant(role, node, index, scope)
         for node, index, scope in self._uses.get(start, ()):
             self._demands(role, node, index, scope)
         for key in self.reach(start, (self.keeps, self.changes)) - kept:
@@ -238,7 +242,7 @@ class Flow:
                 if (what := SINKS.get((node.op_type, index))) is not None:
                     role.loose.add(what)
         ends = operators - KEEPS.keys() - set(KEEPS_ALL) - set(BLIND)
-        role.masks = bool(ends) and ends <= set(MASK_OPS)
+        role.masks = bool(ends) and ends <= set(MASK_OPS) and set(role.compared) <= {0.0, 0.5, 1.0}
         return role
 
     def _sink(self, role: Role, node: onnx.NodeProto, index: int, scope: Scope) -> None:
@@ -246,7 +250,9 @@ class Flow:
         if what is None:
             return
         role.strict.add(what)
-        beside = self._shape(node.input[0], scope, 0) if node.input else None
+        # How long a sequence may be is a matter of the keys.
+        data = node.input[1 if node.op_type == "Attention" else 0]
+        beside = self._shape(data, scope, 0)
         role.beside.append(beside)
         if what == "index":
             fallback = 1 if "Loss" in node.op_type else -1 if node.op_type == "ArrayFeatureExtractor" else 0
@@ -259,6 +265,21 @@ class Flow:
             role.bounds.append(beside[next((a.i for a in node.attribute if a.name == "axis"), 0)])
         elif what == "index_nd":
             role.bounds.extend(beside or [None])
+
+    def _beside_constant(self, role: Role, node: onnx.NodeProto, index: int, scope: Scope) -> None:
+        """What a constant beside the operand tells of it."""
+        if len(node.input) != 2 or node.op_type not in BESIDE:
+            return
+        found = scope.find(node.input[1 - index])
+        number = number_of(node.input[1 - index], found.tensors, found.makers) if found is not None else None
+        if number is None:
+            return
+        made = self._key(node.output[0], scope)
+        users = [user.op_type for user, _, _ in self._uses.get(made, ())] if made is not None else []
+        if (what := meaning(node.op_type, index, number, users)) is not None:
+            role.strict.add(what)
+        elif node.op_type in COMPARES and number not in role.compared:
+            role.compared.append(number)
 
     def _shape(self, name: str, scope: Scope, depth: int) -> tuple[Dim, ...] | None:
         """The shape of a value, as far as types, initializers and operators that keep the shape tell."""

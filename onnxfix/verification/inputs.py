@@ -18,7 +18,8 @@ import onnx
 
 from onnxfix.errors import UsageError
 from onnxfix.verification.flow import Role
-from onnxfix.verification.signature import Input, Signature, signature
+from onnxfix.verification.operands import HARMLESS
+from onnxfix.verification.signature import FLOATS, Input, Signature, signature
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -51,6 +52,21 @@ _FROM_DATA: dict[str, Callable[[tuple[int, ...], int], list[int]]] = {
     "grid": lambda data, count: [*data[:1], *range(1, count)],  # AffineGrid: the batch of theta, then free
     "image": lambda data, count: [*data[-1:], *[1] * (count - 1)],  # Col2Im with blocks of one pixel
     "unpooled": lambda data, _: [*data[:2], *(2 * size + 1 for size in data[2:])],
+}
+#: Uses in which limits are all that a number has to meet.
+_LIMITED = HARMLESS | {"index_nd", "length"}
+#: What a float has to be for an operator to make a number of it -> how such floats are drawn.
+_DRAWN: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Array]] = {
+    "positive": lambda rng, shape: rng.uniform(0.5, 1.5, shape),
+    "share": lambda rng, shape: rng.uniform(0.0, 1.0, shape),
+}
+#: The same where other floats make NaN, which says less: plausible values alone are drawn so.
+_PLAIN: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Array]] = {
+    "probability": lambda rng, shape: rng.uniform(0.01, 0.99, shape),
+    "unit": lambda rng, shape: rng.uniform(-0.99, 0.99, shape),
+    "above 1": lambda rng, shape: 1.0 + np.exp(rng.standard_normal(shape)),
+    "above 0": lambda rng, shape: np.exp(rng.standard_normal(shape)),
+    "pixel": lambda rng, shape: rng.integers(0, 256, shape).astype(np.float64),
 }
 _SHAPE_LIKE = ("reshape", "expand", "split", "axes", "pads", "length", "depth", "repeat", "size")
 _MAX_ELEMENTS = 1 << 28
@@ -195,8 +211,46 @@ class _Maker:
     def _full(self, value: int) -> Array:
         return np.full(self.shape, value, np.int64)
 
+    def _limited(self) -> Array | None:
+        """Numbers within the limits that are known of indices and lengths; None where there are none."""
+        fit = self.role.strict <= _LIMITED
+        ends = self.known.within(self.one.name, self.assignment) if fit else None
+        if ends is None:
+            return None
+        least, most = math.ceil(ends[0]), math.floor(min(ends[1], ends[0] + 2**20))
+        if "index" in self.role.strict:  # tables in loops and functions, of which the limits say nothing
+            most = min([most, *(size - 1 for size in self._bounds() if size is not None and size > 0)])
+        if self.one.elem in FLOATS and (
+            least > most or self.role.strict.isdisjoint(("index", "index_nd", "length"))
+        ):
+            return self.rng.uniform(ends[0], min(ends[1], ends[0] + 2**20), self.shape)
+        if least > most:
+            return None
+        if "length" in self.role.strict and most > 0:
+            least = max(least, 1)
+        if self.kind == "zeros":
+            return np.full(self.shape, min(max(0, least), most), np.int64)
+        if "position" in self.name and self.shape:
+            steps = np.minimum(np.arange(self.shape[-1]) + least, most)
+            return np.broadcast_to(steps, self.shape).astype(np.int64)
+        return self._picked(least, min(most, least + 1) if self.kind in ("small", "ones") else most)
+
+    def _picked(self, least: int, most: int) -> Array:
+        """Numbers from ``least`` to ``most``; both ends are among them where the values are not just plausible."""
+        picked = self.rng.integers(least, most + 1, self.shape)
+        for number in self.role.compared:
+            if least <= number <= most and number == int(number) and picked.size > 1:
+                picked.reshape(-1)[self.rng.integers(picked.size)] = int(number)
+        if self.kind not in ("normal", "small", "ones") and picked.size:
+            picked.reshape(-1)[0] = most
+            picked.reshape(-1)[-1] = least
+        return picked
+
     def _special_ints(self, dtype: np.dtype[Any]) -> Array:
         strict, kind = self.role.strict, self.kind
+        limited = self._limited()
+        if limited is not None:
+            return limited
         if strict & {"index", "index_nd", "class"}:
             return self._indices()
         for sort in (*_SHAPE_LIKE, *_FROM_DATA):
@@ -300,6 +354,7 @@ class _Maker:
                 65536,
             ]
         self._put(flat, [edge for edge in edges if least <= edge <= most], 2)
+        self._put_compared(flat, [number for number in self.role.compared if least <= number <= most])
         self._put_points(flat, [round(point) for point in self._points(least, most)])
         return flat.reshape(self.shape)
 
@@ -318,6 +373,13 @@ class _Maker:
         count = flat.size if flat.size <= 2 * len(points) else flat.size // 2
         for number, place in enumerate(self.rng.permutation(flat.size)[:count]):
             flat[place] = points[number % len(points)]
+
+    def _put_compared(self, flat: Array, numbers: list[float]) -> None:
+        """Put what the model compares the input with into every fourth element of plausible values."""
+        if self.kind != "normal" or not numbers or not flat.size:
+            return
+        for number, place in enumerate(self.rng.permutation(flat.size)[: max(1, flat.size // 4)]):
+            flat[place] = numbers[number % len(numbers)]
 
     def _put(self, flat: Array, edges: list[Any], part: int) -> None:
         """Put edge values into every ``part``-th element, in random order and places; everywhere into a short one."""
@@ -339,16 +401,21 @@ class _Maker:
         for sort, value in plain.items():
             if sort in strict:
                 return np.full(self.shape, value)
-        if "positive" in strict or dtype.name.startswith("float8_e8m0"):
-            return self.rng.uniform(0.5, 1.5, self.shape)
-        if "share" in strict:
-            return self.rng.uniform(0.0, 1.0, self.shape)
+        limited = self._limited()
+        if limited is not None:
+            return limited
+        for sort, draw in _DRAWN.items():
+            if sort in strict or (sort == "positive" and dtype.name.startswith("float8_e8m0")):
+                return draw(self.rng, self.shape)
         if self.kind in ("zeros", "ones"):
             return np.full(self.shape, float(self.kind == "ones"))
         if self.kind == "small":
             return self.rng.uniform(0.0, 1.0, self.shape)
         if "mask" in self.name and self.kind == "normal":
             return self._mask()
+        for sort, draw in _PLAIN.items():
+            if sort in self.role.strict and self.kind == "normal":
+                return draw(self.rng, self.shape)
         return self._floats(dtype)
 
     def _floats(self, dtype: np.dtype[Any]) -> npt.NDArray[np.float64]:
@@ -371,6 +438,7 @@ class _Maker:
                 ]
                 edges = [edge for edge in edges if abs(edge) <= top]
             self._put(flat, edges, 3)
+        self._put_compared(values.reshape(-1), list(self.role.compared))
         if self.kind == "quantized":
             top = float(ml_finfo(dtype).max)
             if self.one.name in self.known.quantizers.scaled:

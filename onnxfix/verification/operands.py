@@ -27,7 +27,8 @@ SINKS: dict[tuple[str, int], str] = {
     ("QuantizeLinear", 1): "positive", ("DequantizeLinear", 1): "positive",
     ("BatchNormalization", 4): "positive",
     ("Multinomial", 0): "share", ("Upsample", 2): "scales", ("Compress", 1): "choice", ("If", 0): "choice",
-    ("Mod", 1): "divisor", ("Div", 1): "divisor", ("Pow", 1): "exponent",
+    ("Log", 0): "above 0", ("Sqrt", 0): "above 0", ("Acos", 0): "unit", ("Asin", 0): "unit", ("Atanh", 0): "unit",
+    ("Acosh", 0): "above 1", ("Mod", 1): "divisor", ("Div", 1): "divisor", ("Pow", 1): "exponent",
 }  # fmt: skip
 
 for _name in ("QLinearConv", "QLinearMatMul"):
@@ -36,7 +37,10 @@ for _name in ("Sum", "SumSquare", "Mean", "Max", "Min", "Prod", "L1", "L2", "Log
     SINKS[f"Reduce{_name}", 1] = "axes"
 
 #: Operands that any value of the right type and sign will do for.
-HARMLESS = frozenset({"positive", "low", "high", "share", "divisor", "exponent", "index", "choice", "ratio"})
+HARMLESS = frozenset(
+    {"positive", "low", "high", "share", "divisor", "exponent", "index", "choice", "ratio", "above 0", "above 1",
+     "unit", "probability", "pixel"}
+)  # fmt: skip
 
 #: Operators whose first outputs hold the values of these operands, unchanged or merely rounded.
 KEEPS: dict[str, tuple[int, ...]] = {
@@ -44,7 +48,7 @@ KEEPS: dict[str, tuple[int, ...]] = {
         ("Cast", "CastLike", "Identity", "Unsqueeze", "Squeeze", "Reshape", "Flatten", "Slice", "Transpose", "Expand",
          "Tile", "Gather", "GatherND", "GatherElements", "Split", "Pad", "DepthToSpace", "SpaceToDepth", "Compress",
          "SequenceAt", "ConcatFromSequence", "SplitToSequence", "Optional", "OptionalGetElement", "ReverseSequence",
-         "Trilu", "Dropout", "Resize", "Upsample", "BitCast"),
+         "Trilu", "Dropout", "Resize", "Upsample", "BitCast", "Ceil", "Floor", "Round"),
         (0,),
     ),
     "Where": (1, 2), "ScatterElements": (0, 2), "ScatterND": (0, 2), "SequenceInsert": (0, 1), "Max": (0, 1),

@@ -10,11 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from onnx import TensorProto
 
 from onnxfix.errors import UsageError
 from onnxfix.verification.inputs import Kind, make_inputs, shape_of
-from onnxfix.verification.signature import Assignment, Input, Signature
+from onnxfix.verification.signature import FLOATS, Assignment, Input, Signature
 
 #: Distinct sizes, so that a mix-up of two dimensions shows. They repeat: thirty symbols must not make huge tensors.
 _MIXED = (3, 5, 7, 4, 6)
@@ -22,8 +21,6 @@ _MIXED = (3, 5, 7, 4, 6)
 _GROWN = (4, 8, 16, 32, 64, 128, 224)
 #: The same for signals: inputs of which one dimension behind the leading one is free.
 _LONG = (512, 2048, 8192, 32768)
-#: Types of inputs whose values can be large.
-_FLOATS = (TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.FLOAT, TensorProto.DOUBLE)
 _NUMBERS = r"-?\d+(?:\s*[,x]\s*-?\d+)*"
 _SHAPE = re.compile(rf"\[\s*(?:{_NUMBERS})?\s*\]|{_NUMBERS}|(?=,|$)", re.ASCII)
 
@@ -243,7 +240,7 @@ def feeds(
     # One feed of a few elements would miss most of the edge values.
     few = max(math.prod(shape_of(known, one, full)) for one in known.inputs) < 64
     plan += [(full, hard)] * (3 if few else 1 if exact or len(sweep) > 1 else 0)
-    if large and any(one.elem in _FLOATS for one in known.inputs):
+    if large and any(one.elem in FLOATS for one in known.inputs):
         plan.append((full, "large"))
     found = [Feed(sizes, kind, seed + number) for number, (sizes, kind) in enumerate(plan)]
     if any(known.may_override(one) for one in known.inputs):
@@ -265,7 +262,9 @@ def quantized(known: Signature, sizes: Assignment, seed: int, gain: float = 1.0)
 def wide(known: Signature, sweep: Sequence[Assignment]) -> Assignment:
     """The assignment of mixed sizes with more of the first symbol: room for all edge values."""
     mixed = sweep[min(2, len(sweep) - 1)]
-    first = next((name for name in known.symbols if name in mixed and mixed[name] == _MIXED[0]), None)
+    # A size that is the same in all of them is one that was given.
+    moved = [name for name in known.symbols if len({one.get(name) for one in sweep}) > 1]
+    first = next((name for name in moved if mixed.get(name) == _MIXED[0]), None)
     return {**mixed, first: 16} if first is not None and len(sweep) > 1 else mixed
 
 

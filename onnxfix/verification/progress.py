@@ -10,6 +10,7 @@ from onnxfix.verification.compare import Metrics
 from onnxfix.verification.verdict import FeedResult, RungResult, Status
 
 REFUSED = "the original fails: "
+UNLOADED = "the original cannot be loaded: "
 _TWIN = "the original leaves half precision's range; judged by the original in"
 _NOISE = "decided by rounding in the original too; in float64 both models compute the same"
 

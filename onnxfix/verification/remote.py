@@ -16,11 +16,14 @@ import onnx
 
 from onnxfix import backends
 from onnxfix._child import NO_MEMORY
+from onnxfix.backends import ort_words
 from onnxfix.errors import Fault
 from onnxfix.sandbox import Outcome, note, one_line
 from onnxfix.verification import twin, twin_double
 from onnxfix.verification.compare import Metrics, Twin, compare, output_of
 from onnxfix.verification.noise import MOVES, Precise, shaken
+
+_WIDEST = 4000  # characters of an error of which a line is made
 
 
 @dataclass
@@ -82,7 +85,7 @@ def ran_of(outcome: Outcome) -> Ran:
 
 def _failed(stage: str, error: Exception, seconds: float = 0.0) -> Ran:
     unsupported, broken = isinstance(error, backends.Unsupported), isinstance(error, backends.Broken)
-    text = str(error) if unsupported or broken else one_line(error)
+    text = str(error) if unsupported or broken else one_line(ort_words.plain(one_line(error, _WIDEST)))
     starved = isinstance(error, MemoryError) or (not unsupported and bool(NO_MEMORY.search(str(error))))
     return Ran(
         stage,

@@ -12,6 +12,7 @@ import onnx
 
 from onnxfix.errors import ModelError
 from onnxfix.graph import dimnames, wire
+from onnxfix.sizes.limits import Limit, limits_of, within
 from onnxfix.sizes.search import Search
 from onnxfix.verification import quantizers
 from onnxfix.verification.back import Back
@@ -19,6 +20,13 @@ from onnxfix.verification.flow import Dim, Flow, Role, dims_of
 from onnxfix.verification.operands import HARMLESS
 
 Assignment = dict[str, int]
+FLOATS = (
+    onnx.TensorProto.FLOAT16,
+    onnx.TensorProto.BFLOAT16,
+    onnx.TensorProto.FLOAT,
+    onnx.TensorProto.DOUBLE,
+)
+"""Types of inputs that hold fractions."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +92,17 @@ class Signature:
     def search(self) -> Search:
         """Finds sizes of the symbols that the model takes."""
         return Search(self.model, given=self.pinned)
+
+    @cached_property
+    def limits(self) -> dict[str, list[Limit]]:
+        """Inputs that become indices or lengths on ways that the graph shows in full, by name."""
+        return limits_of(self.model)
+
+    def within(self, name: str, assignment: Mapping[str, int]) -> tuple[float, float] | None:
+        """The least and the greatest number that may be in an input, by its limits; None where there are none."""
+        limits = self.limits.get(name)
+        whole = self[name].elem not in FLOATS
+        return within(limits, self.search.problem({}).sizes(assignment), whole) if limits else None
 
     @cached_property
     def _flow(self) -> Flow:

@@ -18,6 +18,8 @@ _HEAD = '<ir_version: 9, opset_import: ["" : 18, "my" : 1, "com.microsoft" : 1]>
 _FUNCTION = '<domain: "my", opset_import: ["" : 18, "my" : 1]>'
 _SAME = frozenset(("com.microsoft", name) for name in ("Gelu", "QuantizeLinear", "DequantizeLinear"))
 """Operators that mean what the standard one means."""
+_OWN_RULE = frozenset(("com.microsoft", name) for name in ("Attention", "RotaryEmbedding"))
+"""Operators that other rules are about."""
 
 EXAMPLES = [
     Example(
@@ -189,7 +191,8 @@ def namesake_of_a_standard_operator(model: Model) -> Iterator[Match]:
 
     Silent where the name is none of a standard operator that the target imports: TensorRT looks for a plugin then, or
     goes into the function. `com.microsoft`'s Gelu, QuantizeLinear and DequantizeLinear mean the same and are not
-    reported.
+    reported; its Attention and RotaryEmbedding are matters of OPS093 and
+    OPS095.
 
     ## Fix
     The nodes of a local function are put where it is called, under new names, with the attributes of the call. Exact.
@@ -209,7 +212,9 @@ def namesake_of_a_standard_operator(model: Model) -> Iterator[Match]:
 
     for node in ops.imported(model).of(is_namesake):
         local = (node.domain, node.op_type) in model.function_names
-        if (not local and (node.domain, node.op_type) in _SAME) or target.imports(node.op_type) is not True:
+        if (not local and (node.domain, node.op_type) in _SAME | _OWN_RULE) or target.imports(
+            node.op_type
+        ) is not True:
             continue
         edits = _written_out(node) if local else None
         body = node.function

@@ -124,7 +124,7 @@ def operator_of_onnx_runtime(model: Model) -> Iterator[Match]:
     operator's name and mean something else. Ignore the finding where you have a plugin of that name.
 
     ## Fix
-    None here. Where other rules can decompose the operator (OPS068, OPS089 to OPS092, QDQ020, QDQ021), their finding
+    None here. Where other rules can decompose the operator (OPS068, OPS089 to OPS095, QDQ020, QDQ021), their finding
     stands instead.
 
     ## References

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -194,8 +195,11 @@ def _pinned(node: Node, model: Model, case: _Case) -> Iterator[Match]:
     found = _solution(case)
     when = f"at {found}, the traced size" if found else f"where {case.left} is {case.fixed}"
     others = "every other that is not empty" if 0 in case.target else "every other"
+    name, _, size = found.partition(" = ")
+    chosen = name in model.shapes.symbols and 0 not in case.target
+    more = f" (apply --fix-dim {shlex.quote(f'{name}={size}')} makes it static)" if chosen else ""
     yield Match(
-        f"{what}: it runs only {when}, and fails for {others}", node=node, fix=_freed(node, model, case)
+        f"{what}: it runs only {when}, and fails for {others}{more}", node=node, fix=_freed(node, model, case)
     )
 
 

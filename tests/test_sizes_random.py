@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, parser
+from onnx.reference import ReferenceEvaluator
 
 from onnxfix.sizes import operators
 from onnxfix.sizes.problem import problem_of
@@ -112,3 +113,14 @@ def test_what_is_normalized_is_not_empty() -> None:
     problem = problem_of(proto)
     for sizes in ({"N": 0, "S": 2, "H": 2}, {"N": 2, "S": 0, "H": 2}, {"N": 2, "S": 2, "H": 0}):
         assert bool(problem.broken(sizes)) == bool(fails(proto, sizes)) == (sizes["N"] > 0)
+
+
+def test_a_0_beside_a_size_that_is_to_be_computed_is_excluded() -> None:
+    """ONNX calls it invalid where a 0 stands for itself, and numpy refuses it; ONNX Runtime makes a size up."""
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+        g (float[N,4] x) => (float[A,2,C] y) <int64[1] two = {2}, int64[1] rest = {-1}> {
+            n = Shape<start=0, end=1>(x)  s = Concat<axis=0>(n, two, rest)  y = Reshape<allowzero=1>(x, s) }"""
+    proto = parser.parse_model(text)
+    assert [bool(problem_of(proto).broken({"N": size})) for size in (0, 1, 3)] == [True, False, False]
+    with pytest.raises(ValueError, match="cannot reshape"):
+        ReferenceEvaluator(proto).run(None, {"x": np.zeros((0, 4), np.float32)})

@@ -40,6 +40,8 @@ def sizes_of(known: Signature, size: int) -> dict[str, int] | None:
 
 def built(report: dict[str, Any]) -> tuple[str, float | None]:
     """Layers and seconds of the last build of a report; "refused" where there is none."""
+    if report.get("stderr", "").startswith("no result in"):
+        return "timed out", None
     rungs = rungs_of(report)
     builds = rungs.get("trt-build", {}).get("builds", ())
     if not builds or builds[-1]["status"] != "accepted":

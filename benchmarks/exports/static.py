@@ -98,7 +98,9 @@ def peer(
     given = [part for shape in shapes for part in ("--input-shapes", shape)]
     _, report, _ = reported("verify", path, made, *RUNGS, *given, limit=limit)
     layers, seconds = built(report)
-    return (layers if proven(report).startswith(("identical", "within")) else f"{layers} (not proven)"), seconds
+    return (
+        layers if proven(report).startswith(("identical", "within")) else f"{layers} (not proven)"
+    ), seconds
 
 
 def table(found: Sequence[dict[str, Any]]) -> str:

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from command import reported, rungs_of
 
 #: What is asked of models that are only compared with: do they compute the same, and does TensorRT build them.
-RUNGS = ("--rungs", "ort-cpu,trt-build")
+RUNGS = ("--rungs", "reference,ort-cpu,trt-build")
 
 
 def sizes_of(known: Signature, size: int) -> dict[str, int] | None:

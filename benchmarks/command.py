@@ -9,12 +9,20 @@ import time
 from pathlib import Path
 from typing import Any
 
+TIMED_OUT = 124
 
-def reported(*arguments: str | Path) -> tuple[int, dict[str, Any], float]:
-    """Run ``onnxfix`` on one model: the exit code, the report (or ``stderr``, where there is none), and seconds."""
+
+def reported(*arguments: str | Path, limit: float | None = None) -> tuple[int, dict[str, Any], float]:
+    """Run ``onnxfix`` on one model: the exit code, the report (or ``stderr``, where there is none), and seconds.
+
+    What takes longer than ``limit`` seconds is ended: the exit code is 124.
+    """
     began = time.perf_counter()
     command = [sys.executable, "-m", "onnxfix", *map(str, arguments), "--format", "json"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit)
+    except subprocess.TimeoutExpired:
+        return TIMED_OUT, {"stderr": f"no result in {limit} s"}, time.perf_counter() - began
     seconds = time.perf_counter() - began
     try:
         return done.returncode, json.loads(done.stdout)["reports"][0], seconds

@@ -75,8 +75,8 @@ def _functions(model: ModelProto) -> list[FunctionProto]:
 
 
 def _as_asked(before: ValueInfoProto, after: ValueInfoProto, is_input: bool, special: Special) -> bool:
-    """Whether two declarations are the same but for the sizes that ``special`` gave. A graph input's unnamed
-    dimensions have names there, and an input of unknown rank may have got one."""
+    """Whether two declarations are the same but for the sizes that ``special`` gave, and for an output those that
+    follow. A graph input's unnamed dimensions have names there, and an input of unknown rank may have got one."""
     was, now = ValueInfoProto(), ValueInfoProto()
     was.CopyFrom(before)
     now.CopyFrom(after)
@@ -92,6 +92,9 @@ def _as_asked(before: ValueInfoProto, after: ValueInfoProto, is_input: bool, spe
         open_size = one.WhichOneof("value") != "dim_value" or one.dim_value < 0
         name = dimnames.own(one.dim_param) or (f"{was.name}.{axis}" if is_input else "")
         wanted = dimnames.replace(name, special.sizes) if open_size and name else name
+        if open_size and not is_input and not isinstance(wanted, int):
+            follows = special.output_size(was.name, axis)
+            wanted = wanted if follows is None else follows
         if wanted == name:
             continue
         if other.WhichOneof("value") != ("dim_value" if isinstance(wanted, int) else "dim_param"):

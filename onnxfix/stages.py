@@ -61,7 +61,7 @@ class Stages:
         if self.special is not None:
             began = time.perf_counter()
             say("specializing")
-            self.start = _specialized(loaded, self.special)
+            self.start, self.special = _specialized(loaded, self.special)
             done = _record(self.special, _count(loaded.proto, loaded), _count(self.start.proto, loaded))
             self._first_done = (replace(done, seconds=time.perf_counter() - began),)
         self._gone: dict[int, str] = {}
@@ -103,7 +103,7 @@ class Stages:
 
     def asked(self, options: Options) -> Options:
         """How to compare something with ``against``, which is specialized already where a step made it."""
-        return options if self.proven else replace(options, special=None)
+        return replace(options, special=self.special if self.proven else None)
 
     @property
     def proven(self) -> bool:
@@ -198,13 +198,14 @@ class Stages:
         )
 
 
-def _specialized(loaded: wire.Loaded, special: Special) -> wire.Loaded:
-    """The model as ``special`` wants it. Its weights stay where they are."""
+def _specialized(loaded: wire.Loaded, special: Special) -> tuple[wire.Loaded, Special]:
+    """The model as ``special`` wants it, and ``special`` with what follows for outputs. Weights stay where they are."""
     from onnxfix.whole import specialize
 
     proto = loaded.fresh()
     specialize.specialize(proto, special, loaded.base_dir)
-    return wire.Loaded(proto, proto.SerializeToString(deterministic=True), loaded.path)
+    special = replace(special, outputs=specialize.declare_outputs(proto, loaded.base_dir))
+    return wire.Loaded(proto, proto.SerializeToString(deterministic=True), loaded.path), special
 
 
 def _record(special: Special, before: int, after: int) -> StepDone:

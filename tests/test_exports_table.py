@@ -18,7 +18,7 @@ from onnxfix.verification.verdict import FeedResult, RungResult, Verdict
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from exports import outcome, report  # noqa: E402
+from exports import outcome, report, sizes, static  # noqa: E402
 from exports.outcome import Applied, Error, Outcome  # noqa: E402
 
 FOLDER = ROOT / "benchmarks" / "exports"
@@ -217,3 +217,29 @@ def test_every_export_is_in_the_tables() -> None:
     text = (FOLDER / "README.md").read_text(encoding="utf-8")
     missing = [name for name in rows_of_make() if f"| `{name}` |" not in text]
     assert not missing, "run benchmarks/exports/report.py and copy its tables to README.md"
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "fixtures").glob("*.onnx")), ids=lambda path: path.stem)
+def test_fixtures_run_at_sizes_given_and_fail_at_those_excluded(path: Path) -> None:
+    (given, ran), _, (excluded, failed), _ = sizes.counts(sizes.judged(path))
+    assert given == ran >= 3
+    assert excluded == failed
+
+
+def test_sizes_that_do_not_run_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = saved(tmp_path, "g (float[N,3] x, float[M,3] z) => (float[A,3] y) { y = Add(x, z) }")
+    row = sizes.judged(path)
+    assert sizes.counts(row)[0] == (5, 5)
+    assert sizes.counts(row)[2][0] >= 4
+    monkeypatch.setattr(sizes, "given", lambda _: [{"N": 2, "M": 5}, {"N": 3, "M": 1}, {"N": 0, "M": 3}])
+    row = sizes.judged(path)
+    assert [sizes.counts(row)[k] for k in (0, 1)] == [(2, 1), (1, 0)]
+    assert sizes.table([row]).splitlines()[-1].startswith("| all |  | 1 | 2: 1 | 1: 0 | ")
+
+
+def test_what_takes_too_long_to_be_made_static_is_said(tmp_path: Path) -> None:
+    path = saved(tmp_path, "g (float[N,3] x) => (float[N,3] y) { y = Abs(x) }")
+    row = static.measured(path, 8, "", 0.01)
+    assert row["exit"] == [124, 124]
+    assert "no result in 0.01 s" in row["stderr"]
+    assert static.table([row]).splitlines()[-1] == "| `model` | N=1 | timed out | timed out | none |"

@@ -1,6 +1,6 @@
 """Models made static at one size: what TensorRT builds of them, beside the dynamic model and onnxsim's static one.
 
-    python benchmarks/exports/static.py FOLDER [--size 8] [--peers-python PYTHON] [--json FILE]
+    python benchmarks/exports/static.py FOLDER [--size 8] [--peers-python PYTHON] [--limit SECONDS] [--json FILE]
 
 For each model, batch 1 and a size that it takes near to ``--size`` are chosen for its other symbols. The dynamic model
 is repaired by ``onnxfix apply``; the static one by ``onnxfix apply --fix-dim ...``, whose proof compares it with the
@@ -27,6 +27,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from command import reported, rungs_of
 
+#: What is asked of models that are only compared with: do they compute the same, and does TensorRT build them.
+RUNGS = ("--rungs", "reference,ort-cpu,trt-build")
+
 
 def sizes_of(known: Signature, size: int) -> dict[str, int] | None:
     """Sizes for all symbols: 1 for leading dimensions, near to ``size`` for others; None where none are known."""
@@ -37,6 +40,8 @@ def sizes_of(known: Signature, size: int) -> dict[str, int] | None:
 
 def built(report: dict[str, Any]) -> tuple[str, float | None]:
     """Layers and seconds of the last build of a report; "refused" where there is none."""
+    if report.get("stderr", "").startswith("no result in"):
+        return "timed out", None
     rungs = rungs_of(report)
     builds = rungs.get("trt-build", {}).get("builds", ())
     if not builds or builds[-1]["status"] != "accepted":
@@ -53,16 +58,16 @@ def proven(report: dict[str, Any]) -> str:
     return f"{kinds} on {len(counted)}" if found.get("status") == "passed" else found.get("status", "none")
 
 
-def measured(path: Path, size: int, peers: str) -> dict[str, Any]:
-    """One model."""
+def measured(path: Path, size: int, peers: str, limit: float) -> dict[str, Any]:
+    """One model. ``limit`` are the seconds that each command may take."""
     known = signature(path)
     sizes = sizes_of(known, size)
     if not known.symbols or sizes is None:
         return {"model": path.stem, "skipped": "static" if not known.symbols else "no sizes known"}
     options = [part for name, number in sizes.items() for part in ("--fix-dim", f"{name}={number}")]
     with tempfile.TemporaryDirectory() as folder:
-        code, dynamic, _ = reported("apply", path, "-o", f"{folder}/d.onnx")
-        fixed, static, seconds = reported("apply", path, "-o", f"{folder}/s.onnx", *options)
+        code, dynamic, _ = reported("apply", path, "-o", f"{folder}/d.onnx", *RUNGS, limit=limit)
+        fixed, static, seconds = reported("apply", path, "-o", f"{folder}/s.onnx", *options, limit=limit)
         row = {
             "model": path.stem,
             "sizes": sizes,
@@ -74,23 +79,28 @@ def measured(path: Path, size: int, peers: str) -> dict[str, Any]:
             "seconds": seconds,
             "stderr": static.get("stderr", ""),
         }
-        return row | ({"onnxsim": peer(path, known, sizes, Path(folder), peers)} if peers else {})
+        return row | ({"onnxsim": peer(path, known, sizes, Path(folder), peers, limit)} if peers else {})
 
 
 def peer(
-    path: Path, known: Signature, sizes: dict[str, int], folder: Path, python: str
+    path: Path, known: Signature, sizes: dict[str, int], folder: Path, python: str, limit: float
 ) -> tuple[str, float | None]:
     """onnxsim's static model: layers and seconds, or what is wrong with it."""
     shapes = [f"{one.name}:{','.join(map(str, shape_of(known, one, sizes)))}" for one in known.inputs]
     made = folder / "p.onnx"
     command = [python, "-m", "onnxsim", str(path), str(made), "--overwrite-input-shape", *shapes]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit)
+    except subprocess.TimeoutExpired:
+        return "timed out", None
     if done.returncode or not made.is_file():
         return "no result", None
     given = [part for shape in shapes for part in ("--input-shapes", shape)]
-    _, report, _ = reported("verify", path, made, "--rungs", "ort-cpu,trt-build", *given)
+    _, report, _ = reported("verify", path, made, *RUNGS, *given, limit=limit)
     layers, seconds = built(report)
-    return (layers if proven(report).startswith(("identical", "within")) else f"{layers}, differs"), seconds
+    return (
+        layers if proven(report).startswith(("identical", "within")) else f"{layers} (not proven)"
+    ), seconds
 
 
 def table(found: Sequence[dict[str, Any]]) -> str:
@@ -121,11 +131,12 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--size", type=int, default=8)
     parser.add_argument("--peers-python", default="")
+    parser.add_argument("--limit", type=float, default=600.0, help="seconds that a command may take")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     found = []
     for path in sorted(arguments.folder.resolve().glob("*.onnx")):
-        found.append(measured(path, arguments.size, arguments.peers_python))
+        found.append(measured(path, arguments.size, arguments.peers_python, arguments.limit))
         print(found[-1], flush=True)
         if arguments.json is not None:
             arguments.json.write_text(json.dumps(found, indent=1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,17 +18,24 @@ class Special:
 
     ``sizes`` maps symbols to numbers, by the names that ``verification.signature`` uses (and ``input.rank`` for an
     input that declares none); ``values`` maps inputs to the arrays that they become. With ``keep``, those inputs stay
-    in the interface and nothing reads them.
+    in the interface and nothing reads them. ``outputs`` are the sizes that follow for dimensions that outputs leave
+    open, by output, with None where none does: the specialized model declares them.
     """
 
     sizes: Mapping[str, int]
     values: Mapping[str, np.ndarray[Any, Any]]
     keep: bool = False
+    outputs: Mapping[str, tuple[int | None, ...]] = field(default_factory=dict)
 
     @property
     def without(self) -> tuple[str, ...]:
         """The inputs that the specialized model does not have."""
         return () if self.keep else tuple(self.values)
+
+    def output_size(self, name: str, axis: int) -> int | None:
+        """The size that follows for a dimension of an output; None where none does."""
+        sizes = self.outputs.get(name, ())
+        return sizes[axis] if axis < len(sizes) else None
 
     @property
     def exact(self) -> bool:

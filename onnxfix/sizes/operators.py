@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from onnxfix.graph.overlay import Node
 from onnxfix.graph.shapes import Shapes
-from onnxfix.graph.symbols import Dim, product, total
+from onnxfix.graph.symbols import Dim, as_dim, equal, product, total
 from onnxfix.sizes.demands import Term, at_least, broadcast, extends, multiple, same
 
 Found = Iterator[tuple[str, Term]]
@@ -82,11 +82,30 @@ def _window(site: Site) -> Found:
         for dim in result[2:]:
             yield "output size", at_least(dim, 1)
     weight = site.shape(1)
+    if data is not None and site.node.op_type != "ConvTranspose":
+        yield from _too_wide(site.node, data, weight)
     if site.node.op_type in ("Conv", "ConvTranspose") and data and weight and min(len(data), len(weight)) > 1:
         if site.node.op_type == "Conv":
             yield "number of channels", same(data[1], weight[1] * site.node.attr("group", 1))
         else:
             yield "number of channels", same(data[1], weight[0])
+
+
+def _too_wide(node: Node, data: Shape, weight: Shape | None) -> Found:
+    """Windows that fit at no size: of their result no shape is known."""
+    kernel = weight[2:] if weight is not None else [as_dim(one) for one in node.attr("kernel_shape") or ()]
+    count = len(kernel)
+    dilations, pads = node.attr("dilations") or [1] * count, node.attr("pads") or [0] * (2 * count)
+    mode = node.attr("auto_pad") or "NOTSET"
+    if mode.startswith("SAME") or node.attr("ceil_mode", 0):
+        return
+    if (len(data), len(dilations), len(pads)) != (count + 2, count, 2 * count):
+        return
+    for k, size in enumerate(data[2:]):
+        whole = size + (pads[k] + pads[k + count] if mode == "NOTSET" else 0)
+        span = (kernel[k] - 1) * dilations[k] + 1
+        if (whole - span).hi < 0:
+            yield "padded size", at_least(whole, span)
 
 
 def _product(site: Site) -> Found:
@@ -232,6 +251,10 @@ def _channels(site: Site) -> Found:
 
 def _last(site: Site) -> Found:
     data, scale = site.shape(0), site.shape(1)
+    axis = _axis(site.node.attr("axis", -1), data) if data is not None else None
+    if data is not None and axis is not None:
+        for dim in data[axis:]:
+            yield "normalized dimension", at_least(dim, 1)
     if data is not None and scale is not None:
         for left, right in _aligned(scale, data):
             yield "the scale's dimension", extends(left, right)
@@ -262,8 +285,11 @@ def _extreme(site: Site) -> Found:
 
 
 def _resized(site: Site) -> Found:
-    for dim in site.made() or ():
-        yield "size", at_least(dim, 1)
+    """What is resized does not vanish; other dimensions may be 0, as an empty batch is."""
+    data, result = site.shape(0), site.made() or ()
+    for k, dim in enumerate(result):
+        if data is None or len(data) != len(result) or not equal(dim, data[k]).yes:
+            yield "size", at_least(dim, 1)
 
 
 Demander = Callable[[Site], Found]

@@ -264,6 +264,9 @@ class _Climber:
         if different(ran.metrics) and (self.request.half or self.request.precise):
             ran = self._by_twin(ran) if self.request.half else self._by_noise(ran)
         wrong = different(ran.metrics)
+        if not wrong and (false := self.request.misdeclared(ran.metrics)):
+            self._fail(label, feed, ran, false)
+            return True
         silent = "" if ran.metrics else "no output is the same in two runs"
         if (
             wrong

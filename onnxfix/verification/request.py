@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from onnxfix.backends.trt_types import TrtOptions
 from onnxfix.graph.special import Special
 from onnxfix.sandbox import Worker
+from onnxfix.verification.compare import Metrics
 from onnxfix.verification.signature import Assignment, Signature
 
 REMOTE = "onnxfix.verification.remote"
@@ -48,3 +50,12 @@ class Request:
     def without(self) -> tuple[str, ...]:
         """The inputs that the original takes and the fixed model does not."""
         return self.special.without if self.special is not None else ()
+
+    def misdeclared(self, metrics: Iterable[Metrics]) -> str:
+        """Which output does not have a size that the specialized model declares, in words; "" where all have."""
+        declared = self.special.outputs if self.special is not None else {}
+        for one in metrics:
+            sizes, shape = declared.get(one.name, ()), one.shape or ()
+            if any(size not in (None, real) for size, real in zip(sizes, shape, strict=False)):
+                return f"output {one.name} has shape {list(shape)}, and is declared otherwise"
+        return ""

@@ -16,6 +16,7 @@ from onnx import (
     ModelProto,
     NodeProto,
     TensorProto,
+    TensorShapeProto,
     TypeProto,
     ValueInfoProto,
     helper,
@@ -46,6 +47,41 @@ def specialize(proto: ModelProto, special: Special, base_dir: Path | None = None
             of_main = graph is proto.graph and info.name in inputs
             for kind in _tensor_types(info.type):
                 _size_dims(kind, info.name if of_main else "", special.sizes)
+
+
+def declare_outputs(proto: ModelProto, base_dir: Path | None = None) -> dict[str, tuple[int | None, ...]]:
+    """Declare the sizes that follow for open dimensions of the outputs of a specialized model. Returns them by output.
+
+    What the model says of values inside is not believed here: tools leave the sizes there with which they traced it.
+
+    Raises:
+        ModelError: the model makes no sense as a graph.
+    """
+    found: dict[str, tuple[int | None, ...]] = {}
+    infos = [info for info in proto.graph.output if any(map(_is_open, info.type.tensor_type.shape.dim))]
+    if not infos:
+        return found
+    said = [(graph, [*graph.value_info]) for graph in _graphs(proto.graph)]
+    for graph, _ in said:
+        del graph.value_info[:]
+    model = Model(proto, base_dir)
+    for info in infos:
+        dims, shape = info.type.tensor_type.shape.dim, model.shapes.shape(model.main.values[info.name])
+        if shape is None or len(shape) != len(dims):
+            continue
+        sizes = [one.value if _is_open(dim) else None for dim, one in zip(dims, shape, strict=True)]
+        found[info.name] = tuple(size if size is not None and size >= 0 else None for size in sizes)
+    for graph, told in said:
+        graph.value_info.extend(told)
+    for info in infos:
+        for dim, size in zip(info.type.tensor_type.shape.dim, found.get(info.name, ()), strict=False):
+            if size is not None:
+                dim.dim_value = size
+    return found
+
+
+def _is_open(dim: TensorShapeProto.Dimension) -> bool:
+    return not dim.HasField("dim_value") or dim.dim_value < 0
 
 
 def _graphs(graph: GraphProto) -> Iterator[GraphProto]:

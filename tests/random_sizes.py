@@ -211,6 +211,20 @@ def _gather(graph: Graph) -> None:
     graph.put("Gather", [data, indices], rank, axis=graph.number(-rank, rank - 1))
 
 
+def _elements(graph: Graph) -> None:
+    data = graph.value(1, 2, 3)
+    rank = graph.ranks[data]
+    shape = [graph.number(1, 4) for _ in range(rank)]
+    axis = graph.number(-rank, rank - 1)
+    if graph.pick(True, False):
+        indices = graph.constant(np.zeros(shape, np.int64))
+        graph.put("GatherElements", [data, indices], rank, axis=axis)
+    else:
+        shape[axis] = 1  # no place is written twice
+        indices = graph.constant(np.zeros(shape, np.int64))
+        graph.put("ScatterElements", [data, indices, graph.weight(*shape)], rank, axis=axis)
+
+
 def _top(graph: Graph) -> None:
     data = graph.value(1, 2, 3)
     rank = graph.ranks[data]
@@ -298,7 +312,8 @@ def _moved(graph: Graph) -> None:
 
 
 MAKERS: tuple[Callable[[Graph], None], ...] = (
-    _elementwise, _slope, _window, _product, _gemm, _concat, _reshape, _expand, _squeeze, _split, _gather, _top, _pad,
+    _elementwise, _slope, _window, _product, _gemm, _concat, _reshape, _expand, _squeeze, _split, _gather,
+    _elements, _top, _pad,
     _recurrence, _channels, _last, _blocks, _filled, _extreme, _resized, _moved,
 )  # fmt: skip
 

@@ -93,10 +93,8 @@ def test_the_repaired_model_is_judged_and_the_original_told(tmp_path: Path) -> N
     rung = swept(original, fixed)
     assert rung.status == "passed", rung.reason
     assert "batch sweep passed: the fixed model is built for batch 1 alone and a profile" in rung.reason
-    assert rung.sweep is not None and [pair.name for pair in rung.sweep.pairs] == [
-        "the original",
-        "the fixed model",
-    ]
+    assert rung.sweep is not None
+    assert [pair.name for pair in rung.sweep.pairs] == ["the original", "the fixed model"]
     assert [pair.static.accepted for pair in rung.sweep.pairs] == [False, True]
     assert any(
         note.startswith("batch sweep of the original: batch 1 alone: refused (y: ") for note in rung.notes

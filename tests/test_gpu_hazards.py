@@ -170,7 +170,6 @@ def ran(*statuses: Any) -> Outcome:
         (Outcome("builder"), ran("right"), "refused-confirmed"),
         (Outcome("crash"), ran("other"), "refused-confirmed"),
         (Outcome("unfed", stage="run"), ran("right"), "refused-confirmed"),
-        (Outcome("unfed"), ran("right"), "not-runnable"),
         (Outcome("parser"), Outcome("builder"), "not-repaired"),
         (Outcome("parser"), ran("unknown"), "finding-confirmed"),
         (Outcome("failed", stage="build"), ran("right"), "not-runnable"),

@@ -152,9 +152,10 @@ def _is_of_kernels(terms: Terms, expected: Ran | None, found: Ran, oracle: Seque
 
 
 def _is_small(terms: Terms, name: str, expected: Ran, found: Ran) -> bool:
-    excess, value = _excess(terms, name, expected, found), found.outputs.get(name)
+    excess = _excess(terms, name, expected, found)
     if excess is None or np.isinf(excess).any() or terms.coarse:
         return False
+    value = found.outputs[name]
     wanted = _narrow(expected.outputs[name], value)
     if value.dtype != np.float32 or value.size < _MANY:
         return False

@@ -1,0 +1,265 @@
+"""CTL017: an If whose branches compute floats of dynamic sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from onnxfix import dtypes
+from onnxfix.graph.overlay import Model, Node, Scope, Value, is_read
+from onnxfix.graph.shared import every_node
+from onnxfix.graph.symbols import Dim
+from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix.targets import DEFAULT
+from onnxfix_rules.ctl.ctl010_if_of_known_condition import known
+
+_MOVES = frozenset(("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
+"""What TensorRT does without a kernel: the result is the first input, in another shape at most."""
+_GIVEN = frozenset(("Constant", "ConstantOfShape"))
+MOST_CALLS = 100
+"""Calls of local functions that are looked at for one If."""
+
+_IDENTITY = "else_branch = q () => (float[A,B] v) { v = Identity(x) }"
+_TRILU = f"<then_branch = p () => (float[A,B] u) {{ u = Trilu(x) }}, {_IDENTITY}>"
+_FUNCTION = """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[{size}] x, bool c) => (float[{size}] y) {{ y = my.F(c, x) }}
+            <domain: "my", opset_import: ["" : 18]> F (k, a) => (b) {{
+            b = If(k)<then_branch = p () => (float[N] u) {{ u = Exp(a) }},
+                      else_branch = q () => (float[N] v) {{ v = Abs(a) }}> }}"""
+
+EXAMPLES = [
+    Example(
+        why="a triangle, of two dynamic sizes",
+        before=f"g (float[A,B] x, bool c) => (float[A,B] y) {{ y = If(c){_TRILU} }}",
+        detect=True,
+    ),
+    Example(
+        why="Resize of [N,4] to [N,8], for TensorRT-RTX",
+        before="""g (float[N,4] x, bool c) => (float[N,8] y) <float[2] s = {1, 2}> {
+            y = If(c)<then_branch = p () => (float[N,8] u) { u = Resize(x, , s) },
+                      else_branch = q () => (float[N,8] v) { v = Concat<axis = 1>(x, x) }> }""",
+        detect=True,
+        target="rtx",
+    ),
+    Example(
+        why="ReduceLogSum over no axes",
+        before="""g (float[N] x, bool c) => (float[N] y) { y = If(c)<
+            then_branch = p () => (float[N] u) <int64[0] a = {}> {
+                u = ReduceLogSum<noop_with_empty_axes = 1>(x, a) },
+            else_branch = q () => (float[N] v) { v = Neg(x) }> }""",
+        detect=True,
+        runs=False,
+    ),
+    Example(
+        why="in a local function that is called with a dynamic size",
+        before=_FUNCTION.format(size="N"),
+        detect=True,
+    ),
+    Example(
+        why="of two outputs the float one; it is computed in the other branch, and reshaped at the end",
+        before="""g (float16[N] x, int32[N] n, bool c) => (float16[N,1] y, int32[N] m) <int64[1] a = {1}> {
+            y, m = If(c)<
+            then_branch = p () => (float16[N,1] u, int32[N] r) { u = Unsqueeze(x, a)  r = Neg(n) },
+            else_branch = q () => (float16[N,1] v, int32[N] s) { w = Exp(x)  v = Unsqueeze(w, a)  s = Abs(n) }> }""",
+        detect=True,
+    ),
+    Example(
+        why="both Ifs of two, of which one stands in the other's branch",
+        before="""g (float[N] x, bool c, bool d) => (float[N] y) { y = If(c)<
+            then_branch = p () => (float[N] u) { w = Neg(x)
+                u = If(d)<then_branch = p1 () => (float[N] e) { e = Identity(w) },
+                          else_branch = q1 () => (float[N] f) { f = Exp(w) }> },
+            else_branch = q () => (float[N] v) { v = Identity(x) }> }""",
+        detect=True,
+    ),
+    Example(
+        why="static sizes",
+        before="""g (float[2,3] x, bool c) => (float[2,3] y) { y = If(c)<
+            then_branch = p () => (float[2,3] u) { u = Trilu(x) },
+            else_branch = q () => (float[2,3] v) { v = Identity(x) }> }""",
+    ),
+    Example(
+        why="static sizes that differ from branch to branch",
+        before="""g (float[2] x, bool c) => (float[N] y) { y = If(c)<
+            then_branch = p () => (float[2] u) { u = Neg(x) },
+            else_branch = q () => (float[4] v) { v = Concat<axis = 0>(x, x) }> }""",
+    ),
+    Example(
+        why="integers",
+        before="""g (int32[N] x, bool c) => (int32[N] y) { y = If(c)<
+            then_branch = p () => (int32[N] u) { u = Max(x, x) },
+            else_branch = q () => (int32[N] v) { v = Neg(x) }> }""",
+    ),
+    Example(
+        why="branches that reshape, hand through, or fill",
+        before="""g (float[N] x, bool c, bool d) => (float[M] y) <int64[1] s = {-1}, int64[1] z = {0}> { y = If(c)<
+            then_branch = p () => (float[N] u) { a = Unsqueeze(x, z)  u = Reshape(a, s) },
+            else_branch = q () => (float[K] v) { v = If(d)<
+                then_branch = p1 () => (float[N] e) { e = Identity(x) },
+                else_branch = q1 () => (float[N] f) { n = Shape(x)  f = ConstantOfShape(n) }> }> }""",
+    ),
+    Example(
+        why="what was computed before the If",
+        before="""g (float[N] x, bool c) => (float[N] y) { a = Exp(x)  b = Neg(x)  y = If(c)<
+            then_branch = p () => (float[N] u) { u = Identity(a) },
+            else_branch = q () => (float[N] v) { v = Identity(b) }> }""",
+    ),
+    Example(
+        why="the condition is known",
+        before=f"g (float[A,B] x) => (float[A,B] y) <bool c = {{1}}> {{ y = If(c){_TRILU} }}",
+    ),
+    Example(
+        why="the condition is an input with a default, a weight for TensorRT",
+        before=f"g (float[A,B] x, bool c) => (float[A,B] y) <bool c = {{1}}> {{ y = If(c){_TRILU} }}",
+    ),
+    Example(
+        why="an older target",
+        before=f"g (float[A,B] x, bool c) => (float[A,B] y) {{ y = If(c){_TRILU} }}",
+        target="trt10",
+    ),
+    Example(
+        why="branches of different rank, which do not build: CTL011's",
+        before="""g (float[M,N] x, bool c) => (float y) <int64[1] a = {-1}> { t = If(c)<
+            then_branch = p () => (float[K] u) { u = Reshape(x, a) },
+            else_branch = q () => (float[M,N] v) { v = Exp(x) }>  y = ReduceMax<keepdims = 0>(t) }""",
+    ),
+    Example(
+        why="nobody reads the output",
+        before="""g (float[N] x, int32[N] n, bool c) => (int32[N] m) { y, m = If(c)<
+            then_branch = p () => (float[N] u, int32[N] r) { u = Exp(x)  r = Neg(n) },
+            else_branch = q () => (float[N] v, int32[N] s) { v = Abs(x)  s = Abs(n) }> }""",
+    ),
+    Example(
+        why="a local function that is called with a static size",
+        before=_FUNCTION.format(size="3"),
+    ),
+    Example(
+        why="a local function that is called with a known condition",
+        before=_FUNCTION.format(size="N")
+        .replace("bool c) =>", "bool d) =>")
+        .replace("{ y =", "<bool c = {1}> { y ="),
+    ),
+]
+
+
+@rule("CTL017", ops=["If"], severity=Severity.WARNING, hazards=[75], examples=EXAMPLES)
+def if_over_dynamic_sizes(node: Node, model: Model) -> Iterator[Match]:
+    """An If whose condition depends on the input, and whose branches compute floats of a dynamic size.
+
+    ## Why it matters
+    The engine may compute a part of the output only. Seen on executed engines (TensorRT-RTX 1.6.1.120, NVIDIA H200,
+    optimization profile from size 1 to 3, the condition a graph input): where the then-branch is taken, the elements
+    that the profile's minimum shapes have are right, the first one or row of N, and the rest is wrong, mostly 0. Three
+    of three such models were wrong: a Trilu of float[A,B], a Resize of float[N,4] to [N,8], and a ReduceLogSum of
+    float[N] over no axes, in the then-branch (examples of OPS010, OPS029 and OPS073). A fourth, whose size is computed
+    from data (OPS041), failed when it was executed: `Unexpected call to stub applyGenericCopy`. About 20 models with an
+    If over static sizes were right, and of those with dynamic sizes int32 (Max and Neg) and branches that only reshape.
+    The cause is not known, and other operators were not tried.
+
+    It builds without a warning, and the rung `trt-network` does not see it: the network is imported correctly, and the
+    compiled engine is wrong. Only an executed engine shows it (`trt-gpu`), by inputs larger than the profile's minimum.
+
+    For TensorRT 11.1 and 11.2 something like it is reported, which was not measured here: wrong values of an If,
+    Transpose and Resize over dynamic sizes (#4846). Silent for older targets, of which nothing is known. In a local
+    function the rule looks at outputs of an If that the function returns, for sizes are known where it is called.
+
+    ## Fix
+    None: which remedy fits depends on the application. Of these, static sizes were executed and are right; the others
+    follow from what was seen:
+
+    - give the sizes (`--fix-dim NAME=SIZE`), or the condition (`--fix-input NAME=VALUE`), which CTL010 then inlines;
+    - build with a profile whose minimum shapes are those in use, one for each size;
+    - compute both branches and select with Where, in the model's source.
+
+    ## References
+    - https://github.com/NVIDIA/TensorRT/issues/4846
+    - https://onnx.ai/onnx/operators/onnx__If.html
+    """
+    target = DEFAULT if model.target is None else model.target
+    condition = node.input(0)
+    branches = {scope.attr: scope for scope in node.subgraphs}
+    if target.package != "tensorrt-rtx" and target.oldest < (11,):
+        return
+    if condition is None or set(branches) != {"then_branch", "else_branch"}:
+        return
+    then, other = branches["then_branch"], branches["else_branch"]
+    for output, a, b in zip(node.outputs, then.outputs, other.outputs, strict=False):
+        if output is None or not is_read(output) or not (_computes(a, then) or _computes(b, other)):
+            continue
+        for place, decider in _places(output, condition, model):
+            shape = _dynamic(place, (a, b), model)
+            if shape is None or not _varies(decider, model):
+                continue
+            text = f"[{','.join(map(str, shape))}]"
+            yield Match(
+                f"{output.name!r} is {text} by a branch that is chosen at run time: the engine may compute only what "
+                "the profile's minimum shapes cover",
+                node=node,
+            )
+            break
+
+
+def _varies(condition: Value, model: Model) -> bool:
+    """Whether the condition is not known when the engine is built."""
+    if known(condition, model) is not None or condition.is_constant:
+        return False
+    return condition.initializer is None or not condition.is_input  # TensorRT takes a default for a weight
+
+
+def _dynamic(output: Value, results: Sequence[Value], model: Model) -> tuple[Dim, ...] | None:
+    """The shape of floats with a dimension that is no number; None for everything else.
+
+    ``results`` are what the branches return. Where both have numbers only, their sizes do not come from the profile,
+    and where their ranks differ, it does not build.
+    """
+    elem, shape = model.shapes.elem_type(output), model.shapes.shape(output)
+    if elem is None or not dtypes.is_float(elem) or shape is None:
+        return None
+    shapes = [one for one in map(model.shapes.shape, results) if one is not None]
+    if len({len(one) for one in shapes}) > 1:
+        return None
+    if len(shapes) < 2:
+        shapes = [shape]
+    dynamic = any(dim.value is None for one in shapes for dim in one)
+    return shape if dynamic else None
+
+
+def _places(output: Value, condition: Value, model: Model) -> Iterator[tuple[Value, Value]]:
+    """The output with its condition, and where a local function returns it, both as the calls have them."""
+    pending, left = [(output, condition)], MOST_CALLS
+    while pending and left:
+        left -= 1  # ONNX has no recursion, and a malformed model may
+        value, decider = pending.pop()
+        scope = value.scope
+        if scope.kind != "function":
+            yield value, decider
+            continue
+        for call in every_node(model) if value in scope.outputs else ():
+            made = call.output(scope.outputs.index(value)) if call.function is scope else None
+            given = call.input(scope.inputs.index(decider)) if decider in scope.inputs else decider
+            if made is not None and given is not None and is_read(made):
+                pending.append((made, given))
+
+
+def _computes(result: Value, branch: Scope) -> bool:
+    """Whether a kernel in ``branch`` makes ``result``, a branch further inside included."""
+    pending, seen = [result], set()
+    while pending:
+        value = pending.pop()
+        node = value.producer
+        if node is None or value in seen or not _is_inside(value.scope, branch):
+            continue
+        seen.add(value)
+        if node.is_onnx and node.op_type in _MOVES:
+            pending += [source for source in node.inputs[:1] if source is not None]
+        elif node.is_onnx and node.op_type == "If":
+            place = node.outputs.index(value)
+            pending += [sub.outputs[place] for sub in node.subgraphs if place < len(sub.outputs)]
+        elif not (node.is_onnx and node.op_type in _GIVEN):
+            return True
+    return False
+
+
+def _is_inside(scope: Scope | None, branch: Scope) -> bool:
+    while scope is not None and scope is not branch:
+        scope = scope.parent
+    return scope is branch

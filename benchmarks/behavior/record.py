@@ -107,7 +107,8 @@ def versions() -> dict[str, str]:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             found[package] = "none"
-    return found
+    packs = importlib.metadata.entry_points(group="onnxfix.rules")
+    return {**found, "rule packs": ", ".join(sorted({pack.value for pack in packs}))}
 
 
 def commit(checkout: Path) -> str:
@@ -144,9 +145,9 @@ def read(path: Path) -> Entry:
 
 def compare(old: Entry, new: Entry) -> int:
     """Print every difference, grouped by kind; how many there are."""
-    for key, value in old["versions"].items():
-        if key != "onnxfix" and new["versions"].get(key) != value:
-            print(f"note: {key} {value} → {new['versions'].get(key)}")
+    for key in sorted((old["versions"].keys() & new["versions"].keys()) - {"onnxfix"}):
+        if old["versions"][key] != new["versions"][key]:
+            print(f"note: {key} {old['versions'][key]} → {new['versions'][key]}")
     if old["scope"] != new["scope"]:
         print(f"note: only what both hold is compared: {old['scope']} → {new['scope']}")
     found = differences(old, new)

@@ -1,0 +1,1 @@
+"""What onnxfix does with many models, recorded, so that a refactoring can be held against it."""

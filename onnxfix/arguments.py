@@ -2,7 +2,8 @@
 
 From 0.29 on, typer converts every value, an option that was not given included, through pydantic, whose import takes
 longer than ``check`` takes for a small model. What is a value already, or a plain string, path or choice, needs none of
-it; typer still gets whatever is left, and everything that is wrong, so that its messages stay its own.
+it; typer still gets whatever is left, and everything that is wrong, so that its messages stay its own. Without this,
+``check`` of a small export takes 10 % more processor time (20 layers, 0.56 s in place of 0.51 s on a busy machine).
 """
 
 from __future__ import annotations

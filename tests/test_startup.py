@@ -17,7 +17,7 @@ import typer
 from onnx import parser
 
 from onnxfix import arguments
-from onnxfix.cli import _program, app
+from onnxfix.cli import app
 from patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -226,24 +226,6 @@ def test_every_command_is_there_by_its_entry_point() -> None:
         assert (seen["code"], f"onnxfix {name}" in out) == (0, True)
     for wrong in ("chek", "--chek"):
         assert run(wrong)[0]["code"] == 2
-
-
-@pytest.mark.parametrize(
-    ("given", "made"),
-    [
-        (["check", "m.onnx"], {"check"}),
-        (["apply"], {"apply"}),
-        ([], None),
-        (["--help"], None),
-        (["chec"], None),
-    ],
-)
-def test_of_the_commands_the_one_that_is_asked_for_is_made(given: list[str], made: set[str] | None) -> None:
-    everything: Any = typer.main.get_command(app)
-    assert _program(given).commands.keys() == (made or everything.commands.keys())
-    assert {one.callback.__name__ for one in app.registered_commands if one.callback} == set(
-        everything.commands
-    )
 
 
 def test_the_users_choice_of_threads_stands(model: Path) -> None:

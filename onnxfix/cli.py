@@ -927,8 +927,8 @@ def main() -> None:
     """Entry point of the ``onnxfix`` command."""
     # numpy's BLAS would start a thread for every core as it is loaded; nothing here multiplies matrices.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    # What start-up makes stays; so does most of what comes of checking or fixing one model. Without this, `check` of a small
-    # export takes 15 % more processor time.
+    # What start-up makes stays; so does most of what comes of checking or fixing one model. Without this, `check` of a
+    # small export takes 15 % more processor time.
     gc.disable()
     command = typer.main.get_command(app)
     lighten(command)

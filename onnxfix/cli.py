@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="onnxfix",
-    help="Repair ONNX models before TensorRT, and prove that they still are the same models.",
+    help="Repair ONNX models for TensorRT, and prove that they still compute the same.",
     no_args_is_help=True,
     rich_markup_mode=None,  # plain help: rich alone would double the start-up
     pretty_exceptions_enable=False,
@@ -79,17 +79,17 @@ Models = Annotated[
 ]
 Select = Annotated[
     list[str] | None,
-    typer.Option("--select", help="Rules to run: codes, beginnings of codes, names, or ALL."),
+    typer.Option("--select", help="Rules to run: codes, code prefixes, names, or ALL."),
 ]
-Ignore = Annotated[list[str] | None, typer.Option("--ignore", help="Rules to leave out.")]
+Ignore = Annotated[list[str] | None, typer.Option("--ignore", help="Rules to skip.")]
 TargetName = Annotated[
     str | None,
     typer.Option("--target", help="trt8.4, trt8.6, trt10, trt11 (default) or rtx.", show_default=False),
 ]
 Fail = Annotated[
-    FailOn, typer.Option("--fail-on", help="Severity from which a finding that is left fails the run.")
+    FailOn, typer.Option("--fail-on", help="Lowest severity of a remaining finding that fails the run.")
 ]
-FormatOption = Annotated[Format, typer.Option("--format", help="What goes to standard output.")]
+FormatOption = Annotated[Format, typer.Option("--format", help="Format of standard output.")]
 ListFormatOption = Annotated[
     ListFormat,
     typer.Option(
@@ -105,7 +105,7 @@ Jobs = Annotated[
     typer.Option(
         "--jobs",
         "-j",
-        help="Models to work on at once, in processes that share cores and memory; 0 or auto: one on each core.",
+        help="Models to process in parallel, sharing cores and memory; 0 or auto: one per core.",
     ),
 ]
 RayAddress = Annotated[
@@ -113,8 +113,8 @@ RayAddress = Annotated[
     typer.Option(
         "--ray",
         metavar="ADDRESS",
-        help="Work on a Ray cluster instead: auto for the one that runs here or that RAY_ADDRESS names, HOST:PORT, or "
-        "local to start one on this machine.",
+        help="Run on a Ray cluster: auto (the running one, or RAY_ADDRESS), HOST:PORT, or local to start one on this "
+        "machine.",
         show_default=False,
     ),
 ]
@@ -122,84 +122,87 @@ Resume = Annotated[
     bool,
     typer.Option(
         "--resume",
-        help="Leave out models that were done before with the same options, rules and versions and are unchanged; "
-        "what was done is kept in the journal.",
+        help="Skip unchanged models that a previous run finished with the same options, rules and versions; the "
+        "journal records them.",
     ),
 ]
 JournalFile = Annotated[
     Path | None,
     typer.Option(
         "--journal",
-        help="File that keeps what was done; with --resume .onnxfix-journal.jsonl in --output-dir without it.",
+        help="Journal file (default with --resume: .onnxfix-journal.jsonl in --output-dir).",
         show_default=False,
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="The outcome of each model only.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Every finding and every measurement.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print only the outcome of each model.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Print every finding and measurement.")]
 Require = Annotated[
-    list[str] | None, typer.Option("--require", help="Rungs that must pass, such as ort-cpu.")
+    list[str] | None, typer.Option("--require", help="Checks that must pass, such as ort-cpu.")
 ]
 Rungs = Annotated[
     list[str] | None,
-    typer.Option("--rungs", help="Rungs to climb; all that this machine can, without it."),
+    typer.Option("--rungs", help="Checks to run (default: all available)."),
 ]
 Inputs = Annotated[
     Path | None,
     typer.Option(
-        "--inputs", help="Inputs to verify with: .npz, a folder of .npy, Polygraphy JSON.", show_default=False
+        "--inputs",
+        help="Input data for verification: .npz, a folder of .npy files, or Polygraphy JSON.",
+        show_default=False,
     ),
 ]
 InputShapes = Annotated[
-    list[str] | None, typer.Option("--input-shapes", help="Shapes to verify with: x:[1,3], x:1,3 or x:1x3.")
+    list[str] | None,
+    typer.Option("--input-shapes", help="Input shapes for verification: x:[1,3], x:1,3 or x:1x3."),
 ]
 ShapesAlias = Annotated[list[str] | None, typer.Option("--input-shape", "--shapes", hidden=True)]
-Seed = Annotated[int, typer.Option("--seed", help="Of the generated inputs.")]
+Seed = Annotated[int, typer.Option("--seed", help="Random seed of generated inputs.")]
 MemoryLimit = Annotated[
     int | None,
     typer.Option(
         "--memory-limit",
         metavar="MB",
         min=64,
-        help="MiB that ONNX Runtime and TensorRT may use, each in a process of its own; three quarters of what is "
-        "available without it.",
+        help="Memory limit in MiB for ONNX Runtime and for TensorRT, each in its own process (default: three quarters "
+        "of what is available).",
         show_default=False,
     ),
 ]
 TrtPackage = Annotated[
     Package,
-    typer.Option("--trt-package", help="Which TensorRT to ask; auto prefers one that serves the GPU."),
+    typer.Option("--trt-package", help="TensorRT package to use; auto prefers one that supports the GPU."),
 ]
 Capability = Annotated[
     str | None,
     typer.Option(
         "--compute-capability",
-        help="What TensorRT builds for, such as 8.9; this machine's GPU without it, else 8.9.",
+        help="Compute capability to build for, such as 8.9 (default: this machine's GPU, else 8.9).",
         show_default=False,
     ),
 ]
-_PROFILE = "of TensorRT's optimisation profile: x:1x3. Derived from the model's symbols without it."
-MinShapes = Annotated[list[str] | None, typer.Option("--trt-min-shapes", help=f"Least shapes {_PROFILE}")]
-OptShapes = Annotated[list[str] | None, typer.Option("--trt-opt-shapes", help=f"Usual shapes {_PROFILE}")]
-MaxShapes = Annotated[list[str] | None, typer.Option("--trt-max-shapes", help=f"Greatest shapes {_PROFILE}")]
+_PROFILE = "of TensorRT's optimization profile: x:1x3 (default: derived from the model)."
+MinShapes = Annotated[list[str] | None, typer.Option("--trt-min-shapes", help=f"Minimum shapes {_PROFILE}")]
+OptShapes = Annotated[list[str] | None, typer.Option("--trt-opt-shapes", help=f"Optimum shapes {_PROFILE}")]
+MaxShapes = Annotated[list[str] | None, typer.Option("--trt-max-shapes", help=f"Maximum shapes {_PROFILE}")]
 MinAlias = Annotated[list[str] | None, typer.Option("--minShapes", hidden=True)]
 OptAlias = Annotated[list[str] | None, typer.Option("--optShapes", hidden=True)]
 MaxAlias = Annotated[list[str] | None, typer.Option("--maxShapes", hidden=True)]
-Tf32 = Annotated[bool, typer.Option("--tf32", help="Let TensorRT use TF32 for float32.")]
+Tf32 = Annotated[bool, typer.Option("--tf32", help="Allow TensorRT to use TF32 for float32.")]
 Benchmark = Annotated[
     bool,
     typer.Option(
-        "--benchmark", help="Also time the engines of the original and of the fixed model (rung trt-gpu)."
+        "--benchmark", help="Also measure latency of the original and the fixed engine (check trt-gpu)."
     ),
 ]
 SaveEngine = Annotated[
     Path | None,
     typer.Option(
-        "--save-engine", help="Write the engine of the (fixed) model to this file.", show_default=False
+        "--save-engine", help="Write the engine of the fixed model to this file.", show_default=False
     ),
 ]
 TimingCache = Annotated[
     Path | None,
-    typer.Option("--timing-cache", help="TensorRT's timing cache, read and written.", show_default=False),
+    typer.Option("--timing-cache", help="TensorRT timing cache to read and write.", show_default=False),
 ]
 TimingAlias = Annotated[Path | None, typer.Option("--timingCacheFile", hidden=True)]
 
@@ -216,7 +219,7 @@ def root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Repair ONNX models before TensorRT, and prove that they still are the same models."""
+    """Repair ONNX models for TensorRT, and prove that they still compute the same."""
 
 
 @app.command()
@@ -229,14 +232,14 @@ def check(
         bool,
         typer.Option(
             "--trt",
-            help="Also ask TensorRT's parser and builder, and compare the network that they imported with the model.",
+            help="Also run TensorRT's parser and builder, and compare the imported network with the model.",
         ),
     ] = False,
     inputs_help: Annotated[
         bool,
         typer.Option(
             "--inputs-help",
-            help="Also show which sizes and values of its inputs each model takes, with examples that were run.",
+            help="Also show which input sizes and values each model accepts, with examples that were run.",
         ),
     ] = False,
     trt_package: TrtPackage = Package.auto,
@@ -293,25 +296,27 @@ def apply(
         str | None,
         typer.Option(
             "--output-dir",
-            help="Folder to write to, under the same names; those of a glob keep their folders from its root on.",
+            help="Output folder; file names are kept, and for a glob the folders below its root.",
             show_default=False,
         ),
     ] = None,
-    in_place: Annotated[bool, typer.Option("--in-place", help="Replace the models themselves.")] = False,
+    in_place: Annotated[bool, typer.Option("--in-place", help="Overwrite the models.")] = False,
     select: Select = None,
     ignore: Ignore = None,
     target: TargetName = None,
     numeric_fixes: Annotated[
-        bool, typer.Option("--numeric-fixes", help="Also fixes that keep outputs only within tolerance.")
+        bool,
+        typer.Option("--numeric-fixes", help="Also apply fixes that preserve outputs within tolerance only."),
     ] = False,
     unsafe_fixes: Annotated[
-        bool, typer.Option("--unsafe-fixes", help="Also fixes that may change behaviour or the interface.")
+        bool,
+        typer.Option("--unsafe-fixes", help="Also apply fixes that may change behavior or the interface."),
     ] = False,
     simplify: Annotated[
         bool,
         typer.Option(
             "--simplify",
-            help="First run onnxsim; its result is dropped unless the interface stands and the outputs agree "
+            help="Run onnxsim first; its result is dropped unless the interface is unchanged and the outputs agree "
             "within tolerance (it fuses, so bits may change).",
         ),
     ] = False,
@@ -319,8 +324,8 @@ def apply(
         list[Path] | None,
         typer.Option(
             "--graphsurgeon",
-            help="Then run a GraphSurgeon script that defines fix(graph), held to the same; with --unsafe-fixes "
-            "what it changes is reported instead. May be given several times.",
+            help="Then run a GraphSurgeon script that defines fix(graph), under the same condition; with "
+            "--unsafe-fixes changes are reported instead. Repeatable.",
             show_default=False,
         ),
     ] = None,
@@ -329,8 +334,8 @@ def apply(
         typer.Option(
             "--fix-dim",
             metavar="NAME=SIZE",
-            help="Make a symbolic dimension of the inputs a number: batch=1, or INPUT.AXIS=1 for one without a name. "
-            "The result is proven for that size only.",
+            help="Fix a symbolic input dimension: batch=1, or INPUT.AXIS=1 for an unnamed one. The result is verified "
+            "for that size only.",
             show_default=False,
         ),
     ] = None,
@@ -339,8 +344,8 @@ def apply(
         typer.Option(
             "--fix-input",
             metavar="NAME=VALUE",
-            help="Make an input a constant: a number (which fills a tensor), true, false, [1,2,3], or @file.npy. The "
-            "result is proven for that value only.",
+            help="Replace an input by a constant: a number (fills a tensor), true, false, [1,2,3], or @file.npy. The "
+            "result is verified for that value only.",
             show_default=False,
         ),
     ] = None,
@@ -351,7 +356,7 @@ def apply(
         ),
     ] = False,
     keep_inputs: Annotated[
-        bool, typer.Option("--keep-inputs", help="Keep inputs that --fix-input fixed; nothing reads them.")
+        bool, typer.Option("--keep-inputs", help="Keep the inputs that --fix-input replaced, unused.")
     ] = False,
     no_verify: Annotated[
         bool, typer.Option("--no-verify", help="Check the interface contract only.")
@@ -436,9 +441,9 @@ def verify(
     original: Annotated[Path, typer.Argument(help="The model to compare with.", show_default=False)],
     fixed: Annotated[
         Path | None,
-        typer.Argument(help="The model to prove; without it ORIGINAL itself.", show_default=False),
+        typer.Argument(help="The model to verify (default: ORIGINAL itself).", show_default=False),
     ] = None,
-    exact: Annotated[bool, typer.Option("--exact", help="Ask for bit-identical outputs.")] = False,
+    exact: Annotated[bool, typer.Option("--exact", help="Require bit-identical outputs.")] = False,
     require: Require = None,
     inputs: Inputs = None,
     input_shapes: InputShapes = None,

@@ -810,7 +810,7 @@ def _unused(
     }
     names = [name for name, value in given.items() if value]
     if names:
-        raise UsageError(f"{', '.join(names)}: nothing to do without --trt")
+        raise UsageError(f"{', '.join(names)}: has no effect without --trt")
 
 
 def _insist(asked: TrtOptions) -> None:

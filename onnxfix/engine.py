@@ -232,7 +232,7 @@ def fix(
 ) -> FixRun:
     """Fix what may be fixed, in place, in rounds to a fixpoint.
 
-    A round takes the fixes that do not meet: none changes what another one read or changes. ``allow`` says which
+    A round applies a non-conflicting set of fixes: none changes what another one read or changes. ``allow`` says which
     fixes may be applied at all; the same model, rules and answers give the same bytes.
     """
     with paused_collection():

@@ -27,7 +27,7 @@ class Severity(enum.IntEnum):
     """How bad a finding is for the target."""
 
     INFO = 0
-    """Costs something, or is untidy."""
+    """Minor cost or cleanliness issue."""
     WARNING = 1
     """Rejected or wrong under stated conditions."""
     ERROR = 2

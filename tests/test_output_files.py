@@ -426,7 +426,7 @@ def test_check_takes_options_about_tensorrt_with_trt_only(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     told = refused("check", write(tmp_path / "m.onnx", CLEAN), option, value)
-    assert told == f"onnxfix: {name}: nothing to do without --trt\n"
+    assert told == f"onnxfix: {name}: has no effect without --trt\n"
 
 
 def test_max_batch_needs_a_sweep_and_is_a_dimension(tmp_path: Path) -> None:

@@ -533,7 +533,7 @@ def test_the_command_takes_the_limit(tmp_path: Path) -> None:
     assert report.verdict.settled or TOLD in rung(report.verdict).reason
     found = CliRunner().invoke(app, ["check", str(model), "--memory-limit", "400"])
     assert found.exit_code == 2
-    assert "--memory-limit: nothing to do without --trt" in found.stderr
+    assert "--memory-limit: has no effect without --trt" in found.stderr
     assert CliRunner().invoke(app, ["verify", str(model), "--memory-limit", "10"]).exit_code == 2
 
 

@@ -1,4 +1,4 @@
-"""OPS033: several updates for one place."""
+"""OPS033: duplicate indices of a scatter."""
 
 from __future__ import annotations
 
@@ -78,5 +78,5 @@ def scatter_to_one_place_twice(node: Node, model: Model) -> Iterator[Match]:
     """
     if node.attr("reduction", "none") == "none" and _places.distinct(node, model) is False:
         yield Match(
-            f"{node.op_type} has several updates for one place, and which one stays is open", node=node
+            f"{node.op_type} has duplicate indices, and which update wins is undefined", node=node
         )

@@ -12,7 +12,7 @@ _LSTM = "g (float[T,B,2] x, float[1,16,2] w, float[1,16,4] r) => (float[T,1,B,4]
 
 EXAMPLES = [
     Example(
-        why="steps and gaps at once",
+        why="strides and dilations combined",
         before=f"{_UP} {{ y = ConvTranspose<strides = [2,2], dilations = [2,2]>(x, w) }}",
         detect=True,
     ),

@@ -40,7 +40,9 @@ def load_inputs(path: Path | str) -> list[dict[str, Any]]:
                 return [{name: archive[name] for name in archive.files}]
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
         raise UsageError(f"the inputs in {path} cannot be read: {error}") from error
-    raise UsageError(f"{path} is not a supported input file: expected .npz, .npy, .json or a folder of .npy files")
+    raise UsageError(
+        f"{path} is not a supported input file: expected .npz, .npy, .json or a folder of .npy files"
+    )
 
 
 def _load_npy(path: Path) -> Any:

@@ -28,12 +28,12 @@ from onnxfix.rule import Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, assert_same_outputs, findings, fixed, overlay
 from onnxfix_rules.ops.ops025_reduction_of_booleans import reduction_of_booleans
-from onnxfix_rules.ops.ops041_reduction_over_axes_at_run_time import (
+from onnxfix_rules.ops.ops041_reduction_over_non_constant_axes import (
     _REDUCTIONS,
     _layers,
     reduction_over_axes_at_run_time,
 )
-from onnxfix_rules.ops.ops042_squeeze_at_run_time import squeeze_at_run_time
+from onnxfix_rules.ops.ops042_squeeze_over_non_constant_axes import squeeze_at_run_time
 from real_tensorrt import FACT, REAL
 
 Feeds = dict[str, Any]

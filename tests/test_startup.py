@@ -136,7 +136,7 @@ def test_check_loads_the_rules_that_the_model_is_about(model: Path, tmp_path: Pa
     assert not within(loaded, {"onnxfix_rules.rsh.rsh001_redundant_allowzero"})  # no Reshape
     # One rule is about stored tensors; the others are about quantised ones, one of them at each Cast.
     quantised = within(loaded, {"onnxfix_rules.qdq"}) - {"onnxfix_rules.qdq"}
-    assert quantised == {"onnxfix_rules.qdq.qdq018_bytes_kept_in_words"}
+    assert quantised == {"onnxfix_rules.qdq.qdq018_bytes_in_int32_data"}
     assert not within(loaded, {"onnxfix_rules.ops._bodies", "onnxfix_rules.ops._calls", "onnxfix_rules.ctl"})
 
 

@@ -1,0 +1,246 @@
+"""BRC005: shapes that fit at batch 1 and not, or otherwise, at batch N."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnxfix.graph.overlay import Model, Value
+from onnxfix.graph.shared import shared
+from onnxfix.rule import Example, Match, Severity, rule
+
+from ._common import Broadcast, Operand, is_static_one, label, text
+from ._meet import Meeting, Symbols, at_batch, broadcasts, collapsed, crossings, is_plain, meetings
+
+EXAMPLES = [
+    Example(
+        why="(N, 1) with (N,) is (N, N), and at N = 1 it looks right",
+        before="g (float[N,1] x, float[N] w) => (float[N,K] y) { y = Mul(x, w) }",
+        detect=True,
+    ),
+    Example(
+        why="the other way round",
+        before="g (float[N] w, float[N,1] x) => (float[N,K] y) { y = Sub(w, x) }",
+        detect=True,
+    ),
+    Example(
+        why="a reduction without keepdims",
+        before="g (float[N,3] x) => (float[N,K] y) <int64[1] a = {1}> { m = ReduceMax<keepdims=0>(x, a)"
+        " n = ReduceMax(x, a)  y = Sub(n, m) }",
+        detect=True,
+    ),
+    Example(
+        why="[N] with [N, C] scales a sample at batch 1 and a channel at N = C",
+        before="g (float[N,4] x, float[N] w) => (float[N,4] y) { y = Mul(x, w) }",
+        detect=True,
+        runs=False,
+    ),
+    Example(
+        why="[N, S] with [N, H, S]: the mask lacks a dimension",
+        before="g (float[N,4,S] x, bool[N,S] m) => (float[N,4,S] y) <float z = {0}> { y = Where(m, x, z) }",
+        detect=True,
+    ),
+    Example(
+        why="a constant that was traced at batch 2",
+        before="g (float[N,3] x) => (float[N,3] y) <float[2,3] b = {1,2,3,4,5,6}> { y = Add(x, b) }",
+        detect=True,
+    ),
+    Example(
+        why="a batch of 1 traced into a Reshape: N * S against S",
+        before="g (float[N,S,2] x) => (float[N,S,2] y) <int64[3] s = {1,-1,2}> { r = Reshape(x, s)  y = Add(x, r) }",
+        detect=True,
+        runs=False,
+    ),
+    Example(
+        why="a batch of 1 traced into a Reshape: a row against a column",
+        before="g (float[N,1] x) => (float[N,K] y) <int64[2] s = {1,-1}> { r = Reshape(x, s)  y = Add(x, r) }",
+        detect=True,
+    ),
+    Example(
+        why="sizes that agree at batch 1 only: Concat along the batch",
+        before="g (float[N,3] x) => (float[K,3] y) <float[3,3] b = {1,2,3,4,5,6,7,8,9}>"
+        " { c = Concat<axis=0>(x, x, x)  y = Add(c, b) }",
+        detect=True,
+        runs=False,
+    ),
+    Example(
+        why="batch dimensions of a MatMul: x lacks the heads",
+        before="g (float[N,4,2,3] x, float[N,3,2] w) => (float[N,4,2,2] y) { y = MatMul(x, w) }",
+        detect=True,
+        runs=False,
+    ),
+    Example(
+        why="Expand of a vector of samples to [N, 4]",
+        before="g (float[N] x, float[N,4] z) => (float[N,4] y) { s = Shape(z)  y = Expand(x, s) }",
+        detect=True,
+        runs=False,
+    ),
+    Example(
+        why="Gemm's C has one number a sample and is added to every sample's columns",
+        before="g (float[N,2] x, float[N] c) => (float[N,3] y) <float[2,3] w = {1,2,3,4,5,6}> { y = Gemm(x, w, c) }",
+        detect=True,
+        runs=False,
+    ),
+    Example(
+        why="an input of batch 1 beside one of batch N",
+        before="g (float[N,3] x, float[1,3] m) => (float[N,3] y) { y = Add(x, m) }",
+        detect=True,
+    ),
+    Example(
+        why="an ordinary bias",
+        before="g (float[N,3] x) => (float[N,3] y) <float[3] b = {1,2,3}> { y = Add(x, b) }",
+    ),
+    Example(
+        why="an attention mask",
+        before="g (float[N,4,S,S] x, float[N,1,1,S] m) => (float[N,4,S,S] y) { y = Add(x, m) }",
+    ),
+    Example(
+        why="a table that a Reshape turns into one sample",
+        before="g (float[N,6] x) => (float[N,6] y) <float[6] t = {1,2,3,4,5,6}, int64[2] s = {1,6}>"
+        " { p = Reshape(t, s)  y = Add(x, p) }",
+    ),
+    Example(
+        why="an overridable initializer is a weight, not a sample",
+        before="g (float[N,3] x, float[1,3] b) => (float[N,3] y) <float[1,3] b = {1,2,3}> { y = Add(x, b) }",
+    ),
+    Example(
+        why="sizes that fail at batch 1 as well are BRC004's",
+        before="g (float[N,3] x) => (float[K,3] y) { c = Concat<axis=0>(x, x)  d = Concat<axis=0>(x, x, x)"
+        "  y = Add(c, d) }",
+        runs=False,
+    ),
+    Example(
+        why="another domain's Mul",
+        before='<ir_version: 9, opset_import: ["" : 18, "other" : 18]>'
+        " g (float[N,1] x, float[N] w) => (float[N,K] y) { y = other.Mul(x, w) }",
+        runs=False,
+    ),
+    Example(
+        why="a position embedding",
+        before="g (float[N,2,3] x) => (float[N,2,3] y) <float[1,2,3] p = {1,2,3,4,5,6}> { y = Add(x, p) }",
+    ),
+    Example(
+        why="one number a sample, with its dimension",
+        before="g (float[N,4] x, float[N,1] w) => (float[N,4] y) { y = Mul(x, w) }",
+    ),
+    Example(
+        why="a causal mask: positions against positions, not samples against samples",
+        before="g (int64[N,S] i) => (bool[S,S] y) <int64[1] a = {1}, int64[1] b = {0}, int64 z = {0}, int64 o = {1}> {"
+        " t = Shape<start=1,end=2>(i)  n = Squeeze(t, b)  r = Range(z, n, o)  c = Unsqueeze(r, a)  y = Less(c, r) }",
+    ),
+    Example(
+        why="pairs of samples on purpose: both operands have their dimension of 1",
+        before="g (float[N,1] x, float[1,N] z) => (float[N,N] y) { y = Sub(x, z) }",
+    ),
+    Example(
+        why="batch second on both sides",
+        before="g (float[N,3] x) => (float[5,N,3] y) <float[5,1,1] p = {1,2,3,4,5}> { e = Add(p, x)  y = Mul(e, x) }",
+    ),
+    Example(
+        why="two symbols are BRC004's",
+        before="g (float[N,3] x, float[M,3] z) => (float[K,3] y) { y = Add(x, z) }",
+    ),
+    Example(
+        why="unknown rank",
+        before="g (float[N,1] x, float[N] w, int64[K] s) => (float[] y) { r = Reshape(x, s)  y = Add(r, w) }",
+        runs=False,
+    ),
+]
+
+
+@rule("BRC005", per="model", severity=Severity.WARNING, hazards=[21], examples=EXAMPLES)
+def broadcast_at_batch_one_only(model: Model) -> Iterator[Match]:
+    """Shapes that fit at batch 1 broadcast otherwise, or not at all, at another batch size.
+
+    ## Why it matters
+    Models are exported and tested at batch 1, where a dimension of N and one of 1 are the same. `(N, 1)` with `(N,)`
+    gives one number at N = 1 and an N × N matrix at N = 2; `[N]` with `[N, 4]` scales the sample at N = 1, scales
+    channels at N = 4, and fails elsewhere; a constant traced at batch 4 widens the output at batch 1. No error is
+    raised where it still fits. TensorRT imports broadcasts as they stand, so the engine is wrong in the same way; where
+    it does not fit, the profile fails with `Broadcast has incompatible dimensions: 2 != 8` (measured with TensorRT-RTX
+    1.7.1). The message names the axis and what happens at batch 1 and batch 2.
+
+    Reported as warnings:
+
+    - a batch dimension that is aligned, from the right, with another axis than the other operand's batch;
+    - sizes that fit at batch 1 and not at most others: N * S with S, 2 with N;
+    - batched data that a `Reshape` turned into one sample.
+
+    A graph input of batch 1 that is repeated for a batch of N is reported as info. A batch is a symbol that stands at
+    axis 0 of graph inputs and at no other axis. Biases, masks `[N,1,1,S]`, position embeddings `[1,S,D]` and pairs
+    `[N,1]` with `[1,N]` are not reported: there every dimension says what it means.
+
+    ## Fix
+    None that is known to be meant: insert the missing dimension (`Unsqueeze`, `keepdims=1`) or the symbol in the
+    source. BRC006 writes the repetition as it happens as `Expand` when it is selected: exact, but not a remedy.
+
+    ## References
+    - ONNX, docs/Broadcasting.md
+    - Hard-coded sizes in Reshape itself are in the RSH family
+    """
+    symbols = shared(model, Symbols)
+    if not symbols.batch:
+        return
+    seen: set[frozenset[str]] = set()
+    for broadcast in broadcasts(model, lambda node, form: not is_plain(node, form, symbols)):
+        message = _crossing(broadcast, symbols) or _collapse(broadcast, symbols)
+        if message:
+            yield Match(message, node=broadcast.node)
+            continue
+        for meeting in meetings(broadcast):
+            if meeting.key not in seen and symbols.is_trap(meeting):
+                seen.add(meeting.key)
+                yield Match(_coincidence(meeting, symbols), node=broadcast.node)
+        for value, name in _single_inputs(broadcast, symbols):
+            if frozenset((value.name,)) not in seen:
+                seen.add(frozenset((value.name,)))
+                message = (
+                    f"input {value.name!r} is declared with batch 1 and is repeated for all {name} samples"
+                )
+                yield Match(message, node=broadcast.node, severity=Severity.INFO)
+
+
+def _crossing(broadcast: Broadcast, symbols: Symbols) -> str:
+    for straight, shifted, axis, name in crossings(broadcast, symbols):
+        return (
+            f"axis {axis}: the batch {name} of {label(shifted)}{text(shifted.shape)} is aligned with another axis than "
+            f"the batch of {label(straight)}{text(straight.shape)}; {_outcomes(broadcast, frozenset((name,)))}"
+        )
+    return ""
+
+
+def _collapse(broadcast: Broadcast, symbols: Symbols) -> str:
+    for straight, flat, name in collapsed(broadcast, symbols):
+        return (
+            f"axis 0: {label(flat)}{text(flat.shape)} was made of {name} samples by a Reshape and "
+            f"meets {label(straight)}{text(straight.shape)}; {_outcomes(broadcast, frozenset((name,)))}"
+        )
+    return ""
+
+
+def _coincidence(meeting: Meeting, symbols: Symbols) -> str:
+    batch = (meeting.a.symbols | meeting.b.symbols) & symbols.batch
+    how = "are equal" if symbols.only_at_one(meeting) else "broadcast"
+    return (
+        f"axis {meeting.axis}: {meeting.a} of {_name(meeting.first)} and {meeting.b} of {_name(meeting.second)} {how} "
+        f"at {' = '.join(sorted(batch))} = 1; {_outcomes(meeting.broadcast, batch)}"
+    )
+
+
+def _name(side: Operand) -> str:
+    return label(side).strip() or "the other side"
+
+
+def _single_inputs(broadcast: Broadcast, symbols: Symbols) -> Iterator[tuple[Value, str]]:
+    """Graph inputs with a static leading 1 where another operand has the batch, with the batch's symbol."""
+    leading = [broadcast.dim(operand, 0) for operand in broadcast.operands]
+    name = next((found for dim in leading if (found := symbols.batch_symbol(dim))), None)
+    for operand, dim in zip(broadcast.operands, leading, strict=True):
+        value = operand.value
+        if name is None or dim is None or not is_static_one(dim) or value is None:
+            continue
+        if value.is_input and value.initializer is None and value.scope.kind == "graph":
+            yield value, name
+
+
+def _outcomes(broadcast: Broadcast, names: frozenset[str]) -> str:
+    return f"batch 1: {at_batch(broadcast, names, 1)}; batch 2: {at_batch(broadcast, names, 2)}"

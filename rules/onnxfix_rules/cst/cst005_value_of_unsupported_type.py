@@ -1,0 +1,234 @@
+"""CST005: values inside the graph of a type that the target has not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnx import TensorProto
+
+from onnxfix.dtypes import name_of
+from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.shared import elem_types
+from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix_rules.cst import _common as cst
+from onnxfix_rules.ops import _common as ops
+
+EXAMPLES = [
+    Example(
+        why="computed in uint16",
+        before="g (int32[2] x) => (int32[2] y) { a = Cast<to = 4>(x)  b = Add(a, a)  y = Cast<to = 6>(b) }",
+        detect=True,
+        opset=14,
+    ),
+    Example(
+        why="cut to 16 bits, and from there to another type",
+        before="g (float[2] x) => (int32[2] y) { a = Cast<to = 5>(x)  y = Cast<to = 6>(a) }",
+        detect=True,
+    ),
+    Example(
+        why="only its shape is read",
+        before="g (float[2] x) => (int64[1] y) { a = Cast<to = 12>(x)  y = Shape(a) }",
+        detect=True,
+    ),
+    Example(
+        why="a weight of uint16",
+        before="g (float[2] x) => (float[2] y) <uint16[2] w = {1, 2}> { a = Cast<to = 1>(w)  y = Add(x, a) }",
+        detect=True,
+    ),
+    Example(
+        why="a Constant of int16",
+        before="""g (int32[2] x) => (int32[2] y) {
+            w = Constant<value = int16[2] {1, 2}>()  a = Cast<to = 6>(w)  y = Add(x, a) }""",
+        detect=True,
+    ),
+    Example(
+        why="filled by ConstantOfShape",
+        before="""g (int64[1] s) => (bool[N] y) {
+            k = ConstantOfShape<value = uint32[1] {3}>(s)  y = Equal(k, k) }""",
+        detect=True,
+    ),
+    Example(
+        why="in a branch",
+        before="""g (float[2] x, bool c) => (float[2] y) {
+            y = If(c)<then_branch = p () => (float[2] u) { a = Cast<to = 4>(x)  b = Mul(a, a)  u = Cast<to = 1>(b) },
+                      else_branch = q () => (float[2] v) { v = Abs(x) }> }""",
+        detect=True,
+    ),
+    Example(
+        why="in a function that is called",
+        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (int32[2] y) { y = my.F(x) }
+            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { c = Cast<to = 4>(a)  b = Cast<to = 6>(c) }""",
+        detect=True,
+    ),
+    Example(
+        why="cast to int4, which only quantised tensors may be",
+        before="g (float[2] x) => (int4[2] y) { y = Cast<to = 22>(x) }",
+        opset=21,
+        detect=True,
+    ),
+    Example(
+        why="cast from float4e2m1",
+        before="g (float4e2m1[2] x) => (float[2] y) { y = Cast<to = 1>(x) }",
+        opset=23,
+        detect=True,
+        runs=False,
+    ),
+    Example(
+        why="int4 that is dequantised",
+        before="g (int4[2] x) => (float[2] y) <float s = {0.5}> { y = DequantizeLinear(x, s) }",
+        opset=21,
+    ),
+    Example(
+        why="TensorRT 8.6 has no bfloat16",
+        before="g (float[2] x) => (float[2] y) { a = Cast<to = 16>(x)  b = Neg(a)  y = Cast<to = 1>(b) }",
+        detect=True,
+        target="trt8.6",
+    ),
+    Example(
+        why="TensorRT 11 has",
+        before="g (float[2] x) => (float[2] y) { a = Cast<to = 16>(x)  b = Neg(a)  y = Cast<to = 1>(b) }",
+    ),
+    Example(
+        why="inputs and outputs are IFC005's, and what follows from them is no further fault",
+        before="g (uint16[2] x) => (uint16[2] y) { a = Add(x, x)  y = Mul(a, x) }",
+        opset=14,
+    ),
+    Example(
+        why="in the branch that a constant does not take",
+        before="""g (float[2] x) => (float[2] y) <bool c = {0}> {
+            y = If(c)<then_branch = p () => (float[2] u) <uint16[2] w = {1, 2}> { a = Cast<to = 1>(w)  u = Add(x, a) },
+                      else_branch = q () => (float[2] v) { v = Abs(x) }> }""",
+    ),
+    Example(
+        why="in a function that nobody calls",
+        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) { y = Neg(x) }
+            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { c = Cast<to = 4>(a)  b = Cast<to = 6>(c) }""",
+    ),
+    Example(
+        why="a weight that nothing reads is GRA002's",
+        before="g (float[2] x) => (float[2] y) <uint16[2] w = {1, 2}> { y = Neg(x) }",
+    ),
+    Example(
+        why="a node that nothing reads is GRA001's",
+        before="g (float[2] x) => (float[2] y) { a = Cast<to = 4>(x)  y = Neg(x) }",
+    ),
+    Example(
+        why="float64 is read as float32, which IFC003 reports",
+        before="g (float[2] x) => (float[2] y) { a = Cast<to = 11>(x)  b = Sqrt(a)  y = Cast<to = 1>(b) }",
+    ),
+    Example(
+        why="constants of strings are GRA008's",
+        before='g (float[2] x) => (float[2] y, string[1] t) <string[1] s = {"a"}> { y = Neg(x)  t = Identity(s) }',
+    ),
+    Example(
+        why="made by an operator that TensorRT has not anyway, which OPS001 reports",
+        before="""g (float16[2] x) => (float16[2] y) { a = BitCast<to = 4>(x)  y = BitCast<to = 10>(a) }""",
+        opset=26,
+        runs=False,
+    ),
+    Example(
+        why="types that it has",
+        before="g (float[2] x) => (float[2] y) { a = Cast<to = 6>(x)  b = Neg(a)  y = Cast<to = 1>(b) }",
+    ),
+]
+
+
+_PACKED = (TensorProto.INT4, TensorProto.FLOAT4E2M1)
+
+
+@rule("CST005", per="model", severity=Severity.ERROR, hazards=[20], examples=EXAMPLES, general=True)
+def value_of_unsupported_type(model: Model) -> Iterator[Match]:
+    """A value inside the graph is of a type that TensorRT has no tensors of.
+
+    ## Why it matters
+    The parser stops where such a type begins, measured with TensorRT-RTX 1.7.1 for int16, uint16, uint32, uint64,
+    uint4, strings, and every float8 but float8e4m3fn: at a Cast (`Unsupported data type for the Cast operator!`), at a
+    weight (`Failed to import initializer: w`, read or not), at a Constant, and at a ConstantOfShape (`Unable to convert
+    ONNX weights`). Which types a target has is data with a source, which the message names.
+
+    int4 and float4e2m1 it has for quantised tensors alone: from or to a Cast the builder refuses them (`Tensor y has
+    datatype Int4 but is not produced by IPluginLayer, ..., IQuantizeLayer, ...`), for which other targets than those of
+    the same parser get a warning.
+
+    One finding for each place where the type begins: what is computed from that in the same type is no further fault.
+    Rules that know a way out say more at the same node, and this one is then silent: Cast chains (CST001, CST003,
+    CST004), constants that fold (INT001, GRA010), data that are only moved (OPS032), arithmetic in a wider type
+    (OPS054), quantised data (QDQ002, QDQ006). Graph inputs and outputs are IFC005's.
+
+    ## Fix
+    None here: in another type other numbers wrap, and other fractions are lost. int32 holds what int16, uint16 and a
+    uint32 below 2**31 hold, as long as nothing is computed that has to wrap.
+
+    ## References
+    - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
+    """
+    target = ops.target_of(model)
+    shapes = model.shapes
+
+    types = elem_types(model)
+    absent = {elem for elem in types if elem != 0 and not target.has_type(elem)}
+    if not absent and types.isdisjoint(_PACKED):
+        return
+
+    def missing(value: Value | None) -> bool:
+        return value is not None and shapes.elem_type(value) in absent
+
+    seen: set[Value] = set()
+    for node in ops.imported(model):
+        if cst.is_cast(node):
+            yield from _packed(node, model)
+        reads = [value for value in node.inputs if value is not None and missing(value)]
+        for value in reads:
+            if value.initializer is not None and not value.is_input and value not in seen:
+                seen.add(value)
+                if shapes.elem_type(value) != TensorProto.STRING:
+                    yield _match(value, node, model, "weight")
+        if reads or (node.is_onnx and target.imports(node.op_type) is False) or node.subgraphs:
+            continue
+        if node.function is not None:
+            continue  # its body says so
+        for made in node.outputs:
+            if made is not None and missing(made) and _inner(made, model):
+                if node.op_type == "Constant" and shapes.elem_type(made) == TensorProto.STRING:
+                    continue
+                yield _match(made, _reader(made) or node, model, f"result of {node.op_type}")
+
+
+def _packed(node: Node, model: Model) -> Iterator[Match]:
+    """A Cast to or from a type that only quantised tensors may have; of float8e4m3fn, QDQ013 knows more."""
+    target = ops.target_of(model)
+    for value, side in ((node.input(0), "from"), (node.output(), "to")):
+        elem = None if value is None else model.shapes.elem_type(value)
+        if value is not None and elem in _PACKED and target.has_type(elem):
+            yield Match(
+                f"Cast {side} {name_of(elem)}, which in {target.title} is for quantised tensors alone",
+                node=node,
+                severity=Severity.ERROR if target.types_measured else Severity.WARNING,
+                reads=(value,),
+            )
+
+
+def _inner(value: Value, model: Model) -> bool:
+    """Whether the value is read, and neither comes into the model nor goes out of it."""
+    out = value.is_output and value.scope is model.main
+    return not out and (value.use_count > 0 or not value.replaceable)
+
+
+def _reader(value: Value) -> Node | None:
+    """The node at which another rule would speak of the value: the Cast behind a Cast, what reads a Constant."""
+    if value.use_count != 1 or not value.replaceable:
+        return None
+    reader = value.uses[0].node
+    assert value.producer is not None
+    behind = cst.is_cast(value.producer) and cst.is_cast(reader)
+    return reader if behind or value.producer.op_type == "Constant" else None
+
+
+def _match(value: Value, node: Node, model: Model, what: str) -> Match:
+    target = ops.target_of(model)
+    kind = name_of(model.shapes.elem_type(value) or 0)
+    return Match(
+        f"the {what}, {value.name!r}, is {kind}, which {target.title} has no tensors of (source: {target.source})",
+        node=node,
+        reads=(value,),
+    )

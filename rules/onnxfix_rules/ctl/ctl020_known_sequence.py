@@ -1,0 +1,267 @@
+"""CTL020: sequences that are put together and taken apart in one graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from onnxfix.edits import AddNode, Draft
+from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix_rules.ctl import _inline, _sequences
+
+_TWO = "g (float[2] x, float[2] z) => (float[2] y)"
+
+EXAMPLES = [
+    Example(
+        why="an element of what was listed",
+        before=f"{_TWO} <int64 k = {{1}}> {{ s = SequenceConstruct(x, z)  t = SequenceAt(s, k)  y = Neg(t) }}",
+        after=f"{_TWO} {{ y = Neg(z) }}",
+    ),
+    Example(
+        why="counted from the end, and a graph output",
+        before=f"{_TWO} <int32 k = {{-2}}> {{ s = SequenceConstruct(x, z)  y = SequenceAt(s, k) }}",
+        after=f"{_TWO} {{ y = Identity(x) }}",
+        opset=11,
+    ),
+    Example(
+        why="joined",
+        before="""g (float[2] x, float[3] z) => (float[5] y) {
+            s = SequenceConstruct(x, z)  y = ConcatFromSequence<axis = -1>(s) }""",
+        after="g (float[2] x, float[3] z) => (float[5] y) { y = Concat<axis = -1>(x, z) }",
+    ),
+    Example(
+        why="stacked, and read twice",
+        before="""g (float[2] x, float[2] z) => (float[2,2] y, float[2] w) <int64 k = {0}> {
+            s = SequenceConstruct(x, z)  y = ConcatFromSequence<axis = 1, new_axis = 1>(s)  w = SequenceAt(s, k) }""",
+        after="""g (float[2] x, float[2] z) => (float[2,2] y, float[2] w) <int64[1] a = {1}> {
+            p = Unsqueeze(x, a)  q = Unsqueeze(z, a)  y = Concat<axis = 1>(p, q)  w = Identity(x) }""",
+    ),
+    Example(
+        why="stacked along the last axis, before opset 13",
+        before="""g (float[2] x, float[2] z) => (float[2,2] y) {
+            s = SequenceConstruct(x, z)  y = ConcatFromSequence<axis = -1, new_axis = 1>(s) }""",
+        after="""g (float[2] x, float[2] z) => (float[2,2] y) {
+            p = Unsqueeze<axes = [-1]>(x)  q = Unsqueeze<axes = [-1]>(z)  y = Concat<axis = -1>(p, q) }""",
+        opset=11,
+    ),
+    Example(
+        why="split and joined again, whatever the parts",
+        before="""g (float[N,6] x, int64[P] p) => (float[N,6] y) {
+            s = SplitToSequence<axis = 1>(x, p)  y = ConcatFromSequence<axis = -1>(s) }""",
+        after="g (float[N,6] x, int64[P] p) => (float[N,6] y) { y = Identity(x) }",
+        runs=False,  # no generated split fits
+    ),
+    Example(
+        why="split into rows and stacked again",
+        before="""g (float[2,3] x) => (float[2,3] y) {
+            s = SplitToSequence<axis = 1, keepdims = 0>(x)  y = ConcatFromSequence<axis = 1, new_axis = 1>(s) }""",
+        after="g (float[2,3] x) => (float[2,3] y) { y = Identity(x) }",
+    ),
+    Example(
+        why="split into rows and joined",
+        before="""g (float[2,3] x) => (float[6] y) {
+            s = SplitToSequence<axis = 0, keepdims = 0>(x)  y = ConcatFromSequence<axis = 0>(s) }""",
+        after="""g (float[2,3] x) => (float[6] y) <int64 i = {0}, int64 j = {1}> {
+            a = Gather<axis = 0>(x, i)  b = Gather<axis = 0>(x, j)  y = Concat<axis = 0>(a, b) }""",
+    ),
+    Example(
+        why="a part of a split",
+        before="""g (float[2,N] x) => (float[K,N] y) <int64 k = {1}> {
+            s = SplitToSequence(x)  y = SequenceAt(s, k) }""",
+        after="""g (float[2,N] x) => (float[K,N] y) <int64[1] a = {1}, int64[1] b = {2}, int64[1] c = {0}> {
+            y = Slice(x, a, b, c) }""",
+    ),
+    Example(
+        why="the last part, which is smaller",
+        before="""g (float[5] x) => (float[K] y) <int64 p = {2}, int64 k = {-1}> {
+            s = SplitToSequence(x, p)  y = SequenceAt(s, k) }""",
+        after="""g (float[5] x) => (float[K] y) <int64[1] a = {4}, int64[1] b = {5}, int64[1] c = {0}> {
+            y = Slice(x, a, b, c) }""",
+    ),
+    Example(
+        why="inserted, erased and counted",
+        before="""g (float[2] x, float[3] z) => (float[K] y, int64 n) <int64 o = {0}> {
+            e = SequenceEmpty()  a = SequenceInsert(e, x)  b = SequenceInsert(a, z, o)  c = SequenceInsert(b, x)
+            d = SequenceErase(c)  f = SequenceErase(c, o)
+            y = ConcatFromSequence<axis = 0>(d)  n = SequenceLength(f) }""",
+        after="""g (float[2] x, float[3] z) => (float[K] y, int64 n) <int64 two = {2}> {
+            y = Concat<axis = 0>(z, x)  n = Identity(two) }""",
+    ),
+    Example(
+        why="made outside, read in a branch",
+        before="""g (float[2] x, float[2] z, bool c) => (float[2] y) <int64 k = {1}> { s = SequenceConstruct(x, z)
+            y = If(c)<then_branch = p () => (float[2] u) { t = SequenceAt(s, k)  u = Neg(t) },
+                      else_branch = q () => (float[2] v) { v = Abs(x) }> }""",
+        after="""g (float[2] x, float[2] z, bool c) => (float[2] y) {
+            y = If(c)<then_branch = p () => (float[2] u) { u = Neg(z) },
+                      else_branch = q () => (float[2] v) { v = Abs(x) }> }""",
+    ),
+    Example(
+        why="in a local function",
+        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) { y = my.F(x) }
+            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { k = Constant<value = int64 {0}>()
+            c = Neg(a)  s = SequenceConstruct(c, a)  b = SequenceAt(s, k) }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) { y = my.F(x) }
+            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { c = Neg(a)  b = Identity(c) }""",
+    ),
+    Example(
+        why="the position comes from outside",
+        before="""g (float[2] x, float[2] z, int64 k) => (float[2] y) {
+            s = SequenceConstruct(x, z)  y = SequenceAt(s, k) }""",
+        runs=False,
+    ),
+    Example(
+        why="or may be overridden",
+        before="""g (float[2] x, float[2] z, int64 k) => (float[2] y) <int64 k = {0}> {
+            s = SequenceConstruct(x, z)  y = SequenceAt(s, k) }""",
+        runs=False,
+    ),
+    Example(
+        why="out of range",
+        before=f"{_TWO} <int64 k = {{2}}> {{ s = SequenceConstruct(x, z)  y = SequenceAt(s, k) }}",
+        runs=False,
+    ),
+    Example(
+        why="a part of a dynamic size",
+        before="g (float[N] x) => (float[K] y) <int64 k = {1}> { s = SplitToSequence(x)  y = SequenceAt(s, k) }",
+        runs=False,
+    ),
+    Example(
+        why="split and joined again, of what may be nothing",
+        before="g (float[N] x) => (float[N] y) { s = SplitToSequence(x)  y = ConcatFromSequence<axis = 0>(s) }",
+        runs=False,
+    ),
+    Example(
+        why="joined along another axis than split, of a dynamic size",
+        before="""g (float[N,2] x) => (float[A,B] y) {
+            s = SplitToSequence(x)  y = ConcatFromSequence<axis = 1>(s) }""",
+        runs=False,
+    ),
+    Example(
+        why="a sequence that comes in",
+        before="""g (seq(float[2]) s) => (float[2] y) <int64 k = {0}> { y = SequenceAt(s, k) }""",
+        runs=False,
+    ),
+    Example(
+        why="nothing joined",
+        before="g (float[2] x) => (float[K] y) { s = SequenceEmpty()  y = ConcatFromSequence<axis = 0>(s) }",
+        runs=False,
+    ),
+    Example(
+        why="a sequence that a Loop collects",
+        before="""g (float[2] x, int64 n) => (float[K] y) { e = SequenceEmpty() s = Loop(n, , e)<body = b (int64 i,
+            bool on, seq(float[2]) v) => (bool more, seq(float[2]) w) { more = Constant<value = bool {1}>() w =
+            SequenceInsert(v, x) }> y = ConcatFromSequence<axis = 0>(s) }""",
+    ),
+    Example(
+        why="a sequence that goes out",
+        before="""g (float[2] x) => (seq(float[2]) s, float[2] y) <int64 k = {0}> { s = SequenceConstruct(x, x) y =
+            SequenceAt(s, k) }""",
+        after="""g (float[2] x) => (seq(float[2]) s, float[2] y) { s = SequenceConstruct(x, x)  y = Identity(x) }""",
+    ),
+]
+
+
+@rule(
+    "CTL020",
+    ops=["SequenceAt", "ConcatFromSequence", "SequenceLength"],
+    safety=Safety.EXACT,
+    severity=Severity.ERROR,
+    hazards=[29],
+    examples=EXAMPLES,
+)
+def known_sequence(node: Node, model: Model) -> Iterator[Match]:
+    """A sequence whose tensors the graph names: it is listed or split, and read at a constant position or as a whole.
+
+    ## Why it matters
+    TensorRT has no sequences: every operator of them is refused, measured with TensorRT-RTX 1.7.1 (no importer,
+    no plugin). Where the sequence is made in the same graph, by SequenceConstruct, SequenceEmpty, SequenceInsert and
+    SequenceErase at constant positions, or SplitToSequence of a known size, plain tensors do. Torch's exporter leaves
+    such pairs for lists of tensors, `split`, `unbind` and `stack`.
+
+    ## Fix
+    SequenceAt becomes the tensor, or its part by Slice or Gather; ConcatFromSequence a Concat (of Unsqueezes where it
+    stacks), or the tensor that was split along the same axis; SequenceLength a constant. Exact. The sequence goes when
+    nothing else reads it. Sequences that come in, go out or pass through a loop stay: OPS001 reports them.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__SplitToSequence.html
+    """
+    sequence = node.input(0)
+    output = node.output(0)
+    if sequence is None or output is None:
+        return
+    found = _whole(node, sequence, model) or _known(node, sequence, model)
+    if found is None:
+        return
+    draft, text, reads = found
+    yield Match(
+        f"{node.op_type} of a sequence that is made here",
+        node=node,
+        fix=Fix(text, draft.edits),
+        reads=tuple(reads),
+    )
+
+
+_Found = tuple[Draft, str, list[Node]]
+
+
+def _whole(node: Node, sequence: Value, model: Model) -> _Found | None:
+    """What was split and is joined again."""
+    if node.op_type != "ConcatFromSequence":
+        return None
+    found = _sequences.whole(sequence, int(node.attr("axis")), bool(node.attr("new_axis", 0)), model)
+    if found is None or not _inline.visible(node, [found[0]]):
+        return None
+    return _replaced(node, Draft(node), found[0].name), "take the tensor that was split", [found[1]]
+
+
+def _known(node: Node, sequence: Value, model: Model) -> _Found | None:
+    found = _sequences.items(sequence, model)
+    if found is None:
+        return None
+    held, chain = found
+    draft = Draft(node)
+    if node.op_type == "SequenceLength":
+        count = draft.constant(np.array(len(held), np.int64), "length")
+        return _replaced(node, draft, count), "write the length", chain
+    if node.op_type == "SequenceAt":
+        position = node.input(1)
+        at = None if position is None else _sequences.index_of(position, len(held), len(held))
+        if at is None or not _inline.visible(node, [held[at].source]):
+            return None
+        return _replaced(node, draft, held[at].write(draft)), "take the tensor itself", chain
+    if not held or not _inline.visible(node, [item.source for item in held]):
+        return None
+    axis = int(node.attr("axis"))
+    parts = [item.write(draft) for item in held]
+    if node.attr("new_axis", 0):
+        parts = _unsqueezed(draft, parts, axis)
+    return _replaced(node, draft, draft.add("Concat", parts, axis=axis)), "join the tensors themselves", chain
+
+
+def _unsqueezed(draft: Draft, parts: list[str], axis: int) -> list[str]:
+    if draft.anchor.scope.opset() < 13:
+        return [draft.add("Unsqueeze", [part], axes=[axis]) for part in parts]
+    axes = draft.constant(np.array([axis], np.int64), "axes")
+    return [draft.add("Unsqueeze", [part, axes]) for part in parts]
+
+
+def _replaced(node: Node, draft: Draft, name: str) -> Draft:
+    """``name`` in the place of the node's output; the last node that was added takes a name that must stay."""
+    output = node.outputs[0]
+    assert output is not None
+    edits = draft.edits
+    draft.edits = []
+    draft.remove(node)
+    draft.edits += edits
+    last = edits[-1] if edits else None
+    if output.replaceable:
+        draft.replace_uses(output, name)
+    elif isinstance(last, AddNode) and list(last.proto.output) == [name] and last.proto.op_type != "Constant":
+        last.proto.output[0] = output.name
+    else:
+        draft.add("Identity", [name], output=output.name)
+    return draft

@@ -1,0 +1,119 @@
+"""IFC003: float64 tensors between inputs and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxfix.graph.overlay import Model, Scope, Value
+from onnxfix.graph.shared import elem_types
+from onnxfix.rule import Example, Match, Severity, rule
+
+_LIMIT = float(np.finfo(np.float32).max)
+
+EXAMPLES = [
+    Example(
+        why="computed in float64",
+        before="g (float[2] x) => (float[2] y) { a = Cast<to = 11>(x)  b = Sqrt(a)  y = Cast<to = 1>(b) }",
+        detect=True,
+    ),
+    Example(
+        why="a weight that float32 cannot hold",
+        before="""g (float[2] x) => (float[2] y) <double[1] k = {1e300}> {
+            a = Cast<to = 11>(x)  b = Min(a, k)  y = Cast<to = 1>(b) }""",
+        detect=True,
+    ),
+    Example(
+        why="in a branch",
+        before="""g (float[2] x, bool c) => (float[2] y) {
+            y = If(c)<then_branch = p () => (float[2] u) { a = Cast<to = 11>(x)  b = Exp(a)  u = Cast<to = 1>(b) },
+                      else_branch = q () => (float[2] v) { v = Abs(x) }> }""",
+        detect=True,
+    ),
+    Example(
+        why="a Constant",
+        before="""g (float[2] x) => (float[2] y) { k = Constant<value = double[2] {0.1, 0.2}>()
+            a = Cast<to = 11>(x)  b = Add(a, k)  y = Cast<to = 1>(b) }""",
+        detect=True,
+    ),
+    Example(why="none", before="g (float[2] x) => (float[2] y) { y = Sqrt(x) }"),
+    Example(
+        why="inputs and outputs are IFC002's",
+        before="g (double[2] x) => (double[2] y) { y = Neg(x) }",
+    ),
+    Example(
+        why="to float64 and back, with nothing between: exact in float32 as well",
+        before="g (float[2] x) => (float[2] y) { a = Cast<to = 11>(x)  y = Cast<to = 1>(a) }",
+    ),
+    Example(
+        why="a weight that is not read",
+        before="g (float[2] x) => (float[2] y) <double[1] k = {1}> { y = Neg(x) }",
+    ),
+]
+
+
+@rule(
+    "IFC003",
+    per="scope",
+    severity=Severity.WARNING,
+    hazards=[16],
+    examples=EXAMPLES,
+    types=[TensorProto.DOUBLE],
+)
+def internal_float64(scope: Scope, model: Model) -> Iterator[Match]:
+    """Something is computed in float64, which TensorRT computes in float32.
+
+    ## Why it matters
+    TensorRT has no float64: every such tensor becomes FLOAT, without a word. Measured with TensorRT-RTX 1.7.1: results
+    of float64 arithmetic are FLOAT tensors, and a Cast to float64 imports as a Cast to FLOAT. Only weights beyond
+    float32 are mentioned: `Weight at index 0: 1e+300 is out of range. Clamping to: 3.40282e+38`. Differences are
+    mostly rounding (7e-9 between float64 and float32 arithmetic on a probe, by ONNX Runtime), and large where float64
+    was there for a reason: long sums, differences of like numbers, integers above 2**24, 1e300 for infinity.
+
+    One finding a graph, at the first such value.
+
+    ## Fix
+    None: it is TensorRT that changes the result, and float32 in the model would only say so. Compare the outputs, and
+    rewrite what needs the precision.
+
+    ## References
+    - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
+    """
+    if TensorProto.DOUBLE not in elem_types(model):
+        return
+    elem_type = model.shapes.elem_type
+    double = [value for value in scope.values.values() if elem_type(value) == TensorProto.DOUBLE]
+    wide = [value for value in double if _counts(value, scope, model)]
+    if not wide:
+        return
+    more = "" if len(wide) == 1 else f", and {len(wide) - 1} more in this graph"
+    beyond = next((value for value in wide if _beyond(value)), None)
+    if beyond is not None:
+        message = (
+            f"the float64 weight {beyond.name!r} holds numbers beyond float32, which TensorRT clamps{more}"
+        )
+    else:
+        message = f"{wide[0].name!r} is float64, which TensorRT computes in float32{more}"
+    yield Match(message, value=beyond if beyond is not None else wide[0])
+
+
+def _counts(value: Value, scope: Scope, model: Model) -> bool:
+    """Whether the float64 value is read, and takes part in arithmetic."""
+    if scope is model.main and (value.is_output or (value.is_input and value.initializer is None)):
+        return False
+    if not (value.use_count or value.is_output):
+        return False
+    node = value.producer
+    cast = node is not None and node.op_type == "Cast" and node.is_onnx
+    return not (
+        cast and not value.is_output and all(u.node.op_type == "Cast" and u.node.is_onnx for u in value.uses)
+    )
+
+
+def _beyond(value: Value) -> bool:
+    array = value.constant()
+    if array is None or array.dtype != np.float64:
+        return False
+    return bool((np.isfinite(array) & (np.abs(array) > _LIMIT)).any())

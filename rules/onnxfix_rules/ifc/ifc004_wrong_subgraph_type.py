@@ -1,0 +1,84 @@
+"""IFC004: bodies and defaults whose declared types are wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnx import GraphProto
+
+from onnxfix.graph.overlay import Model, Scope
+from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix_rules.gra.gra003_wrong_declared_type import contradicts
+
+_IF = """g (float[2] x, bool c) => (float[2] y) { y = If(c)<then_branch = p () => (%s u) { u = Neg(x) },
+    else_branch = q () => (float[2] v) { v = Abs(x) }> }"""
+_LOOP = """g (float[2] x, int64 n) => (float[2] y) { y = Loop(n, , x)
+    <body = b (int64 i, bool on, %s v) => (bool more, float[2] w) {
+        more = Constant<value = bool {1}>()  w = Neg(v) }> }"""
+_DEFAULT = "g (float[2] x, %s w) => (float[2] y) <float[2] k = {1, 2}, float[2] w = {1, 2}> { y = Add(x, k) }"
+
+EXAMPLES = [
+    Example(why="a branch's output, by type", before=_IF % "float16[2]", detect=True, runs=False),
+    Example(why="by size", before=_IF % "float[7]", detect=True),
+    Example(why="by rank", before=_IF % "float[1,2]", detect=True),
+    Example(why="a loop's state, by type", before=_LOOP % "float16[2]", detect=True, runs=False),
+    Example(why="by size", before=_LOOP % "float[5]", detect=True),
+    Example(why="an input unlike its default", before=_DEFAULT % "float[5]", detect=True, runs=False),
+    Example(why="by type", before=_DEFAULT % "double[2]", detect=True, runs=False),
+    Example(why="a branch that is right", before=_IF % "float[2]"),
+    Example(why="a name for a size is no lie", before=_IF % "float[K]"),
+    Example(why="a loop that is right", before=_LOOP % "float[A]"),
+    Example(why="a default that fits", before=_DEFAULT % "float[N]"),
+    Example(
+        why="the main graph's outputs are GRA003's",
+        before="g (float[2] x) => (float[3] y) { y = Neg(x) }",
+        runs=False,
+    ),
+]
+
+
+@rule("IFC004", per="scope", severity=Severity.WARNING, hazards=[40], examples=EXAMPLES)
+def wrong_subgraph_type(scope: Scope, model: Model) -> Iterator[Match]:
+    """A declared type that is wrong: of a branch's or loop body's input or output, or of an input with a default.
+
+    ## Why it matters
+    TensorRT takes its own inference and says nothing. Measured with TensorRT-RTX 1.7.1: a branch whose output is float
+    and declared float16[7], a loop's state declared float16 or of another size, and an input declared [5] with
+    a default of 2 numbers import and build without a warning. ONNX Runtime refuses a wrong element type (`Type Error`)
+    and the default (`Shape of initializer w does not match`). A caller that goes by the declaration passes a buffer
+    that does not fit. Inner values and the graph's outputs are the matter of GRA003.
+
+    ## Fix
+    None: what a body declares is its interface. Infer the types again where the model is made.
+
+    ## References
+    - ONNX, "Static tensor shapes": https://onnx.ai/onnx/repo-docs/IR.html
+    """
+    proto = scope.proto
+    if not isinstance(proto, GraphProto):
+        return
+    if scope is model.main:
+        yield from _defaults(scope, proto)
+        return
+    for info in (*proto.input, *proto.output):
+        value = scope.values.get(info.name)
+        if value is not None and info.HasField("type") and contradicts(info.type, value, model):
+            yield Match(f"{info.name!r} is declared otherwise than it is", value=value)
+
+
+def _defaults(scope: Scope, proto: GraphProto) -> Iterator[Match]:
+    """Inputs of the graph that contradict the initializers of their names."""
+    for info in proto.input:
+        value = scope.values.get(info.name)
+        if value is None or value.initializer is None or not info.type.HasField("tensor_type"):
+            continue
+        declared, default = info.type.tensor_type, value.initializer
+        sizes = [(d.dim_value, d.HasField("dim_value")) for d in declared.shape.dim]
+        wrong = declared.elem_type not in (0, default.data_type)
+        if declared.HasField("shape"):
+            wrong |= len(sizes) != len(default.dims)
+            wrong |= any(
+                known and size != held for (size, known), held in zip(sizes, default.dims, strict=False)
+            )
+        if wrong:
+            yield Match(f"the input {info.name!r} is declared otherwise than its default", value=value)

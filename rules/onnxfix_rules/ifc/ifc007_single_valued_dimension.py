@@ -1,0 +1,170 @@
+"""IFC007: dimensions of inputs that are declared dynamic and can have one size only."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+
+from onnxfix.graph import dimnames
+from onnxfix.graph.overlay import Model, Node, is_read
+from onnxfix.graph.symbols import Dim
+from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix.sizes.demands import Demand, Kind, Term
+from onnxfix.sizes.operators import demanded
+
+_W = "float[4,3,1,1] w = {1,2,3,4,5,6,7,8,9,1,2,3}"
+_M = "float[3,2] m = {1,2,3,4,5,6}"
+
+EXAMPLES = [
+    Example(
+        why="the channels of a convolution",
+        before=f"g (float[N,C,H,W] x) => (float[N,4,H,W] y) <{_W}> {{ y = Conv(x, w) }}",
+        detect=True,
+    ),
+    Example(
+        why="the inner dimension of a product, which has no name",
+        before=f"g (float[N,?] x) => (float[N,2] y) <{_M}> {{ y = MatMul(x, m) }}",
+        detect=True,
+    ),
+    Example(
+        why="of a transposed Gemm",
+        before=f"g (float[K,N] x) => (float[N,2] y) <{_M}> {{ y = Gemm<transA = 1>(x, m) }}",
+        detect=True,
+    ),
+    Example(
+        why="twice as many and one more",
+        before=f"""g (float[2,K] x, float[2,1] z) => (float[2,2] y) <{_M}> {{
+            c = Concat<axis = 1>(x, x, z)  y = MatMul(c, m) }}""",
+        detect=True,
+    ),
+    Example(
+        why="given parts of a Split",
+        before="""g (float[N] x) => (float[4] y, float[7] z) <int64[2] s = {4, 7}> {
+            y, z = Split<axis = 0>(x, s) }""",
+        detect=True,
+    ),
+    Example(
+        why="the last axis of a norm",
+        before="g (float[N,C] x) => (float[N,C] y) <float[3] s = {1,2,3}> { y = LayerNormalization(x, s) }",
+        detect=True,
+    ),
+    Example(
+        why="an axis of length 1 that goes",
+        before="g (float[N,3] x) => (float[3] y) <int64[1] a = {0}> { y = Squeeze(x, a) }",
+        detect=True,
+    ),
+    Example(
+        why="the batch is free",
+        before=f"g (float[N,3] x) => (float[N,2] y) <{_M}> {{ y = MatMul(x, m) }}",
+    ),
+    Example(
+        why="1 or 3: it is broadcast",
+        before="g (float[N] x) => (float[3] y) <float[3] k = {1,2,3}> { y = Add(x, k) }",
+    ),
+    Example(
+        why="a multiple of 2",
+        before="g (float[N] x) => (float[A] y, float[B] z) { y, z = Split<axis = 0>(x) }",
+    ),
+    Example(
+        why="two dimensions that must agree",
+        before="g (float[N,K] x, float[K2,2] z) => (float[N,2] y) { y = MatMul(x, z) }",
+    ),
+    Example(
+        why="in a branch that need not run",
+        before=f"""g (float[2,K] x, bool c) => (float[2,A] y) <{_M}> {{
+            y = If(c)<then_branch = p () => (float[2,2] u) {{ u = MatMul(x, m) }},
+                      else_branch = q () => (float[2,K] v) {{ v = Neg(x) }}> }}""",
+    ),
+    Example(
+        why="a Reshape, which RSH008 is about",
+        before="g (float[N,2] x) => (float[6] y) <int64[1] s = {6}> { y = Reshape(x, s) }",
+    ),
+    Example(
+        why="nobody reads it",
+        before=f"g (float[N,K] x) => (float[N,K] y) <{_M}> {{ u = MatMul(x, m)  y = Neg(x) }}",
+    ),
+]
+
+_DEMANDING = frozenset(
+    {
+        "BatchNormalization", "Concat", "Conv", "ConvTranspose", "GRU", "Gemm", "InstanceNormalization", "LSTM",
+        "LayerNormalization", "MatMul", "RMSNormalization", "RNN", "Split", "Squeeze",
+    }
+)  # fmt: skip
+"""Operators that may demand one size. Of the others, those with a shape of their own have rules of their own."""
+_OF_CHANNELS = frozenset({"BatchNormalization", "Conv", "ConvTranspose", "InstanceNormalization"})
+"""Those of which nothing but the channels may have one size."""
+
+
+@rule("IFC007", per="model", severity=Severity.INFO, hazards=[10], examples=EXAMPLES)
+def single_valued_dimension(model: Model) -> Iterator[Match]:
+    """A dimension of an input is declared dynamic, and the model takes one size of it only.
+
+    ## Why it matters
+    Exporters that are told to make every axis dynamic also name channels and features. An optimization profile then
+    needs sizes for them, of which TensorRT can build for one: TensorRT-RTX 1.7.1 was measured to refuse a range for the
+    length of a Split (`ISliceLayer has out of bounds access`), and to accept one for the channels of a Conv and the
+    inner dimension of a MatMul, where every other size is wrong. What is known to be constant, TensorRT folds.
+
+    The size is proven from what operators in the main graph demand (equal channels, inner dimensions, parts of a Split,
+    axes that are squeezed), not found by trial. RSH008 is about the same in a Reshape.
+
+    ## Fix
+    None here, since the declaration belongs to the interface: `onnxfix apply MODEL --fix-dim NAME=SIZE` makes it
+    static, and proves the result for that size.
+    """
+    free = _free(model)
+    told: set[str] = set()
+    for node in model.main.nodes if free else ():
+        if node.op_type not in _DEMANDING or not _is_open(node, model):
+            continue
+        for about, term in demanded(node, model.shapes):
+            name, size = _only(term)
+            if name not in free or name in told or size < 1:
+                continue
+            told.add(name)
+            demand = Demand(term, node.place, node.op_type, about)
+            yield Match(
+                f"dimension {name} of input {free[name]} is declared dynamic and can only be {size}: {demand} (apply "
+                f"--fix-dim {shlex.quote(f'{name}={size}')} makes it static)",
+                node=node,
+            )
+
+
+def _is_open(node: Node, model: Model) -> bool:
+    """Whether it is worth asking what a node demands: someone reads it, and its channels are not known."""
+    data = node.input(0)
+    shape = model.shapes.shape(data) if data is not None and node.op_type in _OF_CHANNELS else None
+    known = shape is not None and len(shape) > 1 and shape[1].value is not None
+    return not known and any(is_read(one) for one in node.outputs)
+
+
+def _free(model: Model) -> dict[str, str]:
+    """The symbols whose sizes can be chosen, and the input in which each first stands."""
+    symbols = model.shapes.symbols
+    return {
+        name: where[0]
+        for name, where in symbols.items()
+        if symbols.keys().isdisjoint(set(dimnames.names(name) or ()).difference((name,)))
+    }
+
+
+def _only(term: Term) -> tuple[str, int]:
+    """The symbol that a condition gives one size, and that size; an empty name where it does not."""
+    fixed = term.kind is Kind.EXTENDS and term.left.value not in (None, 1)
+    open_ends = term.left.value is None and term.right.value is None
+    if open_ends or (term.kind is not Kind.EQUAL and not fixed):
+        return "", 0
+    return _root(term.left - term.right)
+
+
+def _root(dim: Dim) -> tuple[str, int]:
+    """Where a multiple of one symbol plus a number is 0."""
+    found = {atoms: factor for atoms, factor in dim.terms if atoms}
+    if len(found) != 1:
+        return "", 0
+    ((atoms, factor),) = found.items()
+    rest = sum(number for inner, number in dim.terms if not inner)
+    if len(atoms) != 1 or atoms[0].op != "symbol" or rest % factor:
+        return "", 0
+    return atoms[0].name, -rest // factor

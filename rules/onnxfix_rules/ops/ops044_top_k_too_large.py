@@ -1,0 +1,80 @@
+"""OPS044: more of the largest elements than TensorRT sorts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnxfix.graph.overlay import Model, Node
+from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix_rules.ops import _common as ops
+
+_G = "g (float[2,5000] x) => (float[2,K] y, int64[2,K] i)"
+
+EXAMPLES = [
+    Example(
+        why="one more than it takes",
+        before=f"{_G} <int64[1] k = {{3841}}> {{ y, i = TopK(x, k) }}",
+        detect=True,
+    ),
+    Example(
+        why="all of them: a sort",
+        before="""g (float[1,8400] x) => (int64[1,8400] i) {
+            k = Constant<value_ints = [8400]>()  v, i = TopK<sorted = 1>(x, k) }""",
+        detect=True,
+    ),
+    Example(
+        why="as an attribute",
+        before=f"{_G} {{ y, i = TopK<k = 4000>(x) }}",
+        opset=9,
+        detect=True,
+        runs=False,
+    ),
+    Example(
+        why="as many as an axis has, by Shape",
+        before="""g (float[2,5000] x) => (float[2,5000] y, int64[2,5000] i) {
+            k = Shape<start = 1>(x)  y, i = TopK(x, k) }""",
+        detect=True,
+    ),
+    Example(why="as many as it takes", before=f"{_G} <int64[1] k = {{3840}}> {{ y, i = TopK(x, k) }}"),
+    Example(
+        why="how many is said at run time",
+        before="g (float[2,N] x, int64[1] k) => (float[2,K] y, int64[2,K] i) { y, i = TopK(x, k) }",
+    ),
+    Example(
+        why="not in order, which is accepted today",
+        before=f"{_G} <int64[1] k = {{5}}> {{ y, i = TopK<sorted = 0>(x, k) }}",
+        runs=False,
+    ),
+]
+
+LIMIT = 3840
+
+
+@rule("OPS044", ops=["TopK"], severity=Severity.ERROR, hazards=[24], examples=EXAMPLES)
+def top_k_too_large(node: Node, model: Model) -> Iterator[Match]:
+    """A TopK of more than 3840 elements.
+
+    ## Why it matters
+    The build fails: `K exceeds the maximum value allowed (3840).`, measured with TensorRT-RTX 1.7.1, where 3840 builds
+    and 3841 does not; users of TensorRT 10 met the same limit. Detectors sort all boxes so before non-maximum
+    suppression, and argsort in PyTorch is a TopK of everything. `sorted = 0` is accepted.
+
+    ## Fix
+    None: take fewer, as the suppression behind it does anyway, or sort outside of the engine.
+
+    ## References
+    - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
+    - NVIDIA/TensorRT issues 4244, 4390
+    """
+    if node.opset < 10:
+        wanted = node.attr("k")
+    else:
+        value = node.input(1)
+        known = None if value is None else model.shapes.value(value)
+        static = None if known is None else known.static
+        wanted = static[0] if static is not None and len(static) == 1 else None
+    if wanted is not None and wanted > LIMIT:
+        yield Match(
+            f"TopK of {wanted} elements: {ops.target_of(model).title} sorts {LIMIT} at most",
+            node=node,
+        )

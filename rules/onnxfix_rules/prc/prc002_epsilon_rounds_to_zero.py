@@ -1,0 +1,202 @@
+"""PRC002: an epsilon that half precision rounds to 0."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxfix.edits import Draft
+from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+
+from ._common import ANY_RANK, HALF, NUMPY, producer, scalar, type_of
+
+_IO = "g (float16[N,4] x) => (float16[N,4] y)"
+_ZERO = "float16 e = {0}"
+_SOME = "float16 c = {2}"  # by its bits: 1.19e-7
+
+
+def _example(why: str, before: str, after: str, opset: int = 17) -> Example:
+    return Example(why, before, after, safety=Safety.UNSAFE, opset=opset, ir_version=8, runs=False)
+
+
+EXAMPLES = [
+    _example(
+        "under a root that divides",
+        f"{_IO} <{_ZERO}> {{ q = Mul(x, x)  a = Add(q, e)  s = Sqrt(a)  y = Div(x, s) }}",
+        f"{_IO} <{_SOME}> {{ q = Mul(x, x)  a = Add(q, c)  s = Sqrt(a)  y = Div(x, s) }}",
+    ),
+    _example(
+        "in a divisor, on the left of the Add",
+        f"{_IO} <{_ZERO}> {{ q = Abs(x)  a = Add(e, q)  y = Div(x, a) }}",
+        f"{_IO} <{_SOME}> {{ q = Abs(x)  a = Add(c, q)  y = Div(x, a) }}",
+    ),
+    _example(
+        "under a logarithm, of rank 1, opset 7",
+        f"{_IO} <float16[1] e = {{0}}> {{ q = Abs(x)  a = Add(q, e)  y = Log(a) }}",
+        f"{_IO} <float16[1] c = {{2}}> {{ q = Abs(x)  a = Add(q, c)  y = Log(a) }}",
+        opset=7,
+    ),
+    _example(
+        "a float32 constant that a Cast turns into 0",
+        f"{_IO} {{ f = Constant<value_float=1e-12>()  e = Cast<to=10>(f)  q = Abs(x)  a = Add(q, e)"
+        "  y = Reciprocal(a) }",
+        f"{_IO} <{_SOME}> {{ q = Abs(x)  a = Add(q, c)  y = Reciprocal(a) }}",
+    ),
+    _example(
+        "widened before it is used",
+        f"{_IO} <{_ZERO}> {{ q = Abs(x)  a = Add(q, e)  w = Cast<to=1>(a)  r = Sqrt(w)  y = Cast<to=10>(r) }}",
+        f"{_IO} <{_SOME}> {{ q = Abs(x)  a = Add(q, c)  w = Cast<to=1>(a)  r = Sqrt(w)  y = Cast<to=10>(r) }}",
+    ),
+    _example(
+        "a negative power",
+        f"{_IO} <{_ZERO}, float16 h = {{47104}}> {{ q = Mul(x, x)  a = Add(q, e)  y = Pow(a, h) }}",
+        f"{_IO} <{_SOME}, float16 h = {{47104}}> {{ q = Mul(x, x)  a = Add(q, c)  y = Pow(a, h) }}",
+    ),
+    _example(
+        "a zero that others read as well stays theirs",
+        f"g (float16[N,4] x) => (float16[N,4] y, float16[N,4] z) <{_ZERO}>"
+        " { q = Abs(x)  a = Add(q, e)  y = Log(a)  z = Max(x, e) }",
+        f"g (float16[N,4] x) => (float16[N,4] y, float16[N,4] z) <{_ZERO}, {_SOME}>"
+        " { q = Abs(x)  a = Add(q, c)  y = Log(a)  z = Max(x, e) }",
+    ),
+    _example(
+        "in a branch",
+        f"g (float16[N,4] x, bool p) => (float16[N,4] y) <{_ZERO}> {{ y = If(p) <then_branch = t () =>"
+        " (float16[N,4] u) { a = Add(x, e)  u = Log(a) }, else_branch = f () => (float16[N,4] v) { v = Abs(x) }> }",
+        f"g (float16[N,4] x, bool p) => (float16[N,4] y) {{ y = If(p) <then_branch = t () =>"
+        f" (float16[N,4] u) <{_SOME}> {{ a = Add(x, c)  u = Log(a) }},"
+        " else_branch = f () => (float16[N,4] v) { v = Abs(x) }> }",
+    ),
+    Example(
+        "an epsilon that half precision has", f"{_IO} <{_SOME}> {{ q = Abs(x)  a = Add(q, c)  y = Log(a) }}"
+    ),
+    Example(
+        "the smallest number that a Cast keeps",
+        f"{_IO} {{ f = Constant<value_float=6e-8>()  e = Cast<to=10>(f)  a = Add(x, e)  y = Log(a) }}",
+    ),
+    Example(
+        "a zero in float32", "g (float[N] x) => (float[N] y) <float e = {0}> { a = Add(x, e)  y = Log(a) }"
+    ),
+    Example(
+        "bfloat16 has a number for 1e-12",
+        "g (bfloat16[N] x) => (bfloat16[N] y) { f = Constant<value_float=1e-12>()  e = Cast<to=16>(f)"
+        "  a = Add(x, e)  y = Log(a) }",
+        runs=False,
+    ),
+    Example("the sum is divided, not the divisor", f"{_IO} <{_ZERO}> {{ a = Add(x, e)  y = Div(a, x) }}"),
+    Example("nothing that 0 hurts", f"{_IO} <{_ZERO}> {{ a = Add(x, e)  y = Exp(a) }}"),
+    Example("a positive power", f"{_IO} <{_ZERO}, float16 h = {{16384}}> {{ a = Add(x, e)  y = Pow(a, h) }}"),
+    Example(
+        "a caller may override it",
+        f"g (float16[N,4] x, float16 e) => (float16[N,4] y) <{_ZERO}> {{ a = Add(x, e)  y = Log(a) }}",
+    ),
+    Example(
+        "a bias of several zeros",
+        f"{_IO} <float16[4] e = {{0, 0, 0, 0}}> {{ a = Add(x, e)  y = Log(a) }}",
+    ),
+    Example(
+        "another domain's Log",
+        f'<ir_version: 8, opset_import: ["" : 17, "o" : 1]> {_IO} <{_ZERO}> {{ a = Add(x, e)  y = o.Log(a) }}',
+        runs=False,
+    ),
+]
+
+_HALF_A_STEP = 2.0**-25
+"""Half of the smallest float16: it and everything below is rounded to 0."""
+
+EPSILON = float(np.float16(1e-7))
+"""What a fix writes: the nearest float16 to 1e-7, two steps above 0."""
+
+
+@rule(
+    "PRC002",
+    ops=["Add"],
+    safety=Safety.UNSAFE,
+    severity=Severity.WARNING,
+    hazards=[42],
+    types=[HALF],
+    examples=EXAMPLES,
+)
+def epsilon_rounds_to_zero(node: Node, model: Model) -> Iterator[Match]:
+    """An epsilon that keeps a divisor, root or logarithm away from 0 is itself 0 in half precision.
+
+    ## Why it matters
+    The smallest positive float16 is 2**-24, about 6e-8: an epsilon of 1e-8 or 1e-12 becomes 0 when a model is
+    converted, and a row of equal elements in a norm then gives 0 / 0. TensorRT-RTX 1.7.1 parses and builds such models
+    without a word about the epsilon, whether it is stored as 0 or cast from float32. With `onnx.reference`, a
+    decomposed LayerNorm with epsilon 1e-12 gives NaN for a constant row, and 0 with 1e-7.
+
+    A zero that is stored in float16 may have been meant; an Add of it would then do nothing. Of a sum with a constant
+    that a Cast turns into 0, nobody meant it.
+
+    ## Fix
+    Write 1.19e-7, float16's nearest to 1e-7, for this one Add. UNSAFE: the result changes where it was NaN or infinite,
+    which is the purpose, and wherever the sum is not large against 1e-7. Where the model can compute this part in
+    float32, do that instead, with the epsilon that it was trained with.
+
+    The operators looked at are Sqrt, Log, Reciprocal, a Div's divisor and Pow with a negative or broken exponent, right
+    after the Add or behind a Cast.
+
+    ## References
+    - https://en.wikipedia.org/wiki/Half-precision_floating-point_format
+    - NVIDIA/TensorRT issue 2564
+    """
+    for index in (0, 1):
+        epsilon, other = node.input(index), node.input(1 - index)
+        meant = _vanished(epsilon, model)
+        if epsilon is None or other is None or meant is None or other.is_constant:
+            continue
+        reader = _hurt(node.output())
+        if reader is None:
+            return
+        was = f"{meant:g} becomes 0" if meant else "is 0"
+        message = f"the epsilon before this {reader} {was} in half precision: it no longer guards against 0"
+        draft = Draft(node)
+        array = np.full(_shape(epsilon), EPSILON, np.float16)
+        draft.set_input(node, index, draft.constant(array, "epsilon"))
+        title = f"write {EPSILON:.3g}, which half precision has"
+        yield Match(message, node=node, fix=Fix(title, draft.edits, Safety.UNSAFE), reads=(epsilon,))
+        return
+
+
+def _vanished(value: Value | None, model: Model) -> float | None:
+    """The number that is 0 in half precision, as it was before a Cast to it; None where there is none."""
+    if type_of(value, model) != HALF:
+        return None
+    cast = producer(value, "Cast")
+    number = scalar(value if cast is None else cast.input(0), most=ANY_RANK)
+    if number is None or not abs(number) <= _HALF_A_STEP:
+        return None
+    wide = cast is not None and type_of(cast.input(0), model) in (TensorProto.FLOAT, TensorProto.DOUBLE)
+    return number if cast is None or wide else None
+
+
+def _shape(value: Value) -> tuple[int, ...]:
+    cast = producer(value, "Cast")
+    source = value if cast is None else cast.input(0)
+    array = None if source is None else source.constant()
+    return () if array is None else array.shape
+
+
+def _hurt(value: Value | None) -> str | None:
+    """The operator that a 0 in ``value`` makes infinite or NaN, right behind it or behind a Cast."""
+    for use in value.uses if value is not None else ():
+        node = use.node
+        if not node.is_onnx:
+            continue
+        if node.op_type in ("Sqrt", "Log", "Reciprocal") or (node.op_type == "Div" and use.index == 1):
+            return node.op_type
+        if node.op_type == "Pow" and use.index == 0:
+            exponent = scalar(node.input(1), most=ANY_RANK)
+            if exponent is not None and (exponent < 0 or exponent != int(exponent)):
+                return node.op_type
+        if (
+            node.op_type == "Cast"
+            and node.attr("to") in NUMPY
+            and (found := _hurt(node.output())) is not None
+        ):
+            return found
+    return None

@@ -1,0 +1,162 @@
+"""PRC007: a Softmax written out in half precision, without the maximum subtracted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnxfix.edits import Draft
+from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+
+from ._common import HALF, producer, rank_of, type_of
+from ._norm import axes_of
+
+_IO = "g (float16[N,8] x) => (float16[N,8] y)"
+_K = "<int64[1] k = {1}>"
+
+
+def _example(why: str, before: str, after: str, opset: int = 17) -> Example:
+    return Example(why, before, after, safety=Safety.NUMERIC, opset=opset, ir_version=8)
+
+
+def _detected(why: str, before: str, opset: int = 17) -> Example:
+    return Example(why, before, detect=True, safety=Safety.NUMERIC, opset=opset, ir_version=8)
+
+
+def _silent(why: str, before: str, runs: bool = True) -> Example:
+    return Example(why, before, opset=17, ir_version=8, runs=runs)
+
+
+EXAMPLES = [
+    _example(
+        "divided by the sum",
+        f"{_IO} {_K} {{ e = Exp(x)  s = ReduceSum(e, k)  y = Div(e, s) }}",
+        f"{_IO} {{ y = Softmax<axis=1>(x) }}",
+    ),
+    _example(
+        "axes as an attribute, opset 11, the last axis",
+        f"{_IO} {{ e = Exp(x)  s = ReduceSum<axes=[-1]>(e)  y = Div(e, s) }}",
+        f"{_IO} {{ y = Softmax<axis=1>(x) }}",
+        opset=11,
+    ),
+    _example(
+        "over another axis than the last",
+        "g (float16[2,N,8] x) => (float16[2,N,8] y) <int64[1] k = {-2}>"
+        " { e = Exp(x)  s = ReduceSum(e, k)  y = Div(e, s) }",
+        "g (float16[2,N,8] x) => (float16[2,N,8] y) { y = Softmax<axis=1>(x) }",
+    ),
+    _detected(
+        "over another axis, where Softmax flattens: before opset 13",
+        "g (float16[2,3,8] x) => (float16[2,3,8] y) { e = Exp(x)  s = ReduceSum<axes=[1]>(e)  y = Div(e, s) }",
+        opset=11,
+    ),
+    _detected(
+        "another node reads the exponential",
+        "g (float16[N,8] x) => (float16[N,8] y, float16[N,8] z)"
+        f" {_K} {{ e = Exp(x)  s = ReduceSum(e, k)  y = Div(e, s)  z = Neg(e) }}",
+    ),
+    _detected(
+        "over two axes",
+        f"{_IO} <int64[2] k = {{0, 1}}> {{ e = Exp(x)  s = ReduceSum(e, k)  y = Div(e, s) }}",
+    ),
+    _detected(
+        "of rank 1, which TensorRT's Softmax does not take",
+        "g (float16[N] x) => (float16[N] y) <int64[1] k = {0}> { e = Exp(x)  s = ReduceSum(e, k)  y = Div(e, s) }",
+    ),
+    _silent(
+        "the maximum is subtracted",
+        f"{_IO} {_K} {{ h = ReduceMax<axes=[1]>(x)  d = Sub(x, h)  e = Exp(d)  s = ReduceSum(e, k)  y = Div(e, s) }}",
+    ),
+    _silent(
+        "in float32",
+        f"g (float[N,8] x) => (float[N,8] y) {_K} {{ e = Exp(x)  s = ReduceSum(e, k)  y = Div(e, s) }}",
+    ),
+    _silent(
+        "in bfloat16",
+        f"g (bfloat16[N,8] x) => (bfloat16[N,8] y) {_K} {{ e = Exp(x)  s = ReduceSum(e, k)  y = Div(e, s) }}",
+        runs=False,
+    ),
+    _silent(
+        "the sum of another exponential",
+        "g (float16[N,8] x, float16[N,8] z) => (float16[N,8] y)"
+        f" {_K} {{ e = Exp(x)  f = Exp(z)  s = ReduceSum(f, k)  y = Div(e, s) }}",
+    ),
+    _silent(
+        "the sum without its dimension",
+        f"g (float16[8,8] x) => (float16[8,8] y) {_K}"
+        " { e = Exp(x)  s = ReduceSum<keepdims=0>(e, k)  y = Div(e, s) }",
+    ),
+    _silent("a mean", f"{_IO} {{ e = Exp(x)  s = ReduceMean<axes=[1]>(e)  y = Div(e, s) }}"),
+    _silent("upside down", f"{_IO} {_K} {{ e = Exp(x)  s = ReduceSum(e, k)  y = Div(s, e) }}"),
+]
+
+
+@rule(
+    "PRC007",
+    ops=["Div"],
+    safety=Safety.NUMERIC,
+    severity=Severity.WARNING,
+    hazards=[12],
+    types=[HALF],
+    examples=EXAMPLES,
+)
+def decomposed_softmax(node: Node, model: Model) -> Iterator[Match]:
+    """A Softmax is written out in half precision without its maximum subtracted: Exp passes 65504 from 11.1 on.
+
+    ## Why it matters
+    `exp(12)` is infinite in float16, and infinity over infinity is NaN: a row 12, 0, 0, … gives NaN with
+    `onnx.reference` where 0.99 is right. The sum overflows sooner. TensorRT-RTX 1.7.1 builds such models without a
+    warning; its Softmax subtracts the maximum, as ONNX's does. ONNX Runtime computes half precision in float32 on the
+    CPU and shows nothing.
+
+    ## Fix
+    One Softmax. NUMERIC: other roundings; where something overflowed, finite values replace infinity and NaN, which
+    verification judges by the original in higher precision. No fix where something else reads the exponentials or
+    their sum, over several axes, over an inner axis before opset 13 (Softmax flattened there), and for rank 1.
+
+    ## References
+    - NVIDIA/TensorRT issues 2922, 3136, 4328
+    - https://onnx.ai/onnx/operators/onnx__Softmax.html
+    """
+    powers, total = node.input(0), producer(node.input(1), "ReduceSum")
+    exp = producer(powers, "Exp")
+    data = None if exp is None else exp.input(0)
+    if powers is None or total is None or exp is None or data is None or total.input(0) is not powers:
+        return
+    axes = axes_of(total, model)
+    if type_of(powers, model) != HALF or axes == () or not total.attr("keepdims", 1) or _shifted(data):
+        return
+    yield Match(
+        "a Softmax written out in half precision: exponentials beyond 65504, from 11.1 on, are infinite",
+        node=node,
+        fix=_softmax(node, exp, total, data, axes, model),
+        reads=(exp, total, data),
+    )
+
+
+def _shifted(data: Value) -> bool:
+    """Whether a maximum is subtracted before."""
+    less = producer(data, "Sub")
+    return less is not None and producer(less.input(1), "ReduceMax") is not None
+
+
+def _softmax(
+    node: Node, exp: Node, total: Node, data: Value, axes: tuple[int, ...] | None, model: Model
+) -> Fix | None:
+    output, powers, rank = node.output(), exp.output(), rank_of(data, model)
+    scopes = {node.scope, exp.scope, total.scope}
+    alone = all(
+        value is not None and value.replaceable and all(use.node in (node, total) for use in value.uses)
+        for value in (powers, total.output())
+    )
+    if output is None or not alone or len(scopes) != 1 or node.scope.lookup(data.name) is not data:
+        return None
+    if axes is None or len(axes) != 1 or rank < 2:
+        return None
+    axis = axes[0] % rank
+    if node.opset < 13 and axis != rank - 1:
+        return None
+    draft = Draft(node)
+    draft.remove(node)
+    draft.add("Softmax", [data], output=output.name, axis=axis)
+    return Fix("write it as Softmax, which subtracts the maximum", draft.edits, Safety.NUMERIC)

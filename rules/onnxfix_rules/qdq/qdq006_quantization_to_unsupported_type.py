@@ -1,0 +1,135 @@
+"""QDQ006: quantisation to integer types that TensorRT has not: 16 bits, 2 bits, uint4."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnx import TensorProto
+
+from onnxfix.dtypes import name_of
+from onnxfix.graph.overlay import Model, Node
+from onnxfix.rule import Example, Match, Safety, Severity, rule
+
+from ._common import I2, QUANTIZE, U2, U4, read, target_of
+from ._remedy import around, remedies
+from .qdq001_centered_unsigned_quantization import is_middle
+
+_PAIR = "q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z)"
+MISSING = (TensorProto.INT16, TensorProto.UINT16, U4, I2, U2)
+
+EXAMPLES = [
+    Example(
+        why="int16",
+        before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, int16 z = {{0}}> {{ {_PAIR} }}",
+        after="""g (float[N,4] x) => (float[N,4] y)
+            <float s = {0.1}, float z = {0}, float l = {-32768}, float h = {32767}> {
+            d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  y = Mul(c, s) }""",
+        opset=21,
+        ir_version=10,
+        safety=Safety.NUMERIC,
+    ),
+    Example(
+        why="uint16 by name alone, in half precision: the integers need float32",
+        before="""g (float16[N,4] x, float16 s) => (float16[N,4] y) {
+            q = QuantizeLinear<output_dtype = 4>(x, s)  y = DequantizeLinear(q, s) }""",
+        after="""g (float16[N,4] x, float16 s) => (float16[N,4] y) <float l = {0}, float h = {65535}> {
+            d = Div(x, s)  w = Cast<to = 1>(d)  r = Round(w)  a = Add(r, l)  c = Clip(a, l, h)
+            n = Cast<to = 10>(c)  y = Mul(n, s) }""",
+        opset=21,
+        ir_version=10,
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Example(
+        why="it has to be asked for",
+        before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, int16 z = {{0}}> {{ {_PAIR} }}",
+        opset=21,
+        ir_version=10,
+        detect=True,
+    ),
+    Example(
+        why="uint4 around 3",
+        before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.5}}, uint4 z = {{3}}> {{ {_PAIR} }}",
+        after="""g (float[N,4] x) => (float[N,4] y)
+            <float s = {0.5}, float z = {3}, float l = {0}, float h = {15}> {
+            d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  b = Sub(c, z)  y = Mul(b, s) }""",
+        opset=21,
+        ir_version=10,
+        safety=Safety.NUMERIC,
+    ),
+    Example(
+        why="from Microsoft's domain, which had it before ONNX",
+        before="""<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]>
+            g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, uint16 z = {32768}> {
+            q = com.microsoft.QuantizeLinear(x, s, z)  y = com.microsoft.DequantizeLinear(q, s, z) }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]>
+            g (float[N,4] x) => (float[N,4] y)
+            <float s = {0.1}, float z = {32768}, float l = {0}, float h = {65535}> {
+            d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  b = Sub(c, z)  y = Mul(b, s) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Example(
+        why="uint4 around 8 is QDQ001's",
+        before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.5}}, uint4 z = {{8}}> {{ {_PAIR} }}",
+        opset=21,
+        ir_version=10,
+    ),
+    Example(
+        why="int8 and int4",
+        before="""g (float[N,4] x) => (float[N,4] y) <float s = {0.5}, int8 z = {0}, int4 w = {0}> {
+            q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)
+            p = QuantizeLinear(d, s, w)  y = DequantizeLinear(p, s, w) }""",
+        opset=21,
+        ir_version=10,
+    ),
+    Example(
+        why="zero point of 16 bits at a DequantizeLinear",
+        before="""g (int16[N,4] x) => (float[N,4] y) <float s = {0.1}, int16 z = {3}> { y = DequantizeLinear(x, s, z)
+            }""",
+        opset=21,
+    ),
+    Example(
+        why="bfloat16 in opset 12, where nothing computes it",
+        before="""<ir_version: 8, opset_import: ["" : 12, "com.microsoft" : 1]>
+            g (bfloat16[N] x) => (bfloat16[N] y) <bfloat16 s = {16128}, uint16 z = {7}> {
+            q = com.microsoft.QuantizeLinear(x, s, z)  y = com.microsoft.DequantizeLinear(q, s, z) }""",
+        detect=True,
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+]
+
+
+@rule("QDQ006", ops=QUANTIZE, safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[27], examples=EXAMPLES)
+def quantization_to_unsupported_type(node: Node, model: Model) -> Iterator[Match]:
+    """A QuantizeLinear to a type that TensorRT has not: int16, uint16, uint4, int2 or uint2.
+
+    ## Why it matters
+    The parser stops. Measured with TensorRT-RTX 1.7.1: `Failed to import initializer` at the zero point (`Found
+    unsupported datatype (5) when importing initializer: z` for int16, `ONNX initializer z cannot be imported into
+    TensorRT!` for uint4), and `TensorRT only allows FP8, INT8, INT4, and FP4 quantization` or `Attribute output_dtype
+    specifies an unsupported data type` where the type is named by an attribute.
+
+    ## Fix
+    The integers are written in floats, float32 for 16 bits: `Clip(Round(x / s) + z, least, largest)` and
+    `(q - z) * s`. The bits of ONNX Runtime and of the ONNX reference, NaN aside. It has to be asked for: 16 bits are
+    mostly there to spare accuracy where TensorRT would not quantise at all, and to leave them out is then better still.
+    uint4 becomes int4 around 0 where the data cannot reach the ends.
+
+    None where a size or a reader is unknown.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
+    - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
+    """
+    linear = read(node, model)
+    if linear is None or not linear.quantises or linear.elem not in MISSING or is_middle(linear):
+        return
+    region = around(linear, model)
+    reason = f" ({region.problem})" if region.problem else ""
+    yield Match(
+        f"{target_of(model).title} has no {name_of(linear.elem)} to quantise to{reason}",
+        node=node,
+        fix=remedies(region, model),
+        reads=region.reads,
+    )

@@ -1,0 +1,320 @@
+"""QDQ012: quantised constants that something else than DequantizeLinear reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxfix.edits import RemoveNode
+from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+
+from ._common import (
+    I4,
+    I8,
+    U8,
+    WEIGHT_LIMIT,
+    Linear,
+    Workshop,
+    is_op,
+    numpy_type,
+    read,
+    scope_opset,
+    target_of,
+)
+from ._constants import fixed
+from ._fold import moved_constant
+from ._region import moved, same_from_float
+
+EXAMPLES = [
+    Example(
+        why="transposed, then dequantised: the constant is stored transposed",
+        before="""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {1, 2, 3, 4}, float[2] s = {0.5, 0.25}> {
+            t = Transpose<perm = [1, 0]>(w)  d = DequantizeLinear(t, s)  y = MatMul(x, d) }""",
+        after="""g (float[N,2] x) => (float[N,2] y) <int8[2,2] t = {1, 3, 2, 4}, float[2] s = {0.5, 0.25}> {
+            d = DequantizeLinear(t, s)  y = MatMul(x, d) }""",
+    ),
+    Example(
+        why="reshaped and squeezed",
+        before="""g (float[N,2] x) => (float[N,2] y) <int8[4] w = {1, 2, 3, 4}, float s = {0.5},
+            int64[3] r = {1, 2, -1}, int64[1] a = {0}> { t = Reshape(w, r)  u = Squeeze(t, a)
+            d = DequantizeLinear(u, s)  y = MatMul(x, d) }""",
+        after="""g (float[N,2] x) => (float[N,2] y) <int8[2,2] u = {1, 2, 3, 4}, float s = {0.5}> {
+            d = DequantizeLinear(u, s)  y = MatMul(x, d) }""",
+    ),
+    Example(
+        why="an embedding: rows are picked at run time, so they are dequantised first",
+        before="""g (int64[N] i) => (float[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.5}> {
+            t = Gather(w, i)  y = DequantizeLinear(t, s) }""",
+        after="""g (int64[N] i) => (float[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.5}> {
+            d = DequantizeLinear(w, s)  y = Gather(d, i) }""",
+    ),
+    Example(
+        why="uint8 with a zero point likewise, which QDQ002 takes away next",
+        before="""g (int64[N] i) => (float[N,2] y) <uint8[2,2] w = {0, 200, 3, 4}, float s = {0.5}, uint8 z = {128}> {
+            t = Gather(w, i)  y = DequantizeLinear(t, s, z) }""",
+        after="""g (int64[N] i) => (float[N,2] y) <uint8[2,2] w = {0, 200, 3, 4}, float s = {0.5}, uint8 z = {128}> {
+            d = DequantizeLinear(w, s, z)  y = Gather(d, i) }""",
+    ),
+    Example(
+        why="picked and scaled by hand",
+        before="""g (int64[N] i) => (float[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.5}> {
+            t = Gather(w, i)  f = Cast<to = 1>(t)  y = Mul(f, s) }""",
+        after="""g (int64[N] i) => (float[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.5}, float k = {1}> {
+            d = DequantizeLinear(w, k)  f = Gather(d, i)  y = Mul(f, s) }""",
+        opset=21,
+        ir_version=10,
+    ),
+    Example(
+        why="cast to half precision",
+        before="""g (float16[N,2] x) => (float16[N,2] y) <int8[2] w = {1, -128}> {
+            f = Cast<to = 10>(w)  y = Mul(x, f) }""",
+        after="""g (float16[N,2] x) => (float16[N,2] y) <int8[2] w = {1, -128}, float k = {1}> {
+            d = DequantizeLinear(w, k)  f = Cast<to = 10>(d)  y = Mul(x, f) }""",
+        opset=21,
+        ir_version=10,
+    ),
+    Example(
+        why="another reader of the transposed constant",
+        before="""g (float[N,2] x) => (float[N,2] y, int8[2,2] t) <int8[2,2] w = {1, 2, 3, 4}, float s = {0.5}> {
+            t = Transpose(w)  d = DequantizeLinear(t, s)  y = MatMul(x, d) }""",
+        after="""g (float[N,2] x) => (float[N,2] y, int8[2,2] t) <int8[2,2] w = {1, 2, 3, 4},
+            int8[2,2] u = {1, 3, 2, 4}, float s = {0.5}> {
+            t = Transpose(w)  d = DequantizeLinear(u, s)  y = MatMul(x, d) }""",
+    ),
+    Example(
+        why="rows that something else reads as they are",
+        before="""g (int64[N] i) => (float[N,2] y, int8[N,2] t) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.5}> {
+            t = Gather(w, i)  y = DequantizeLinear(t, s) }""",
+        detect=True,
+    ),
+    Example(
+        why="rows that another node reads as they are",
+        before="""g (int64[N] i) => (float[N,2] y, int8[2,N] v) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.5}> {
+            t = Gather(w, i)  y = DequantizeLinear(t, s)  v = Transpose(t) }""",
+        detect=True,
+    ),
+    Example(
+        why="a Constant node that stands behind the Gather",
+        before="""g (int64[N] i) => (float[N,2] y) { w = Constant<value = int8[3,2] {1, 2, 3, 4, 5, 6}>()
+            t = Gather(w, i)  s = Constant<value = float {0.5}>()  y = DequantizeLinear(t, s) }""",
+        after="""g (int64[N] i) => (float[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.5}> {
+            d = DequantizeLinear(w, s)  y = Gather(d, i) }""",
+    ),
+    Example(
+        why="cast to bytes, where -1 wraps",
+        before="""g (int64[N] i) => (uint8[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, -1}> {
+            t = Gather(w, i)  y = Cast<to = 2>(t) }""",
+        detect=True,
+    ),
+    Example(
+        why="picked at run time, with a scale for each column",
+        before="""g (int64[N] i) => (float[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float[2] s = {0.5, 1}> {
+            t = Gather(w, i)  y = DequantizeLinear(t, s) }""",
+        detect=True,
+    ),
+    Example(
+        why="dequantised at once",
+        before="""g (int64[N] i) => (float[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.5}> {
+            d = DequantizeLinear(w, s)  y = Gather(d, i) }""",
+    ),
+    Example(
+        why="uint8 that is cast: the parser makes int32 of it",
+        before="""g (int64[N] i) => (float[N,2] y) <uint8[3,2] w = {1, 2, 3, 4, 5, 6}> {
+            t = Gather(w, i)  y = Cast<to = 1>(t) }""",
+    ),
+    Example(
+        why="what is quantised at run time may move",
+        before="""g (float[N,2] x) => (float[2,N] y) <float s = {0.5}, int8 z = {0}> {
+            q = QuantizeLinear(x, s, z)  t = Transpose(q)  y = DequantizeLinear(t, s, z) }""",
+    ),
+    Example(
+        why="the caller may give another constant",
+        before="""g (float[N,2] x, int8[2,2] w) => (float[N,2] y) <int8[2,2] w = {1, 2, 3, 4}, float s = {0.5}> {
+            t = Transpose(w)  d = DequantizeLinear(t, s)  y = MatMul(x, d) }""",
+    ),
+    Example(
+        why="opset 9, which has no DequantizeLinear",
+        before="g (float[N,2] x) => (float[N,2] y) <int8[2] w = {3, -4}> { c = Cast<to = 1>(w)  y = Mul(x, c) }",
+        detect=True,
+        opset=9,
+    ),
+]
+
+MAX_MOVES = 16
+
+_KINDS = (I8, U8, I4)
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A constant, the nodes that move it (the first of them first), and the node that reads the last one's output."""
+
+    constant: Value
+    moves: tuple[Node, ...]
+    end: Node
+    elem: int
+
+
+@rule(
+    "QDQ012",
+    ops=("DequantizeLinear", "com.microsoft::DequantizeLinear", "Cast"),
+    safety=Safety.EXACT,
+    severity=Severity.ERROR,
+    hazards=[20],
+    examples=EXAMPLES,
+    types=_KINDS,
+)
+def quantized_constant_before_other_nodes(node: Node, model: Model) -> Iterator[Match]:
+    """A constant of int8 that a node moves or casts before it is dequantised.
+
+    ## Why it matters
+    To TensorRT int8 is a quantised type. The builder stops: `Quantized constant (w) is only allowed before DQ or
+    PLUGIN_V2 or kPLUGIN_V3 node. If this constant is not intended as a quantized floating-point value, consider using
+    other data types` (measured with TensorRT-RTX 1.7.1, for Transpose, Reshape, Identity, Gather and Cast). Constants
+    of uint8 become int32 in the parser, which DequantizeLinear then refuses; cast, they are fine.
+
+    ## Fix
+    - Moved by constants only (Transpose, Reshape, Squeeze, Unsqueeze, Flatten, Identity): the constant is stored as
+      it comes out.
+    - Moved by data of run time, as a Gather of an embedding, with one scale for all: dequantised first, moved then.
+    - Cast: `DequantizeLinear` with scale 1, which is a Cast, where the constant is.
+
+    All are exact: moving commutes with what is done to each element alone.
+
+    None where something else reads the moved integers, or with scales for each channel and moves of run time.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html
+    """
+    chain = _chain(node, model)
+    if chain is None:
+        return
+    what = f"{chain.moves[0].op_type} of" if chain.moves else "Cast of"
+    yield Match(
+        f"{what} the quantised constant {chain.constant.name!r}: {target_of(model).title} takes those at "
+        "DequantizeLinear only",
+        node=node,
+        fix=_remedy(chain, model),
+        reads=(chain.constant, *chain.moves, *(v for m in chain.moves for v in m.inputs if v is not None)),
+    )
+
+
+def _chain(node: Node, model: Model) -> Chain | None:
+    """The moves between a quantised constant and this node; None where there is no such constant at the top."""
+    moves: list[Node] = []
+    value = node.input(0)
+    while value is not None and not value.is_constant:
+        producer = value.producer
+        if (
+            producer is None
+            or moved(producer) != (0,)
+            or len(moves) == MAX_MOVES
+            or producer.op_type == "MaxPool"
+        ):
+            return None
+        moves.insert(0, producer)
+        value = producer.input(0)
+    if value is None or not fixed(value):
+        return None
+    elem = model.shapes.elem_type(value)
+    casts = node.op_type == "Cast"
+    if elem not in _KINDS or (casts and elem == U8) or (not casts and not moves):
+        return None
+    return Chain(value, tuple(moves), node, elem)
+
+
+def _remedy(chain: Chain, model: Model) -> Fix | None:
+    node = chain.end
+    if node.op_type == "Cast":
+        if scope_opset(node) < 10 or not same_from_float(chain.elem, node.attr("to")):
+            return None  # DequantizeLinear came with opset 10
+        kind = numpy_type(TensorProto.FLOAT)
+        return _raised(chain, None, kind)
+    linear = read(node, model)
+    if linear is None or not is_op(node, "DequantizeLinear"):
+        return None
+    return _folded(chain) or (_raised(chain, linear, None) if _plain(linear, model) else None)
+
+
+def _plain(linear: Linear, model: Model) -> bool:
+    """One scale and zero point for all elements, and no rank that depends on theirs."""
+    shapes = [model.shapes.static_shape(v) for v in (linear.scale, linear.zero) if v is not None]
+    return linear.kind == "tensor" and all(shape in ((), (1,)) for shape in shapes)
+
+
+def _folded(chain: Chain) -> Fix | None:
+    """The constant as the moves leave it."""
+    array = chain.constant.constant(WEIGHT_LIMIT)
+    for node in chain.moves:
+        array = None if array is None else moved_constant(node, array)
+    if array is None:
+        return None
+    shop = Workshop()
+    shop.at(chain.end).set_input(chain.end, 0, shop.constant(chain.end, array, "moved"))
+    return Fix(f"store {chain.constant.name!r} moved", shop.edits)
+
+
+def _raised(chain: Chain, linear: Linear | None, kind: np.dtype[np.generic] | None) -> Fix | None:
+    """Dequantise where the constant is, and move floats. Without ``linear`` the end is a Cast, and the scale 1."""
+    end = chain.end
+    for move in chain.moves:
+        output = move.output(0)
+        if output is None or not output.replaceable or output.use_count != 1:
+            return None
+    shop = Workshop()
+    first = chain.moves[0] if chain.moves else end
+    draft = shop.at(first)
+    if linear is not None:
+        inputs: list[Value | str | None] = [chain.constant]
+        for value in (linear.scale, linear.zero):
+            operand = None if value is None else _readable(shop, first, value)
+            if value is not None and operand is None:
+                return None
+            inputs += [] if operand is None else [operand]
+        # With one scale an axis means nothing, and the constant may have fewer of them.
+        name = shop.like(
+            end, "DequantizeLinear", inputs, domain=end.domain, without=("axis", "block_size"), before=first
+        )
+        elem = linear.result
+    else:
+        scale = shop.constant(first, np.array(1.0, dtype=kind), "one")
+        name = draft.add("DequantizeLinear", [chain.constant, scale])
+        elem = TensorProto.FLOAT
+    if not chain.moves:
+        return _recast(shop, end, name)
+    draft.set_input(first, 0, name)
+    for move in chain.moves:
+        output = move.output(0)
+        assert output is not None
+        shop.retype(output, elem)
+    last = chain.moves[-1].output(0)
+    assert last is not None
+    if linear is None and end.attr("to") != TensorProto.FLOAT:
+        return Fix("dequantise the constant with scale 1 first", shop.edits)  # the Cast goes on from float
+    shop.at(end).bypass(end, last)
+    return Fix("dequantise the constant first", shop.edits)
+
+
+def _recast(shop: Workshop, end: Node, name: str) -> Fix | None:
+    """A Cast right after the constant."""
+    output = end.output(0)
+    if output is None:
+        return None
+    if end.attr("to") == TensorProto.FLOAT:
+        shop.put(end, name)
+    else:
+        shop.edits.append(RemoveNode(end))
+        shop.at(end).add("Cast", [name], output=output.name, to=end.attr("to"))
+    return Fix("dequantise it with scale 1", shop.edits)
+
+
+def _readable(shop: Workshop, node: Node, value: Value) -> str | None:
+    """What ``node`` may read for the value without another order of the nodes, None where it cannot."""
+    if value.producer is None:
+        return value.name if node.scope.lookup(value.name) is value else None
+    array = value.constant()  # a Constant node, which may stand further down
+    return None if array is None else shop.constant(node, array, "parameter")

@@ -1,0 +1,86 @@
+"""QDQ015: float8 and narrower quantisation in a form that TensorRT refuses or reads otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnx import TensorProto
+
+from onnxfix.dtypes import name_of
+from onnxfix.graph.overlay import Model, Node
+from onnxfix.rule import Example, Match, Severity, rule
+
+from ._common import DEQUANTIZE, QUANTIZE, is_op, target_of
+
+_MISSING = (
+    TensorProto.FLOAT8E5M2,
+    TensorProto.FLOAT8E4M3FNUZ,
+    TensorProto.FLOAT8E5M2FNUZ,
+    24,  # FLOAT8E8M0, FLOAT6E2M3 and FLOAT6E3M2, which older onnx packages have no name for
+    27,
+    28,
+)
+
+EXAMPLES = [
+    Example(
+        why="float8e5m2",
+        before="""g (float[N] x) => (float[N] y) <float s = {1}, float8e5m2 z = {0}> {
+            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
+        opset=19,
+        detect=True,
+    ),
+    Example(
+        why="overflow that becomes NaN",
+        before="""g (float[N] x) => (float[N] y) <float s = {1}, float8e4m3fn z = {0}> {
+            q = QuantizeLinear<saturate = 0>(x, s, z)  y = DequantizeLinear(q, s, z) }""",
+        opset=19,
+        detect=True,
+    ),
+    Example(
+        why="float8e4m3fn that saturates",
+        before="""g (float[N] x) => (float[N] y) <float s = {1}, float8e4m3fn z = {0}> {
+            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
+        opset=19,
+    ),
+    Example(
+        why="for integers the attribute means nothing",
+        before="""g (float[N] x) => (float[N] y) <float s = {1}, int8 z = {0}> {
+            q = QuantizeLinear<saturate = 0>(x, s, z)  y = DequantizeLinear(q, s, z) }""",
+        opset=19,
+    ),
+]
+
+
+@rule("QDQ015", ops=(*QUANTIZE, *DEQUANTIZE), severity=Severity.ERROR, examples=EXAMPLES)
+def unsupported_float8_form(node: Node, model: Model) -> Iterator[Match]:
+    """A QuantizeLinear or DequantizeLinear of a float8 type that TensorRT has not, or with `saturate=0`.
+
+    ## Why it matters
+    TensorRT quantises to float8e4m3fn and float4e2m1 beside int8 and int4. Measured with TensorRT-RTX 1.7.1: a zero
+    point or weight of float8e5m2 stops the parser, `Failed to import initializer` (`ONNX initializer z cannot be
+    imported into TensorRT!`). `saturate=0`, with which ONNX turns overflow into NaN, is imported without a word as the
+    same QUANTIZE layer, which has no such setting: a warning, since only data beyond 448 scales notice.
+
+    ## Fix
+    None: another type has other values. Export with float8e4m3fn, and without `saturate=0`.
+
+    ## References
+    - https://onnx.ai/onnx/technical/float8.html
+    """
+    quantises = is_op(node, "QuantizeLinear")
+    if not quantises and not is_op(node, "DequantizeLinear"):
+        return
+    data, zero = node.input(0), node.input(2)
+    typed = zero if quantises else data
+    elem = None if typed is None else model.shapes.elem_type(typed)
+    if quantises and zero is None and node.domain == "" and node.opset >= 21:
+        elem = node.attr("output_dtype", 0)
+    title = target_of(model).title
+    if elem in _MISSING:
+        yield Match(f"{title} has no {name_of(elem)}", node=node)
+    elif quantises and elem == TensorProto.FLOAT8E4M3FN and node.attr("saturate", 1) == 0:
+        yield Match(
+            f"{title} reads saturate=0 as 1: overflow becomes the largest float8, not NaN",
+            node=node,
+            severity=Severity.WARNING,
+        )

@@ -33,11 +33,11 @@ from onnxfix_rules.ops.ops041_reduction_over_non_constant_axes import (
     _layers,
     reduction_over_axes_at_run_time,
 )
-from onnxfix_rules.ops.ops042_squeeze_over_non_constant_axes import squeeze_at_run_time
+from onnxfix_rules.ops.ops042_squeeze_over_non_constant_axes import squeeze_over_non_constant_axes
 from real_tensorrt import FACT, REAL
 
 Feeds = dict[str, Any]
-RULES = [reduction_of_booleans, reduction_over_axes_at_run_time, squeeze_at_run_time]
+RULES = [reduction_of_booleans, reduction_over_axes_at_run_time, squeeze_over_non_constant_axes]
 
 
 def model_of(text: str, opset: int = 18) -> ModelProto:

@@ -32,14 +32,14 @@ from onnxfix.verification import twin
 from onnxfix.verification.tolerance import tolerance_for
 from onnxfix.verification.verdict import CPU_RUNGS
 from onnxfix_rules.prc.prc001_decomposed_layer_norm import decomposed_norm_in_half_precision as norm_rule
-from onnxfix_rules.prc.prc002_epsilon_rounds_to_zero import epsilon_that_is_zero as epsilon_rule
+from onnxfix_rules.prc.prc002_epsilon_rounds_to_zero import epsilon_rounds_to_zero as epsilon_rule
 from onnxfix_rules.prc.prc003_constant_beyond_half_precision import (
     constant_beyond_half_precision as mask_rule,
 )
 from onnxfix_rules.prc.prc004_operands_of_different_types import operands_of_different_types as type_rule
 from onnxfix_rules.prc.prc005_sum_in_half_precision import sum_in_half_precision as sum_rule
 from onnxfix_rules.prc.prc006_scale_after_product import scale_after_product as scale_rule
-from onnxfix_rules.prc.prc007_decomposed_softmax import softmax_written_out as softmax_rule
+from onnxfix_rules.prc.prc007_decomposed_softmax import decomposed_softmax as softmax_rule
 from onnxfix_rules.prc.prc008_power_in_half_precision import power_in_half_precision as power_rule
 from onnxfix_rules.prc.prc009_mean_in_half_precision import mean_in_half_precision as mean_rule
 from onnxfix_rules.prc.prc010_long_dot_product import long_dot_product as product_rule

@@ -31,13 +31,13 @@ from onnxfix_rules.ops.ops025_reduction_of_booleans import reduction_of_booleans
 from onnxfix_rules.ops.ops041_reduction_over_non_constant_axes import (
     _REDUCTIONS,
     _layers,
-    reduction_over_axes_at_run_time,
+    reduction_over_non_constant_axes,
 )
 from onnxfix_rules.ops.ops042_squeeze_over_non_constant_axes import squeeze_over_non_constant_axes
 from real_tensorrt import FACT, REAL
 
 Feeds = dict[str, Any]
-RULES = [reduction_of_booleans, reduction_over_axes_at_run_time, squeeze_over_non_constant_axes]
+RULES = [reduction_of_booleans, reduction_over_non_constant_axes, squeeze_over_non_constant_axes]
 
 
 def model_of(text: str, opset: int = 18) -> ModelProto:
@@ -115,7 +115,7 @@ def test_onnx_models_give_what_onnx_expects_and_the_same_for_other_axes() -> Non
     others = 0
     for name, case in _cases().items():
         result = after(case.model)
-        assert not findings(reduction_over_axes_at_run_time, result, "rtx"), name
+        assert not findings(reduction_over_non_constant_axes, result, "rtx"), name
         onnx.checker.check_model(result)
         for inputs, outputs in case.data_sets:
             feeds = dict(zip((info.name for info in case.model.graph.input), inputs, strict=True))

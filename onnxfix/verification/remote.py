@@ -213,9 +213,7 @@ def run(
     metrics = _compare(original.outputs, expected, found, unstable, exact, noise, coarse)
     named = [(output_of(metric, original.outputs), metric) for metric in metrics]
     unstable |= {
-        name
-        for name, metric in named
-        if name in drawn and _differs(metric) and not metric.reason.startswith("has type")
+        name for name, metric in named if name in drawn and _differs(metric) and metric.kind != "dtype"
     }
     metrics = tuple(metric for name, metric in named if name not in unstable)
     return Ran("", "", metrics, tuple(sorted(unstable)), seconds, wobble=wobble)
@@ -307,7 +305,7 @@ def _compare(
         if name in unstable:
             continue
         if name not in found:
-            metrics.append(Metrics(name, "different", "is no output of the fixed model"))
+            metrics.append(Metrics(name, "different", "is no output of the fixed model", "absent"))
         else:
             judge, other = (twins or {}).get(name), (precise or {}).get(name)
             how: dict[str, Any] = {"exact": exact, "noise": noise.get(name, 0.0), "coarse": coarse}

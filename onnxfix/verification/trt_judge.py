@@ -207,7 +207,7 @@ def _compare(terms: Terms, expected: Ran | None, found: Ran | None) -> tuple[Met
         if name in terms.excluded or name in expected.unread or name in found.unread:
             continue
         if name not in expected.outputs or name not in found.outputs:
-            metrics.append(Metrics(name, "different", "is no output of both"))
+            metrics.append(Metrics(name, "different", "is no output of both", "absent"))
             continue
         value = found.outputs[name]
         metrics.extend(

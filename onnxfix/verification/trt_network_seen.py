@@ -71,13 +71,9 @@ def overruled(result: FeedResult, other: FeedResult) -> FeedResult:
 
 def is_lost(metric: Metrics) -> bool:
     """Whether NaN or infinity are at other places, and every number is what it was."""
-    return _is_special(metric) and not metric.reason.endswith("out of tolerance")
+    return metric.kind == "special" and not metric.beyond
 
 
 def is_slight(metric: Metrics) -> bool:
     """Whether it may be an approximation."""
-    return metric.first is not None and not _is_special(metric) and 0.0 < metric.relative <= _SLIGHT
-
-
-def _is_special(metric: Metrics) -> bool:
-    return metric.reason.startswith("NaN or Inf at other places")
+    return metric.first is not None and metric.kind != "special" and 0.0 < metric.relative <= _SLIGHT

@@ -15,6 +15,7 @@ from onnx import ModelProto
 
 from onnxfix import confirm, engine
 from onnxfix.backends import trt_files
+from onnxfix.causes import Problem
 from onnxfix.errors import UsageError
 from onnxfix.graph import apart, wire
 from onnxfix.graph.lazy import Pending
@@ -80,7 +81,7 @@ def check(
     _separate([loaded], asked)
     model = _model(loaded, loaded.proto, aim)
     _say(progress, "checking")
-    problems: list[str] = []
+    problems: list[Problem] = []
     own = [finding_of(item) for item in engine.check(model, rules, problems)]
     network = any(rule.per == "network" for rule in rules)
     with memory_limit(memory_mb):

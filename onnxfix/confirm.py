@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from onnx import ModelProto
 
 from onnxfix import engine
+from onnxfix.causes import Problem
 from onnxfix.engine import Found
 from onnxfix.errors import UsageError
 from onnxfix.report import AppliedFix, Finding, Report, finding_of
@@ -98,7 +99,7 @@ def together(
     build: TrtBuild | None,
     rules: Sequence[Rule],
     known: Sequence[Rule],
-    problems: list[str],
+    problems: list[Problem],
     reading: Reading | None = None,
     executed: Executed | None = None,
 ) -> tuple[Finding, ...]:
@@ -141,7 +142,7 @@ def findings(
     rules: Sequence[Rule],
     own: Sequence[Finding] = (),
     known: Sequence[Rule] = (),
-    problems: list[str] | None = None,
+    problems: list[Problem] | None = None,
     reading: Reading | None = None,
 ) -> list[Finding]:
     """What TensorRT said, by the rules about that among ``rules``, with pointers to ``own`` and ``known``."""
@@ -153,7 +154,7 @@ def _said(
     rules: Sequence[Rule],
     own: Sequence[Finding],
     known: Sequence[Rule],
-    problems: list[str] | None,
+    problems: list[Problem] | None,
     reading: Reading | None,
     executed: Executed | None = None,
 ) -> list[tuple[Found, Finding]]:
@@ -185,7 +186,7 @@ def confirmed(
 
     ``build`` and ``reading`` are of the model that the findings are about; for fixes, of the model before them.
     """
-    said: list[str] = []  # a rule that fails is reported where its findings are listed
+    said: list[Problem] = []  # a rule that fails is reported where its findings are listed
     told = engine.check_build(build, rules, said, reading=reading)
     return tuple(replace(item, confirmed=_words(item, told)) for item in items)
 
@@ -281,7 +282,7 @@ def _repaired(
     return tuple(replace(item, on_engine=item in guilty) for item in applied)
 
 
-def _invalid(report: Report, rules: Sequence[Rule], problems: list[str]) -> list[Finding]:
+def _invalid(report: Report, rules: Sequence[Rule], problems: list[Problem]) -> list[Finding]:
     rung = report.verdict.rung("contract") if report.verdict is not None else None
     if rung is None or not rung.checks:
         return []

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
+from onnxfix.causes import Problem
 from onnxfix.engine import Applied, Found
 from onnxfix.rule import Severity
 
@@ -140,7 +141,7 @@ class Report:
     nodes_after: int = 0
     rounds: int = 0
     seconds: float = 0.0
-    problems: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
     notes: tuple[str, ...] = ()
     reused: bool = False
     pending: Pending | None = field(default=None, repr=False, compare=False)

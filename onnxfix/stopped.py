@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from onnxfix.sizes.demands import Demand
 from onnxfix.sizes.operators import demanded
 from onnxfix.sizes.ranges import Range
 from onnxfix.verification.inputs import shape_of
-from onnxfix.verification.progress import REFUSED, UNLOADED
 from onnxfix.verification.remote import Ran
 from onnxfix.verification.request import REMOTE
 from onnxfix.verification.signature import Assignment, Signature, signature
@@ -51,10 +50,11 @@ class Needed:
 class Stopped:
     """The node at which ONNX Runtime stops in the original: its place and operator ("" where they are not known).
 
-    ``said`` is what it says there, ``feed`` what it was fed. ``needed`` is what the node demands, and ``sizes`` what is
-    known of the sizes that have a part in it. ``shapes`` is what to give as ``--input-shapes``, with ``?`` for the size
-    that only the user knows, "" where no size helps; ``inputs`` are those that a file given as ``--inputs`` has to
-    hold, where values are what lacks. ``loaded``: else it is not even loaded, and no inputs help.
+    ``said`` is what it says there, ``feed`` labels what it was fed, of the sizes ``fed``. ``needed`` is what the node
+    demands, and ``sizes`` what is known of the sizes that have a part in it. ``shapes`` is what to give as
+    ``--input-shapes``, with ``?`` for the size that only the user knows, "" where no size helps; ``inputs`` are those
+    that a file given as ``--inputs`` has to hold, where values are what lacks. ``loaded``: else it is not even loaded,
+    and no inputs help.
     """
 
     place: str
@@ -66,6 +66,7 @@ class Stopped:
     shapes: str = ""
     inputs: tuple[InputKind, ...] = ()
     loaded: bool = True
+    fed: Mapping[str, int] = field(default_factory=dict)
 
 
 def stopped(
@@ -76,13 +77,14 @@ def stopped(
     rung = verdict.rung("ort-cpu")
     if verdict.passed or verdict.failed or rung is None or rung.status != "skipped":
         return None
-    if rung.reason.startswith(UNLOADED):
-        return Stopped("", "", ort_words.reason(rung.reason.removeprefix(UNLOADED)), loaded=False)
-    refused = [one for one in rung.feeds if one.reason.startswith(REFUSED)]
+    if rung.stopped == "original":
+        return Stopped("", "", ort_words.reason(rung.said), loaded=False)
+    refused = [one for one in rung.feeds if one.stopped == "original"]
     full = [one for one in refused if one.feed is not None and 0 not in one.feed.assignment.values()]
     if not refused:
         return None
-    return _Finder(path, proto, dict(pinned or {}), (full or refused)[0]).stopped()
+    finder = _Finder(path, proto, dict(pinned or {}), (full or refused)[0])
+    return replace(finder.stopped(), fed=dict(finder.sizes))
 
 
 class _Finder:
@@ -91,7 +93,7 @@ class _Finder:
     def __init__(self, path: Path, proto: ModelProto, pinned: dict[str, Any], told: FeedResult) -> None:
         self.path, self.pinned, self.told = path, pinned, told
         self.known: Signature = signature(proto)
-        self.words = told.reason.removeprefix(REFUSED)
+        self.words = told.said
         self.sizes: Assignment = dict(told.feed.assignment) if told.feed is not None else {}
 
     def stopped(self) -> Stopped:

@@ -27,6 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LAYERS = [
     ["_version", "errors", "dtypes", "interrupts"],
     ["_child"],  # the sandbox's other side
+    ["causes"],
     ["sandbox"],  # knows no graph, so that graph/ may guard the C++ calls that hang or crash
     ["graph"],
     ["edits"],

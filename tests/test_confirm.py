@@ -21,6 +21,7 @@ from onnxfix.backends.trt_package import Missing
 from onnxfix.backends.trt_places import own_words
 from onnxfix.backends.trt_profiles import NetInput, candidates
 from onnxfix.backends.trt_types import Issue, Place, Profile, TrtBuild, TrtOptions
+from onnxfix.causes import Problem
 from onnxfix.errors import UsageError
 from onnxfix.graph.overlay import Model
 from onnxfix.registry import Registry, registry
@@ -388,14 +389,16 @@ def test_a_lack_of_memory_is_no_fault_of_the_model() -> None:
     words = "the builder ran out of memory (memory is limited to 128 MiB: --memory-limit sets it)"
     build = refused(issue(words, place="", stage="build"), status="memory")
     assert confirm.findings(build, TRT) == []
-    assert list(trouble(build)) == [f"TensorRT could not be asked: {words}"]
+    told = f"TensorRT could not be asked: {words}"
+    assert list(trouble(build)) == [Problem(told, "memory", "tensorrt")]
 
 
 def test_a_fault_of_the_installation_is_no_fault_of_the_model() -> None:
     build = refused(issue("ImportError: libnothing.so", place="", stage=""), status="error")
     assert confirm.findings(build, TRT) == []
     assert headline([build], asked=True) == ""
-    assert list(trouble(build)) == ["TensorRT could not be asked: ImportError: libnothing.so"]
+    told = "TensorRT could not be asked: ImportError: libnothing.so"
+    assert list(trouble(build)) == [Problem(told, "not-loadable", "tensorrt")]
     during = refused(issue("RuntimeError: nothing", place="", stage="build"), status="error")
     assert [item.code for item in confirm.findings(during, TRT)] == ["TRT002"]
     assert list(trouble(during)) == []
@@ -406,7 +409,8 @@ def test_check_says_that_tensorrt_could_not_be_asked(monkeypatch: pytest.MonkeyP
     build = refused(issue("ImportError: libnothing.so", place="", stage=""), status="error")
     monkeypatch.setattr("onnxfix.verification.trt_build.Builder.build", lambda *_, **__: build)
     report = onnxfix.check(FOLDER / "int32_relu.onnx", trt=True, ignore=["OPS"])
-    assert report.problems == ("TensorRT could not be asked: ImportError: libnothing.so",)
+    told = "TensorRT could not be asked: ImportError: libnothing.so"
+    assert report.problems == (Problem(told, "not-loadable", "tensorrt"),)
     assert report.exit_code() == 2
     assert [item.code for item in report.findings] == ["INT006"]
 
@@ -416,7 +420,7 @@ def test_a_lack_of_memory_is_nobodys_fault() -> None:
     asked = onnxfix.Report("m.onnx", "check", "trt11", problems=tuple(trouble(build)))
     [_, told] = lines(asked)
     assert told == "  problem TensorRT could not be asked: out of memory"
-    [_, told] = lines(replace(asked, problems=("INT006 failed",)))
+    [_, told] = lines(replace(asked, problems=(Problem("INT006 failed"),)))
     assert told == "  problem INT006 failed (a fault of onnxfix or of the rule)"
 
 
@@ -734,10 +738,11 @@ def test_a_failing_rule_about_builds_is_a_problem(monkeypatch: pytest.MonkeyPatc
         raise ValueError("no such thing")
         yield Match("never")
 
-    problems: list[str] = []
+    problems: list[Problem] = []
     own = (finding("INT006"),)
     assert confirm.together(own, ACCEPTED, [broken], [broken], problems) == own
-    assert problems == ["rule XYZ001 failed: ValueError: no such thing"]
+    raised = "ValueError: no such thing"
+    assert problems == [Problem(f"rule XYZ001 failed: {raised}", rule="XYZ001", raised=raised)]
 
 
 def test_an_explicit_request_without_tensorrt_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import onnx
 import pytest
 
 from onnxfix.backends.trt_types import Issue, Place, TrtBuild
+from onnxfix.causes import Problem
 from onnxfix.report import AppliedFix, Report, Withdrawn
 from onnxfix.verification.verdict import FeedResult, RungResult, Verdict
 
@@ -121,7 +122,7 @@ def test_what_the_original_fails_too_is_no_fault_of_a_fix() -> None:
 def test_withdrawn_fixes_and_problems_are_faults() -> None:
     gone = Withdrawn("CST001", "y", "drop it", "differs")
     found = outcome.applied(
-        of(rung("ort-cpu", "identical"), withdrawn=(gone,), problems=("oops",)), exact=True
+        of(rung("ort-cpu", "identical"), withdrawn=(gone,), problems=(Problem("oops"),)), exact=True
     )
     assert found.faults == ["oops", "withdrawn: CST001 at y: differs"]
 

@@ -18,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from fleets import ROOT, run, without_times, write
 from onnxfix.backends.trt_types import Profile, TrtBuild, TrtOptions
+from onnxfix.causes import Problem
 from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.fleet import journal as journals
 from onnxfix.fleet import stamps, versions, work
@@ -375,7 +376,7 @@ def test_a_report_with_problems_is_tried_again(folder: Path) -> None:
     report = outcomes[0].report
     assert report is not None
     with Journal(folder / "other") as journal:
-        journal.note(replace(outcomes[0], report=replace(report, problems=("a rule failed",))))
+        journal.note(replace(outcomes[0], report=replace(report, problems=(Problem("a rule failed"),))))
         assert journal.done(outcomes[0].task) is None
 
 

@@ -195,7 +195,7 @@ def test_tensorrt_that_does_not_start_says_nothing_about_the_model() -> None:
     ("outcome", "status", "stage", "words"),
     [
         (
-            Outcome("crash", None, "killed by SIGSEGV", "build"),
+            Outcome("crash", None, "killed by SIGSEGV", "build", killed=True),
             "crash",
             "build",
             "the builder was killed by SIGSEGV",

@@ -121,7 +121,10 @@ def _counts(report: Any) -> dict[str, int]:
 def applied(report: Any, *, exact: bool) -> Applied:
     """What ``apply`` did and proved, and what is wrong with it."""
     verdict = report.verdict
-    faults = [*report.problems, *(f"withdrawn: {w.code} at {w.place}: {w.reason}" for w in report.withdrawn)]
+    faults = [
+        *map(str, report.problems),
+        *(f"withdrawn: {w.code} at {w.place}: {w.reason}" for w in report.withdrawn),
+    ]
     rungs = []
     for rung in verdict.rungs:
         same = sum(feed.status == "identical" for feed in rung.feeds)

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from onnxfix.backends import trt_trial
-from onnxfix.backends.causes import Cause
 from onnxfix.backends.trt_log import logger_of
+from onnxfix.causes import Cause
 from onnxfix.errors import UsageError
 from onnxfix.sandbox import one_line
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from onnxfix.backends.causes import Cause
 from onnxfix.backends.trt_types import Place
+from onnxfix.causes import Cause
 
 #: What is read differently: a computed value; the element type, shape or name of an input, an output or a tensor.
 #: "refused": ONNX Runtime does not take what TensorRT imports. "fails": the imported network fails on inputs that the

@@ -21,7 +21,6 @@ from onnxfix.render.networks import network_lines
 from onnxfix.render.stopped import stopped_lines
 from onnxfix.render.stream import printable
 from onnxfix.report import AppliedFix, Finding, Report, StepDone
-from onnxfix.trt_words import NOT_ASKED
 
 if TYPE_CHECKING:
     from onnxfix.verification.verdict import RungResult
@@ -74,7 +73,7 @@ def render_report(report: Report, *, quiet: bool = False, verbose: bool = False)
         for rung in report.verdict.broken if report.verdict is not None else ():
             yield line(("  warning ", "yellow"), f"{rung.name} broke: {rung.reason} ({PLEASE_REPORT})")
     for problem in report.problems:
-        blame = "" if problem.startswith(NOT_ASKED) else " (a fault of onnxfix or of the rule)"
+        blame = " (a fault of onnxfix or of the rule)" if problem.source == "onnxfix" else ""
         yield line(("  problem ", "bold red"), f"{problem}{blame}")
     for note in report.notes if not quiet else ():
         yield line(f"  note: {note}")

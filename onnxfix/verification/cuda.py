@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from onnxfix.backends import ort_cuda
+from onnxfix.backends.trt_package import Missing
+from onnxfix.causes import ENDED, heard
 from onnxfix.sandbox import Worker
 from onnxfix.verification import remote
 from onnxfix.verification.compare import Metrics, largest
@@ -27,12 +29,13 @@ OVERFLOWS = (
 )
 
 
-def unavailable(worker: Worker, timeout: float) -> str | None:
+def unavailable(worker: Worker, timeout: float) -> Missing | None:
     """Why CUDA computes nothing on this machine, tried in the sandbox; None when it does. Seconds of patience."""
     outcome = worker.call(f"{ort_cuda.__name__}:unavailable", timeout=timeout)
     if not outcome.ok:
-        return f"the CUDA provider cannot be tried: {outcome.message}"
-    return None if outcome.value is None else str(outcome.value)
+        return Missing(f"the CUDA provider cannot be tried: {outcome.message}", ENDED[outcome.status])
+    # What fails there says so in CUDA's words.
+    return None if outcome.value is None else Missing(str(outcome.value), heard(outcome.value))
 
 
 def on_cpu_alone(places: Places) -> bool:

@@ -18,7 +18,7 @@ from onnx import ModelProto, TensorProto, helper
 from onnxfix import backends
 from onnxfix._child import NO_MEMORY, cores
 from onnxfix.backends import ort, ort_weights
-from onnxfix.backends.causes import Cause
+from onnxfix.causes import Cause
 from onnxfix.errors import OnnxfixError
 from onnxfix.graph import lazy, wire
 from onnxfix.sandbox import one_line

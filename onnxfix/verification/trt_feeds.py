@@ -125,7 +125,18 @@ class Finder:
         reason = self._unfit(values)
         expected = None if reason else self.expect(values)
         if expected is not None and expected.error:
-            reason = f"the original fails: {expected.error}"
+            self.refused.append(
+                FeedResult(
+                    label,
+                    feed,
+                    "not counted",
+                    f"the original fails: {expected.error}",
+                    stopped="original",
+                    said=expected.error,
+                    cause=expected.cause or "refused",
+                )
+            )
+            return False
         if reason:
             self.refused.append(FeedResult(label, feed, "not counted", reason))
             return False

@@ -8,7 +8,7 @@ engine alone is the measure.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -29,7 +29,6 @@ ORACLES = {
     "ort-cuda": "ONNX Runtime on CUDA",
     "reference": "the reference evaluator",
 }
-ENGINES = "engines: "
 REPAIRED = "the engine of the original is wrong, the fixed one is right"
 _BETWEEN = "the engines differ by more than the tolerance, though each agrees with the ONNX model"
 _FURTHER = 2.0
@@ -106,12 +105,11 @@ def judge(
     results = []
     if engines:
         excused = reason if unlike is not None and finding != "wrong" else ""
-        results.append(_result(f"{ENGINES}{label}", feed, engines, excused))
+        results.append(replace(_result(f"engines: {label}", feed, engines, excused), sides="engines"))
     if oracle:
         which = f"engine against {terms.oracle}: {label}"
-        results.append(
-            FeedResult(which, feed, "within", reason, oracle) if kernels else _result(which, feed, oracle)
-        )
+        found = FeedResult(which, feed, "within", reason, oracle) if kernels else _result(which, feed, oracle)
+        results.append(replace(found, sides="oracle"))
     if finding in ("agree", "nothing"):
         return Judgement(finding, tuple(results), reason if kernels else "")
     return Judgement(

@@ -13,10 +13,10 @@ from onnx import ModelProto
 
 from onnxfix import backends
 from onnxfix.backends import lift
-from onnxfix.backends.causes import ENDED, Cause
 from onnxfix.backends.lift.records import Lifted
 from onnxfix.backends.lift.types import ONNX_TYPES
 from onnxfix.backends.trt_reading import Misread, Reading, Status
+from onnxfix.causes import ENDED, Cause
 from onnxfix.errors import UsageError
 from onnxfix.verification import cuda, validity
 from onnxfix.verification.network_child import Told
@@ -128,15 +128,17 @@ def _of(
     if before is not None and request.given is not None:
         request = replace(request, given=[less(feed, request.without) for feed in request.given])
     request = replace(request, known=known)
-    seen, backend, lacking = Seen(), "", list[str]()
+    seen, backend, lacking, causes = Seen(), "", list[str](), list[Cause]()
     for backend in _backends(request):
         bench.step = min(request.step, REFERENCE_STEP) if backend == "reference" else request.step
         seen = execute(request, bench, pair, backend, terms)
         if not seen.lacking:
             break
         lacking.append(f"{backend}: {seen.lacking}")
+        causes.append(seen.cause)
     if seen.lacking:
         seen.unknown = "; ".join(lacking)
+        seen.cause = "memory" if "memory" in causes else seen.cause
     elif not seen.unknown:
         seen.cause = ""
     if any(one.kind == "refused" for one in seen.misreads):

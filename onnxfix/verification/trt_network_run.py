@@ -138,7 +138,8 @@ class _Runner:
         found = {key: trial for key, trial in pairs if self.bench.holds("onnx", key)}
         self.seen.trials = tuple(found.values())
         if not found:
-            self._untaken(tried.words, [one.reason for one in finder.refused])
+            self._untaken(tried.words, finder.refused)
+            self.seen.cause = "memory" if "memory" in tried.causes else self.seen.cause
         return found
 
     def _planned(self) -> list[Feed]:
@@ -161,14 +162,14 @@ class _Runner:
         self.seen.notes += [found.missed] if found.missed else []
         return plan.quantized(known, sizes, seed, found.gain)
 
-    def _untaken(self, words: Sequence[str], refused: Sequence[str]) -> None:
+    def _untaken(self, words: Sequence[str], refused: Sequence[FeedResult]) -> None:
         """The model took no inputs at all: its own fault, the backend's, or that of the inputs."""
         lacking = next((one for one in words if lacks(one, self.graph)), "")
         own = self.backend != "reference" and (
             self.request.given is not None or settled("".join(words[:1]), self.graph)
         )
         if not words:
-            self.seen.unknown = next(iter(refused), "no inputs could be made")
+            self.seen.unknown = refused[0].reason if refused else "no inputs could be made"
         elif lacking:
             self.seen.lacking = told(lacking)
         elif own:

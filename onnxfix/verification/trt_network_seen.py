@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from onnxfix.backends.causes import Cause
 from onnxfix.backends.trt_reading import Misread
+from onnxfix.causes import Cause
 from onnxfix.verification.compare import Metrics
 from onnxfix.verification.progress import difference, different
 from onnxfix.verification.trt_feeds import Trial

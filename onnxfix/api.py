@@ -266,7 +266,7 @@ def apply(
         leave_data,
         special,
     )
-    names = {rule.code: rule.name for rule in rules}
+    by_code = {rule.code: rule for rule in rules}
     with ExitStack() as stack:
         stack.enter_context(paused_collection())
         stack.enter_context(memory_limit(memory_mb))
@@ -279,7 +279,7 @@ def apply(
             command="apply",
             target=aim.name,
             findings=tuple(finding_of(item) for item in run.remaining),
-            applied=tuple(applied_of(item, names[item.key.code]) for item in run.applied),
+            applied=tuple(applied_of(item, by_code[item.key.code]) for item in run.applied),
             withdrawn=result.withdrawn,
             steps=result.steps,
             verdict=result.verdict,

@@ -16,6 +16,7 @@ from onnxfix.graph.fingerprint import fingerprint
 from onnxfix.graph.imported import imported_nodes
 from onnxfix.graph.overlay import Model, Node, UnknownAttribute, Value
 from onnxfix.graph.shared import elem_types, every_node, paused_collection
+from onnxfix.place import Place
 from onnxfix.rule import Fix, Match, Rule, Safety, Severity
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class FixKey(NamedTuple):
     """What a fix is called when a run is repeated without it."""
 
     code: str
-    place: str
+    place: Place
     title: str
 
 

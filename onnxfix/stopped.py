@@ -19,6 +19,7 @@ from onnxfix.errors import ModelError, OnnxfixError
 from onnxfix.graph import wire
 from onnxfix.graph.overlay import Model, Node, Value
 from onnxfix.intake import InputKind, kinds_of, way_of
+from onnxfix.place import Place
 from onnxfix.sandbox import shared
 from onnxfix.sizes.bounds import bounds
 from onnxfix.sizes.demands import Demand
@@ -57,7 +58,7 @@ class Stopped:
     and no inputs help.
     """
 
-    place: str
+    place: Place
     op_type: str
     said: str
     feed: str = ""
@@ -78,7 +79,7 @@ def stopped(
     if verdict.passed or verdict.failed or rung is None or rung.status != "skipped":
         return None
     if rung.stopped == "original":
-        return Stopped("", "", ort_words.reason(rung.said), loaded=False)
+        return Stopped(Place(), "", ort_words.reason(rung.said), loaded=False)
     refused = [one for one in rung.feeds if one.stopped == "original"]
     full = [one for one in refused if one.feed is not None and 0 not in one.feed.assignment.values()]
     if not refused:
@@ -101,7 +102,9 @@ class _Finder:
         said, feed = ort_words.reason(self.words), self.told.label
         node = self._node()
         if node is None:
-            return Stopped("", "", said, feed, shapes=self._shape(self.known.symbols), inputs=self._inputs())
+            return Stopped(
+                Place(), "", said, feed, shapes=self._shape(self.known.symbols), inputs=self._inputs()
+            )
         demands = self._demands(node)
         chosen = {name for one in demands for name in one.term.symbols}.intersection(self.known.symbols)
         needed = [Needed(str(one), self._behind(node, one)) for one in demands]
@@ -110,7 +113,7 @@ class _Finder:
         behind = {name for one in needed[: len(demands)] for name in one.inputs}
         beside = {str(dim) for one in self.known.inputs if one.name in behind for dim in one.dims or ()}
         return Stopped(
-            node.place,
+            node.at,
             node.op_type,
             said,
             feed,

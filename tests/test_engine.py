@@ -185,7 +185,7 @@ def test_other_domain_is_not_taken_for_onnx() -> None:
 def test_findings_come_by_code_then_by_place() -> None:
     text = "g (float[N] x) => (float[N] y) { a = Cast<to = 1>(x) b = Neg(a) c = Neg(b) y = Cast<to = 1>(c) }"
     found = check(Model(proto_of(text)), [every_scope, asks_for_to, double_negation])
-    assert [(f.rule.code, f.match.place) for f in found] == [
+    assert [(f.rule.code, f.match.place.text) for f in found] == [
         ("TST001", "c"),
         ("TST006", "a"),
         ("TST006", "y"),
@@ -240,7 +240,9 @@ def test_general_findings_give_way_to_graver_ones_about_the_same_node() -> None:
     model = Model(
         proto_of("g (float[2] x) => (float[2] d) { a = Neg(x)  b = Neg(a)  c = Neg(b)  d = Neg(c) }")
     )
-    places = [(item.rule.code, item.match.place) for item in check(model, [any_negation, known_negation])]
+    places = [
+        (item.rule.code, item.match.place.text) for item in check(model, [any_negation, known_negation])
+    ]
     assert places == [
         ("TST020", "a"), ("TST020", "d"), ("TST021", "a"), ("TST021", "b"), ("TST021", "c"),
     ]  # fmt: skip

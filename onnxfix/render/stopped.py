@@ -18,7 +18,7 @@ def stopped_lines(found: Stopped, path: str, command: str) -> Iterator[str]:
     if not found.loaded:
         yield f"ONNX Runtime does not load the original, so that no inputs help: {found.said}"
         return
-    where = f"at {found.place} ({found.op_type})" if found.place else "at a node that is not known"
+    where = f"at {found.place} ({found.op_type})" if found.place.known else "at a node that is not known"
     sizes = ", ".join(f"{name}={size}" for name, size in found.fed.items())
     fed = f" with {sizes}" if sizes else ""
     yield f"it stops {where}{fed}: {found.said}"

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -64,7 +64,7 @@ class _How:
 
 @dataclass(frozen=True)
 class Metrics:
-    """How one output (or one element of a sequence, named ``name[i]``) agrees.
+    """How one output (or one element of a sequence, named ``name[i]``) agrees. ``output`` names the output.
 
     ``kind`` says what a "different" one differs in and ``reason`` the same in words; ``sides`` are the original's and
     the fixed model's type, shape or structure as text where they differ in these.
@@ -97,6 +97,7 @@ class Metrics:
     by_twin: int = 0
     by_noise: int = 0
     worse: int = 0
+    output: str = ""
 
     @property
     def relative(self) -> float:
@@ -107,13 +108,6 @@ class Metrics:
 def largest(metrics: Iterable[Metrics], *, relative: bool = False) -> Metrics | None:
     """The output with the largest error, absolute or as a share of its scale; None where there is no output."""
     return max(metrics, key=lambda one: one.relative if relative else one.max_abs, default=None)
-
-
-def output_of(metric: Metrics, outputs: Collection[str]) -> str:
-    """The one of the ``outputs`` that the metrics are about, whose names may hold brackets of their own."""
-    if metric.name in outputs:
-        return metric.name
-    return max((one for one in outputs if metric.name.startswith(f"{one}[")), key=len, default=metric.name)
 
 
 def compare(
@@ -135,7 +129,7 @@ def compare(
     in the output's unit: one number, or one for each element.
     """
     how = _How(exact, noise, coarse, None if exact else twin, None if exact else precise, slack)
-    return _compare(name, original, fixed, how)
+    return tuple(replace(part, output=name) for part in _compare(name, original, fixed, how))
 
 
 def _compare(name: str, original: Any, fixed: Any, how: _How) -> tuple[Metrics, ...]:

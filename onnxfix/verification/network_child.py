@@ -232,7 +232,9 @@ def judge(
     metrics: list[Metrics] = []
     for name, other in pairs:
         if other not in found:
-            metrics.append(Metrics(name, "different", "is no output of the network", "absent", worse=1))
+            metrics.append(
+                Metrics(name, "different", "is no output of the network", "absent", worse=1, output=name)
+            )
             continue
         a, b = aligned(wanted[name], found[other])
         metrics.extend(compare(name, a, b, exact=False, noise=noise.get(name, 0.0), coarse=coarse))

@@ -21,7 +21,7 @@ from onnxfix.causes import ENDED, Cause, heard
 from onnxfix.errors import Fault
 from onnxfix.sandbox import Outcome, note, one_line
 from onnxfix.verification import twin, twin_double
-from onnxfix.verification.compare import Metrics, Twin, compare, output_of
+from onnxfix.verification.compare import Metrics, Twin, compare
 from onnxfix.verification.noise import MOVES, Precise, shaken
 
 _WIDEST = 4000  # characters of an error of which a line is made
@@ -214,7 +214,7 @@ def run(
     note("compare")
     _STATE.last, _STATE.without = (feed, expected, found) if keep else None, without
     metrics = _compare(original.outputs, expected, found, unstable, exact, noise, coarse)
-    named = [(output_of(metric, original.outputs), metric) for metric in metrics]
+    named = [(metric.output, metric) for metric in metrics]
     unstable |= {
         name for name, metric in named if name in drawn and _differs(metric) and metric.kind != "dtype"
     }
@@ -308,7 +308,9 @@ def _compare(
         if name in unstable:
             continue
         if name not in found:
-            metrics.append(Metrics(name, "different", "is no output of the fixed model", "absent"))
+            metrics.append(
+                Metrics(name, "different", "is no output of the fixed model", "absent", output=name)
+            )
         else:
             judge, other = (twins or {}).get(name), (precise or {}).get(name)
             how: dict[str, Any] = {"exact": exact, "noise": noise.get(name, 0.0), "coarse": coarse}

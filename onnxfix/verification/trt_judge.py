@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from onnxfix.backends.trt_run import Ran
-from onnxfix.verification.compare import Metrics, compare, output_of
+from onnxfix.verification.compare import Metrics, compare
 from onnxfix.verification.plan import Feed
 from onnxfix.verification.tolerance import distances, errors, parts, tolerance_for, wide
 from onnxfix.verification.verdict import FeedResult, FeedStatus
@@ -112,9 +112,7 @@ def judge(
         results.append(replace(found, sides="oracle"))
     if finding in ("agree", "nothing"):
         return Judgement(finding, tuple(results), reason if kernels else "")
-    return Judgement(
-        finding, tuple(results), reason, output_of(about, terms.names) if about is not None else ""
-    )
+    return Judgement(finding, tuple(results), reason, about.output if about is not None else "")
 
 
 def _find(
@@ -131,7 +129,7 @@ def _find(
         return "nothing", ""
     if not unlike and not off:
         return "agree", ""
-    known = {output_of(one, terms.names) for one in oracle}
+    known = {one.output for one in oracle}
     if before is None or expected is None or not unlike | off <= known:
         return "wrong", ""
     original = _wrong(_compare(terms, expected, before), terms)
@@ -205,7 +203,7 @@ def _compare(terms: Terms, expected: Ran | None, found: Ran | None) -> tuple[Met
         if name in terms.excluded or name in expected.unread or name in found.unread:
             continue
         if name not in expected.outputs or name not in found.outputs:
-            metrics.append(Metrics(name, "different", "is no output of both", "absent"))
+            metrics.append(Metrics(name, "different", "is no output of both", "absent", output=name))
             continue
         value = found.outputs[name]
         metrics.extend(
@@ -232,7 +230,7 @@ def _narrow(wanted: Any, value: Any) -> Any:
 
 
 def _wrong(metrics: Sequence[Metrics], terms: Terms) -> set[str]:
-    return {output_of(one, terms.names) for one in metrics if one.agreement == "different"}
+    return {one.output for one in metrics if one.agreement == "different"}
 
 
 def _first(metrics: Sequence[Metrics]) -> Metrics | None:

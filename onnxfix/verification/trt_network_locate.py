@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from onnx import GraphProto, ModelProto, NodeProto
 
 from onnxfix.backends.lift.records import Lifted
-from onnxfix.backends.trt_reading import Kind, Misread
+from onnxfix.backends.trt_reading import Kind, Misread, Subject
 from onnxfix.verification.compare import Metrics
 from onnxfix.verification.network_child import Told
 from onnxfix.verification.signature import Signature
@@ -146,18 +146,28 @@ def misread(pair: Pair, node: NodeProto | None, name: str, metric: Metrics, feed
     """What a node of the model computes differently, as a record; ``name`` is the tensor that shows it."""
     graph = pair.model.graph
     outputs = {info.name for info in graph.output}
-    subject = f"{'output' if name in outputs else 'tensor'} {name}"
+    subject: Subject = "output" if name in outputs else "tensor"
     place = place_of(node, graph)
     layers = layers_of(pair.network.graph, node) if node is not None else ()
     unnamed = _unnamed(pair, node) if node is not None else 0
     first = metric.values
     if first is not None and metric.first is not None:
         return Misread(
-            "value", place, subject, first[0], first[1], metric.first, metric.reason, layers, feed, unnamed
+            "value",
+            place,
+            subject,
+            first[0],
+            first[1],
+            metric.first,
+            metric.reason,
+            layers,
+            feed,
+            unnamed,
+            name=name,
         )
     said, read = _sides(metric)
     kind: Kind = "shape" if metric.kind == "shape" else "value"
-    return Misread(kind, place, subject, said, read, None, "", layers, feed, unnamed)
+    return Misread(kind, place, subject, said, read, None, "", layers, feed, unnamed, name=name)
 
 
 def _sides(metric: Metrics) -> tuple[str, str]:

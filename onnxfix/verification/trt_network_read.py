@@ -212,7 +212,7 @@ def _concluded(
     base: Reading, static: Sequence[Misread], seen: Seen, backend: str, excluded: tuple[str, ...]
 ) -> Read:
     # A wrong shape that is declared is no news where the tensor was seen to differ.
-    plain = (one for one in static if not (one.harmless and one.kind == "shape" and _name(one) in seen.off))
+    plain = (one for one in static if not (one.harmless and one.kind == "shape" and one.name in seen.off))
     misreads = (*seen.misreads, *plain)
     status, reason = _outcome(misreads, seen, backend)
     notes = [*base.notes, *seen.notes, *([_lost(seen.blank)] if seen.blank else [])]
@@ -232,17 +232,13 @@ def _concluded(
         cause=seen.cause if status == "unknown" else "",
         notes=tuple(dict.fromkeys(notes)),
     )
-    off = seen.off | {_name(one) for one in reading.grave}
+    off = seen.off | {one.name for one in reading.grave}
     return Read(reading, seen.trials, tuple(seen.results), off)
 
 
 def _lost(names: Iterable[str]) -> str:
     words = ", ".join(sorted(names))
     return f"nothing but NaN and infinity on all inputs, in which a difference would be lost: output {words}"
-
-
-def _name(one: Misread) -> str:
-    return one.subject.partition(" ")[2]
 
 
 def _outcome(misreads: Sequence[Misread], seen: Seen, backend: str) -> tuple[Status, str]:

@@ -15,7 +15,7 @@ from onnxfix.errors import UsageError
 from onnxfix.sandbox import one_line
 from onnxfix.verification import plan, ranges
 from onnxfix.verification.climb import elements
-from onnxfix.verification.compare import Metrics, output_of
+from onnxfix.verification.compare import Metrics
 from onnxfix.verification.inputs import make_inputs
 from onnxfix.verification.network_child import Told
 from onnxfix.verification.noise import RELATIVE
@@ -93,9 +93,6 @@ class _Runner:
             return seen
         self._compare_all(trials)
         return seen
-
-    def _output(self, metric: Metrics) -> str:
-        return output_of(metric, [name for name, _ in self.terms.outputs])
 
     def _load(self) -> Told:
         return self.bench.load(self.backend, self.pair.path, guarded=True)
@@ -192,7 +189,7 @@ class _Runner:
         layers = layers_of(self.pair.network.graph, node) if node is not None else ()
         self.seen.disputed = "Type Error" in words
         self.seen.misreads.append(
-            Misread("refused", place_of(node, self.graph), "the model", said, layers=layers)
+            Misread("refused", place_of(node, self.graph), "model", said, layers=layers)
         )
 
     def _any_values(self) -> dict[str, Any] | None:
@@ -238,13 +235,13 @@ class _Runner:
         seen.compared.append(trial)
         seen.blank = came.blank if seen.blank is None else seen.blank & came.blank
         seen.results.append(result_of(trial, metrics))
-        return list(dict.fromkeys(self._output(metric) for metric in different(metrics)))
+        return list(dict.fromkeys(metric.output for metric in different(metrics)))
 
     def _failed(self, trial: Trial, words: str) -> None:
         """The network does not take what the model takes. Where it declares other inputs that goes without saying."""
         reason = f"the network fails: {told(words)}"
         self.seen.results.append(FeedResult(trial.label, trial.feed, "different", reason))
-        declared = any(one.subject.startswith("input ") and not one.harmless for one in self.terms.static)
+        declared = any(one.subject == "input" and not one.harmless for one in self.terms.static)
         if declared or any(one.kind == "fails" for one in self.seen.misreads):
             return
         inner = node_of(words, self.pair.network.graph)
@@ -255,7 +252,7 @@ class _Runner:
             Misread(
                 "fails",
                 place_of(node, self.graph),
-                "the network",
+                "network",
                 tensorrt=one_line(told(words), _WORDS),
                 layers=(layer,) if layer else (),
                 feed=trial.label,
@@ -276,7 +273,7 @@ class _Runner:
             trials[key],
             backend=self.backend,
             coarse=self.request.coarse,
-            wrong=[self._output(metric) for metric in left[key]],
+            wrong=[metric.output for metric in left[key]],
             scratch=self.terms.folder,
             deadline=time.monotonic() + min(self.request.total, _LOCATING),
         )
@@ -285,7 +282,7 @@ class _Runner:
         mild = edge and all(getattr(trials[one].feed, "kind", "") == "edge" for one in left)
         found = where.misreads or self._by_outputs(trials[key], left[key])
         self.seen.misreads.extend(replace(one, harmless=mild) for one in found)
-        self.seen.off = where.off | {self._output(metric) for metrics in left.values() for metric in metrics}
+        self.seen.off = where.off | {metric.output for metrics in left.values() for metric in metrics}
         if where.unsure:
             self.seen.notes.append(f"where it differs inside is not known in full: {where.unsure}")
 
@@ -306,7 +303,7 @@ class _Runner:
             for one in other.results:
                 self.seen.results = [overruled(result, one) for result in self.seen.results]
             self.seen.notes.append(
-                f"output {self._output(metrics[0])}: {metrics[0].reason} in ONNX Runtime and none in onnx.reference: "
+                f"output {metrics[0].output}: {metrics[0].reason} in ONNX Runtime and none in onnx.reference: "
                 "its kernels round otherwise"
             )
         return agrees
@@ -350,7 +347,7 @@ class _Runner:
         """What differs where nothing inside could be compared: the outputs."""
         found = []
         for metric in metrics:
-            name = self._output(metric)
+            name = metric.output
             node = next((one for one in self.graph.node if name in one.output), None)
             found.append(misread(self.pair, node, name, metric, trial.label))
         return found

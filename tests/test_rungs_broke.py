@@ -192,7 +192,7 @@ def test_why_a_package_cannot_be_used_is_data(
 
 def test_a_package_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trt_package, "load", stop)
-    monkeypatch.setattr(trt_package, "missing", lambda package: None)
+    monkeypatch.setattr(trt_package, "not_installed", lambda package="auto": None)
     for package in ("tensorrt-rtx", "auto"):
         found = trt_package.choose(package)  # type: ignore[arg-type]
         assert isinstance(found, Missing)

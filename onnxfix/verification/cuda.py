@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from onnxfix.backends import ort_cuda
 from onnxfix.backends.trt_package import Missing
-from onnxfix.causes import ENDED, heard
+from onnxfix.causes import ENDED
 from onnxfix.sandbox import Worker
 from onnxfix.verification import remote
 from onnxfix.verification.compare import Metrics, largest
@@ -34,8 +34,8 @@ def unavailable(worker: Worker, timeout: float) -> Missing | None:
     outcome = worker.call(f"{ort_cuda.__name__}:unavailable", timeout=timeout)
     if not outcome.ok:
         return Missing(f"the CUDA provider cannot be tried: {outcome.message}", ENDED[outcome.status])
-    # What fails there says so in CUDA's words.
-    return None if outcome.value is None else Missing(str(outcome.value), heard(outcome.value))
+    found: Missing | None = outcome.value
+    return found
 
 
 def on_cpu_alone(places: Places) -> bool:

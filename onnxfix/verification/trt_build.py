@@ -157,9 +157,10 @@ def builder(options: TrtOptions) -> Builder | Missing:
     Raises:
         UsageError: the package or the compute capability does not exist.
     """
-    reason = trt_package.missing(options.package)
-    if reason is not None:
-        return Missing(reason, "not-installed")
+    trt_package.missing(options.package)  # which knows what packages there are
+    lack = trt_package.not_installed(options.package)
+    if lack is not None:
+        return lack
     if options.compute_capability:
         trt_package.normal_capability(options.compute_capability)
     variables = variables_of(options)

@@ -89,6 +89,7 @@ class _Climber:
         self.seen = Progress()
         self.deadline = time.monotonic() + request.total
         self.pair = Pair(request, name, self.seen)
+        self.given = 0  # which of the user's inputs are tried, from 1
 
     def climb(self) -> RungResult:
         self._load()
@@ -146,6 +147,7 @@ class _Climber:
 
     def _run_given(self) -> None:
         for number, values in enumerate(self.request.given or ()):
+            self.given = number + 1
             self._try(f"inputs {number + 1} of {len(self.request.given or ())}", None, values)
             if self._over():
                 return
@@ -282,6 +284,7 @@ class _Climber:
                 stopped=stopped,
                 said=ran.error,
                 cause=ran.cause or "refused",
+                given=self.given,
             )
         )
 
@@ -308,15 +311,16 @@ class _Climber:
         if wrong and self._cut_off():
             silent = _CUT_OFF
         if silent:
-            self.seen.feeds.append(FeedResult(label, feed, "not counted", silent, ran.metrics))
+            self.seen.feeds.append(
+                FeedResult(label, feed, "not counted", silent, ran.metrics, given=self.given)
+            )
         elif wrong:
             self._fail(label, feed, ran, difference(wrong[0]))
         else:
             within = any(metric.agreement == "within" for metric in ran.metrics)
             status: FeedStatus = "within" if within else "identical"
-            self.seen.feeds.append(
-                FeedResult(label, feed, status, judged(ran.metrics, self.seen.precision), ran.metrics)
-            )
+            beside = judged(ran.metrics, self.seen.precision)
+            self.seen.feeds.append(FeedResult(label, feed, status, beside, ran.metrics, given=self.given))
         return not silent
 
     def _cut_off(self) -> bool:
@@ -366,5 +370,6 @@ class _Climber:
         return replace(ran, metrics=again.metrics)
 
     def _fail(self, label: str, feed: Feed | None, ran: Ran, reason: str) -> None:
-        self.seen.feeds.append(FeedResult(label, feed, "different", reason, ran.metrics, cause=ran.cause))
+        found = FeedResult(label, feed, "different", reason, ran.metrics, cause=ran.cause, given=self.given)
+        self.seen.feeds.append(found)
         self._decide("failed", f"{reason} [{label}]", ran.cause)

@@ -350,7 +350,7 @@ class _Climber:
         return self._conclude()
 
     def _refuse(self, trial: Trial, reason: str, failed: Ran | None = None) -> None:
-        found = FeedResult(trial.label, trial.feed, "not counted", reason)
+        found = FeedResult(trial.label, trial.feed, "not counted", reason, given=trial.given)
         if failed is not None:
             found = replace(found, stopped="fixed", said=failed.error, cause=failed.cause)
         self.seen.results.append(found)
@@ -372,7 +372,9 @@ class _Climber:
             if before is None or before.error:
                 return self._refuse(trial, f"the engine of {self._which()} fails: {after.error}", after)
             reason = f"the original's engine runs, the fixed model's does not: {after.error}"
-            found = FeedResult(trial.label, trial.feed, "different", reason, cause=after.cause)
+            found = FeedResult(
+                trial.label, trial.feed, "different", reason, cause=after.cause, given=trial.given
+            )
             self.seen.results.append(found)
             self.seen.findings["wrong"] = _Evidence(f"{reason} [{trial.label}]", "", after.cause)
             return None
@@ -388,7 +390,7 @@ class _Climber:
         if told.finding not in ("agree", "nothing"):
             terms = self.noise.widened(self._terms(), trial)
             told = judge(terms, trial.label, trial.feed, trial.expected, before, after)
-        self.seen.results.extend(told.results)
+        self.seen.results.extend(replace(one, given=trial.given) for one in told.results)
         if told.finding == "nothing":
             return self._refuse(trial, "no output could be compared")
         self.seen.judged.append(trial)

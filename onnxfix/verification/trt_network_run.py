@@ -240,7 +240,8 @@ class _Runner:
     def _failed(self, trial: Trial, words: str) -> None:
         """The network does not take what the model takes. Where it declares other inputs that goes without saying."""
         reason = f"the network fails: {told(words)}"
-        self.seen.results.append(FeedResult(trial.label, trial.feed, "different", reason))
+        found = FeedResult(trial.label, trial.feed, "different", reason, given=trial.given)
+        self.seen.results.append(found)
         declared = any(one.subject == "input" and not one.harmless for one in self.terms.static)
         if declared or any(one.kind == "fails" for one in self.seen.misreads):
             return

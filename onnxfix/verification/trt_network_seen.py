@@ -49,15 +49,16 @@ def result_of(trial: Trial, metrics: tuple[Metrics, ...]) -> FeedResult:
     """What the comparison of all outputs came to on the inputs of a trial."""
     wrong = different(metrics)
     if wrong:
-        return FeedResult(trial.label, trial.feed, "different", difference(wrong[0]), metrics)
+        reason = difference(wrong[0])
+        return FeedResult(trial.label, trial.feed, "different", reason, metrics, given=trial.given)
     within = any(metric.agreement == "within" for metric in metrics)
     status: FeedStatus = "within" if within else "identical"
-    return FeedResult(trial.label, trial.feed, status, "", metrics)
+    return FeedResult(trial.label, trial.feed, status, "", metrics, given=trial.given)
 
 
 def excused(result: FeedResult, trial: Trial, metrics: tuple[Metrics, ...]) -> FeedResult:
     """The result of a trial whose differences are noise."""
-    if (result.label, result.feed) != (trial.label, trial.feed):
+    if result.fed != (trial.given, trial.feed):
         return result
     new = {metric.name: metric for metric in metrics}
     parts = tuple(new.get(metric.name, metric) for metric in result.metrics)
@@ -66,7 +67,7 @@ def excused(result: FeedResult, trial: Trial, metrics: tuple[Metrics, ...]) -> F
 
 def overruled(result: FeedResult, other: FeedResult) -> FeedResult:
     """The result of a trial, or what another backend found of it."""
-    return other if (result.label, result.feed) == (other.label, other.feed) else result
+    return other if result.fed == other.fed else result
 
 
 def is_lost(metric: Metrics) -> bool:

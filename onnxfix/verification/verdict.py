@@ -64,8 +64,9 @@ class FeedResult:
     """One test run. With ``feed`` (None for inputs that the user gave) and the model, ``make_inputs`` gives the same
     inputs again. ``reason`` says why it is "different" or "not counted", or what besides the original judged.
 
-    ``stopped`` is the model that did not run, ``said`` what was said of it by who ran it, and ``cause`` what it failed
-    of. ``sides`` are what was compared, where that is not the fixed model with the original."""
+    ``given`` counts the user's inputs from 1 (0: they were made). ``stopped`` is the model that did not run, ``said``
+    what was said of it by who ran it, and ``cause`` what it failed of. ``sides`` are what was compared, where that is
+    not the fixed model with the original."""
 
     label: str
     feed: Feed | None
@@ -76,6 +77,12 @@ class FeedResult:
     said: str = ""
     cause: Cause = ""
     sides: Sides = ""
+    given: int = 0
+
+    @property
+    def fed(self) -> tuple[int, Feed | None]:
+        """What says which inputs these were."""
+        return self.given, self.feed
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ def run(case: Case, worker: Worker, folder: Path) -> Outcome:
     outcome.after = sum(1 for _ in model.nodes())
     outcome.fixed = Counter(item.key.code for item in result.applied)
     outcome.found = Counter(item.rule.code for item in result.remaining)
-    outcome.faults += result.problems
+    outcome.faults += map(str, result.problems)
     outcome.changed = bool(result.applied)
     fixed = wire.serialize(proto)
     if not outcome.changed and fixed != case.data:

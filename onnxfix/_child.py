@@ -43,6 +43,7 @@ class Outcome:
     value: Any = None
     message: str = ""
     note: str = ""  # the last note() of the callee: where it was when it died
+    killed: bool = False  # the message begins with the signal that it was killed by
 
     @property
     def ok(self) -> bool:
@@ -64,7 +65,7 @@ class Tail:
         return self._data.rpartition(_CALL_BEGINS)[2].decode("utf-8", "replace")
 
 
-def obituary(code: int, tail: str) -> tuple[Status, str]:
+def obituary(code: int, tail: str, note: str = "") -> Outcome:
     """What a return code (negative: a signal) and the last words say about a death that was not ours."""
     name = f"exited with status {code}"
     if code < 0:
@@ -73,12 +74,13 @@ def obituary(code: int, tail: str) -> tuple[Status, str]:
     lines = [line.strip() for line in tail.splitlines() if line.strip()]
     said = f": {one_line(lines[-1], 200)}" if lines else ""
     if -code == getattr(signal, "SIGALRM", 0):
-        return "timeout", "took too long and was stopped"
+        return Outcome("timeout", message="took too long and was stopped", note=note)
     if NO_MEMORY.search(tail):
-        return "memory", f"ran out of memory ({name}){said}"
+        return Outcome("memory", message=f"ran out of memory ({name}){said}", note=note)
     if -code == getattr(signal, "SIGKILL", 0):
-        return "memory", f"{name}, probably because memory ran out{said}"
-    return "crash", name + said
+        told = f"{name}, probably because memory ran out{said}"
+        return Outcome("memory", message=told, note=note, killed=True)
+    return Outcome("crash", message=name + said, note=note, killed=code < 0)
 
 
 def decode(frame: bytes | bytearray) -> Outcome | str:

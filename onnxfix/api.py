@@ -15,6 +15,7 @@ from onnx import ModelProto
 
 from onnxfix import confirm, engine
 from onnxfix.backends import trt_files
+from onnxfix.causes import Problem
 from onnxfix.errors import UsageError
 from onnxfix.graph import apart, wire
 from onnxfix.graph.lazy import Pending
@@ -80,7 +81,7 @@ def check(
     _separate([loaded], asked)
     model = _model(loaded, loaded.proto, aim)
     _say(progress, "checking")
-    problems: list[str] = []
+    problems: list[Problem] = []
     own = [finding_of(item) for item in engine.check(model, rules, problems)]
     network = any(rule.per == "network" for rule in rules)
     with memory_limit(memory_mb):
@@ -265,7 +266,7 @@ def apply(
         leave_data,
         special,
     )
-    names = {rule.code: rule.name for rule in rules}
+    by_code = {rule.code: rule for rule in rules}
     with ExitStack() as stack:
         stack.enter_context(paused_collection())
         stack.enter_context(memory_limit(memory_mb))
@@ -278,7 +279,7 @@ def apply(
             command="apply",
             target=aim.name,
             findings=tuple(finding_of(item) for item in run.remaining),
-            applied=tuple(applied_of(item, names[item.key.code]) for item in run.applied),
+            applied=tuple(applied_of(item, by_code[item.key.code]) for item in run.applied),
             withdrawn=result.withdrawn,
             steps=result.steps,
             verdict=result.verdict,

@@ -652,9 +652,9 @@ def _run(
         crashed = sum(outcome.crashed or outcome.memory for outcome in failed)
         print_lines(render_summary(done, errors, crashed))
     if format is Format.json:
-        standard_output().write(render_json(done, errors, warnings) + "\n")
+        standard_output().write(render_json(done, errors, warnings, _severity(fail_on)) + "\n")
     if report_file is not None:
-        _write_report(report_file, render_json(done, errors, warnings), new=new)
+        _write_report(report_file, render_json(done, errors, warnings, _severity(fail_on)), new=new)
     raise typer.Exit(max(codes))
 
 

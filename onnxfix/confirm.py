@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, TypeVar
 from onnx import ModelProto
 
 from onnxfix import engine
+from onnxfix.causes import Problem
 from onnxfix.engine import Found
 from onnxfix.errors import UsageError
+from onnxfix.place import Place
 from onnxfix.report import AppliedFix, Finding, Report, finding_of
-from onnxfix.rule import Match, Rule, Safety, Severity
+from onnxfix.rule import Rule, Safety, Severity
 from onnxfix.trt_words import headline
 
 if TYPE_CHECKING:
@@ -98,7 +100,7 @@ def together(
     build: TrtBuild | None,
     rules: Sequence[Rule],
     known: Sequence[Rule],
-    problems: list[str],
+    problems: list[Problem],
     reading: Reading | None = None,
     executed: Executed | None = None,
 ) -> tuple[Finding, ...]:
@@ -118,7 +120,8 @@ def together(
     """
     if build is None and reading is None and executed is None:
         return tuple(own)
-    marked = confirmed(own, build, known, reading)
+    pairs = _confirmed(own, build, known, reading)
+    marked = [item for item, _ in pairs]
     said = _said(build, rules, marked, known, problems, reading, executed)
     if executed is not None and executed.outcome in OFF and any(_misreads(*one) for one in said):
         # One cause, one finding: the engine computes what TensorRT read.
@@ -127,7 +130,7 @@ def together(
             for found, item in said
             if found.rule.per != "execution"
         ]
-    news = [item for found, item in said if not any(_repeats(found.match, item, one) for one in marked)]
+    news = [item for found, item in said if not any(_repeats(found, item, one, by) for one, by in pairs)]
     return tuple(sorted((*marked, *news), key=lambda item: item.code))
 
 
@@ -141,7 +144,7 @@ def findings(
     rules: Sequence[Rule],
     own: Sequence[Finding] = (),
     known: Sequence[Rule] = (),
-    problems: list[str] | None = None,
+    problems: list[Problem] | None = None,
     reading: Reading | None = None,
 ) -> list[Finding]:
     """What TensorRT said, by the rules about that among ``rules``, with pointers to ``own`` and ``known``."""
@@ -153,7 +156,7 @@ def _said(
     rules: Sequence[Rule],
     own: Sequence[Finding],
     known: Sequence[Rule],
-    problems: list[str] | None,
+    problems: list[Problem] | None,
     reading: Reading | None,
     executed: Executed | None = None,
 ) -> list[tuple[Found, Finding]]:
@@ -164,16 +167,19 @@ def _said(
     ]
 
 
-def _repeats(match: Match, said: Finding, item: Finding) -> bool:
-    """Whether a warning of TensorRT's tells nothing beyond the rule's finding ``item``, which has its words.
+def _repeats(found: Found, said: Finding, item: Finding, by: Found | None) -> bool:
+    """Whether a warning of TensorRT's tells nothing beyond the rule's finding ``item``, which has its words: ``by`` is
+    what confirms that.
 
     One that is graver than the finding, or whose subject nobody knows, does.
     """
+    match = found.match
     return (
         said.code == _WARNING
         and item.code in (match.about or ())
         and item.place == match.at
-        and item.confirmed == match.message
+        and by is not None
+        and by.match.said == match.said
         and Severity[item.severity.upper()] >= Severity[said.severity.upper()]
     )
 
@@ -185,36 +191,41 @@ def confirmed(
 
     ``build`` and ``reading`` are of the model that the findings are about; for fixes, of the model before them.
     """
-    said: list[str] = []  # a rule that fails is reported where its findings are listed
+    return tuple(item for item, _ in _confirmed(items, build, rules, reading))
+
+
+def _confirmed(
+    items: Sequence[Item], build: TrtBuild | None, rules: Sequence[Rule], reading: Reading | None
+) -> list[tuple[Item, Found | None]]:
+    """The same with what confirms each."""
+    said: list[Problem] = []  # a rule that fails is reported where its findings are listed
     told = engine.check_build(build, rules, said, reading=reading)
-    return tuple(replace(item, confirmed=_words(item, told)) for item in items)
+    pairs = [(item, _confirming(item, told)) for item in items]
+    return [(replace(item, confirmed=by.match.message if by is not None else ""), by) for item, by in pairs]
 
 
-def _words(item: Finding | AppliedFix, told: Sequence[Found]) -> str:
-    return next((found.match.message for found in told if _same(found, item)), "")
+def _confirming(item: Finding | AppliedFix, told: Sequence[Found]) -> Found | None:
+    return next((found for found in told if _same(found, item)), None)
 
 
 def _same(found: Found, item: Finding | AppliedFix) -> bool:
     """Whether TensorRT's match is about what the rule found."""
     match = found.match
-    if not match.at:
+    if match.at is None:
         return False
     if found.rule.per == "network":
-        return _bears_out(match, item)
+        return _bears_out(match.at, item)
     if match.about is not None:
-        return item.code in match.about and item.place in (match.at, match.around)
+        return item.code in match.about and item.place in (match.at, match.at.around)
     return item.place == match.at and Severity[item.severity.upper()] >= Severity.WARNING
 
 
-def _bears_out(match: Match, item: Finding | AppliedFix) -> bool:
+def _bears_out(at: Place, item: Finding | AppliedFix) -> bool:
     """Whether what TensorRT reads differently is at the place of a rule's finding: at the same tensor, or at the node
     of the main graph around it."""
     if Severity[item.severity.upper()] < Severity.WARNING:
         return False
-    path, _, _ = item.place.rpartition(" / ")
-    output, _, node = match.at.removesuffix(")").partition(" (")
-    inside = bool(path) and path.partition(".")[0] in {node or output, output}
-    return inside or item.place.partition(" (")[0] == output
+    return item.place.around == at or (not item.place.graph and item.place.label == at.label)
 
 
 def _pointer(found: Found, own: Sequence[Finding], codes: set[str]) -> str:
@@ -274,14 +285,14 @@ def _repaired(
     if executed is None or executed.outcome != "repaired":
         return applied
     misread = engine.check_build(None, known, [], reading=reading)
-    guilty = {item for item in applied if _words(item, misread)}
+    guilty = {item for item in applied if _confirming(item, misread) is not None}
     if not guilty:
         claims = {item for item in applied if Severity[item.severity.upper()] >= Severity.WARNING}
         guilty = claims if len({item.code for item in claims}) == 1 else set()
     return tuple(replace(item, on_engine=item in guilty) for item in applied)
 
 
-def _invalid(report: Report, rules: Sequence[Rule], problems: list[str]) -> list[Finding]:
+def _invalid(report: Report, rules: Sequence[Rule], problems: list[Problem]) -> list[Finding]:
     rung = report.verdict.rung("contract") if report.verdict is not None else None
     if rung is None or not rung.checks:
         return []

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from onnxfix.causes import Problem, heard
 from onnxfix.commit import Transaction
 from onnxfix.edits import Edit, held, rewired, touched
 from onnxfix.errors import EditError, ShadowedError
@@ -15,6 +16,7 @@ from onnxfix.graph.fingerprint import fingerprint
 from onnxfix.graph.imported import imported_nodes
 from onnxfix.graph.overlay import Model, Node, UnknownAttribute, Value
 from onnxfix.graph.shared import elem_types, every_node, paused_collection
+from onnxfix.place import Place
 from onnxfix.rule import Fix, Match, Rule, Safety, Severity
 
 if TYPE_CHECKING:
@@ -48,7 +50,7 @@ class FixKey(NamedTuple):
     """What a fix is called when a run is repeated without it."""
 
     code: str
-    place: str
+    place: Place
     title: str
 
 
@@ -72,7 +74,7 @@ class FixRun(NamedTuple):
     applied: tuple[Applied, ...]
     remaining: tuple[Found, ...]
     rounds: int
-    problems: tuple[str, ...]
+    problems: tuple[Problem, ...]
     touched: frozenset[str] = frozenset()
     nodes_before: int = 0
     nodes_after: int = 0
@@ -81,7 +83,7 @@ class FixRun(NamedTuple):
 Allow = Callable[[FixKey], bool]
 
 
-def check(model: Model, rules: Sequence[Rule], problems: list[str] | None = None) -> list[Found]:
+def check(model: Model, rules: Sequence[Rule], problems: list[Problem] | None = None) -> list[Found]:
     """All matches, ordered by rule code, then by place in the model. The model is not changed.
 
     A rule that raises is reported in ``problems`` and the others go on. Rules that repeat what others
@@ -101,7 +103,7 @@ def check(model: Model, rules: Sequence[Rule], problems: list[str] | None = None
         return sorted(_reached(model, _telling(found)), key=lambda item: item.rule.code)
 
 
-def _of_nodes(model: Model, rules: Sequence[Rule], problems: list[str] | None) -> Iterator[Found]:
+def _of_nodes(model: Model, rules: Sequence[Rule], problems: list[Problem] | None) -> Iterator[Found]:
     """The matches of the rules about nodes, in the order of the nodes."""
     listening = _dispatch(model, rules)
     for node in every_node(model):
@@ -180,7 +182,7 @@ def _inside(item: Found, model: Model) -> bool:
 def check_build(
     build: TrtBuild | None,
     rules: Sequence[Rule],
-    problems: list[str] | None = None,
+    problems: list[Problem] | None = None,
     *,
     reading: Reading | None = None,
     executed: Executed | None = None,
@@ -199,7 +201,7 @@ def check_build(
     return [found for rule, said in told if said for found in _run(rule, problems, *said)]
 
 
-def _run(rule: Rule, problems: list[str] | None, *arguments: object) -> list[Found]:
+def _run(rule: Rule, problems: list[Problem] | None, *arguments: object) -> list[Found]:
     try:
         return [Found(rule, match) for match in rule.generate(*arguments)]
     except Exception as error:
@@ -207,19 +209,20 @@ def _run(rule: Rule, problems: list[str] | None, *arguments: object) -> list[Fou
         return []
 
 
-def _failed(rule: Rule, error: Exception, problems: list[str] | None, node: Node | None = None) -> None:
+def _failed(rule: Rule, error: Exception, problems: list[Problem] | None, node: Node | None = None) -> None:
     """Note that a rule raised, or raise again where nobody takes notes."""
     if isinstance(error, UnknownAttribute):
         return  # it depends on an attribute of the surrounding function: nothing can be said
     if problems is None:
         raise error
-    start = f"rule {rule.code} failed"
-    if any(problem.startswith(start) for problem in problems):
+    if any(problem.rule == rule.code and problem.raised for problem in problems):
         return  # one line a rule; the same fault on ten thousand nodes says no more
     where = f" at {node.place}" if node is not None else ""
-    fault = " ".join(f"{type(error).__name__}: {error}".split())
-    if not any(problem.endswith(fault) for problem in problems):  # what several rules ask fails alike
-        problems.append(f"{start}{where}: {fault}")
+    raised = " ".join(f"{type(error).__name__}: {error}".split())
+    if not any(problem.raised == raised for problem in problems):  # what several rules ask fails alike
+        cause = "memory" if isinstance(error, MemoryError) else heard(raised) or "fault"
+        text = f"rule {rule.code} failed{where}: {raised}"
+        problems.append(Problem(text, cause, rule=rule.code, raised=raised))
 
 
 def fix(
@@ -246,7 +249,7 @@ class _State:
     model: Model
     rules: Sequence[Rule]
     allow: Allow | None
-    problems: list[str] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
     digests: dict[Node, bytes] = field(default_factory=dict)
 
@@ -266,12 +269,14 @@ def _fix(state: _State, safety: Safety, max_rounds: int) -> FixRun:
         mark = fingerprint(model, state.digests)
         if mark in seen:
             codes = sorted({item.key.code for item in done})
-            problems.append(f"the fixes of {', '.join(codes)} undo each other; stopped after round {number}")
+            told = f"the fixes of {', '.join(codes)} undo each other; stopped after round {number}"
+            problems.append(Problem(told))
             break
         seen.add(mark)
     else:
         codes = sorted({item.key.code for item in applied[-50:]})
-        problems.append(f"no fixpoint after {max_rounds} rounds; the last fixes were of {', '.join(codes)}")
+        told = f"no fixpoint after {max_rounds} rounds; the last fixes were of {', '.join(codes)}"
+        problems.append(Problem(told))
     if done:  # stopped by a bound: what was found is older than the last round
         found = check(model, state.rules, problems)
     return FixRun(
@@ -288,7 +293,7 @@ def _fix(state: _State, safety: Safety, max_rounds: int) -> FixRun:
 def _round(state: _State, wanted: Sequence[Found], number: int) -> list[Applied]:
     """Apply those of the wanted fixes that do not meet; the rest waits for the next round."""
     done: list[Applied] = []
-    refused: list[str] = []
+    refused: list[Problem] = []
     written: set[object] = set()
     read: set[object] = set()
     moved: set[object] = set()
@@ -313,7 +318,8 @@ def _round(state: _State, wanted: Sequence[Found], number: int) -> list[Applied]
         except ShadowedError:
             continue  # the finding stays, without its fix
         except EditError as error:
-            refused.append(f"{item.rule.code} at {match.place}: {error}")
+            told = f"{item.rule.code} at {match.place}: {error}"
+            refused.append(Problem(told, rule=item.rule.code))
             continue
         written |= writes
         read |= reads
@@ -332,7 +338,7 @@ def _apart(one: set[object], *others: set[object]) -> bool:
     return all(map(one.isdisjoint, others))
 
 
-def _edits(item: Found, remedy: Fix, problems: list[str]) -> tuple[Edit, ...] | None:
+def _edits(item: Found, remedy: Fix, problems: list[Problem]) -> tuple[Edit, ...] | None:
     """The edits of a fix; None where its rule fails as it makes them."""
     try:
         return remedy.edits

@@ -17,6 +17,10 @@ class ModelError(OnnxfixError):
     """The model cannot be read, or is not a model that onnxfix can reason about."""
 
 
+class MissingFile(ModelError):
+    """There is no such file."""
+
+
 class UsageError(OnnxfixError):
     """The caller asked for something that does not exist or that contradicts itself."""
 

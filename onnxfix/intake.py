@@ -132,17 +132,16 @@ def _examples(path: Path, known: Signature) -> tuple[Example, ...]:
     feeds: Sequence[FeedResult] = rung.feeds if rung is not None else ()
     if not feeds:
         sweep = plan.feeds(known, plan.assignments(known, {}), 0, exact=True)
-        return tuple(dict.fromkeys(Example(_sizes(one.label), None) for one in sweep))
+        return tuple(dict.fromkeys(Example(_sizes(one), None) for one in sweep))
     found: dict[str, Example] = {}
     for one in feeds:
-        words = _sizes(one.label)
+        words = _sizes(one.feed)
         ran = one.status != "not counted"
         if words not in found or (ran and not found[words].ran):
             found[words] = Example(words, ran, "" if ran else one.reason)
     return tuple(found.values())
 
 
-def _sizes(label: str) -> str:
-    """The sizes of a feed's label."""
-    first, separator, _ = label.partition("; ")
-    return first if separator and "=" in first else "as declared"
+def _sizes(feed: plan.Feed | None) -> str:
+    """The sizes of a feed, in words."""
+    return plan.sizes_in_words(feed.assignment if feed is not None else {}) or "as declared"

@@ -19,10 +19,12 @@ BUILT_IN = "onnxfix_rules"
 
 
 class Registry(NamedTuple):
-    """All rules that were found, by code, and what could not be loaded."""
+    """All rules that were found, by code, and what could not be loaded. ``broken``: why the built-in rules are not
+    among them."""
 
     rules: tuple[Rule, ...]
     warnings: tuple[str, ...]
+    broken: str = ""
 
     def get(self, code_or_name: str) -> Rule:
         """One rule by its code or name, whatever the case.
@@ -47,9 +49,8 @@ class Registry(NamedTuple):
             UsageError: a selector matches no rule.
             OnnxfixError: the built-in rules could not be loaded; to go on without them would find nothing.
         """
-        for warning in self.warnings:
-            if f"({BUILT_IN}) cannot be loaded" in warning:
-                raise OnnxfixError(warning)
+        if self.broken:
+            raise OnnxfixError(self.broken)
         self._known((*(select or ()), *(ignore or ())))
         chosen = []
         for rule in self.rules:
@@ -98,11 +99,14 @@ def registry() -> Registry:
     packs.setdefault(BUILT_IN, "core")
     rules: dict[str, Rule] = {}
     warnings: list[str] = []
+    broken = ""
     for value, name in sorted(packs.items(), key=lambda item: (item[0] != BUILT_IN, item)):
         try:
             found = _built_in() if value == BUILT_IN else list(rules_of(value))
         except Exception as error:  # anything that a third party's module does at import
-            warnings.append(f"rule pack {name!r} ({value}) cannot be loaded: {type(error).__name__}: {error}")
+            told = f"rule pack {name!r} ({value}) cannot be loaded: {type(error).__name__}: {error}"
+            warnings.append(" ".join(told.split()))
+            broken = warnings[-1] if value == BUILT_IN else broken
             continue
         for rule in found:
             known = rules.setdefault(rule.code, rule)
@@ -110,7 +114,7 @@ def registry() -> Registry:
             if known is not rule and (known.module, known.name) != (rule.module, rule.name):
                 warnings.append(f"rule pack {name!r}: {rule.code} is taken by {known.module}")
     return Registry(
-        tuple(rules[code] for code in sorted(rules)), tuple(" ".join(w.split()) for w in warnings)
+        tuple(rules[code] for code in sorted(rules)), tuple(" ".join(w.split()) for w in warnings), broken
     )
 
 

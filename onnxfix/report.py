@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from onnxfix._version import __version__
+from onnxfix.causes import Problem
 from onnxfix.engine import Applied, Found
-from onnxfix.rule import Severity
+from onnxfix.place import Place
+from onnxfix.registry import BUILT_IN
+from onnxfix.rule import Rule, Severity
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -20,8 +25,13 @@ if TYPE_CHECKING:
     from onnxfix.verification.ladder import Verdict
     from onnxfix.verification.verdict import Executed
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of the JSON report; it grows when a field changes its meaning or goes."""
+WORKED_OUT = ("schema", "exit_code", "versions")
+"""What the JSON report has besides the fields of ``Report``."""
+_RUNTIMES = ("", "-gpu", "-directml", "-openvino", "-qnn", "-rocm", "-migraphx", "-training")
+_PAGES = "docs/rules"
+_BY_ONNX = ("contract", "reference", "trt-build")  # rungs that do not ask ONNX Runtime
 
 
 @dataclass(frozen=True)
@@ -30,19 +40,20 @@ class Finding:
 
     ``confirmed`` is what TensorRT itself said of the same thing at the same place, "" where it was not asked or said
     nothing. ``on_engine``: an engine of the model was executed, and was wrong for this. ``pointer`` of a finding that
-    is TensorRT's says which rule helps.
+    is TensorRT's says which rule helps. ``rule_url`` is the rule's page in onnxfix's repository, "" for another pack's.
     """
 
     code: str
     name: str
     severity: str
-    place: str
+    place: Place
     message: str
     fix: str = ""
     safety: str = ""
     confirmed: str = ""
     on_engine: bool = False
     pointer: str = ""
+    rule_url: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,13 +67,14 @@ class AppliedFix:
     code: str
     name: str
     severity: str
-    place: str
+    place: Place
     message: str
     fix: str
     safety: str
     round: int
     confirmed: str = ""
     on_engine: bool = False
+    rule_url: str = ""
 
 
 @dataclass(frozen=True)
@@ -101,7 +113,7 @@ class Withdrawn:
     """A fix that was undone because the model did not verify with it."""
 
     code: str
-    place: str
+    place: Place
     fix: str
     reason: str
 
@@ -140,7 +152,7 @@ class Report:
     nodes_after: int = 0
     rounds: int = 0
     seconds: float = 0.0
-    problems: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
     notes: tuple[str, ...] = ()
     reused: bool = False
     pending: Pending | None = field(default=None, repr=False, compare=False)
@@ -186,9 +198,22 @@ class Report:
             return False
         return not self.builds[0].accepted and self.builds[-1].accepted
 
-    def to_json(self) -> dict[str, Any]:
-        """The report as plain dicts, lists, strings, numbers and None."""
-        data = {"schema": SCHEMA}
+    @property
+    def versions(self) -> dict[str, str]:
+        """The versions of what judged: distribution -> version."""
+        rungs = self.verdict.rungs if self.verdict is not None else ()
+        found = {"onnxfix": __version__, "onnx": _version("onnx")}
+        if self.intake is not None or any(one.judged and one.name not in _BY_ONNX for one in rungs):
+            found.update((f"onnxruntime{kind}", _version(f"onnxruntime{kind}")) for kind in _RUNTIMES)
+        found.update((one.package, one.version) for one in self.builds)
+        found.update((one.package, one.version) for one in self.networks)
+        if self.executed is not None:
+            found[self.executed.package] = self.executed.version
+        return {name: version for name, version in found.items() if version}
+
+    def to_json(self, fail_on: Severity | None = Severity.WARNING) -> dict[str, Any]:
+        """The report as plain dicts, lists, strings, numbers and None. ``fail_on`` is for ``exit_code``."""
+        data = {"schema": SCHEMA, "exit_code": self.exit_code(fail_on), "versions": self.versions}
         data.update({f.name: plain(getattr(self, f.name)) for f in fields(self) if f.name != "pending"})
         return data
 
@@ -207,7 +232,8 @@ class Report:
 def plain(value: Any) -> Any:
     """Frozen dataclasses and tuples to dicts and lists, and numpy scalars to Python's."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
+        names = [f.name for f in fields(value)] + list(getattr(value, "RENDERED", ()))
+        return {name: plain(getattr(value, name)) for name in names}
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
@@ -230,19 +256,33 @@ def finding_of(found: Found) -> Finding:
         message=found.match.message,
         fix=fix.title if fix else "",
         safety=fix.safety.name.lower() if fix else "",
+        rule_url=_page(found.rule),
     )
 
 
-def applied_of(applied: Applied, name: str) -> AppliedFix:
-    """An engine's applied fix as a record."""
+def applied_of(applied: Applied, rule: Rule) -> AppliedFix:
+    """An engine's applied fix, which is the rule's, as a record."""
     key = applied.key
     return AppliedFix(
         code=key.code,
-        name=name,
+        name=rule.name,
         severity=applied.severity.name.lower(),
         place=key.place,
         message=applied.message,
         fix=key.title,
         safety=applied.safety.name.lower(),
         round=applied.round,
+        rule_url=_page(rule),
     )
+
+
+def _page(rule: Rule) -> str:
+    return f"{_PAGES}/{rule.code}.md" if rule.module.split(".")[0] == BUILT_IN else ""
+
+
+def _version(name: str) -> str:
+    """The version of an installed distribution; "" for one that is not there."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""

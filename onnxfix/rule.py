@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from onnxfix.edits import Edit
 from onnxfix.graph.overlay import Node, Scope, Value
+from onnxfix.place import Place
 
 
 class Safety(enum.IntEnum):
@@ -82,9 +83,8 @@ class Match:
     ``scope`` instead. ``reads`` lists what else the match relied on (constants, nodes further up), so that no
     other fix of the same round pulls it away. ``severity`` overrides the rule's.
 
-    A rule about builds knows no nodes: ``at`` is the place as text, ``around`` that of the main graph's node around
-    it, and ``about`` the codes of the rules that look for the same thing, the most telling first (empty: none does;
-    None: nobody knows).
+    A rule about builds knows no nodes: ``at`` is the place, ``about`` the codes of the rules that look for the same
+    thing, the most telling first (empty: none does; None: nobody knows), and ``said`` the record of what TensorRT said.
     """
 
     message: str
@@ -94,22 +94,20 @@ class Match:
     fix: Fix | None = None
     severity: Severity | None = None
     reads: tuple[Node | Value, ...] = ()
-    at: str = ""
-    around: str = ""
+    at: Place | None = None
     about: tuple[str, ...] | None = None
+    said: object = None
 
     @property
-    def place(self) -> str:
-        """Graph path and name, as reports show it."""
-        if self.at:
+    def place(self) -> Place:
+        """Where it stands, as reports show it."""
+        if self.at is not None:
             return self.at
         if self.node is not None:
-            return self.node.place
+            return self.node.at
         if self.value is not None:
-            path = self.value.scope.path
-            return f"{path} / {self.value.name}" if path else self.value.name
-        path = self.scope.path if self.scope is not None else ""
-        return path or "the graph"
+            return Place(self.value.scope.trail, output=self.value.name)
+        return Place(self.scope.trail if self.scope is not None else ())
 
 
 @dataclass(frozen=True)

@@ -319,8 +319,7 @@ class Worker:
                 _await_death(child.process)
                 self._child, self._begun = None, 0
                 code = child.close()
-                status, message = _child.obituary(code, child.tail.text())
-                return self._limited(Outcome(status, message=message, note=last))
+                return self._limited(_child.obituary(code, child.tail.text(), last))
             reply = _child.decode(frame)
             if isinstance(reply, Outcome):
                 if reply.status == "memory":  # its heap is at the limit: whatever comes next would fail too
@@ -443,8 +442,7 @@ def _await_fork(pid: int, result: list[int], words: list[int], timeout: float) -
         decoded = _child.decode(reply)
         if isinstance(decoded, Outcome):
             return decoded
-    status, message = _child.obituary(code, tail.text())
-    return Outcome(status, message=message)
+    return _child.obituary(code, tail.text())
 
 
 def _collect(result: int, words: int, timeout: float) -> tuple[bytes, _child.Tail, bool]:

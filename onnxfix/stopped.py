@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,13 @@ from onnxfix.errors import ModelError, OnnxfixError
 from onnxfix.graph import wire
 from onnxfix.graph.overlay import Model, Node, Value
 from onnxfix.intake import InputKind, kinds_of, way_of
+from onnxfix.place import Place
 from onnxfix.sandbox import shared
 from onnxfix.sizes.bounds import bounds
 from onnxfix.sizes.demands import Demand
 from onnxfix.sizes.operators import demanded
 from onnxfix.sizes.ranges import Range
 from onnxfix.verification.inputs import shape_of
-from onnxfix.verification.progress import REFUSED, UNLOADED
 from onnxfix.verification.remote import Ran
 from onnxfix.verification.request import REMOTE
 from onnxfix.verification.signature import Assignment, Signature, signature
@@ -51,13 +51,14 @@ class Needed:
 class Stopped:
     """The node at which ONNX Runtime stops in the original: its place and operator ("" where they are not known).
 
-    ``said`` is what it says there, ``feed`` what it was fed. ``needed`` is what the node demands, and ``sizes`` what is
-    known of the sizes that have a part in it. ``shapes`` is what to give as ``--input-shapes``, with ``?`` for the size
-    that only the user knows, "" where no size helps; ``inputs`` are those that a file given as ``--inputs`` has to
-    hold, where values are what lacks. ``loaded``: else it is not even loaded, and no inputs help.
+    ``said`` is what it says there, ``feed`` labels what it was fed, of the sizes ``fed``. ``needed`` is what the node
+    demands, and ``sizes`` what is known of the sizes that have a part in it. ``shapes`` is what to give as
+    ``--input-shapes``, with ``?`` for the size that only the user knows, "" where no size helps; ``inputs`` are those
+    that a file given as ``--inputs`` has to hold, where values are what lacks. ``loaded``: else it is not even loaded,
+    and no inputs help.
     """
 
-    place: str
+    place: Place
     op_type: str
     said: str
     feed: str = ""
@@ -66,6 +67,7 @@ class Stopped:
     shapes: str = ""
     inputs: tuple[InputKind, ...] = ()
     loaded: bool = True
+    fed: Mapping[str, int] = field(default_factory=dict)
 
 
 def stopped(
@@ -76,13 +78,14 @@ def stopped(
     rung = verdict.rung("ort-cpu")
     if verdict.passed or verdict.failed or rung is None or rung.status != "skipped":
         return None
-    if rung.reason.startswith(UNLOADED):
-        return Stopped("", "", ort_words.reason(rung.reason.removeprefix(UNLOADED)), loaded=False)
-    refused = [one for one in rung.feeds if one.reason.startswith(REFUSED)]
+    if rung.stopped == "original":
+        return Stopped(Place(), "", ort_words.reason(rung.said), loaded=False)
+    refused = [one for one in rung.feeds if one.stopped == "original"]
     full = [one for one in refused if one.feed is not None and 0 not in one.feed.assignment.values()]
     if not refused:
         return None
-    return _Finder(path, proto, dict(pinned or {}), (full or refused)[0]).stopped()
+    finder = _Finder(path, proto, dict(pinned or {}), (full or refused)[0])
+    return replace(finder.stopped(), fed=dict(finder.sizes))
 
 
 class _Finder:
@@ -91,7 +94,7 @@ class _Finder:
     def __init__(self, path: Path, proto: ModelProto, pinned: dict[str, Any], told: FeedResult) -> None:
         self.path, self.pinned, self.told = path, pinned, told
         self.known: Signature = signature(proto)
-        self.words = told.reason.removeprefix(REFUSED)
+        self.words = told.said
         self.sizes: Assignment = dict(told.feed.assignment) if told.feed is not None else {}
 
     def stopped(self) -> Stopped:
@@ -99,7 +102,9 @@ class _Finder:
         said, feed = ort_words.reason(self.words), self.told.label
         node = self._node()
         if node is None:
-            return Stopped("", "", said, feed, shapes=self._shape(self.known.symbols), inputs=self._inputs())
+            return Stopped(
+                Place(), "", said, feed, shapes=self._shape(self.known.symbols), inputs=self._inputs()
+            )
         demands = self._demands(node)
         chosen = {name for one in demands for name in one.term.symbols}.intersection(self.known.symbols)
         needed = [Needed(str(one), self._behind(node, one)) for one in demands]
@@ -108,7 +113,7 @@ class _Finder:
         behind = {name for one in needed[: len(demands)] for name in one.inputs}
         beside = {str(dim) for one in self.known.inputs if one.name in behind for dim in one.dims or ()}
         return Stopped(
-            node.place,
+            node.at,
             node.op_type,
             said,
             feed,

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from onnxfix.causes import Cause, Problem
+
 if TYPE_CHECKING:
     from onnxfix.backends.trt_reading import Reading
     from onnxfix.backends.trt_types import TrtBuild
@@ -60,17 +62,16 @@ def unread(reading: Reading | None) -> Iterator[str]:
         yield f"TensorRT's network {why}: {reading.reason or 'no reason was given'}"
 
 
-def broken(reading: Reading | None) -> Iterator[str]:
+def broken(reading: Reading | None) -> Iterator[Problem]:
     """What went wrong in onnxfix where it read TensorRT's network back."""
     if reading is not None and reading.status == "broke":
-        yield f"reading TensorRT's network back failed: {reading.reason or 'no reason was given'}"
+        text = f"reading TensorRT's network back failed: {reading.reason or 'no reason was given'}"
+        yield Problem(text, reading.cause or "fault")
 
 
-NOT_ASKED = "TensorRT could not be asked"
-"""How a problem begins that is neither a rule's fault nor the model's."""
-
-
-def trouble(build: TrtBuild | None) -> Iterator[str]:
+def trouble(build: TrtBuild | None) -> Iterator[Problem]:
     """Why TensorRT said nothing about a model: for lack of memory or by its installation, not for the model's sake."""
     if build is not None and not build.judged:
-        yield f"{NOT_ASKED}: {build.reason or 'no reason was given'}"
+        text = f"TensorRT could not be asked: {build.reason or 'no reason was given'}"
+        cause: Cause = "memory" if build.status == "memory" else "not-loadable"
+        yield Problem(text, cause, "tensorrt")

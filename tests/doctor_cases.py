@@ -93,7 +93,7 @@ CASES = {
         ("ort-cuda", "trt-build", "trt-gpu"),
     ),
     "driver older than ONNX Runtime's CUDA": (
-        replace(SOUND, machine=OLD_DRIVER, cuda_works=False, cuda_refusal="it fell back"),
+        replace(SOUND, machine=OLD_DRIVER, cuda_works=False, cuda_refusal=Missing("it fell back")),
         "onnxruntime-gpu 1.31.1 is built for CUDA 13.0, and the driver serves up to CUDA 12.4",
         GPU_12,
         ("ort-cuda", "trt-gpu"),
@@ -129,7 +129,7 @@ CASES = {
         ("ort-cuda", "trt-build", "trt-gpu"),
     ),
     "no CUDA runtime": (
-        replace(SOUND, machine=machine(libraries=()), cuda_works=False, cuda_refusal="it fell back"),
+        replace(SOUND, machine=machine(libraries=()), cuda_works=False, cuda_refusal=Missing("it fell back")),
         "is built for CUDA 13, and no CUDA runtime is here",
         GPU_13,
         ("ort-cuda",),
@@ -159,7 +159,11 @@ CASES = {
         (),
     ),
     "the CUDA provider refuses": (
-        replace(SOUND, cuda_works=False, cuda_refusal='it fell back: libx.so: pip install "some[thing]"'),
+        replace(
+            SOUND,
+            cuda_works=False,
+            cuda_refusal=Missing("it fell back: libx.so", mend='pip install "some[thing]"'),
+        ),
         "it fell back: libx.so",
         'pip install "some[thing]"',
         ("ort-cuda",),
@@ -248,7 +252,9 @@ CASES = {
         replace(
             SOUND,
             trt=Missing(
-                f"tensorrt is installed but does not load (OSError: a: b): {trt_package.INSTALL['tensorrt']}"
+                "tensorrt is installed but does not load (OSError: a: b)",
+                "not-loadable",
+                trt_package.INSTALL["tensorrt"],
             ),
         ),
         "tensorrt is installed but does not load (OSError: a: b)",
@@ -260,7 +266,11 @@ CASES = {
             SOUND,
             machine=machine(gpus=(ADA,)),
             trt=Choice("tensorrt-rtx", "1.7.1", "8.9", ADA),
-            passed_over='tensorrt is installed but does not load (x): pip install "onnxfix[tensorrt]"',
+            passed_over=Missing(
+                "tensorrt is installed but does not load (x)",
+                "not-loadable",
+                'pip install "onnxfix[tensorrt]"',
+            ),
         ),
         "tensorrt is installed but does not load (x)",
         'pip install "onnxfix[tensorrt]"',
@@ -271,7 +281,7 @@ CASES = {
             SOUND,
             machine=machine(gpus=(ADA,)),
             trt=Choice("tensorrt-rtx", "1.7.1", "8.9", ADA),
-            passed_over="killed by SIGSEGV",
+            passed_over=Missing("killed by SIGSEGV"),
             faults={"tensorrt": "killed by SIGSEGV"},
         ),
         "tensorrt does not answer: killed by SIGSEGV",
@@ -279,7 +289,10 @@ CASES = {
         (),
     ),
     "TensorRT is too old": (
-        replace(SOUND, trt=Missing('tensorrt 8.6.1 is too old, x: pip install -U "onnxfix[tensorrt]"')),
+        replace(
+            SOUND,
+            trt=Missing("tensorrt 8.6.1 is too old, x", "version", 'pip install -U "onnxfix[tensorrt]"'),
+        ),
         "tensorrt 8.6.1 is too old, x",
         'pip install -U "onnxfix[tensorrt]"',
         ("trt-build", "trt-gpu"),
@@ -363,7 +376,9 @@ RUNG_CASES = {
         'pip install "onnxfix[cpu]"',
     ),
     "no TensorRT, and a GPU that RTX does not serve": (
-        replace(SOUND, trt=Missing(f"neither is installed: {trt_package.INSTALL['tensorrt-rtx']}")),
+        replace(
+            SOUND, trt=Missing("neither is installed", "not-installed", trt_package.INSTALL["tensorrt-rtx"])
+        ),
         "trt-gpu",
         "neither is installed",
         'pip install "onnxfix[tensorrt]"',
@@ -372,7 +387,7 @@ RUNG_CASES = {
         replace(
             SOUND,
             machine=machine(gpus=(ADA,)),
-            trt=Missing(f"neither is installed: {trt_package.INSTALL['tensorrt-rtx']}"),
+            trt=Missing("neither is installed", "not-installed", trt_package.INSTALL["tensorrt-rtx"]),
         ),
         "trt-gpu",
         "neither is installed",
@@ -381,7 +396,9 @@ RUNG_CASES = {
     "TensorRT without a GPU": (
         replace(
             without_gpu(),
-            trt=Missing(f"the driver shows none: {trt_package.INSTALL['tensorrt-rtx']} builds without one"),
+            trt=Missing(
+                "the driver shows none", "no-gpu", trt_package.INSTALL["tensorrt-rtx"], " builds without one"
+            ),
         ),
         "trt-build",
         "the driver shows none",

@@ -16,6 +16,7 @@ from unittest import mock
 from onnx import ModelProto
 
 from onnxfix import engine
+from onnxfix.causes import Problem
 from onnxfix.graph import scan, wire
 from onnxfix.graph.lazy import NONCE, TOKEN_SIZE, Source
 from onnxfix.graph.overlay import Model
@@ -31,7 +32,7 @@ class Done:
 
     applied: list[str]
     remaining: list[Any]
-    problems: tuple[str, ...]
+    problems: tuple[Problem, ...]
     touched: frozenset[str]
     data: bytes
 

@@ -25,8 +25,9 @@ ROOT = Path(__file__).resolve().parent.parent
 # A module imports from earlier lines and from its own package only; modules on one line know nothing
 # of each other.
 LAYERS = [
-    ["_version", "errors", "dtypes", "interrupts"],
+    ["_version", "errors", "dtypes", "interrupts", "place"],
     ["_child"],  # the sandbox's other side
+    ["causes"],
     ["sandbox"],  # knows no graph, so that graph/ may guard the C++ calls that hang or crash
     ["graph"],
     ["edits"],

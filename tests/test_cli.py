@@ -223,7 +223,7 @@ def test_json_and_report_file_agree(tmp_path: Path) -> None:
     assert code == 0
     assert json.loads((tmp_path / "r.json").read_text()) == document
     report = document["reports"][0]
-    assert report["schema"] == 1
+    assert report["schema"] == 2
     assert report["output"] == str(tmp_path / "m.fixed.onnx")
     assert {rung["name"]: rung["status"] for rung in report["verdict"]["rungs"]}["ort-cpu"] == "passed"
     assert report["applied"][0]["code"].startswith("CST")
@@ -347,7 +347,7 @@ def test_names_do_not_reach_the_terminal_as_commands(tmp_path: Path) -> None:
         assert not set(out + err) & set("\x1b\x07\r\x9b\u202e")
         assert not [line for line in out.splitlines() if line.startswith("  ort-cpu")]
     findings = json.loads(run("check", tmp_path / "m.onnx", "--format", "json")[1])["reports"][0]["findings"]
-    assert any(EVIL in finding["place"] for finding in findings)
+    assert any(EVIL in finding["place"]["text"] for finding in findings)
 
 
 def test_very_long_names_are_cut(tmp_path: Path) -> None:

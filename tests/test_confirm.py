@@ -20,9 +20,11 @@ from onnxfix.backends.tensorrt import attempt
 from onnxfix.backends.trt_package import Missing
 from onnxfix.backends.trt_places import own_words
 from onnxfix.backends.trt_profiles import NetInput, candidates
-from onnxfix.backends.trt_types import Issue, Place, Profile, TrtBuild, TrtOptions
+from onnxfix.backends.trt_types import Issue, Profile, TrtBuild, TrtOptions
+from onnxfix.causes import Problem
 from onnxfix.errors import UsageError
 from onnxfix.graph.overlay import Model
+from onnxfix.place import Place
 from onnxfix.registry import Registry, registry
 from onnxfix.render.builds import build_lines, flags
 from onnxfix.render.text import render_report, render_summary
@@ -31,6 +33,7 @@ from onnxfix.rule import Match, Rule, rule
 from onnxfix.sandbox import Worker
 from onnxfix.trt_words import headline, trouble
 from onnxfix.verification.verdict import RungResult, Verdict
+from places import at
 from real_tensorrt import FACT
 from test_trt_backend import CASES, FOLDER, HEADER, REAL
 
@@ -56,7 +59,7 @@ def test_check_lists_a_refusal_at_its_place(case: Any) -> None:
     report = onnxfix.check(FOLDER / f"{case.name}.onnx", trt=True)
     (found,) = of_trt(report)
     assert found.code == {"parse": "TRT001", "build": "TRT002"}[case.stage]
-    assert (found.place, found.severity) == (case.place, "error")
+    assert (found.place.text, found.severity) == (case.place, "error")
     assert " ".join(case.words.split()) in found.message
     assert "cudaError" not in found.message
     assert report.headline.endswith("refuses it")
@@ -95,7 +98,7 @@ def test_what_a_rule_repairs_is_accepted_and_the_headline(case: Any, tmp_path: P
     fixes = [fix for fix in report.applied if fix.code == case.fix]
     assert fixes
     for fix in fixes:
-        assert bool(fix.confirmed) == (fix.place == case.place), fix
+        assert bool(fix.confirmed) == (fix.place.text == case.place), fix
         marked = any(
             f"{fix.place}: {fix.fix}" in line and "confirmed by TensorRT" in line for line in lines(report)
         )
@@ -213,7 +216,7 @@ def test_a_warning_has_place_severity_and_rule(text: str) -> None:
     report = onnxfix.check(model(text), trt=True)
     assert report.build is not None
     found = [item for item in confirm.findings(report.build, RULES, report.findings) if item.code == "TRT003"]
-    assert {(item.place, item.severity) for item in found} == {(place, severity)}, found
+    assert {(item.place.text, item.severity) for item in found} == {(place, severity)}, found
     assert not any(
         re.match(r"(\w+: )?\w+\.[ch]pp:\d", item.message) for item in found
     )  # the parser's own source line
@@ -233,7 +236,7 @@ def test_sizes_that_the_user_chose_are_warned_about_and_derived_ones_not() -> No
     report = onnxfix.check(proto, trt=given)
     assert report.build is not None
     (found,) = confirm.findings(report.build, TRT)
-    assert (found.place, found.severity) == ("y", "warning")
+    assert (found.place.text, found.severity) == ("y", "warning")
     assert "kMAX values are not self-consistent" in found.message
     assert [(item.code, item.confirmed) for item in report.findings] == [("BRC004", found.message)]
     assert not [item for item in onnxfix.check(proto, trt=True).findings if item.code == "TRT003"]
@@ -257,7 +260,7 @@ def test_an_error_that_names_an_operation_only_is_at_its_one_node() -> None:
     tensors = "float[1,2,3,8] q, float[1,2,3,8] k, float[1,2,3,8] v"
     header = '<ir_version: 11, opset_import: ["" : 23]>\n'
     report = onnxfix.check(model(f"g ({tensors}) => (float[1,2,3,8] y) {body}", header), trt=True)
-    assert [(item.code, item.place) for item in of_trt(report)] == [("TRT002", "y")]
+    assert [(item.code, item.place.text) for item in of_trt(report)] == [("TRT002", "y")]
 
 
 @REAL
@@ -267,7 +270,7 @@ def test_an_error_without_a_node_is_at_the_node_that_was_imported() -> None:
         '{ a = Relu(x)  [put] y = ScatterElements<reduction="add">(a, i, u) }'
     )
     report = onnxfix.check(model(text), trt=True)
-    assert [(item.code, item.place) for item in of_trt(report)] == [("TRT001", "y (put)")]
+    assert [(item.code, item.place.text) for item in of_trt(report)] == [("TRT001", "y (put)")]
 
 
 @REAL
@@ -294,7 +297,7 @@ def issue(text: str, place: str = "y", around: str = "", stage: str = "parse", *
         stage,  # type: ignore[arg-type]
         severity,
         text,
-        Place(0, "", "Relu", place, place, around) if place else Place(),
+        replace(at(place), op_type="Relu", around=at(around) if around else None) if place else Place(),
         **more,
     )
 
@@ -309,7 +312,7 @@ INT32 = "Assertion failed: status.is_success(): Found unsupported input type of 
 
 
 def finding(code: str, place: str = "y", severity: str = "error", fix: str = "", safety: str = "") -> Finding:
-    return Finding(code, code.lower(), severity, place, "found", fix, safety or ("exact" if fix else ""))
+    return Finding(code, code.lower(), severity, at(place), "found", fix, safety or ("exact" if fix else ""))
 
 
 def marked(item: Finding, *errors: Issue) -> bool:
@@ -350,7 +353,10 @@ def test_the_node_around_counts_for_rules_that_are_known_to_look_for_it() -> Non
 def test_a_refusal_in_a_function_says_where_it_is_called() -> None:
     inner = issue(INT32, place="fn my::F / y (inner)", around="y (call)", stack=("my::F",))
     (found,) = confirm.findings(refused(inner), TRT)
-    assert (found.place, found.message) == ("fn my::F / y (inner)", f"Relu: {INT32} (called from y (call))")
+    assert (found.place.text, found.message) == (
+        "fn my::F / y (inner)",
+        f"Relu: {INT32} (called from y (call))",
+    )
 
 
 def test_what_is_said_twice_is_one_finding() -> None:
@@ -360,7 +366,7 @@ def test_what_is_said_twice_is_one_finding() -> None:
 
 def test_a_message_without_a_place_is_about_its_layer_or_the_graph() -> None:
     build = refused(issue("first", place="", stage="build", layer="node_of_a"), issue("second", place=""))
-    assert [(item.code, item.place) for item in confirm.findings(build, TRT)] == [
+    assert [(item.code, item.place.text) for item in confirm.findings(build, TRT)] == [
         ("TRT001", "the graph"),
         ("TRT002", "layer node_of_a"),
     ]
@@ -388,14 +394,16 @@ def test_a_lack_of_memory_is_no_fault_of_the_model() -> None:
     words = "the builder ran out of memory (memory is limited to 128 MiB: --memory-limit sets it)"
     build = refused(issue(words, place="", stage="build"), status="memory")
     assert confirm.findings(build, TRT) == []
-    assert list(trouble(build)) == [f"TensorRT could not be asked: {words}"]
+    told = f"TensorRT could not be asked: {words}"
+    assert list(trouble(build)) == [Problem(told, "memory", "tensorrt")]
 
 
 def test_a_fault_of_the_installation_is_no_fault_of_the_model() -> None:
     build = refused(issue("ImportError: libnothing.so", place="", stage=""), status="error")
     assert confirm.findings(build, TRT) == []
     assert headline([build], asked=True) == ""
-    assert list(trouble(build)) == ["TensorRT could not be asked: ImportError: libnothing.so"]
+    told = "TensorRT could not be asked: ImportError: libnothing.so"
+    assert list(trouble(build)) == [Problem(told, "not-loadable", "tensorrt")]
     during = refused(issue("RuntimeError: nothing", place="", stage="build"), status="error")
     assert [item.code for item in confirm.findings(during, TRT)] == ["TRT002"]
     assert list(trouble(during)) == []
@@ -406,7 +414,8 @@ def test_check_says_that_tensorrt_could_not_be_asked(monkeypatch: pytest.MonkeyP
     build = refused(issue("ImportError: libnothing.so", place="", stage=""), status="error")
     monkeypatch.setattr("onnxfix.verification.trt_build.Builder.build", lambda *_, **__: build)
     report = onnxfix.check(FOLDER / "int32_relu.onnx", trt=True, ignore=["OPS"])
-    assert report.problems == ("TensorRT could not be asked: ImportError: libnothing.so",)
+    told = "TensorRT could not be asked: ImportError: libnothing.so"
+    assert report.problems == (Problem(told, "not-loadable", "tensorrt"),)
     assert report.exit_code() == 2
     assert [item.code for item in report.findings] == ["INT006"]
 
@@ -416,7 +425,7 @@ def test_a_lack_of_memory_is_nobodys_fault() -> None:
     asked = onnxfix.Report("m.onnx", "check", "trt11", problems=tuple(trouble(build)))
     [_, told] = lines(asked)
     assert told == "  problem TensorRT could not be asked: out of memory"
-    [_, told] = lines(replace(asked, problems=("INT006 failed",)))
+    [_, told] = lines(replace(asked, problems=(Problem("INT006 failed"),)))
     assert told == "  problem INT006 failed (a fault of onnxfix or of the rule)"
 
 
@@ -625,12 +634,12 @@ def test_headline(builds: list[TrtBuild], expected: str) -> None:
 
 
 def test_findings_are_of_the_result_and_fixes_of_the_original() -> None:
-    fix = AppliedFix("INT006", "int006", "error", "y", "found", "write Max", "exact", 1)
+    fix = AppliedFix("INT006", "int006", "error", at("y"), "found", "write Max", "exact", 1)
     after = refused(issue(INT32, place="z"))
     report = applied(refused(issue(INT32)), after, applied=(fix,), findings=(finding("INT006", place="z"),))
     result = confirm.heard(report, RULES, RULES)
     assert result.applied[0].confirmed == f"Relu: {INT32}"
-    assert [(item.code, item.place, bool(item.confirmed)) for item in result.findings] == [
+    assert [(item.code, item.place.text, bool(item.confirmed)) for item in result.findings] == [
         ("INT006", "z", True),
         ("TRT001", "z", False),
     ]
@@ -734,10 +743,11 @@ def test_a_failing_rule_about_builds_is_a_problem(monkeypatch: pytest.MonkeyPatc
         raise ValueError("no such thing")
         yield Match("never")
 
-    problems: list[str] = []
+    problems: list[Problem] = []
     own = (finding("INT006"),)
     assert confirm.together(own, ACCEPTED, [broken], [broken], problems) == own
-    assert problems == ["rule XYZ001 failed: ValueError: no such thing"]
+    raised = "ValueError: no such thing"
+    assert problems == [Problem(f"rule XYZ001 failed: {raised}", rule="XYZ001", raised=raised)]
 
 
 def test_an_explicit_request_without_tensorrt_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -776,7 +786,7 @@ def test_other_rules_may_speak_of_builds(monkeypatch: pytest.MonkeyPatch) -> Non
 
     monkeypatch.setattr("onnxfix.api.registry", lambda: Registry((large_engine,), ()))
     (found,) = confirm.findings(replace(ACCEPTED, engine_bytes=5), [large_engine])
-    assert (found.code, found.name, found.place) == ("XYZ002", "large-engine", "the graph")
+    assert (found.code, found.name, found.place.text) == ("XYZ002", "large-engine", "the graph")
 
 
 def test_a_profile_has_the_flags_that_reproduce_it() -> None:

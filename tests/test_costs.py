@@ -156,7 +156,7 @@ def test_a_rule_is_asked_about_its_operators_alone_in_the_order_of_the_nodes() -
     asked: list[str] = []
     found = check(Model(text(CHAIN)), [counted(asked)])
     assert asked == ["b", "d"]
-    assert [item.match.place for item in found] == ["b", "d"]
+    assert [item.match.place.text for item in found] == ["b", "d"]
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_types_rule_out_nothing_that_a_built_in_rule_would_find() -> None:
 
 
 def _said(model: Model, rules: list[Rule]) -> list[tuple[str, str, str]]:
-    return [(item.rule.code, item.match.place, item.match.message) for item in check(model, rules, [])]
+    return [(item.rule.code, item.match.place.text, item.match.message) for item in check(model, rules, [])]
 
 
 def test_garbage_collection_is_as_before_after_a_check_that_fails() -> None:
@@ -246,10 +246,10 @@ def test_leave_is_asked_for_fixes_that_would_be_applied_and_no_others() -> None:
     """A key holds a place, which is written for nobody where the fix has to wait anyhow."""
     asked: list[FixKey] = []
     model = Model(text("g (float[N] x) => (float[N] y) { a = Neg(x)  b = Neg(a)  y = Neg(b) }"))
-    run = fix(model, [neg_to_abs], allow=lambda key: asked.append(key) or key.place != "b")
-    assert [item.key.place for item in run.applied] == ["a", "y"]
+    run = fix(model, [neg_to_abs], allow=lambda key: asked.append(key) or key.place.text != "b")
+    assert [item.key.place.text for item in run.applied] == ["a", "y"]
     assert len(asked) <= run.rounds + len(run.applied)
-    assert [item.match.place for item in run.remaining] == ["b"]
+    assert [item.match.place.text for item in run.remaining] == ["b"]
 
 
 @pytest.mark.parametrize("path", FIXTURES, ids=lambda path: str(path.stem))

@@ -104,7 +104,7 @@ def test_what_cuda_computed_overrules_what_was_found() -> None:
 
 def test_a_refusal_that_is_explained_is_not_told_twice() -> None:
     found = diagnose(
-        replace(SOUND, machine=machine(libraries=()), cuda_works=False, cuda_refusal="it fell back")
+        replace(SOUND, machine=machine(libraries=()), cuda_works=False, cuda_refusal=Missing("it fell back"))
     )
     assert [problem.text for problem in found.problems] == [
         "onnxruntime-gpu 1.31.1 is built for CUDA 13, and no CUDA runtime is here"
@@ -127,6 +127,7 @@ def test_a_package_names_its_fault() -> None:
             too_old=(TooOld("numpy", "1.20", "1.23.2", "onnxfix 0.1.0"),),
             gone=("polygraphy",),
             faults={"contract": "onnx does not load: x", "ort-cpu": "killed by SIGSEGV"},
+            unloaded={"contract": "onnx", "ort-cpu": ""},
         )
     )
     faults = {package.name: package.fault for package in found.packages}
@@ -263,6 +264,7 @@ def test_a_crash_is_laid_at_the_door_of_the_module_that_crashed(
         asker = facts._Asker(worker, 60)
         assert asker("contract", "nothing", modules=("json", "crashing")) == "nothing"
     assert asker.faults["contract"].startswith("crashing does not load: killed by SIGSEGV")
+    assert asker.unloaded == {"contract": "crashing"}
 
 
 class Unstartable(Worker):
@@ -313,7 +315,7 @@ def test_the_text_is_narrow_and_cannot_be_forged() -> None:
             SOUND,
             machine=machine(gpus=(card,)),
             cuda_works=False,
-            cuda_refusal=reason,
+            cuda_refusal=Missing(reason),
             versions=versions(onnx="1.2\x1b[0m\n  ort-cuda yes"),
             too_old=(TooOld("onnx", "1.15", "1.19", "[bold]markup[/bold]"),),
         )

@@ -28,11 +28,11 @@ def test_the_driver_is_not_asked_for_gpus_where_there_is_none(monkeypatch: pytes
 
 def test_cuda_is_tried_where_there_is_a_gpu_and_a_provider(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(facts, "ort_build", lambda: ("onnxruntime-gpu", "13.0"))
-    for refusal in (None, "it fell back"):
+    for refusal in (None, Missing("it fell back")):
         asked = answers(monkeypatch, {"driver": Driver(True, "13.0"), "gpus": [H100], "ort-cuda": refusal})
         with asked as worker:
             found = facts.gather(worker, 1)
-        assert (found.cuda_works, found.cuda_refusal) == (refusal is None, refusal or "")
+        assert (found.cuda_works, found.cuda_refusal) == (refusal is None, refusal)
     asked = answers(monkeypatch, {"driver": Driver(True, "13.0"), "gpus": []})
     with asked as worker:
         assert not facts.gather(worker, 1).cuda_works
@@ -54,9 +54,9 @@ def test_tensorrt_is_asked_why_it_was_passed_over(monkeypatch: pytest.MonkeyPatc
     rtx = Choice("tensorrt-rtx", "1.7.1", "8.9")
     with answers(monkeypatch, {"trt-build": rtx, "tensorrt": Missing("it does not load")}) as worker:
         found = facts.gather(worker, 1)
-    assert (found.trt, found.passed_over) == (rtx, "it does not load")
+    assert (found.trt, found.passed_over) == (rtx, Missing("it does not load"))
     with answers(monkeypatch, {"trt-build": rtx}) as worker:
-        assert facts.gather(worker, 1).passed_over == "no answer"
+        assert facts.gather(worker, 1).passed_over == Missing("no answer")
 
 
 class Answers(Worker):

@@ -11,7 +11,9 @@ from typing import Any
 import onnx
 import pytest
 
-from onnxfix.backends.trt_types import Issue, Place, TrtBuild
+from onnxfix.backends.trt_types import Issue, TrtBuild
+from onnxfix.causes import Problem
+from onnxfix.place import Place
 from onnxfix.report import AppliedFix, Report, Withdrawn
 from onnxfix.verification.verdict import FeedResult, RungResult, Verdict
 
@@ -32,7 +34,7 @@ def saved(folder: Path, graph: str, opset: int = 17) -> Path:
 
 
 def refused(*places: str) -> TrtBuild:
-    found = tuple(Issue("parse", "error", "no such thing", Place(text=place)) for place in places)
+    found = tuple(Issue("parse", "error", "no such thing", Place(output=place)) for place in places)
     return TrtBuild("refused", "parse", errors=found)
 
 
@@ -67,7 +69,7 @@ def test_what_only_informs_confirms_nothing(tmp_path: Path) -> None:
     shape = "[1,1,1,1,1,1,1,1,2]"
     path = saved(tmp_path, f"g (int64{shape} x) => (int64{shape} y) {{ y = Neg(x) }}")
     text = "Make sure input x has Int64 binding."
-    build = TrtBuild("accepted", warnings=(Issue("parse", "warning", text, Place(text="x")),))
+    build = TrtBuild("accepted", warnings=(Issue("parse", "warning", text, Place(output="x")),))
     assert {e.how for e in outcome.errors(path, "rtx", build)} == {"unconfirmed"}
 
 
@@ -88,7 +90,7 @@ def rung(name: str, *statuses: str, **rest: Any) -> RungResult:
 
 
 def of(*rungs: RungResult, **rest: Any) -> Report:
-    fix = AppliedFix("CST001", "", "info", "y", "", "drop it", "exact", 1)
+    fix = AppliedFix("CST001", "", "info", Place(output="y"), "", "drop it", "exact", 1)
     return Report("m", "apply", "rtx", applied=(fix, fix), verdict=Verdict(rungs), nodes_after=3, **rest)
 
 
@@ -119,9 +121,9 @@ def test_what_the_original_fails_too_is_no_fault_of_a_fix() -> None:
 
 
 def test_withdrawn_fixes_and_problems_are_faults() -> None:
-    gone = Withdrawn("CST001", "y", "drop it", "differs")
+    gone = Withdrawn("CST001", Place(output="y"), "drop it", "differs")
     found = outcome.applied(
-        of(rung("ort-cpu", "identical"), withdrawn=(gone,), problems=("oops",)), exact=True
+        of(rung("ort-cpu", "identical"), withdrawn=(gone,), problems=(Problem("oops"),)), exact=True
     )
     assert found.faults == ["oops", "withdrawn: CST001 at y: differs"]
 

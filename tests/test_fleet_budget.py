@@ -13,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxfix.backends.trt_types import TrtOptions
+from onnxfix.causes import Problem
 from onnxfix.fleet import budget
 from onnxfix.fleet.budget import Budget, Closed, Size, more_helps, need_mb, size_of
 from onnxfix.fleet.work import Options, Outcome, Task
@@ -210,7 +211,7 @@ def test_more_memory_is_tried_where_it_may_help() -> None:
     assert helps(report, memory_mb=2048)
     assert not helps(report, memory_mb=1024)  # its children may not have more anyway
     assert helps(None, memory_mb=64)  # its worker died
-    starved_rule = replace(report, problems=("MemoryError",))  # in the worker itself
+    starved_rule = replace(report, problems=(Problem("MemoryError"),))  # in the worker itself
     assert helps(starved_rule, memory_mb=64)
     assert helps(replace(report, output="m.onnx"))
     assert not helps(replace(report, output="m.onnx"), in_place=True)

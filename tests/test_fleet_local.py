@@ -17,7 +17,9 @@ from pathlib import Path
 import pytest
 
 from fleets import ROOT, command, environment, install, run, seen, without_times, write
+from onnxfix.backends.trt_reading import Reading
 from onnxfix.backends.trt_types import TrtBuild
+from onnxfix.causes import Problem
 from onnxfix.fleet import drive, local, work
 from onnxfix.fleet.budget import Size
 from onnxfix.fleet.here import Here
@@ -155,7 +157,7 @@ def test_more_than_a_share_is_had_alone_and_more_than_all_is_refused(tmp_path: P
     assert outcomes[0].report.problems == ()
     assert outcomes[0].attempts == 2
     assert outcomes[1].report is not None
-    assert "MemoryError" in outcomes[1].report.problems[0]  # the rule's, which the engine survives
+    assert "MemoryError" in outcomes[1].report.problems[0].text  # the rule's, which the engine survives
     assert outcomes[1].memory
 
 
@@ -367,16 +369,18 @@ def test_a_lack_of_memory_is_seen_wherever_it_shows() -> None:
     def starved(*rungs: RungResult, **more: object) -> bool:
         return work._starved(Report("m", "apply", "trt11", verdict=Verdict(rungs) if rungs else None, **more))  # type: ignore[arg-type]
 
-    words = "the fixed model: ran out of memory (killed by SIGKILL)"
-    killed = "killed by SIGKILL, probably because memory ran out"
-    assert starved(RungResult("ort-cpu", "skipped", words))
-    assert starved(RungResult("ort-cpu", "failed", killed))
-    assert starved(RungResult("ort-cpu", "passed", feeds=(FeedResult("x", None, "not counted", words),)))
+    assert starved(RungResult("ort-cpu", "skipped", cause="memory"))
+    assert starved(RungResult("ort-cpu", "failed", cause="memory"))
+    assert starved(
+        RungResult("ort-cpu", "passed", feeds=(FeedResult("x", None, "not counted", cause="memory"),))
+    )
+    assert starved(RungResult("trt-network", "failed", networks=(Reading("unknown", cause="memory"),)))
     assert starved(RungResult("trt-build", "passed", builds=(TrtBuild("memory"),)))
     assert starved(build=TrtBuild("memory"))
-    assert starved(problems=("rule X failed: MemoryError",))
-    assert not starved(RungResult("ort-cpu", "skipped", "onnxruntime is not installed"))
-    assert not starved(RungResult("ort-cpu", "passed", "identical; the original ran out of memory"))
+    assert starved(problems=(Problem("a rule failed", "memory"),))
+    assert not starved(RungResult("ort-cpu", "skipped", "ran out of memory", cause="not-installed"))
+    assert not starved(RungResult("ort-cpu", "passed", "identical", cause="memory"))
+    assert not starved(problems=(Problem("ran out of memory"),))
     assert not starved(build=TrtBuild("accepted"))
 
 

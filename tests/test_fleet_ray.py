@@ -221,11 +221,14 @@ def test_what_a_task_raises_is_that_models_error() -> None:
 def test_a_file_that_only_we_have_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "0.onnx").touch()
-    ends = [done(error=f"{name}.onnx: no such file", worker="7 on 10.0.0.1") for name in (0, 1)]
+    ends = [
+        done(error=f"{name}.onnx: gone", worker="7 on 10.0.0.1", node="10.0.0.1", missing=True)
+        for name in (0, 1)
+    ]
     outcomes = {one.task.index: one.error for one in ray_._Flight(Ray(*ends), tasks(2)).outcomes()}
     assert outcomes == {
-        0: "0.onnx: no such file (on Ray's node 10.0.0.1; with local paths, all nodes must share the folder)",
-        1: "1.onnx: no such file",
+        0: "0.onnx: gone (on Ray's node 10.0.0.1; with local paths, all nodes must share the folder)",
+        1: "1.onnx: gone",
     }
 
 

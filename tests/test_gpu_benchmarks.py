@@ -24,8 +24,9 @@ import onnx
 import pytest
 
 from onnxfix.backends.trt_package import Choice, Gpu, Missing
-from onnxfix.backends.trt_types import Issue, Place, TrtBuild
+from onnxfix.backends.trt_types import Issue, TrtBuild
 from onnxfix.errors import OnnxfixError, UsageError
+from onnxfix.place import Place
 from onnxfix.sandbox import Worker
 from onnxfix.verification.trt_probe import Probe
 from patience import PATIENCE
@@ -83,7 +84,7 @@ def build(worker: Worker, path: Path, *, save_engine: str, timeout: float, **res
     if status == "accepted":
         shutil.copy(path, save_engine)
         return TrtBuild("accepted")
-    place = Place(operator="Add")
+    place = Place(op_type="Add")
     return TrtBuild(status, stage, (Issue(stage or "build", "error", "no such thing", place),))
 
 

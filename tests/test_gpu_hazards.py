@@ -14,7 +14,8 @@ import onnx
 import pytest
 
 from onnxfix.backends.trt_package import Choice, Gpu
-from onnxfix.backends.trt_types import Issue, Place, TrtBuild
+from onnxfix.backends.trt_types import Issue, TrtBuild
+from onnxfix.place import Place
 from onnxfix.registry import BUILT_IN, rules_of
 from onnxfix.sandbox import Worker
 from patience import PATIENCE

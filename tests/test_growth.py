@@ -12,6 +12,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 from typer.testing import CliRunner
 
 from onnxfix import engine
+from onnxfix.causes import Problem
 from onnxfix.cli import app
 from onnxfix.errors import ModelError
 from onnxfix.graph import inference, order
@@ -192,7 +193,7 @@ def test_two_hundred_levels_are_checked_and_fixed() -> None:
         node.attribute.add(name="to", type=AttributeProto.INT, i=kind)
     graph.node.add(op_type="Relu", input=["b"], output=[graph.output[0].name])
     model = Model(model.proto)
-    problems: list[str] = []
+    problems: list[Problem] = []
     found = engine.check(model, registry().choose(), problems)
     assert {item.rule.code for item in found} == {"CST003", "GRA001"}
     run = engine.fix(model, registry().choose())

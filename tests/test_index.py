@@ -16,6 +16,7 @@ import pytest
 from onnx import parser
 
 from onnxfix import engine, index
+from onnxfix.causes import Problem
 from onnxfix.graph.overlay import Model
 from onnxfix.registry import BUILT_IN, rules_of
 from onnxfix.rule import Match, Rule, Safety, Severity
@@ -234,11 +235,11 @@ def test_a_rule_whose_file_broke_is_a_problem_of_that_rule_alone(pack: Path) -> 
             '<ir_version: 9, opset_import: ["" : 18]> g (float[N] x) => (float[N] y) { y = Neg(x) }'
         )
     )
-    problems: list[str] = []
+    problems: list[Problem] = []
     assert engine.check(model, listed[:1], problems) == []
     (problem,) = problems
-    assert "ZZZ001" in problem
-    assert "module_that_is_not_there" in problem
+    assert problem.rule == "ZZZ001"
+    assert "module_that_is_not_there" in problem.text
 
 
 def test_the_built_in_rules_are_listed_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from fleets import ROOT, run, without_times, write
 from onnxfix.backends.trt_types import Profile, TrtBuild, TrtOptions
+from onnxfix.causes import Problem
 from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.fleet import journal as journals
 from onnxfix.fleet import stamps, versions, work
@@ -26,7 +27,7 @@ from onnxfix.fleet.here import Here
 from onnxfix.fleet.journal import NAME, Journal, place_of
 from onnxfix.fleet.recall import recall
 from onnxfix.fleet.work import Options, Outcome, Stamp, Task
-from onnxfix.report import Report, plain
+from onnxfix.report import WORKED_OUT, Report, plain
 from onnxfix.verification.compare import Metrics
 from onnxfix.verification.verdict import RungResult, Verdict
 
@@ -375,7 +376,7 @@ def test_a_report_with_problems_is_tried_again(folder: Path) -> None:
     report = outcomes[0].report
     assert report is not None
     with Journal(folder / "other") as journal:
-        journal.note(replace(outcomes[0], report=replace(report, problems=("a rule failed",))))
+        journal.note(replace(outcomes[0], report=replace(report, problems=(Problem("a rule failed"),))))
         assert journal.done(outcomes[0].task) is None
 
 
@@ -539,9 +540,9 @@ def test_recall_gives_real_reports_back(tmp_path: Path) -> None:
     ]
     for report in reports:
         data = json.loads(json.dumps(report.to_json()))
-        schema = data.pop("schema")
+        worked_out = {name: data.pop(name) for name in WORKED_OUT}
         again = recall(Report, data)
-        assert again.to_json() == data | {"schema": schema}
+        assert again.to_json() == data | worked_out
         assert again == replace(report, pending=None)
         assert again.exit_code() == report.exit_code()
     assert any(report.verdict is not None for report in reports)
@@ -555,7 +556,7 @@ def test_recall_of_what_real_reports_seldom_hold() -> None:
     )
     rung = RungResult("trt-build", "passed", builds=(build,))
     report = Report("m.onnx", "apply", "trt11", verdict=Verdict((rung,), ("trt-build",)), build=build)
-    assert recall(Report, {k: v for k, v in report.to_json().items() if k != "schema"}) == report
+    assert recall(Report, {k: v for k, v in report.to_json().items() if k not in WORKED_OUT}) == report
     again = recall(Metrics, json.loads(json.dumps(plain(metrics))))
     assert again.max_abs == float("inf")
     assert again.max_rel != again.max_rel
@@ -596,7 +597,7 @@ def test_recall_refuses_wrong_types() -> None:
 def test_a_report_of_another_schema_is_not_reused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     go(folder)
     path = folder / "journal"
-    path.write_text(path.read_text().replace('"schema": 1,', '"schema": 2,', 1))
+    path.write_text(path.read_text().replace('"schema": 2,', '"schema": 3,', 1))
     assert go(folder)[0] == ["m0.onnx"]
 
 

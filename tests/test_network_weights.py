@@ -163,5 +163,5 @@ def test_the_rung_sees_one_bit_of_a_weight(tmp_path: Path, monkeypatch: pytest.M
     [rung] = verify(path, path, exact=False, rungs=("trt-network",), seed=1).rungs
     assert rung.status == "failed"
     [misread] = rung.networks[0].misreads
-    assert (misread.kind, misread.subject, misread.index) == ("value", "weight w", (1, 1))
-    assert (misread.place.operator, misread.extent) == ("MatMul", "1 of 12 elements")
+    assert (misread.kind, misread.about, misread.index) == ("value", "weight w", (1, 1))
+    assert (misread.place.op_type, misread.extent) == ("MatMul", "1 of 12 elements")

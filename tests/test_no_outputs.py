@@ -66,7 +66,7 @@ def test_the_finding_stands_for_the_graph() -> None:
     [found] = findings(dead_node, model_of(GRAPH))
     assert found.match.node is None
     assert found.match.scope is not None
-    assert found.match.place == "the graph"
+    assert found.match.place.text == "the graph"
     assert found.match.fix is None
     assert found.severity is Severity.ERROR
     assert "declares no outputs" in found.match.message
@@ -83,7 +83,7 @@ def test_dead_nodes_beside_the_ends_of_a_branch_go() -> None:
         e = If(k)<then_branch = t () => (float[2] p) { p = Neg(x)  u = Exp(x) },
                   else_branch = r () => (float[2] q) { q = Exp(x) }> }""")
     result, run = fixed([dead_node], model)
-    assert [item.key.place for item in run.applied] == ["e.then_branch / u"]
+    assert [item.key.place.text for item in run.applied] == ["e.then_branch / u"]
     assert len(result.graph.node) == 1
 
 

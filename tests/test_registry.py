@@ -120,7 +120,8 @@ def test_codes_and_names_are_unique() -> None:
 
 
 def test_without_the_built_in_rules_nothing_is_found_and_nothing_is_said_to_be_fine() -> None:
-    found = Registry(RULES.rules[:1], ("rule pack 'core' (onnxfix_rules) cannot be loaded: SyntaxError: x",))
+    told = "rule pack 'core' (onnxfix_rules) cannot be loaded: SyntaxError: x"
+    found = Registry(RULES.rules[:1], (told,), told)
     with pytest.raises(OnnxfixError, match="cannot be loaded"):
         found.choose()
     other = Registry(RULES.rules[:1], ("rule pack 'theirs' (their_rules) cannot be loaded: ImportError: x",))

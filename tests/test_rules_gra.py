@@ -48,7 +48,7 @@ def ops(graph: GraphProto | FunctionProto) -> list[str]:
 
 
 def messages(rule: Rule, model: ModelProto) -> list[str]:
-    return [f"{f.match.place}: {f.match.message} [{f.severity.name}]" for f in findings(rule, model)]
+    return [f"{f.match.place.text}: {f.match.message} [{f.severity.name}]" for f in findings(rule, model)]
 
 
 # ---- GRA001

@@ -209,7 +209,7 @@ def test_no_rule_undoes_what_another_does(rule: Rule, example: Any) -> None:
     """All rules together come to an end on the examples of each, and a second run changes nothing."""
     proto = model_of(example)
     result, run = fixed(registry().choose(), proto, safety=example.safety, target=example.target)
-    assert not [text for text in run.problems if "undo" in text or "fixpoint" in text]
+    assert not [one for one in run.problems if "undo" in one.text or "fixpoint" in one.text]
     again, more = fixed(registry().choose(), result, safety=example.safety, target=example.target)
     assert not more.applied
     assert again.SerializeToString(deterministic=True) == result.SerializeToString(deterministic=True)

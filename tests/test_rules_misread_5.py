@@ -290,7 +290,7 @@ def test_an_input_that_is_an_output_gets_another_name(worker: Worker, tmp_path: 
 def test_the_finding_says_both_names() -> None:
     model = text("g (float[2] x, float[2] z) => (float[2] z, float[2] x) { y = Add(x, z) }")
     found = findings(RULES["OPS085"], model)
-    assert [one.match.place for one in found] == ["x", "z"]
+    assert [one.match.place.text for one in found] == ["x", "z"]
     assert "'__x'" in found[0].match.message
     assert "'__z'" in found[1].match.message
 

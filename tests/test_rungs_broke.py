@@ -192,7 +192,7 @@ def test_why_a_package_cannot_be_used_is_data(
 
 def test_a_package_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trt_package, "load", stop)
-    monkeypatch.setattr(trt_package, "missing", lambda package: None)
+    monkeypatch.setattr(trt_package, "not_installed", lambda package="auto": None)
     for package in ("tensorrt-rtx", "auto"):
         found = trt_package.choose(package)  # type: ignore[arg-type]
         assert isinstance(found, Missing)
@@ -213,7 +213,7 @@ def test_why_no_engine_is_executed_is_data(
     choice = Choice("tensorrt-rtx", "1.7.1.116", "8.9", None)
     monkeypatch.setattr(trt_gpu, "builder", lambda options: Builder(choice, options, shared("tensorrt")))
     monkeypatch.setattr(trt_probe, "_cards", lambda found: cards)
-    monkeypatch.setattr(trt_probe, "_ask", lambda *_: ("it is too old", ""))
+    monkeypatch.setattr(trt_probe, "_ask", lambda *_: ("it is too old", "", "gpu-not-served"))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if polygraphy else None)
     networks.write(tmp_path / "m.onnx", RELU)
     found = verify(tmp_path / "m.onnx", tmp_path / "m.onnx", exact=True, rungs=["trt-gpu"])
@@ -329,7 +329,7 @@ def test_a_check_with_tensorrt_has_a_problem(tmp_path: Path) -> None:
     report = onnxfix.check(tmp_path / "m.onnx", trt=TrtOptions(package="tensorrt-rtx"))
     assert report.network is not None
     assert (report.network.status, report.network.cause) == ("broke", "fault")
-    assert [one for one in report.problems if "ZeroDivisionError: made up" in one]
+    assert [one for one in report.problems if "ZeroDivisionError: made up" in one.text]
     assert report.exit_code() == 2
     assert json.dumps(report.to_json())
 

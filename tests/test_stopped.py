@@ -55,7 +55,7 @@ def words(report: Report) -> str:
 
 def test_a_number_of_elements_that_is_data(tmp_path: Path) -> None:
     report, found = halted(tmp_path, COUNTED)
-    assert (found.place, found.op_type) == ("d", "Reshape")
+    assert (found.place.text, found.op_type) == ("d", "Reshape")
     (one,) = found.needed
     assert one.words == "number of elements i.1 must be equal to 100"
     assert one.inputs == ("x",)
@@ -79,7 +79,7 @@ def test_the_command_with_the_size_filled_in_goes_on(tmp_path: Path) -> None:
 
 def test_indices_that_are_computed_from_floats(tmp_path: Path) -> None:
     report, found = halted(tmp_path, LOOKED_UP)
-    assert (found.place, found.op_type, found.shapes) == ("j", "Gather", "")
+    assert (found.place.text, found.op_type, found.shapes) == ("j", "Gather", "")
     assert [(one.words, one.inputs) for one in found.needed] == [("indices must be from -5 to 4", ("x",))]
     assert [(one.name, one.type, one.dims) for one in found.inputs] == [("x", "float", ("N",))]
     line = next(one for one in words(report).splitlines() if "--inputs inputs.npz" in one)
@@ -92,7 +92,7 @@ def test_indices_that_are_computed_from_floats(tmp_path: Path) -> None:
 
 def test_a_node_of_a_local_function(tmp_path: Path) -> None:
     report, found = halted(tmp_path, LONG)
-    assert found.place == "fn my::Ends / u"
+    assert found.place.text == "fn my::Ends / u"
     assert found.shapes == "x:1x?"
     assert not found.needed, "what a function's nodes demand is not known"
     assert "put a size in the place of the question mark" in words(report)
@@ -100,7 +100,7 @@ def test_a_node_of_a_local_function(tmp_path: Path) -> None:
 
 def test_nodes_without_names_are_told_apart(tmp_path: Path) -> None:
     _, found = halted(tmp_path, ALIKE)
-    assert found.place == "b"
+    assert found.place.text == "b"
     assert found.needed[0].inputs == ("z",)
     assert found.shapes.startswith("z:?x")
 
@@ -119,7 +119,7 @@ def test_verify_says_it_too_and_json_holds_it(tmp_path: Path) -> None:
     assert re.search(r"onnxfix verify \S*m\.onnx --input-shapes 'x:\?'", told)
     _, document, _ = run("verify", path, path, "--rungs", "ort-cpu", "--format", "json")
     held = json.loads(document)["reports"][0]["stopped"]
-    assert held["place"] == "d"
+    assert held["place"]["text"] == "d"
     assert held["needed"][0]["inputs"] == ["x"]
 
 

@@ -17,15 +17,17 @@ import networks
 import onnxfix
 from onnxfix import confirm, engine
 from onnxfix.backends.trt_reading import Misread, Reading
-from onnxfix.backends.trt_types import Place, TrtBuild
+from onnxfix.backends.trt_types import TrtBuild
 from onnxfix.cli import app
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Model, Node
+from onnxfix.place import Place
 from onnxfix.registry import Registry, registry
 from onnxfix.render.text import render_report
 from onnxfix.report import Finding, Report
 from onnxfix.rule import Fix, Match, Safety, rule
 from onnxfix.trt_words import headline, unread
+from places import at
 from real_tensorrt import REAL
 
 RULES = registry().rules
@@ -182,7 +184,7 @@ def test_found_without_its_own_rule(case: Case, tmp_path: Path) -> None:
     shown = [one for one in reading.misreads if one.harmless == case.mild]
     assert tuple((one.kind, one.place.text) for one in shown) == case.found
     level = "warning" if case.mild else "error"
-    found = [(item.severity, item.place) for item in of_tensorrt(report)]
+    found = [(item.severity, item.place.text) for item in of_tensorrt(report)]
     assert [item for item in found if item[0] == level] == [(level, place) for _, place in case.found]
     assert reading.status == ("agrees" if case.mild else "differs")
     assert report.exit_code() == 1
@@ -244,7 +246,7 @@ def test_check_reads_the_network_unless_nobody_wants_it(tmp_path: Path) -> None:
     assert report.headline.endswith(" accepts it and reads it differently")
     assert report.network is not None
     (said,) = of_tensorrt(report)
-    assert (said.place, said.severity, said.pointer) == ("u", "error", "OPS010 fixes it")
+    assert (said.place.text, said.severity, said.pointer) == ("u", "error", "OPS010 fixes it")
     assert "in ONNX and 0.0 in TensorRT (12 of 16 elements are out of tolerance)" in said.message
     assert "[layers: " in said.message
     (own,) = [item for item in report.findings if item.code == "OPS010"]
@@ -330,7 +332,7 @@ def test_a_fix_that_tensorrt_reads_differently_is_withdrawn(
     path = networks.write(tmp_path / "m.onnx", text)
     monkeypatch.setattr("onnxfix.api.registry", lambda: one)
     report = onnxfix.apply(path, tmp_path / "out.onnx", rungs=("contract", "ort-cpu", "trt-network"))
-    assert [(item.code, item.place) for item in report.withdrawn] == [("BBB001", "u")]
+    assert [(item.code, item.place.text) for item in report.withdrawn] == [("BBB001", "u")]
     assert "reads the fixed model differently: u: Trilu: " in report.withdrawn[0].reason
     assert (report.applied, of_tensorrt(report)) == ((), [])
 
@@ -339,25 +341,36 @@ def test_a_fix_that_tensorrt_reads_differently_is_withdrawn(
 
 
 GRAVE = Misread(
-    "value", Place(1, "n", "Abs", "b", "b (n)"), "tensor b", "1.0", "0.0", (0, 1), "3 of 6 differ", ("L b",)
+    "value",
+    Place((), "n", "Abs", "b", 1),
+    "tensor",
+    "1.0",
+    "0.0",
+    (0, 1),
+    "3 of 6 differ",
+    ("L b",),
+    name="b",
 )
 READING = Reading("differs", "", (GRAVE, replace(GRAVE, kind="shape", index=None, harmless=True)))
 
 
+INNER = Place(("n.body",), "inner", "Neg", "c", around=Place((), "n", "Abs", "b", 1))
+
+
 def finding(code: str, place: str = "b (n)", severity: str = "error", fix: str = "do it") -> Finding:
-    return Finding(code, code.lower(), severity, place, "found", fix, "exact" if fix else "")
+    return Finding(code, code.lower(), severity, at(place), "found", fix, "exact" if fix else "")
 
 
 def test_severity_place_and_words() -> None:
     first, second = engine.check_build(None, RULES, reading=READING)
-    assert (first.severity.name, first.match.place) == ("ERROR", "b (n)")
+    assert (first.severity.name, first.match.place.text) == ("ERROR", "b (n)")
     assert first.match.message == (
         "Abs: tensor b at [0, 1] is 1.0 in ONNX and 0.0 in TensorRT (3 of 6 differ) [layers: L b]"
     )
     assert (second.severity.name, second.rule.code) == ("WARNING", "TRT004")
-    nowhere = Reading("differs", "", (Misread("refused", Place(), "the model", "no"),))
+    nowhere = Reading("differs", "", (Misread("refused", Place(), "model", "no"),))
     (lone,) = engine.check_build(None, RULES, reading=nowhere)
-    assert (lone.match.place, lone.match.message) == (
+    assert (lone.match.place.text, lone.match.message) == (
         "the graph",
         "ONNX Runtime refuses what TensorRT imports: no",
     )
@@ -376,7 +389,7 @@ def test_severity_place_and_words() -> None:
         (finding("XYZ001", severity="info"), "", False),
         (finding("XYZ001", fix=""), "see XYZ001", True),
         (finding("XYZ001", "c"), "", False),
-        (finding("XYZ001", "n.body / c (inner)"), "XYZ001 fixes it", True),
+        (replace(finding("XYZ001"), place=INNER), "XYZ001 fixes it", True),
         (finding("XYZ001", "other.body / b"), "", False),
     ],
 )

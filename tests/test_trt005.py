@@ -13,6 +13,7 @@ from onnxfix.registry import registry
 from onnxfix.render.text import render_report
 from onnxfix.report import AppliedFix, Finding, Report
 from onnxfix.verification.verdict import Executed, RungResult, Verdict
+from places import at
 
 RULES = registry().rules
 ALIKE = Executed(
@@ -28,18 +29,18 @@ ALIKE = Executed(
 )
 REPAIRED = replace(ALIKE, outcome="repaired", reason="the engine of the original is wrong")
 MISREAD = Misread(
-    "value", Place(1, "n", "Abs", "b", "b (n)"), "tensor b", "1.0", "0.0", (0,), "3 of 6 differ"
+    "value", Place((), "n", "Abs", "b", 1), "tensor", "1.0", "0.0", (0,), "3 of 6 differ", name="b"
 )
 DIFFERS = Reading("differs", "", (MISREAD,), package="tensorrt-rtx", version="1.6.1.120")
 AGREES = replace(DIFFERS, status="agrees", misreads=())
 
 
 def fix(code: str, place: str = "b (n)", severity: str = "error") -> AppliedFix:
-    return AppliedFix(code, code.lower(), severity, place, "found", "do it", "exact", 1)
+    return AppliedFix(code, code.lower(), severity, at(place), "found", "do it", "exact", 1)
 
 
 def finding(code: str, fix: str = "do it", safety: str = "numeric") -> Finding:
-    return Finding(code, code.lower(), "warning", "norm", "it overflows", fix, safety)
+    return Finding(code, code.lower(), "warning", at("norm"), "it overflows", fix, safety)
 
 
 def report(executed: Executed | None, *networks: Reading, **more: Any) -> Report:
@@ -52,7 +53,7 @@ def report(executed: Executed | None, *networks: Reading, **more: Any) -> Report
 
 def test_an_engine_that_stays_wrong_is_an_error() -> None:
     (found,) = report(ALIKE).findings
-    assert (found.code, found.severity, found.place) == ("TRT005", "error", "y")
+    assert (found.code, found.severity, found.place.text) == ("TRT005", "error", "y")
     assert found.message == "on NVIDIA H100, it differs: 1 against 2"
     assert (found.pointer, found.fix) == ("", "")
     assert report(ALIKE).exit_code() == 1
@@ -115,7 +116,7 @@ def test_the_fix_that_repaired_the_engine_is_marked(
 
 def test_the_rule_says_nothing_of_its_own() -> None:
     (found,) = engine.check_build(None, RULES, executed=ALIKE)
-    assert (found.rule.code, found.match.place) == ("TRT005", "y")
+    assert (found.rule.code, found.match.place.text) == ("TRT005", "y")
     (nowhere,) = engine.check_build(None, RULES, executed=replace(ALIKE, gpu="", output=""))
-    assert nowhere.match.place == "the graph"
+    assert nowhere.match.place.text == "the graph"
     assert nowhere.match.message.startswith("on the GPU, ")

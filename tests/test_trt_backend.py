@@ -17,6 +17,7 @@ from onnxfix.backends import trt_package
 from onnxfix.backends.tensorrt import attempt
 from onnxfix.backends.trt_profiles import BASE
 from onnxfix.backends.trt_types import Profile, TrtBuild
+from onnxfix.place import Place
 from onnxfix.sandbox import Outcome, Worker
 from patience import PATIENCE
 from real_tensorrt import REAL, older_than, since
@@ -252,7 +253,9 @@ def test_a_build_that_takes_too_much_memory_is_a_result(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("status", ["crash", "timeout", "memory", "error"])
 def test_every_end_of_the_child_is_a_result(status: Any) -> None:
-    dying = SimpleNamespace(call=lambda *_, **__: Outcome(status, message="killed by SIGSEGV", note="build"))
+    dying = SimpleNamespace(
+        call=lambda *_, **__: Outcome(status, message="killed by SIGSEGV", note="build", killed=True)
+    )
     found = attempt(cast(Worker, dying), "model.onnx", package="tensorrt-rtx")
     assert (found.status, found.stage, found.accepted) == (status, "build", False)
     assert "killed by SIGSEGV" in found.reason
@@ -269,7 +272,7 @@ def test_an_unsorted_function_is_refused_and_repaired(worker: Worker, tmp_path: 
     onnx.save(onnx.parser.parse_model(text), path)
     found = built(worker, path, tmp_path)
     assert (found.stage, found.errors[0].place.text) == ("parse", "fn my::F / y")
-    assert found.errors[0].place.around == "y"
+    assert found.errors[0].place.around == Place(output="y")
     report = onnxfix.apply(path, verify=False)
     assert [fix.code for fix in report.applied] == ["GRA004"]
     onnx.save(report.model, path)

@@ -135,7 +135,7 @@ def test_the_node_models_that_crash_a_second_logger_are_refused(mode: str, tmp_p
         rung = climbed(path)
         assert rung.status == "failed"
         assert rung.builds[0].status == "refused"
-        assert rung.builds[0].errors[0].place.operator == "RoiAlign"
+        assert rung.builds[0].errors[0].place.op_type == "RoiAlign"
     assert climbed(write(path, RELU)).status == "passed"
 
 

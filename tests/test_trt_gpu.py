@@ -330,7 +330,8 @@ def test_real_exports_are_built_for_their_feeds(
 def test_what_is_not_installed_is_said(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, worker: Worker
 ) -> None:
-    monkeypatch.setattr(trt_package, "missing", lambda package: "nothing is installed: pip install it")
+    lack = trt_package.Missing("nothing is installed", "not-installed", "pip install it")
+    monkeypatch.setattr(trt_package, "not_installed", lambda package="auto": lack)
     asked = request(tmp_path, worker, RELU, RELU)
     assert (
         trt_gpu.climb(asked).reason

@@ -72,8 +72,8 @@ def test_a_model_of_dynamic_shape_is_compared_at_three(stage: networks.Stage) ->
 def test_the_first_node_that_differs_is_named(stage: networks.Stage) -> None:
     rung = stage.climb((CHAIN, WRONG), inherit=False)
     (one,) = rung.networks[0].misreads
-    assert (rung.status, one.kind, one.place.text, one.place.operator) == ("failed", "value", "b", "Abs")
-    assert (one.place.index, one.subject, one.layers) == (1, "tensor b", ("RELU node_of_b",))
+    assert (rung.status, one.kind, one.place.text, one.place.op_type) == ("failed", "value", "b", "Abs")
+    assert (one.place.index, one.about, one.layers) == (1, "tensor b", ("RELU node_of_b",))
     assert one.index is not None
     assert float(one.onnx) == pytest.approx(abs(float(one.onnx)))
     assert float(one.tensorrt) == 0.0
@@ -110,7 +110,7 @@ def test_only_what_matters_is_compared_inside(stage: networks.Stage, monkeypatch
 def test_a_cause_that_tensorrt_does_not_name_shows_at_the_next_tensor(stage: networks.Stage) -> None:
     rung = stage.climb((CHAIN, WRONG), lifts={"names": {"x": "x", "a": "a", "y": "y"}})
     (one,) = rung.networks[0].misreads
-    assert (one.place.text, one.unnamed, one.subject) == ("y", 1, "output y")
+    assert (one.place.text, one.unnamed, one.about) == ("y", 1, "output y")
 
 
 def test_another_shape_and_another_number_of_outputs(stage: networks.Stage) -> None:
@@ -269,7 +269,7 @@ def test_double_is_float_and_harmless(stage: networks.Stage) -> None:
     text = "g (double[4] x) => (double[4] y) <double k = {1.1}> { y = Mul(x, k) }"
     rung = stage.climb((text, text.replace("double", "float")))
     assert (rung.status, rung.networks[0].status) == ("passed", "agrees")
-    assert [(one.subject, one.onnx, one.tensorrt, one.harmless) for one in rung.networks[0].misreads] == [
+    assert [(one.about, one.onnx, one.tensorrt, one.harmless) for one in rung.networks[0].misreads] == [
         ("input x", "double", "FLOAT", True),
         ("output y", "double", "FLOAT", True),
     ]
@@ -316,7 +316,7 @@ def test_lies_that_change_nothing_are_harmless(stage: networks.Stage) -> None:
     )
     told, other = (one.replace("b = Abs(a)", "b = IsNaN(a)") for one in (told, other))
     rung = stage.climb((told, other), lifts={"types": {"a": "INT32", "b": "FLOAT", "c": "HALF"}})
-    assert [(one.subject, one.harmless) for one in rung.networks[0].misreads] == [("tensor a", True)]
+    assert [(one.about, one.harmless) for one in rung.networks[0].misreads] == [("tensor a", True)]
 
 
 # ------------------------------------------------------------------------------------------------ nothing learnt

@@ -17,8 +17,9 @@ from onnxfix import sandbox
 from onnxfix.backends import trt_package
 from onnxfix.backends.tensorrt import attempt
 from onnxfix.backends.trt_package import Choice, Gpu, Missing
-from onnxfix.backends.trt_types import Issue, Place, TrtBuild, TrtOptions
+from onnxfix.backends.trt_types import Issue, TrtBuild, TrtOptions
 from onnxfix.cli import app
+from onnxfix.place import Place
 from onnxfix.sandbox import Outcome, Worker
 from onnxfix.verification import trt_build
 from onnxfix.verification.ladder import verify
@@ -34,7 +35,7 @@ def write(path: Path, text: str) -> Path:
 
 
 def build(status: Any = "accepted", stage: Any = "", text: str = "", layers: int = 7) -> TrtBuild:
-    errors = (Issue("build", "error", text, Place(text="y", operator="Relu")),) if text else ()
+    errors = (Issue("build", "error", text, Place(op_type="Relu", output="y")),) if text else ()
     return TrtBuild(status, stage, errors, layers=(("ACTIVATION", layers),))
 
 
@@ -195,7 +196,7 @@ def test_tensorrt_that_does_not_start_says_nothing_about_the_model() -> None:
     ("outcome", "status", "stage", "words"),
     [
         (
-            Outcome("crash", None, "killed by SIGSEGV", "build"),
+            Outcome("crash", None, "killed by SIGSEGV", "build", killed=True),
             "crash",
             "build",
             "the builder was killed by SIGSEGV",
@@ -245,9 +246,10 @@ def test_without_a_package_a_required_rung_ends_with_the_command(
 
 def test_a_package_that_is_asked_for_and_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *_: None)
-    reason = trt_package.missing("tensorrt")
-    assert reason is not None
-    assert trt_build.builder(TrtOptions(package="tensorrt")) == Missing(reason, "not-installed")
+    lack = trt_build.builder(TrtOptions(package="tensorrt"))
+    assert isinstance(lack, Missing)
+    assert lack.cause == "not-installed"
+    assert lack.reason == trt_package.missing("tensorrt")
 
 
 # -------------------------------------------------------------------------------------------------- its sandbox
@@ -285,10 +287,10 @@ def test_a_refusal_of_what_a_fix_made_is_not_inherited() -> None:
     model = onnx.parser.parse_model(HEADER + RELU)
     refused = build("refused", "parse", "of old")
     new = TrtBuild(
-        "refused", "parse", (Issue("parse", "error", "t", Place(output="b_cast", operator="Cast")),)
+        "refused", "parse", (Issue("parse", "error", "t", Place(output="b_cast", op_type="Cast")),)
     )
-    other = TrtBuild("refused", "parse", (Issue("parse", "error", "t", Place(output="y", operator="Cast")),))
-    masked = TrtBuild("refused", "parse", (Issue("parse", "error", "t", Place(output="y", operator="Relu")),))
+    other = TrtBuild("refused", "parse", (Issue("parse", "error", "t", Place(output="y", op_type="Cast")),))
+    masked = TrtBuild("refused", "parse", (Issue("parse", "error", "t", Place(output="y", op_type="Relu")),))
     nowhere = TrtBuild("refused", "build", (Issue("build", "error", "t"),))
     for after, blamed in ((new, True), (other, True), (masked, False), (nowhere, False)):
         result = judge((refused, after), builder(), inherit=True, original=model)
@@ -301,7 +303,7 @@ def test_a_refused_node_of_another_name_is_the_same_node(tmp_path: Path) -> None
         HEADER + "g (float[2,2] x) => (float y) { q = ReduceSum<keepdims = 0>(x)  y = Identity(q) }"
     )
     refused = build("refused", "parse", "q: ReduceSum")
-    place = Place(output="y", operator="ReduceSum")
+    place = Place(output="y", op_type="ReduceSum")
     after = TrtBuild("refused", "parse", (Issue("parse", "error", "t", place),))
     for text, blamed in (
         ("{ y = ReduceSum<keepdims = 0>(x) }", False),

@@ -47,6 +47,30 @@ def test_kind_type_and_shape_come_first(original: Any, fixed: Any, reason: str, 
     assert reason in found.reason
 
 
+@pytest.mark.parametrize(
+    ("original", "fixed", "kind", "sides", "counts"),
+    [
+        (f32(1.0), f32(1.0), "", None, (0, 0)),
+        (f32(1.0), np.nextafter(f32(1.0), f32(2.0)), "", None, (0, 0)),
+        (f32(1.0, 2.0, 3.0), f32(2.0, 3.0, 3.0), "values", None, (0, 2)),
+        (np.arange(3), np.arange(1, 4), "values", None, (0, 3)),
+        (f32(1.0, 2.0), f32(math.nan, 2.0), "special", None, (1, 0)),
+        (f32(1.0, math.inf, 3.0), f32(math.nan, 2.0, 4.0), "special", None, (2, 1)),
+        (f32(1.0), np.ones((1, 1), np.float32), "shape", ("(1,)", "(1, 1)"), (0, 0)),
+        (f32(1.0), np.ones(1), "dtype", ("float32", "float64"), (0, 0)),
+        (None, f32(1.0), "absent", ("an empty optional", "a tensor"), (0, 0)),
+        ([f32(1.0)], [], "structure", ("a sequence of 1", "a sequence of 0"), (0, 0)),
+        ({1: f32(1.0)}, {2: f32(1.0)}, "structure", ("a map of 1", "a map of 1"), (0, 0)),
+    ],
+)
+def test_what_differs_is_data(
+    original: Any, fixed: Any, kind: str, sides: tuple[str, str] | None, counts: tuple[int, int]
+) -> None:
+    found = one(original, fixed, exact=False)
+    assert (found.agreement == "different") == bool(kind) == bool(found.reason)
+    assert (found.kind, found.sides, (found.special, found.beyond)) == (kind, sides, counts)
+
+
 FLOATS = [np.float16, np.float32, np.float64, ml_dtypes.bfloat16, ml_dtypes.float8_e5m2]
 
 

@@ -173,12 +173,12 @@ def test_the_reason_of_a_fallback_is_what_the_library_lacks(
         raise OSError("libcublasLt.so.13: cannot open shared object file")
 
     monkeypatch.setattr(ort_cuda.ctypes, "CDLL", lacking)
-    assert ort_cuda._why_fallen(ort, "") == (
+    assert ort_cuda._why_fallen(ort, "").reason == (
         "onnxruntime falls back to the CPU (it is built for CUDA 13.0): libcublasLt.so.13: cannot open shared object "
         'file: pip install "onnxruntime-gpu[cuda,cudnn]"'
     )
     monkeypatch.setattr(trt_package, "gpus", lambda: [])
-    assert ort_cuda._why_fallen(ort, "") == "the driver shows no GPU"
+    assert ort_cuda._why_fallen(ort, "") == trt_package.Missing("the driver shows no GPU", "no-gpu")
 
 
 def test_a_model_for_which_it_falls_back_is_no_proof(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ class _One:
             sum(1 for _ in reference.nodes(model)),
             build.status,
             build.stage,
-            first.place.operator if first is not None else "",
+            first.place.op_type if first is not None else "",
             build.reason,
             build.layer_count,
             build.parse_seconds + build.build_seconds,

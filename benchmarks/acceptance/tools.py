@@ -72,7 +72,9 @@ def apply_onnxfix(source: str, result: str, options: dict[str, Any]) -> Made:
     if report.changed:
         assert report.model is not None
         Path(result).write_bytes(wire.serialize(report.model))
-    return Made("ok", "", time.perf_counter() - began, report.changed, codes, tuple(report.problems))
+    return Made(
+        "ok", "", time.perf_counter() - began, report.changed, codes, tuple(map(str, report.problems))
+    )
 
 
 def run_onnxfix(worker: Worker, tool: Tool, source: Path, target: Path, verify: bool, timeout: float) -> Made:

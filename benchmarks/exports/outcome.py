@@ -121,7 +121,10 @@ def _counts(report: Any) -> dict[str, int]:
 def applied(report: Any, *, exact: bool) -> Applied:
     """What ``apply`` did and proved, and what is wrong with it."""
     verdict = report.verdict
-    faults = [*report.problems, *(f"withdrawn: {w.code} at {w.place}: {w.reason}" for w in report.withdrawn)]
+    faults = [
+        *map(str, report.problems),
+        *(f"withdrawn: {w.code} at {w.place}: {w.reason}" for w in report.withdrawn),
+    ]
     rungs = []
     for rung in verdict.rungs:
         same = sum(feed.status == "identical" for feed in rung.feeds)
@@ -199,22 +202,24 @@ def errors(path: Path, target: str | None, build: Any) -> list[Error]:
         build, registry().rules
     )  # what only informs, such as of int64 bindings, confirms nothing
     said = {
-        one.match.at: one.match.message for one in told if one.match.at and one.severity >= Severity.WARNING
+        one.match.at.text: one.match.message
+        for one in told
+        if one.match.at and one.severity >= Severity.WARNING
     }
-    unplaced = [issue.words for issue in build.errors if not issue.place.text]
+    unplaced = [issue.words for issue in build.errors if not issue.place.known]
     listed = []
     for item, finding in zip(found, marked, strict=True):
         near = [said[place] for place in relied_on(item.match) if place in said]
         how, words = "unconfirmed", ""
-        if finding.confirmed or finding.place in said:
-            how, words = "confirmed", finding.confirmed or said[finding.place]
+        if finding.confirmed or finding.place.text in said:
+            how, words = "confirmed", finding.confirmed or said[finding.place.text]
         elif near:
             how, words = "pattern", near[0]
         elif finding.code in MISREAD:
             how, words = "misread", MISREAD[finding.code]
         elif quote := next((text for text in unplaced if quotes(item.rule.doc, text)), ""):
             how, words = "quoted", quote
-        listed.append(Error(finding.code, finding.place, finding.message, how, words))
+        listed.append(Error(finding.code, finding.place.text, finding.message, how, words))
     return listed
 
 

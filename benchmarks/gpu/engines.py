@@ -149,7 +149,7 @@ class Bench:
         hows: dict[str, How] = {"timeout": "timeout", "crash": "crash", "memory": "crash"}
         refusal: How = "parser" if done.stage == "parse" else "builder"
         how = hows.get(done.status, refusal if done.status == "refused" else "failed")
-        operator = done.errors[0].place.operator if done.errors else ""
+        operator = done.errors[0].place.op_type if done.errors else ""
         return Executed(how, done.stage or "build", done.reason, operator)
 
     def _ran(self, engine: Path, feeds: Sequence[Mapping[str, Any]], deadline: float) -> Executed:

@@ -205,11 +205,11 @@ def _working_limit(limit: int | None) -> tuple[int | None, str]:
         return limit, f"CUDA cannot be used: {reason}"
     for tried in (limit, UNLIMITED_MB):
         with Worker(memory_mb=tried) as worker:
-            reason = cuda.unavailable(worker, 300.0)
-        if reason is None:
+            lack = cuda.unavailable(worker, 300.0)
+        if lack is None:
             how = "" if tried == limit else ", but only without the sandbox's usual memory limit"
             return tried, f"CUDA computes in the sandbox{how}"
-    return limit, f"CUDA cannot be used: {reason}"
+    return limit, f"CUDA cannot be used: {lack.reason}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

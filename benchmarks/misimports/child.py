@@ -20,6 +20,7 @@ from misimports.models import nodes
 from onnxfix import backends, engine
 from onnxfix.backends import lift
 from onnxfix.backends.lift.records import Lifted
+from onnxfix.causes import Problem
 from onnxfix.graph.overlay import Model
 from onnxfix.registry import registry
 from onnxfix.sandbox import note, one_line
@@ -259,7 +260,7 @@ def _as(value: Any, dtype: str) -> Any:
 
 def _said(model: ModelProto) -> tuple[Said, ...]:
     """What onnxfix's rules say of the model for TensorRT-RTX and for TensorRT."""
-    rules, problems = registry().choose(["ALL"], None), list[str]()
+    rules, problems = registry().choose(["ALL"], None), list[Problem]()
     found: dict[Said, None] = {}
     for target in ("rtx", None):
         whole = Model(model, None)

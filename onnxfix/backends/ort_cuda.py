@@ -25,6 +25,8 @@ import numpy as np
 from onnxfix._child import NO_MEMORY
 from onnxfix.backends import Broken, NoKernel, Unsupported, ort, trt_package
 from onnxfix.backends.ort import OrtSession, session_options
+from onnxfix.backends.trt_package import Missing
+from onnxfix.causes import heard
 from onnxfix.sandbox import one_line
 
 PROVIDER = "CUDAExecutionProvider"
@@ -75,7 +77,7 @@ def _holds_provider(package: Path) -> bool:
 
 
 @functools.cache
-def unavailable() -> str | None:
+def unavailable() -> Missing | None:
     """Why the CUDA provider cannot be used by this process; None when it has just computed something.
 
     Loads CUDA and forbids TF32 to the process (see ``load``): call it in the sandbox.
@@ -85,7 +87,8 @@ def unavailable() -> str | None:
     import onnxruntime
 
     if PROVIDER not in onnxruntime.get_available_providers():
-        return f"this onnxruntime ({onnxruntime.__version__}) has no CUDA provider: {_REINSTALL}"
+        what = f"this onnxruntime ({onnxruntime.__version__}) has no CUDA provider"
+        return Missing(what, "not-installed", _REINSTALL)
     try:
         session = onnxruntime.InferenceSession(
             _one_node(), session_options(), providers=_providers(tf32=False), enable_fallback=0
@@ -94,7 +97,8 @@ def unavailable() -> str | None:
         if not fell_back:
             session.run(None, {"x": np.ones(1, np.float32)})
     except Exception as error:  # whatever CUDA and its libraries come up with
-        return f"the CUDA provider does not work: {one_line(_DETAILS.sub('', str(error)))}"
+        words = one_line(_DETAILS.sub("", str(error)))
+        return Missing(f"the CUDA provider does not work: {words}", heard(words) or "not-loadable")
     return _why_fallen(onnxruntime, said) if fell_back else None
 
 
@@ -107,10 +111,10 @@ def _one_node() -> bytes:
     return model.SerializeToString()
 
 
-def _why_fallen(onnxruntime: Any, said: str) -> str:
+def _why_fallen(onnxruntime: Any, said: str) -> Missing:
     """ONNX Runtime logs that it goes on without CUDA, and why; as an exception there is nothing."""
     if not trt_package.gpus():
-        return _NO_GPU
+        return Missing(_NO_GPU, "no-gpu")
     name = "onnxruntime_providers_cuda.dll" if _WINDOWS else "libonnxruntime_providers_cuda.so"
     cause = said or "for a reason that it does not give"
     try:
@@ -122,7 +126,8 @@ def _why_fallen(onnxruntime: Any, said: str) -> str:
         if getattr(onnxruntime, "cuda_version", "")
         else ""
     )
-    return f'onnxruntime falls back to the CPU{needs}: {cause}: pip install "onnxruntime-gpu[cuda,cudnn]"'
+    mend = 'pip install "onnxruntime-gpu[cuda,cudnn]"'
+    return Missing(f"onnxruntime falls back to the CPU{needs}: {cause}", heard(cause) or "not-loadable", mend)
 
 
 @functools.cache

@@ -23,9 +23,10 @@ from onnxfix.backends.trt_log import Heard, logger_of, text_of
 from onnxfix.backends.trt_package import DEFAULT_CAPABILITY, load, member, missing
 from onnxfix.backends.trt_parse import MEMORY, empty_network, epitaph, parse
 from onnxfix.backends.trt_places import Layers, Places, own_words
-from onnxfix.backends.trt_types import Issue, Place, Profile, Severity, Stage, Status, TrtBuild
+from onnxfix.backends.trt_types import Issue, Profile, Severity, Stage, Status, TrtBuild
 from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.graph import atomic, wire
+from onnxfix.place import Place
 from onnxfix.sandbox import Worker, note
 from onnxfix.sizes.search import Search
 
@@ -290,14 +291,14 @@ class _Run:
         """Where a parser error is."""
         function, operator = str(error.func() or ""), str(error.node_operator() or "")
         if function == "importInput":  # the parser gives the input's name for its own file's
-            return Place(output=str(error.file()), text=str(error.file()))
+            return Place(output=str(error.file()))
         label, at = self.ear.at
         if not operator and function == f"import{at}":  # it forgot the node that it was at
             return self.places.of_label(label, at)
         if at != operator:  # not the node that was being parsed: a check of the whole model
             label = str(error.node_name() or "")
         place = self.places.of_error(int(error.node()), label, operator)
-        return place if place.text else replace(self.places.of_tensor(text), operator=operator)
+        return place if place.known else replace(self.places.of_tensor(text), op_type=operator)
 
     def _issues(self, stage: Stage, severity: Severity) -> tuple[Issue, ...]:
         """What the logger heard, each text once."""
@@ -316,8 +317,8 @@ class _Run:
             label, operator = self.layers.label(layer), ""
         place = self.places.of_label(label, operator) if label else self.places.of_tensor(text)
         bound = self.places.of_bound(text)
-        if bound.text:
+        if bound.known:
             place, layer = bound, ""
-        elif not place.text:
+        elif not place.known:
             place = self.places.of_operation(text)
         return Issue(stage, severity, own_words(text) or text, place, source=source, layer=layer)

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from onnxfix.backends import trt_trial
-from onnxfix.backends.causes import Cause
 from onnxfix.backends.trt_log import logger_of
+from onnxfix.causes import Cause
 from onnxfix.errors import UsageError
 from onnxfix.sandbox import one_line
 
@@ -57,10 +57,18 @@ class Choice:
 
 @dataclass(frozen=True)
 class Missing:
-    """No package can be used; ``reason`` is one line that ends with what to do, ``cause`` the same as data."""
+    """No package can be used: why (``what``), for programs (``cause``), and the command that ``mend``s it, if one does.
+    ``more`` is what the command has for it."""
 
-    reason: str
+    what: str
     cause: Cause = ""
+    mend: str = ""
+    more: str = ""
+
+    @property
+    def reason(self) -> str:
+        """One line that ends with what to do."""
+        return f"{self.what}: {self.mend}{self.more}" if self.mend else self.what
 
 
 def module_name(package: str) -> str:
@@ -71,12 +79,19 @@ def module_name(package: str) -> str:
 def missing(package: Package = "auto") -> str | None:
     """Why no TensorRT can be used here, as far as that shows without loading one; None when one is installed."""
     _known(package)
+    lack = not_installed(package)
+    return lack.reason if lack is not None else None
+
+
+def not_installed(package: str = "auto") -> Missing | None:
+    """The same as data."""
     wanted = PACKAGES[1:] if package == "auto" else (package,)
     if any(importlib.util.find_spec(module_name(name)) is not None for name in wanted):
         return None
     if package == "auto":
-        return f"neither tensorrt nor tensorrt-rtx is installed: {INSTALL['tensorrt-rtx']}"
-    return f"{package} is not installed: {INSTALL[package]}"
+        told = "neither tensorrt nor tensorrt-rtx is installed"
+        return Missing(told, "not-installed", INSTALL["tensorrt-rtx"])
+    return Missing(f"{package} is not installed", "not-installed", INSTALL[package])
 
 
 def choose(package: Package = "auto", compute_capability: str | None = None) -> Choice | Missing:
@@ -99,9 +114,9 @@ def choose(package: Package = "auto", compute_capability: str | None = None) -> 
         if isinstance(found, Choice):
             return found
         lacks.append(found)
-    none = missing("auto")
-    if none:
-        return Missing(none, "not-installed")
+    none = not_installed()
+    if none is not None:
+        return none
     # What is not installed at all is no news beside a reason that a user can act on.
     return next((one for one in reversed(lacks) if one.cause != "not-installed"), lacks[-1])
 
@@ -118,8 +133,9 @@ def load(package: str) -> Any:
         UsageError: it is not installed.
         Exception: whatever NVIDIA's loader raises.
     """
-    if importlib.util.find_spec(module_name(package)) is None:
-        raise UsageError(f"{package} is not installed: {INSTALL[package]}")
+    lack = not_installed(package)
+    if lack is not None:
+        raise UsageError(lack.reason)
     return importlib.import_module(module_name(package))
 
 
@@ -128,10 +144,10 @@ def _loaded(package: str) -> tuple[Any, Missing]:
     try:
         return load(package), Missing("")
     except UsageError as error:
-        return None, Missing(str(error), "not-installed")
+        return None, not_installed(package) or Missing(str(error), "not-installed")
     except Exception as error:  # the package without its libraries, or with those of another CUDA
-        told = f"{package} is installed but does not load ({one_line(error, 160)}): {INSTALL[package]}"
-        return None, Missing(told, "not-loadable")
+        told = f"{package} is installed but does not load ({one_line(error, 160)})"
+        return None, Missing(told, "not-loadable", INSTALL[package])
 
 
 def _tensorrt(cards: list[Gpu], wanted: str | None) -> Choice | Missing:
@@ -139,22 +155,26 @@ def _tensorrt(cards: list[Gpu], wanted: str | None) -> Choice | Missing:
     if module is None:
         return lack
     version = str(module.__version__)
-    instead = f"{INSTALL['tensorrt-rtx']} builds without one"
     if int(version.split(".")[0]) < OLDEST_TENSORRT:
         return Missing(
-            f'tensorrt {version} is too old, onnxfix needs {OLDEST_TENSORRT}.0: pip install -U "onnxfix[tensorrt]"',
+            f"tensorrt {version} is too old, onnxfix needs {OLDEST_TENSORRT}.0",
             "version",
+            'pip install -U "onnxfix[tensorrt]"',
         )
     if not cards:
         return Missing(
-            f"tensorrt builds on the GPU that it is for, and the driver shows none: {instead}", "no-gpu"
+            "tensorrt builds on the GPU that it is for, and the driver shows none",
+            "no-gpu",
+            INSTALL["tensorrt-rtx"],
+            " builds without one",
         )
     card = cards[0]
     if wanted is not None and wanted != card.capability:
         return Missing(
-            f"tensorrt builds for this GPU's compute capability {card.capability} only, not for {wanted}: "
-            f"{INSTALL['tensorrt-rtx']} builds ahead of time",
+            f"tensorrt builds for this GPU's compute capability {card.capability} only, not for {wanted}",
             "gpu-not-served",
+            INSTALL["tensorrt-rtx"],
+            " builds ahead of time",
         )
     if _number(card.capability) < (7, 5):
         return Missing(

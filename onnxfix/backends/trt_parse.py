@@ -41,5 +41,5 @@ def parse(trt: Any, network: Any, log: Any, ear: Ear, path: str) -> tuple[Any, b
 
 def epitaph(outcome: Outcome, doing: str) -> str:
     """What became of a call that did not end well, while TensorRT was ``doing`` something, in one line."""
-    was = " was" if outcome.message.startswith("killed") else ""
+    was = " was" if outcome.killed else ""
     return f"{doing}{was} {outcome.message}" if outcome.status != "error" else outcome.message

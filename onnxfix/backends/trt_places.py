@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,10 @@ from typing import Any
 import onnx
 
 from onnxfix.backends.trt_log import text_of
-from onnxfix.backends.trt_types import Place
 from onnxfix.errors import ModelError
 from onnxfix.graph import wire
 from onnxfix.graph.overlay import Model, Node
+from onnxfix.place import Place
 
 _STAMP = re.compile(r"\[ONNX Layer: (.*?)(?: \| .*)?\]", re.S)
 _UNNAMED = "node_of_"
@@ -89,7 +90,7 @@ class Places:
         """The node of a parser error: ``index`` in the main graph, ``label`` and ``operator`` of the innermost."""
         proto = self.proto
         if proto is None or not 0 <= index < len(proto.graph.node):
-            return Place(operator=operator)
+            return Place(op_type=operator)
         outer = proto.graph.node[index]
         inner = [n for n in self._labels.get(label, ()) if n.op_type == operator]
         within = [n for n in inner if n.proto is outer or n.scope.path]
@@ -115,22 +116,20 @@ class Places:
         return found[0]
 
     def _of(self, node: Node, index: int) -> Place:
-        around = ""
+        around: Place | None = None
         if node.scope.path:
             owner: Node | None = node
             while owner is not None and owner.scope.path:
                 owner = owner.scope.owner
             if owner is not None:
-                index, around = self._index.get(id(owner.proto), index), owner.place
+                index, around = self._index.get(id(owner.proto), index), owner.at
             elif index >= 0 and self.proto is not None:
-                around = self._raw(self.proto.graph.node[index], index).text
-        return Place(index, node.name, node.op_type, node.first_output, node.place, around)
+                around = self._raw(self.proto.graph.node[index], index)
+        return replace(node.at, index=index, around=around)
 
     def _raw(self, node: onnx.NodeProto, index: int) -> Place:
         output = next((name for name in node.output if name), "")
-        where = output or f"<{node.op_type} without outputs>"
-        text = f"{where} ({node.name})" if node.name and node.name != output else where
-        return Place(index, node.name, node.op_type, output, text)
+        return Place((), node.name, node.op_type, output, index)
 
     def of_operation(self, text: str) -> Place:
         """The node of the operator that a message without a layer names, if the model has just one of them."""
@@ -146,7 +145,7 @@ class Places:
         """The tensor that a message without a node names: an input, an output or an initializer."""
         match = _BOUND.search(text) or _SUBJECT.search(text) or _WEIGHTS.search(text)
         name = next((group for group in match.groups() if group), "") if match is not None else ""
-        return Place(output=name, text=name)
+        return Place(output=name)
 
 
 #: Where a message names a layer, from the surest to the loosest.

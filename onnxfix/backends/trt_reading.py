@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from onnxfix.backends.causes import Cause
-from onnxfix.backends.trt_types import Place
+from onnxfix.causes import Cause
+from onnxfix.place import Place
 
 #: What is read differently: a computed value; the element type, shape or name of an input, an output or a tensor.
 #: "refused": ONNX Runtime does not take what TensorRT imports. "fails": the imported network fails on inputs that the
 #: model takes.
 Kind = Literal["value", "type", "shape", "name", "refused", "fails"]
+Subject = Literal["input", "output", "tensor", "weight", "model", "network"]
 #: "agrees": compared, with at most harmless differences. "differs": somewhere it matters. "refused": the parser takes
 #: no such model. "gap": the network holds a layer that is not read back. "unknown": nothing was learnt. "broke":
 #: nothing was learnt, by a fault of onnxfix.
@@ -22,16 +23,17 @@ Status = Literal["agrees", "differs", "refused", "gap", "unknown", "broke"]
 class Misread:
     """One thing that TensorRT reads differently.
 
-    ``subject`` is what differs ("output y", "input x", "tensor t"); ``onnx`` and ``tensorrt`` are both sides as text:
-    values, types, shapes or names, and ONNX Runtime's words where it refuses or fails. ``index`` is the first element
-    that differs, ``extent`` says how many do. ``layers`` are TensorRT's for that node, kind and name. ``feed`` labels
-    the inputs on which it showed. ``unnamed`` counts nodes before this one whose results TensorRT does not name: the
-    cause may be one of them. ``harmless``: no value hangs on it, or it is float32 for float64.
+    ``subject`` is what differs, with its ``name`` unless that is the model or the network as a whole; ``onnx`` and
+    ``tensorrt`` are both sides as text: values, types, shapes or names, and ONNX Runtime's words where it refuses or
+    fails. ``index`` is the first element that differs, ``extent`` says how many do. ``layers`` are TensorRT's for that
+    node, kind and name. ``feed`` labels the inputs on which it showed. ``unnamed`` counts nodes before this one whose
+    results TensorRT does not name: the cause may be one of them. ``harmless``: no value hangs on it, or it is float32
+    for float64.
     """
 
     kind: Kind
     place: Place
-    subject: str
+    subject: Subject
     onnx: str = ""
     tensorrt: str = ""
     index: tuple[int, ...] | None = None
@@ -40,6 +42,12 @@ class Misread:
     feed: str = ""
     unnamed: int = 0
     harmless: bool = False
+    name: str = ""
+
+    @property
+    def about(self) -> str:
+        """For people: ``output y``."""
+        return f"{self.subject} {self.name}" if self.name else f"the {self.subject}"
 
     @property
     def words(self) -> str:
@@ -48,18 +56,16 @@ class Misread:
             return f"ONNX Runtime refuses what TensorRT imports: {self.onnx}"
         if self.kind == "fails":
             return f"what TensorRT imported fails on inputs that the model takes: {self.tensorrt}"
-        operator = f"{self.place.operator}: " if self.place.operator else ""
+        operator = f"{self.place.op_type}: " if self.place.op_type else ""
         if self.kind != "value":
-            return f"{operator}{self.subject} is {self.onnx} in ONNX, and TensorRT reads {self.tensorrt}"
+            return f"{operator}{self.about} is {self.onnx} in ONNX, and TensorRT reads {self.tensorrt}"
         where = f" at {list(self.index)}" if self.index else ""
         extent = f" ({self.extent})" if self.extent else ""
-        return (
-            f"{operator}{self.subject}{where} is {self.onnx} in ONNX and {self.tensorrt} in TensorRT{extent}"
-        )
+        return f"{operator}{self.about}{where} is {self.onnx} in ONNX and {self.tensorrt} in TensorRT{extent}"
 
     def __str__(self) -> str:
         """``place: words``, on one line."""
-        return f"{self.place.text}: {self.words}" if self.place.text else self.words
+        return f"{self.place}: {self.words}" if self.place.known else self.words
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from onnxfix.backends.latency import Latency
 from onnxfix.backends.trt_ear import Ear
 from onnxfix.backends.trt_latency import Tools
 from onnxfix.backends.trt_package import gpus, module_name, select_for_polygraphy
+from onnxfix.causes import Cause
 from onnxfix.errors import OnnxfixError
 from onnxfix.sandbox import one_line
 
@@ -57,14 +58,15 @@ class Ran:
 
     ``outputs``: name -> array. ``unread``: name of an output that could not be read -> why. ``unsteady``: what another
     run on the same inputs gave, of outputs whose bits were not the same each time. ``error``: why there is nothing at
-    all. ``broken``: the process is of no use any more. ``late``: there was no answer in time. ``seconds``: of the first
-    run, on the clock of the wall.
+    all, ``cause`` the same as data. ``broken``: the process is of no use any more. ``late``: there was no answer in
+    time. ``seconds``: of the first run, on the clock of the wall.
     """
 
     outputs: Arrays = field(default_factory=dict)
     unread: dict[str, str] = field(default_factory=dict)
     unsteady: Arrays = field(default_factory=dict)
     error: str = ""
+    cause: Cause = ""
     broken: bool = False
     late: bool = False
     seconds: float = 0.0

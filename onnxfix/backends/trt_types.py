@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from onnxfix.place import NOWHERE, Place
+
 Stage = Literal["", "parse", "profile", "build"]
 Status = Literal["accepted", "refused", "crash", "timeout", "memory", "error"]
 Severity = Literal["error", "warning"]
@@ -44,24 +46,6 @@ class TrtOptions:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where in the ONNX model something is.
-
-    ``index`` is the node's position in the main graph as stored (-1: no node); for a node in a subgraph or local
-    function, that of the main graph's node around it. ``node``, ``operator`` and ``output`` (the first output) are of
-    the node itself, as is ``text``, which is written as ``Node.place``. ``around`` is the place of the main graph's
-    node, "" where that is the node itself.
-    """
-
-    index: int = -1
-    node: str = ""
-    operator: str = ""
-    output: str = ""
-    text: str = ""
-    around: str = ""
-
-
-@dataclass(frozen=True)
 class Issue:
     """One error or warning in TensorRT's own words.
 
@@ -73,7 +57,7 @@ class Issue:
     stage: Stage
     severity: Severity
     text: str
-    place: Place = Place()
+    place: Place = NOWHERE
     code: str = ""
     source: str = ""
     stack: tuple[str, ...] = ()
@@ -86,20 +70,22 @@ class Issue:
         words = " ".join(self.text.split())
         if words in ("", "false"):  # the parser's way to say that it knows no such operator
             words = f"{words} ({self.code} at {self.source})".strip()
-        return f"{self.place.operator}: {words}" if self.place.operator else words
+        return f"{self.place.op_type}: {words}" if self.place.op_type else words
 
     def on_one_line(self) -> Issue:
         """The same issue without line breaks in its text."""
         return replace(self, text=" ".join(self.text.split()))
 
     @property
-    def where(self) -> str:
-        """The place, else the layer, else ""."""
-        return self.place.text or (f"layer {self.layer}" if self.layer else "")
+    def at(self) -> Place | None:
+        """The place, else the layer, else None."""
+        if self.place.known:
+            return self.place
+        return Place(layer=self.layer) if self.layer else None
 
     def __str__(self) -> str:
         """``place: operator: text``, on one line."""
-        return f"{self.where}: {self.words}" if self.where else self.words
+        return f"{self.at}: {self.words}" if self.at is not None else self.words
 
 
 @dataclass(frozen=True)

@@ -91,9 +91,9 @@ class Facts:
     ``versions``: installed distribution -> version. ``gone``: those whose module is not there. ``ort_package`` and
     ``ort_cuda`` are what the files of ``onnxruntime`` say of themselves: their distribution, and the CUDA that they
     were built for. ``cuda_works``: ONNX Runtime computed something on the GPU; ``cuda_refusal`` is why it could not,
-    both False and empty where there was nothing to be tried. ``trt`` is the TensorRT that onnxfix would take,
-    ``passed_over`` why it would not take ``tensorrt`` although that is installed. ``hidden`` is the value of
-    CUDA_VISIBLE_DEVICES, None when it is not set.
+    False and None where there was nothing to be tried. ``trt`` is the TensorRT that onnxfix would take, ``passed_over``
+    why it would not take ``tensorrt`` although that is installed. ``hidden`` is the value of CUDA_VISIBLE_DEVICES, None
+    when it is not set. ``unloaded`` names, for questions that had no answer, the module that did not load.
     """
 
     machine: Machine
@@ -104,14 +104,15 @@ class Facts:
     ort_cuda: str = ""
     providers: tuple[str, ...] = ()
     cuda_works: bool = False
-    cuda_refusal: str = ""
+    cuda_refusal: Missing | None = None
     trt: Choice | Missing = field(default_factory=lambda: Missing("it was not asked for"))
-    passed_over: str = ""
+    passed_over: Missing | None = None
     nvml_status: int = 0
     nvml_fault: str = ""
     unstarted: str = ""
     hidden: str | None = None
     faults: Mapping[str, str] = field(default_factory=dict)
+    unloaded: Mapping[str, str] = field(default_factory=dict)
 
 
 class _Asker:
@@ -120,6 +121,7 @@ class _Asker:
     def __init__(self, worker: Worker, timeout: float) -> None:
         self._worker, self._timeout = worker, timeout
         self.faults: dict[str, str] = {}
+        self.unloaded: dict[str, str] = {}
         self.unstarted = ""
 
     def __call__(self, question: str, default: Any, /, **arguments: Any) -> Any:
@@ -128,6 +130,7 @@ class _Asker:
             return outcome.value
         where = f"{outcome.note} does not load: " if outcome.note else ""
         self.faults.setdefault(question, where + outcome.message)
+        self.unloaded.setdefault(question, outcome.note)
         return default
 
     def _outcome(self, target: str, arguments: dict[str, Any]) -> Outcome:
@@ -163,7 +166,7 @@ def gather(worker: Worker, timeout: float) -> Facts:
         ort_cuda=ort_cuda,
         providers=providers,
         cuda_works=tried and refusal is None and "ort-cuda" not in ask.faults,
-        cuda_refusal=refusal or "",
+        cuda_refusal=refusal,
         trt=trt,
         passed_over=passed_over,
         nvml_status=nvml_status,
@@ -171,18 +174,21 @@ def gather(worker: Worker, timeout: float) -> Facts:
         unstarted=ask.unstarted,
         hidden=os.environ.get("CUDA_VISIBLE_DEVICES"),
         faults=ask.faults,
+        unloaded=ask.unloaded,
     )
 
 
-def _tensorrt(ask: _Asker) -> tuple[Choice | Missing, str]:
+def _tensorrt(ask: _Asker) -> tuple[Choice | Missing, Missing | None]:
     """The TensorRT that onnxfix takes, and why it passes over ``tensorrt`` where that is installed as well."""
     trt: Choice | Missing | None = ask("trt-build", None)
     if trt is None:
-        return Missing(f"TensorRT does not answer: {ask.faults['trt-build']}"), ""
+        return Missing(f"TensorRT does not answer: {ask.faults['trt-build']}"), None
     if isinstance(trt, Missing) or trt.package == "tensorrt" or not _there("tensorrt"):
-        return trt, ""
+        return trt, None
     other = ask("tensorrt", None, package="tensorrt")
-    return trt, other.reason if isinstance(other, Missing) else ask.faults.get("tensorrt", "")
+    if isinstance(other, Missing):
+        return trt, other
+    return trt, Missing(ask.faults["tensorrt"]) if "tensorrt" in ask.faults else None
 
 
 # ------------------------------------------------------------------------------------------------ machine

@@ -44,7 +44,7 @@ def _faults(facts: Facts, name: str) -> Iterator[str]:
         yield "its files are gone"
     if "ort-cpu" in facts.faults and name == problems.runtime(facts):
         yield "does not load"
-    if any(facts.faults.get(asked, "").startswith(f"{name} ") for asked in ("contract", "reference")):
+    if name in (facts.unloaded.get("contract"), facts.unloaded.get("reference")):
         yield "does not load"
     for old in facts.too_old:
         if old.name == name:
@@ -128,7 +128,7 @@ def _trt_build(facts: Facts) -> Rung:
     if isinstance(facts.trt, Missing):
         for problem in problems.tensorrt(facts):
             return Rung("trt-build", False, problem.text, problem.mend)
-        return Rung("trt-build", False, *problems.parted(facts.trt.reason))
+        return Rung("trt-build", False, facts.trt.what, facts.trt.mend)
     ahead = "" if facts.trt.gpu is not None else "ahead of time for "
     where = f"{ahead}compute capability {facts.trt.capability}"
     return Rung("trt-build", True, f"{facts.trt.package} {facts.trt.version}, {where}")

@@ -182,9 +182,8 @@ def cuda_refused(facts: Facts) -> Iterator[Problem]:
     if "ort-cuda" in facts.faults:
         text = f"ONNX Runtime's CUDA provider does not answer: {facts.faults['ort-cuda']}"
         yield Problem(text, gpu_package(facts))
-    elif facts.cuda_refusal:
-        text, mend = parted(facts.cuda_refusal)
-        yield Problem(text, mend or gpu_package(facts))
+    elif facts.cuda_refusal is not None:
+        yield Problem(facts.cuda_refusal.what, facts.cuda_refusal.mend or gpu_package(facts))
 
 
 def gpu_package(facts: Facts) -> str:
@@ -224,12 +223,18 @@ def tensorrt(facts: Facts) -> Iterator[Problem]:
         mend = f"{REINSTALL} {names[0]}" if names else INSTALL["tensorrt-rtx"]
         yield Problem(facts.trt.reason, mend)
         return
-    reasons = [facts.trt.reason] if isinstance(facts.trt, Missing) else []
-    for reason in (*reasons, facts.passed_over):
-        if "tensorrt" in facts.faults and reason == facts.passed_over:
-            yield Problem(f"tensorrt does not answer: {reason}", f"{REINSTALL} tensorrt")
-        elif re.search(r"does not load|is too old|does not serve", reason):
-            yield Problem(*parted(reason))
+    if isinstance(facts.trt, Missing):
+        yield from _of_no_use(facts.trt)
+    if facts.passed_over is not None and "tensorrt" in facts.faults:
+        yield Problem(f"tensorrt does not answer: {facts.passed_over.what}", f"{REINSTALL} tensorrt")
+    elif facts.passed_over is not None:
+        yield from _of_no_use(facts.passed_over)
+
+
+def _of_no_use(lack: Missing) -> Iterator[Problem]:
+    """What is installed and cannot be used; what is not installed is no problem."""
+    if lack.cause in ("not-loadable", "version", "gpu-not-served"):
+        yield Problem(lack.what, lack.mend)
 
 
 def tensorrt_serves(facts: Facts) -> Iterator[Problem]:
@@ -253,13 +258,6 @@ def tensorrt_cuda(facts: Facts) -> Iterator[Problem]:
             f"{facts.machine.driver.cuda}",
             mend if served in OLDEST_DRIVER else newer_driver(built),
         )
-
-
-def parted(reason: str) -> tuple[str, str]:
-    """A backend's reason, and the command that it names after a colon."""
-    command = r"(?:pip uninstall -y [\w -]+(?:;|&&) )?pip install (?:-U )?\"[^\"]+\""
-    found = re.fullmatch(rf"(.*?): ({command}).*", reason)
-    return (found[1], found[2]) if found else (reason, "")
 
 
 _Kinds: TypeAlias = tuple[Callable[[Facts], Iterator[Problem]], ...]

@@ -30,7 +30,7 @@ from onnxfix.fleet.versions import versions
 from onnxfix.fleet.work import Outcome, Stamp, Task
 from onnxfix.graph import atomic, regular
 from onnxfix.graph.temporary import temporary_beside
-from onnxfix.report import Report, plain
+from onnxfix.report import WORKED_OUT, Report, plain
 from onnxfix.verification.asked import files_of
 
 NAME = ".onnxfix-journal.jsonl"
@@ -186,7 +186,7 @@ class Journal:
 def _report(data: dict[str, Any]) -> Report | None:
     """A report from its JSON; None where it was written by another version, or comes out otherwise."""
     try:
-        report = recall(Report, {name: value for name, value in data.items() if name != "schema"})
+        report = recall(Report, {name: value for name, value in data.items() if name not in WORKED_OUT})
     except ValueError:
         return None
     return report if report.to_json() == data else None  # the schema's number included

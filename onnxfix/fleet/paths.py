@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from onnxfix.errors import ModelError, OnnxfixError, UsageError
+from onnxfix.errors import MissingFile, OnnxfixError, UsageError
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+)://")
 _MAGIC = re.compile(r"[*?\[]")
@@ -272,7 +272,7 @@ def telling(url: str, failure: str) -> Iterator[None]:
     except FileNotFoundError as error:
         if failure != READ:  # of a bucket that is not there, for one
             raise OnnxfixError(f"{url}: {failure}: {error.strerror or error}") from None
-        raise ModelError(f"{url}: no such file") from None
+        raise MissingFile(f"{url}: no such file") from None
     except PermissionError as error:
         raise OnnxfixError(f"{url}: {failure}: permission denied{_more(error)}") from None
     except Exception as error:

@@ -202,10 +202,9 @@ class _Flight:
     def _hinted(self, outcome: Outcome) -> Outcome:
         """The outcome; of a file that is missing there and not here, with the reason."""
         source = outcome.task.source
-        if "no such file" not in outcome.error or paths.remote(source) or not os.path.exists(source):
+        if not outcome.missing or paths.remote(source) or not os.path.exists(source):
             return outcome
-        node = outcome.worker.rpartition(" on ")[2]
-        where = f"on Ray's node {node}; with local paths, all nodes must share the folder"
+        where = f"on Ray's node {outcome.node}; with local paths, all nodes must share the folder"
         return replace(outcome, error=f"{outcome.error} ({where})")
 
     def _look(self) -> None:
@@ -281,7 +280,8 @@ def _entry() -> Callable[..., Any]:
 
         import ray
 
-        where = f"{os.getpid()} on {ray.util.get_node_ip_address()}"
+        node = ray.util.get_node_ip_address()
+        where = f"{os.getpid()} on {node}"
         try:
             from onnxfix.fleet.ray_ import same_installation, settle
             from onnxfix.fleet.work import perform
@@ -292,6 +292,6 @@ def _entry() -> Callable[..., Any]:
                 f"process {where} has another onnxfix or other rules; install the same onnxfix on each node"
             )
         settle(memory_mb, folder)
-        return pickle.dumps(replace(perform(pickle.loads(payload)), worker=where))
+        return pickle.dumps(replace(perform(pickle.loads(payload)), worker=where, node=node))
 
     return work

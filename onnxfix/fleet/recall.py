@@ -72,9 +72,9 @@ def _record(kind: Any, data: Any) -> Any:
     _expect(isinstance(data, dict), data)
     hints = _hints(kind)
     names = {one.name for one in fields(kind) if one.init}
-    _expect(set(data) <= names, data)
+    _expect(set(data) <= names | set(getattr(kind, "RENDERED", ())), data)
     try:
-        return kind(**{name: _value(hints[name], item) for name, item in data.items()})
+        return kind(**{name: _value(hints[name], item) for name, item in data.items() if name in names})
     except TypeError:
         raise ValueError(f"a record of {kind.__name__} lacks a field") from None
 

@@ -18,8 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from onnxfix._child import NO_MEMORY
-from onnxfix.errors import explained
+from onnxfix.errors import MissingFile, explained
 
 if TYPE_CHECKING:
     from onnxfix.backends.trt_types import TrtOptions
@@ -91,10 +90,11 @@ class Stamp:
 class Outcome:
     """What came of a task: a ``report`` (without its ``model``), or the ``error`` in one line that names the model.
 
-    ``seconds`` is wall-clock time of the last attempt, ``worker`` who did it (a process id, a node), ``attempts`` how
-    often it was begun. ``memory``: it, a rule or a rung failed for lack of memory, so that it may go better where there
-    is more. ``crashed``: its worker died. ``read`` and ``written`` are the files of a stamped task, where
-    they stood still meanwhile; ``reused``: it is an earlier run's, from the journal.
+    ``seconds`` is wall-clock time of the last attempt, ``worker`` who did it (a process id, and where it ran on another
+    machine that ``node``), ``attempts`` how often it was begun. ``memory``: it, a rule or a rung failed for lack of
+    memory, so that it may go better where there is more. ``crashed``: its worker died. ``missing``: the model's file is
+    not there. ``read`` and ``written`` are the files of a stamped task, where they stood still meanwhile; ``reused``:
+    it is an earlier run's, from the journal.
     """
 
     task: Task
@@ -102,9 +102,11 @@ class Outcome:
     error: str = ""
     seconds: float = 0.0
     worker: str = ""
+    node: str = ""
     attempts: int = 1
     memory: bool = False
     crashed: bool = False
+    missing: bool = False
     read: tuple[Stamp, ...] = ()
     written: tuple[Stamp, ...] = ()
     reused: bool = False
@@ -168,6 +170,7 @@ def attempt(task: Task, do: Callable[[], Report]) -> Outcome:
             seconds=time.perf_counter() - began,
             worker=worker,
             memory=isinstance(error, MemoryError),
+            missing=isinstance(error, MissingFile),
         )
     return Outcome(task, report, seconds=time.perf_counter() - began, worker=worker, memory=_starved(report))
 
@@ -220,8 +223,11 @@ def _do(task: Task, progress: Step | None, leave_data: bool) -> Report:
 def _starved(report: Report) -> bool:
     """Whether a rule failed, a rung or one of its feeds was skipped, or TensorRT gave up, for lack of memory."""
     rungs = report.verdict.rungs if report.verdict is not None else ()
-    said = [*report.problems, *(rung.reason for rung in rungs if rung.status != "passed")]
-    said += [feed.reason for rung in rungs for feed in rung.feeds if feed.status == "not counted"]
-    # The latter is _child.obituary's.
-    starved = any(NO_MEMORY.search(words) or "memory ran out" in words.lower() for words in said)
-    return starved or any(build.status == "memory" for build in report.builds)
+    short = [rung for rung in rungs if rung.status != "passed"]
+    causes = [
+        *(problem.cause for problem in report.problems),
+        *(rung.cause for rung in short),
+        *(reading.cause for rung in short for reading in rung.networks),
+        *(feed.cause for rung in rungs for feed in rung.feeds if feed.status == "not counted"),
+    ]
+    return "memory" in causes or any(build.status == "memory" for build in report.builds)

@@ -226,8 +226,7 @@ def _add_subgraphs(node: Node, attributes: Sequence[AttributeProto]) -> list[Sco
             continue
         for label, graph in graphs:
             own = f"{node.name or node.first_output or node.op_type}.{label}"
-            path = f"{scope.path} / {own}" if scope.path else own
-            node.subgraphs.append(Scope(scope.model, graph, "subgraph", path, scope, node, label))
+            node.subgraphs.append(Scope(scope.model, graph, "subgraph", own, scope, node, label))
     if node.subgraphs and scope.depth > MAX_NESTING:
         raise ModelError(f"subgraphs are nested deeper than {MAX_NESTING} levels at {node.place}")
     return node.subgraphs

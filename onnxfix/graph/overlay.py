@@ -26,6 +26,7 @@ from onnx import (
 )
 
 from onnxfix.graph import order, tensors
+from onnxfix.place import Place
 
 if TYPE_CHECKING:
     from onnxfix.graph.knowledge import Knowledge
@@ -205,10 +206,21 @@ class Node:
     @property
     def place(self) -> str:
         """``graph path / first output``, and the node's own name where it has one."""
-        where = self.first_output or f"<{self.op_type} without outputs>"
-        if self.scope.path:
-            where = f"{self.scope.path} / {where}"
-        return f"{where} ({self.name})" if self.name and self.name != self.first_output else where
+        return self.at.text
+
+    @property
+    def at(self) -> Place:
+        """The same as data."""
+        scope, output = self.scope, self.first_output
+        nameless = not (output or self.name or scope.trail)
+        index = next(i for i, node in enumerate(scope.nodes) if node is self) if nameless else -1
+        outer = scope
+        while outer.parent is not None and outer.parent.parent is not None:
+            outer = outer.parent
+        around = outer.owner if outer.parent is not None and not outer.parent.trail else None
+        return Place(
+            scope.trail, self.name, self.op_type, output, index, around.at if around is not None else None
+        )
 
     def attribute(self, name: str) -> AttributeProto | None:
         """The attribute as stored, or None.
@@ -267,7 +279,7 @@ class Scope:
         model: Model,
         proto: GraphProto | FunctionProto,
         kind: str,
-        path: str,
+        name: str,
         parent: Scope | None = None,
         owner: Node | None = None,
         attr: str = "",
@@ -275,7 +287,11 @@ class Scope:
         self.model = model
         self.proto = proto
         self.kind = kind
-        self.path = path
+        self.trail: tuple[str, ...] = (
+            *(parent.trail if parent is not None else ()),
+            *([name] if name else []),
+        )
+        self.path = " / ".join(self.trail)
         self.parent = parent
         self.root: Scope = self if parent is None else parent.root
         self.depth: int = 0 if parent is None else parent.depth + 1

@@ -22,7 +22,7 @@ from typing import BinaryIO
 from google.protobuf.message import DecodeError, EncodeError
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
-from onnxfix.errors import ModelError, OnnxfixError
+from onnxfix.errors import MissingFile, ModelError, OnnxfixError
 from onnxfix.graph import lazy, scan, tensors
 from onnxfix.graph.lazy import LARGE, Range, Source
 from onnxfix.graph.temporary import PLAIN, Temporary
@@ -231,7 +231,7 @@ def _readable(path: Path) -> None:
             raise ModelError(f"{path}: is not a regular file")
         path.stat()
     except FileNotFoundError:
-        raise ModelError(f"{path}: no such file") from None
+        raise MissingFile(f"{path}: no such file") from None
     except OSError as error:
         raise ModelError(f"{path}: cannot be read: {error.strerror or error}") from None
     except ValueError as error:  # a null byte in the path

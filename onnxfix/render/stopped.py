@@ -18,8 +18,9 @@ def stopped_lines(found: Stopped, path: str, command: str) -> Iterator[str]:
     if not found.loaded:
         yield f"ONNX Runtime does not load the original, so that no inputs help: {found.said}"
         return
-    where = f"at {found.place} ({found.op_type})" if found.place else "at a node that is not known"
-    fed = f" with {found.feed.partition('; ')[0]}" if "=" in found.feed else ""
+    where = f"at {found.place} ({found.op_type})" if found.place.known else "at a node that is not known"
+    sizes = ", ".join(f"{name}={size}" for name, size in found.fed.items())
+    fed = f" with {sizes}" if sizes else ""
     yield f"it stops {where}{fed}: {found.said}"
     yield from (f"this {found.op_type} demands: {_needed(one)}" for one in found.needed)
     for one in found.sizes:

@@ -21,7 +21,6 @@ from onnxfix.render.networks import network_lines
 from onnxfix.render.stopped import stopped_lines
 from onnxfix.render.stream import printable
 from onnxfix.report import AppliedFix, Finding, Report, StepDone
-from onnxfix.trt_words import NOT_ASKED
 
 if TYPE_CHECKING:
     from onnxfix.verification.verdict import RungResult
@@ -61,7 +60,8 @@ def render_report(report: Report, *, quiet: bool = False, verbose: bool = False)
         yield from _applied(report.applied, verbose)
         for item in report.withdrawn:
             yield line(
-                ("  withdrawn ", "bold red"), f"{item.code} at {item.place}: {item.fix}: {item.reason}"
+                ("  withdrawn ", "bold red"),
+                f"{item.code} at {printable(str(item.place))}: {item.fix}: {item.reason}",
             )
         if report.build is not None and verbose:
             yield from (line(f"  {each}") for each in build_lines([report.build]))
@@ -74,7 +74,7 @@ def render_report(report: Report, *, quiet: bool = False, verbose: bool = False)
         for rung in report.verdict.broken if report.verdict is not None else ():
             yield line(("  warning ", "yellow"), f"{rung.name} broke: {rung.reason} ({PLEASE_REPORT})")
     for problem in report.problems:
-        blame = "" if problem.startswith(NOT_ASKED) else " (a fault of onnxfix or of the rule)"
+        blame = " (a fault of onnxfix or of the rule)" if problem.source == "onnxfix" else ""
         yield line(("  problem ", "bold red"), f"{problem}{blame}")
     for note in report.notes if not quiet else ():
         yield line(f"  note: {note}")
@@ -181,7 +181,7 @@ def _findings(findings: Sequence[Finding], verbose: bool) -> Iterator[Line]:
             yield line(
                 "    ",
                 (item.severity, _STYLE.get(item.severity, "")),
-                f" {item.place}: {item.message}{_confirmed(item, verbose)}{_remedy(item)}",
+                f" {printable(str(item.place))}: {item.message}{_confirmed(item, verbose)}{_remedy(item)}",
             )
         yield from _more(len(items), verbose)
 
@@ -211,7 +211,7 @@ def _applied(applied: Sequence[AppliedFix], verbose: bool) -> Iterator[Line]:
         yield line(("  fixed ", "green"), (printable(code), "bold"), f" {printable(name)} ({len(items)})")
         for item in map(_printable, items if verbose else items[:SHOWN]):
             level = "" if item.safety == "exact" else f" ({item.safety})"
-            yield line(f"    {item.place}: {item.fix}{level}{_confirmed(item, verbose)}")
+            yield line(f"    {printable(str(item.place))}: {item.fix}{level}{_confirmed(item, verbose)}")
         yield from _more(len(items), verbose)
 
 

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from onnx import ModelProto
 
 from onnxfix.backends.trt_run import Ran
-from onnxfix.backends.trt_types import Profile, Sizes, TrtBuild
+from onnxfix.backends.trt_types import Issue, Profile, Sizes, TrtBuild
 from onnxfix.errors import OnnxfixError
 from onnxfix.graph import dimnames, wire
 from onnxfix.sandbox import one_line
@@ -60,23 +60,29 @@ class Pair:
             builds = [("batch 1 alone", self.static), ("the profile", self.dynamic)]
             (yes, _), (no, refused) = sorted(builds, key=lambda one: not one[1].accepted)
             return f"{yes} builds, {no} does not: {one_line(refused.reason, _WIDEST)}"
-        hollow = next((text for text in self.only_dynamic() if _HOLLOW.search(text)), "")
-        if hollow and self.dynamic.accepted:
-            return f"the profile builds, but not all of its sizes fit: {one_line(hollow, _WIDEST)}"
+        hollow = next((one for one in self.only_dynamic() if _HOLLOW.search(one.text)), None)
+        if hollow is not None and self.dynamic.accepted:
+            return f"the profile builds, but not all of its sizes fit: {one_line(str(hollow), _WIDEST)}"
         return self.differing
 
-    def only_static(self) -> list[str]:
+    def only_static(self) -> list[Issue]:
         """The warnings for batch 1 alone that the profile's build does not give."""
         return _only(self.static, self.dynamic)
 
-    def only_dynamic(self) -> list[str]:
+    def only_dynamic(self) -> list[Issue]:
         """The warnings for the profile that the build for batch 1 alone does not give."""
         return _only(self.dynamic, self.static)
 
 
-def _only(own: TrtBuild, other: TrtBuild) -> list[str]:
-    known = {str(issue) for issue in other.warnings}
-    return [text for text in dict.fromkeys(str(issue) for issue in own.warnings) if text not in known]
+def _only(own: TrtBuild, other: TrtBuild) -> list[Issue]:
+    known = {_what(issue) for issue in other.warnings}
+    found = {_what(issue): issue for issue in reversed(own.warnings)}
+    return [issue for issue in own.warnings if _what(issue) not in known and found[_what(issue)] is issue]
+
+
+def _what(issue: Issue) -> tuple[object, ...]:
+    """What TensorRT says and of what, whenever and however often it says so."""
+    return issue.at, issue.place.op_type, " ".join(issue.text.split())
 
 
 @dataclass(frozen=True)
@@ -109,8 +115,8 @@ class SweepResult:
         kinds = _kinds(pair)
         if kinds:
             yield f"imported layers that differ, batch 1 alone against {span}: {kinds}"
-        for where, texts in (("batch 1 alone", pair.only_static()), (span, pair.only_dynamic())):
-            yield from (f"warning for {where} only: {one_line(text, _WIDEST)}" for text in texts)
+        for where, issues in (("batch 1 alone", pair.only_static()), (span, pair.only_dynamic())):
+            yield from (f"warning for {where} only: {one_line(str(one), _WIDEST)}" for one in issues)
         if pair.differing:
             yield f"outputs differ: {pair.differing}"
         elif pair.static.accepted and pair.dynamic.accepted:

@@ -1,4 +1,5 @@
 """One rung that executes: load both models in the sandbox, run them on feeds, judge what comes back."""
+# Long because: loading, choosing feeds and judging what they show share what the rung has seen so far
 
 from __future__ import annotations
 
@@ -11,16 +12,17 @@ from typing import Any
 
 from onnxfix import backends
 from onnxfix.backends import reference
+from onnxfix.causes import Cause
 from onnxfix.errors import UsageError
 from onnxfix.verification import cuda, plan, ranges
 from onnxfix.verification.inputs import Kind
 from onnxfix.verification.pair import Pair
 from onnxfix.verification.plan import Feed
-from onnxfix.verification.progress import REFUSED, UNLOADED, Progress, difference, different, judged
+from onnxfix.verification.progress import Progress, difference, different, judged
 from onnxfix.verification.remote import Ran
 from onnxfix.verification.request import Request
 from onnxfix.verification.signature import Assignment, Signature
-from onnxfix.verification.verdict import FeedResult, FeedStatus, RungResult
+from onnxfix.verification.verdict import FeedResult, FeedStatus, RungResult, Side, Status
 
 #: Kinds of data to try, one after the other, when the original refuses the one that was planned.
 _MILDER: tuple[Kind, ...] = ("small", "ones", "zeros")
@@ -39,6 +41,7 @@ _PRODUCTS = frozenset(
         "MatMulIntegerToFloat",
     )
 )
+_HALF = "within half precision's tolerance"
 _CUT_OFF = (
     "they differ where ONNX Runtime multiplies uint8 by int8, of which it cuts off sums at 16 bits on this processor; "
     "another rung has compared them"
@@ -57,7 +60,9 @@ def climb(request: Request, name: str) -> RungResult:
     if reason is None and name == "reference":
         reason = _too_large(request)
     if reason is None and name == "ort-cuda":
-        reason = cuda.unavailable(request.worker, request.step)
+        lack = cuda.unavailable(request.worker, request.step)
+        if lack is not None:
+            return RungResult(name, "skipped", lack.reason, cause=lack.cause)
     if reason is not None:
         return RungResult(name, "skipped", reason)
     with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
@@ -84,6 +89,7 @@ class _Climber:
         self.seen = Progress()
         self.deadline = time.monotonic() + request.total
         self.pair = Pair(request, name, self.seen)
+        self.given = 0  # which of the user's inputs are tried, from 1
 
     def climb(self) -> RungResult:
         self._load()
@@ -92,7 +98,10 @@ class _Climber:
                 self._run_given() if self.request.given is not None else self._run_made()
             except UsageError as error:  # no input can be made for this model
                 self.seen.notes.append(str(error))
-        return self.seen.verdict or self.seen.conclude(self.name, time.monotonic() > self.deadline)
+        if self.seen.verdict is not None:
+            return self.seen.verdict
+        how = {"within": _HALF} if self.request.forgiven else {}
+        return self.seen.conclude(self.name, time.monotonic() > self.deadline, **how)
 
     # -- loading
 
@@ -101,20 +110,21 @@ class _Climber:
         if ran.starved and self.pair.spare():
             self._load()
         elif ran.stage == "original":
-            self._decide("skipped", f"{UNLOADED}{ran.error}")
+            reason = f"the original cannot be loaded: {ran.error}"
+            self._decide("skipped", reason, ran.cause, stopped="original", said=ran.error)
         elif ran.stage == "fixed" and outcome.status == "timeout" and self.name == "reference":
-            self._decide("skipped", f"the fixed model takes too long to load: {ran.error}")
+            self._decide("skipped", f"the fixed model takes too long to load: {ran.error}", "timeout")
         elif ran.stage and ran.unsupported:
-            self._decide("skipped", f"the fixed model cannot be loaded here: {ran.error}")
+            self._decide("skipped", f"the fixed model cannot be loaded here: {ran.error}", ran.cause)
         elif self._lacks_kernel(ran):
             self._decide("skipped", self._no_kernel(ran))
         elif ran.starved:
             found = self.pair.starved(ran, None)
-            self._decide(found.status, found.reason)
+            self._decide(found.status, found.reason, "memory")
         elif ran.stage and (why := self.pair.unfit()):
             self._decide("skipped", f"the original does not run on the fixed sizes and values either: {why}")
         elif ran.stage:
-            self._decide("failed", f"the original loads, the fixed model does not: {ran.error}")
+            self._decide("failed", f"the original loads, the fixed model does not: {ran.error}", ran.cause)
         elif self.gpu and cuda.on_cpu_alone(ran.places):
             self._decide("skipped", cuda.placed(ran.places))
         elif self.gpu:
@@ -128,13 +138,16 @@ class _Climber:
     def _no_kernel(self, ran: Ran) -> str:
         return f"no kernel here for the fixed model, which {self.request.shown} compared: {ran.error}"
 
-    def _decide(self, status: Any, reason: str) -> None:
-        self.seen.decide(self.name, status, reason)
+    def _decide(
+        self, status: Status, reason: str, cause: Cause = "", *, stopped: Side = "", said: str = ""
+    ) -> None:
+        self.seen.decide(self.name, status, reason, cause, stopped=stopped, said=said)
 
     # -- feeds
 
     def _run_given(self) -> None:
         for number, values in enumerate(self.request.given or ()):
+            self.given = number + 1
             self._try(f"inputs {number + 1} of {len(self.request.given or ())}", None, values)
             if self._over():
                 return
@@ -234,15 +247,15 @@ class _Climber:
             return self._try(label, feed, values)
         if ran.stage == "original":
             seen.deaths += not outcome.ok or ran.broken or ran.starved
-            seen.feeds.append(FeedResult(label, feed, "not counted", f"{REFUSED}{ran.error}"))
+            self._uncounted(label, feed, ran, f"the original fails: {ran.error}")
             return False
         late = outcome.status == "timeout" and self.name == "reference"
         if ran.stage == "fixed" and (late or ran.unsupported):
             # The evaluator's time and the GPU's size say nothing about the model: not proven, and not refuted.
-            seen.feeds.append(FeedResult(label, feed, "not counted", f"the fixed model: {ran.error}"))
+            self._uncounted(label, feed, ran, f"the fixed model: {ran.error}")
             return False
         if self._lacks_kernel(ran):
-            seen.feeds.append(FeedResult(label, feed, "not counted", self._no_kernel(ran)))
+            self._uncounted(label, feed, ran, self._no_kernel(ran))
             return False
         if ran.starved:
             found = self.pair.starved(ran, values)
@@ -250,7 +263,7 @@ class _Climber:
                 self._fail(label, feed, ran, found.reason)
             else:
                 seen.deaths += 1
-                seen.feeds.append(FeedResult(label, feed, "not counted", found.reason))
+                self._uncounted(label, feed, ran, found.reason)
             return found.status == "failed"
         seen.excluded.update(ran.unstable)
         seen.wobble.extend(ran.wobble)
@@ -258,6 +271,22 @@ class _Climber:
             self._fail(label, feed, ran, f"the original runs, the fixed model does not: {ran.error}")
             return True
         return self._judge(label, feed, ran)
+
+    def _uncounted(self, label: str, feed: Feed | None, ran: Ran, reason: str) -> None:
+        """Record a feed on which one of the two did not run, and that says nothing."""
+        stopped: Side = "original" if ran.stage == "original" else "fixed"
+        self.seen.feeds.append(
+            FeedResult(
+                label,
+                feed,
+                "not counted",
+                reason,
+                stopped=stopped,
+                said=ran.error,
+                cause=ran.cause or "refused",
+                given=self.given,
+            )
+        )
 
     def _judge(self, label: str, feed: Feed | None, ran: Ran) -> bool:
         """Record what one run showed; returns whether it counts."""
@@ -282,15 +311,16 @@ class _Climber:
         if wrong and self._cut_off():
             silent = _CUT_OFF
         if silent:
-            self.seen.feeds.append(FeedResult(label, feed, "not counted", silent, ran.metrics))
+            self.seen.feeds.append(
+                FeedResult(label, feed, "not counted", silent, ran.metrics, given=self.given)
+            )
         elif wrong:
             self._fail(label, feed, ran, difference(wrong[0]))
         else:
             within = any(metric.agreement == "within" for metric in ran.metrics)
             status: FeedStatus = "within" if within else "identical"
-            self.seen.feeds.append(
-                FeedResult(label, feed, status, judged(ran.metrics, self.seen.precision), ran.metrics)
-            )
+            beside = judged(ran.metrics, self.seen.precision)
+            self.seen.feeds.append(FeedResult(label, feed, status, beside, ran.metrics, given=self.given))
         return not silent
 
     def _cut_off(self) -> bool:
@@ -340,5 +370,6 @@ class _Climber:
         return replace(ran, metrics=again.metrics)
 
     def _fail(self, label: str, feed: Feed | None, ran: Ran, reason: str) -> None:
-        self.seen.feeds.append(FeedResult(label, feed, "different", reason, ran.metrics))
-        self._decide("failed", f"{reason} [{label}]")
+        found = FeedResult(label, feed, "different", reason, ran.metrics, cause=ran.cause, given=self.given)
+        self.seen.feeds.append(found)
+        self._decide("failed", f"{reason} [{label}]", ran.cause)

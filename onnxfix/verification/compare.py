@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 Agreement = Literal["identical", "within", "different"]
+#: What differs: elements that are out of tolerance; NaN or Inf at other places; the shape or element type of a tensor;
+#: the structure (tensor, sequence, map, or the length of these); a value that one of the two lacks. "": nothing does.
+Difference = Literal["", "values", "special", "shape", "dtype", "structure", "absent"]
 
 
 @dataclass(frozen=True)
@@ -61,9 +64,12 @@ class _How:
 
 @dataclass(frozen=True)
 class Metrics:
-    """How one output (or one element of a sequence, named ``name[i]``) agrees.
+    """How one output (or one element of a sequence, named ``name[i]``) agrees. ``output`` names the output.
 
-    ``mismatches`` counts elements that are not bit-identical (every NaN equals every NaN, -0.0 is not 0.0);
+    ``kind`` says what a "different" one differs in and ``reason`` the same in words; ``sides`` are the original's and
+    the fixed model's type, shape or structure as text where they differ in these.
+    ``mismatches`` counts elements that are not bit-identical (every NaN equals every NaN, -0.0 is not 0.0),
+    ``special`` those out of tolerance for NaN or Inf at another place, ``beyond`` the others that are out of it;
     ``max_abs`` and ``max_rel`` are over pairs of finite values; ``first`` is the index of the first element that
     is out of tolerance, or else not identical, with its two values as text. ``scale`` is the original's largest finite
     magnitude, 0 where nothing differs. ``by_twin`` counts the elements in which the fixed model agrees with the
@@ -75,10 +81,14 @@ class Metrics:
     name: str
     agreement: Agreement
     reason: str = ""
+    kind: Difference = ""
+    sides: tuple[str, str] | None = None
     dtype: str = ""
     shape: tuple[int, ...] | None = None
     elements: int = 0
     mismatches: int = 0
+    special: int = 0
+    beyond: int = 0
     max_abs: float = 0.0
     max_rel: float = 0.0
     first: tuple[int, ...] | None = None
@@ -87,6 +97,7 @@ class Metrics:
     by_twin: int = 0
     by_noise: int = 0
     worse: int = 0
+    output: str = ""
 
     @property
     def relative(self) -> float:
@@ -97,13 +108,6 @@ class Metrics:
 def largest(metrics: Iterable[Metrics], *, relative: bool = False) -> Metrics | None:
     """The output with the largest error, absolute or as a share of its scale; None where there is no output."""
     return max(metrics, key=lambda one: one.relative if relative else one.max_abs, default=None)
-
-
-def output_of(metric: Metrics, outputs: Collection[str]) -> str:
-    """The one of the ``outputs`` that the metrics are about, whose names may hold brackets of their own."""
-    if metric.name in outputs:
-        return metric.name
-    return max((one for one in outputs if metric.name.startswith(f"{one}[")), key=len, default=metric.name)
 
 
 def compare(
@@ -125,14 +129,14 @@ def compare(
     in the output's unit: one number, or one for each element.
     """
     how = _How(exact, noise, coarse, None if exact else twin, None if exact else precise, slack)
-    return _compare(name, original, fixed, how)
+    return tuple(replace(part, output=name) for part in _compare(name, original, fixed, how))
 
 
 def _compare(name: str, original: Any, fixed: Any, how: _How) -> tuple[Metrics, ...]:
     if original is None or fixed is None:
         if original is None and fixed is None:
             return (Metrics(name, "identical", dtype="optional"),)
-        return (_differ(name, f"is {_kind(original)} in the original, {_kind(fixed)} in the fixed model"),)
+        return (_differ_in_structure(name, original, fixed, "absent"),)
     if isinstance(original, (list, tuple)) or isinstance(fixed, (list, tuple)):
         return _compare_sequences(name, original, fixed, how)
     if isinstance(original, dict) or isinstance(fixed, dict):
@@ -145,8 +149,14 @@ def identical(original: Any, fixed: Any) -> bool:
     return all(part.agreement == "identical" for part in compare("", original, fixed, exact=True))
 
 
-def _differ(name: str, reason: str, **more: Any) -> Metrics:
-    return Metrics(name, "different", reason, **{"worse": 1, **more})
+def _differ(name: str, kind: Difference, reason: str, **more: Any) -> Metrics:
+    return Metrics(name, "different", reason, kind, **{"worse": 1, **more})
+
+
+def _differ_in_structure(name: str, original: Any, fixed: Any, kind: Difference, keys: str = "") -> Metrics:
+    sides = _kind(original), _kind(fixed)
+    end = keys or "in the fixed model"
+    return _differ(name, kind, f"is {sides[0]} in the original, {sides[1]} {end}", sides=sides)
 
 
 def _kind(value: Any) -> str:
@@ -162,7 +172,7 @@ def _kind(value: Any) -> str:
 def _compare_sequences(name: str, original: Any, fixed: Any, how: _How) -> tuple[Metrics, ...]:
     both = isinstance(original, (list, tuple)) and isinstance(fixed, (list, tuple))
     if not both or len(original) != len(fixed):
-        return (_differ(name, f"is {_kind(original)} in the original, {_kind(fixed)} in the fixed model"),)
+        return (_differ_in_structure(name, original, fixed, "structure"),)
     if not original:
         return (Metrics(name, "identical", dtype="sequence", shape=(0,)),)
     pairs = enumerate(zip(original, fixed, strict=True))
@@ -172,11 +182,7 @@ def _compare_sequences(name: str, original: Any, fixed: Any, how: _How) -> tuple
 def _compare_maps(name: str, original: Any, fixed: Any, how: _How) -> tuple[Metrics, ...]:
     both = isinstance(original, dict) and isinstance(fixed, dict)
     if not both or original.keys() != fixed.keys():
-        return (
-            _differ(
-                name, f"is {_kind(original)} in the original, {_kind(fixed)} with other keys in the fixed"
-            ),
-        )
+        return (_differ_in_structure(name, original, fixed, "structure", "with other keys in the fixed"),)
     if not original:
         return (Metrics(name, "identical", dtype="map", shape=(0,)),)
     return tuple(
@@ -193,12 +199,12 @@ def _dtype_name(array: npt.NDArray[Any]) -> str:
 def _compare_arrays(name: str, original: npt.NDArray[Any], fixed: npt.NDArray[Any], how: _How) -> Metrics:
     dtype, shape = _dtype_name(original), original.shape
     known: dict[str, Any] = {"dtype": dtype, "shape": shape, "elements": original.size}
-    if dtype != _dtype_name(fixed):
-        return _differ(
-            name, f"has type {dtype} in the original, {_dtype_name(fixed)} in the fixed model", **known
-        )
+    if dtype != (other := _dtype_name(fixed)):
+        reason = f"has type {dtype} in the original, {other} in the fixed model"
+        return _differ(name, "dtype", reason, sides=(dtype, other), **known)
     if shape != fixed.shape:
-        return _differ(name, f"has shape {shape} in the original, {fixed.shape} in the fixed model", **known)
+        reason = f"has shape {shape} in the original, {fixed.shape} in the fixed model"
+        return _differ(name, "shape", reason, sides=(str(shape), str(fixed.shape)), **known)
     unequal = _strings_differ(original, fixed) if dtype == "string" else _bits_differ(original, fixed)
     known["mismatches"] = int(np.count_nonzero(unequal))
     if known["mismatches"] == 0:
@@ -267,7 +273,8 @@ def _judge_exactly(
     count = int(np.count_nonzero(unequal))
     differ = "are not bit-identical" if how.exact else "differ"
     reason = f"{count:,} of {original.size:,} elements {differ}"
-    return _differ(name, reason, **{**known, "worse": count}, **_first(original, fixed, unequal))
+    known.update(worse=count, beyond=count)
+    return _differ(name, "values", reason, **known, **_first(original, fixed, unequal))
 
 
 def _judge(
@@ -303,15 +310,15 @@ def _judge(
     if not out.any():
         return Metrics(name, "within", "", **known, **_first(original, fixed, unequal))
     special &= out
-    total, count = original.size, int(np.count_nonzero(out))
-    reason = f"{count:,} of {total:,} elements are out of tolerance"
-    if special.any():
-        moved = int(np.count_nonzero(special))
-        others = f", {count - moved:,} others are out of tolerance" if count > moved else ""
-        reason = f"NaN or Inf at other places ({moved:,} of {total:,} elements){others}"
-        out = special
-    known["worse"] = int(np.count_nonzero(worse))
-    return _differ(name, reason, **known, **_first(original, fixed, out))
+    total, moved = original.size, int(np.count_nonzero(special))
+    others = int(np.count_nonzero(out)) - moved
+    known.update(worse=int(np.count_nonzero(worse)), special=moved, beyond=others)
+    if not moved:
+        reason = f"{others:,} of {total:,} elements are out of tolerance"
+        return _differ(name, "values", reason, **known, **_first(original, fixed, out))
+    more = f", {others:,} others are out of tolerance" if others else ""
+    reason = f"NaN or Inf at other places ({moved:,} of {total:,} elements){more}"
+    return _differ(name, "special", reason, **known, **_first(original, fixed, special))
 
 
 def _twin_of(original: npt.NDArray[Any], twin: Twin | None) -> npt.NDArray[Any] | None:

@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from onnxfix.backends import ort_cuda
+from onnxfix.backends.trt_package import Missing
+from onnxfix.causes import ENDED
 from onnxfix.sandbox import Worker
 from onnxfix.verification import remote
 from onnxfix.verification.compare import Metrics, largest
@@ -27,12 +29,13 @@ OVERFLOWS = (
 )
 
 
-def unavailable(worker: Worker, timeout: float) -> str | None:
+def unavailable(worker: Worker, timeout: float) -> Missing | None:
     """Why CUDA computes nothing on this machine, tried in the sandbox; None when it does. Seconds of patience."""
     outcome = worker.call(f"{ort_cuda.__name__}:unavailable", timeout=timeout)
     if not outcome.ok:
-        return f"the CUDA provider cannot be tried: {outcome.message}"
-    return None if outcome.value is None else str(outcome.value)
+        return Missing(f"the CUDA provider cannot be tried: {outcome.message}", ENDED[outcome.status])
+    found: Missing | None = outcome.value
+    return found
 
 
 def on_cpu_alone(places: Places) -> bool:
@@ -63,7 +66,7 @@ def on_cpu(places: Mapping[str, int]) -> int:
 
 def overflows(metric: Metrics, feed: Feed) -> bool:
     """Whether a difference may come of nothing but the order of a sum at the limits of a floating-point type."""
-    return feed.kind == "extreme" and metric.reason.startswith("NaN or Inf at other places")
+    return feed.kind == "extreme" and metric.kind == "special"
 
 
 def wobbles(metrics: Sequence[Metrics]) -> list[str]:

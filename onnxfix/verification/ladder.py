@@ -14,6 +14,7 @@ import onnx
 
 from onnxfix.backends import reference
 from onnxfix.backends.trt_types import TrtOptions
+from onnxfix.causes import Cause
 from onnxfix.errors import ModelError, UsageError, fault_of
 from onnxfix.graph import wire
 from onnxfix.graph.special import Special
@@ -135,9 +136,8 @@ def verify(
                     result = _guarded(name, request, limits)
                 if special is not None and name not in ALONE and result.status in ("passed", "failed"):
                     result = replace(result, reason=f"{result.reason}, with {special.words}")
-                if request is not asked:
-                    told = result.reason.replace("within tolerance", "within half precision's tolerance")
-                    result = replace(result, reason=told, notes=(*result.notes, _HALF))
+                if request.forgiven:
+                    result = replace(result, notes=(*result.notes, _HALF))
                 # A GPU's kernels are chosen by shape: there, agreement within tolerance is all that is judged.
                 judged_exactly = request.exact and name in CPU_RUNGS
                 results.append(
@@ -168,7 +168,9 @@ def _forgiving(request: Request, results: Sequence[RungResult]) -> Request:
     """
     half = half_type(request.known.model)
     proven = any(rung.name == "reference" and rung.status == "passed" and rung.exact for rung in results)
-    return replace(request, exact=False, coarse=half) if request.exact and half and proven else request
+    if not (request.exact and half and proven):
+        return request
+    return replace(request, exact=False, coarse=half, forgiven=True)
 
 
 def _shown(results: Sequence[RungResult]) -> str:
@@ -266,7 +268,9 @@ def _contract(
     checks = validity.ask(files, timeout=limits.step, memory_mb=limits.memory_mb)
     judged = validity.judge(checks)
     if contract is None or judged.status == "failed":
-        return RungResult(name, judged.status, judged.words, notes=judged.notes, checks=checks)
+        starved = judged.status == "skipped" and any(one.starved for one in checks)
+        cause: Cause = "memory" if starved else ""
+        return RungResult(name, judged.status, judged.words, notes=judged.notes, checks=checks, cause=cause)
     apart = request.special is not None or any(one.complaint or one.starved for one in checks)
     also = "; " if apart else " and "
     kept = "the interface is unchanged"

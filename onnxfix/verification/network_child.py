@@ -18,7 +18,7 @@ from onnx import ModelProto, TensorProto, helper
 from onnxfix import backends
 from onnxfix._child import NO_MEMORY, cores
 from onnxfix.backends import ort, ort_weights
-from onnxfix.backends.causes import Cause
+from onnxfix.causes import Cause
 from onnxfix.errors import OnnxfixError
 from onnxfix.graph import lazy, wire
 from onnxfix.sandbox import one_line
@@ -232,7 +232,9 @@ def judge(
     metrics: list[Metrics] = []
     for name, other in pairs:
         if other not in found:
-            metrics.append(Metrics(name, "different", "is no output of the network", worse=1))
+            metrics.append(
+                Metrics(name, "different", "is no output of the network", "absent", worse=1, output=name)
+            )
             continue
         a, b = aligned(wanted[name], found[other])
         metrics.extend(compare(name, a, b, exact=False, noise=noise.get(name, 0.0), coarse=coarse))

@@ -71,15 +71,15 @@ def weights(
 def _misread(one: Changed, graph: GraphProto) -> Misread:
     node = next((node for node in graph.node if one.name in node.input), None)
     extent = f"{one.different:,} of {one.elements:,} elements" if one.index is not None else ""
-    place, subject = place_of(node, graph), f"weight {one.name}"
     return Misread(
         "value" if one.index is not None else "shape",
-        place,
-        subject,
+        place_of(node, graph),
+        "weight",
         one.onnx,
         one.tensorrt,
         one.index,
         extent,
+        name=one.name,
     )
 
 

@@ -105,7 +105,7 @@ class Pair:
         if outcome.status == "crash" and worker.limit_mb is not None and worker.limit_mb < self._need_mb:
             # Not everybody looks whether there was memory where it was asked for.
             error = f"{worker.starved('probably ran out of memory')}: {ran.error}"
-            ran = replace(ran, starved=True, error=error)
+            ran = replace(ran, starved=True, error=error, cause="memory")
         if ran.broken or ran.starved:
             worker.close()
         return outcome, ran

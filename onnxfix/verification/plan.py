@@ -40,7 +40,7 @@ class Feed:
     @property
     def label(self) -> str:
         """For people: ``batch=2, seq=3; normal values; seed 1``."""
-        sizes = ", ".join(f"{name}={size}" for name, size in self.assignment.items())
+        sizes = sizes_in_words(self.assignment)
         more = "; defaults overridden" if self.override else ""
         times = f" times {self.gain:.3g}" if self.gain != 1.0 else ""
         return f"{sizes + '; ' if sizes else ''}{self.kind} values{times}; seed {self.seed}{more}"
@@ -56,6 +56,11 @@ class Feed:
             gain=self.gain,
             turn=self.turn,
         )
+
+
+def sizes_in_words(sizes: Mapping[str, int]) -> str:
+    """For people: ``batch=2, seq=3``."""
+    return ", ".join(f"{name}={size}" for name, size in sizes.items())
 
 
 def size(value: Any) -> int:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from onnxfix.causes import Cause
 from onnxfix.verification import cuda
 from onnxfix.verification.compare import Metrics
-from onnxfix.verification.verdict import FeedResult, RungResult, Status
+from onnxfix.verification.verdict import FeedResult, RungResult, Side, Status
 
-REFUSED = "the original fails: "
-UNLOADED = "the original cannot be loaded: "
 _TWIN = "the original leaves half precision's range; judged by the original in"
 _NOISE = "decided by rounding in the original too; in float64 both models compute the same"
 
@@ -38,29 +37,44 @@ class Progress:
         found = (one.feed.assignment for one in self.counted() if one.feed is not None)
         return {tuple(sorted(sizes.items())) for sizes in found if 0 not in sizes.values()}
 
-    def decide(self, name: str, status: Status, reason: str) -> None:
+    def decide(
+        self,
+        name: str,
+        status: Status,
+        reason: str,
+        cause: Cause = "",
+        *,
+        stopped: Side = "",
+        said: str = "",
+    ) -> None:
         """The rung ``name`` comes to this."""
-        notes = (*self.notes, *self.placed)
         self.verdict = RungResult(
-            name, status, reason, tuple(self.feeds), tuple(sorted(self.excluded)), notes
+            name,
+            status,
+            reason,
+            tuple(self.feeds),
+            tuple(sorted(self.excluded)),
+            (*self.notes, *self.placed),
+            cause=cause,
+            stopped=stopped,
+            said=said,
         )
 
-    def conclude(self, name: str, late: bool) -> RungResult:
-        """The verdict on all feeds; ``late``: there was no time for more."""
+    def conclude(self, name: str, late: bool, within: str = "within tolerance") -> RungResult:
+        """The verdict on all feeds; ``late``: there was no time for more. ``within`` calls the tolerance."""
         counted, refused = self.counted(), [one for one in self.feeds if one.status == "not counted"]
         news = [one for one in refused if not _is_empty(one)]
         elements = sum(metric.elements for one in counted for metric in one.metrics)
         if counted and not elements and news:
             # The original took empty tensors only: shapes agree, and not one value was compared.
-            self.decide(
-                name, "skipped", f"only empty tensors ran, so no value was compared: {news[0].reason}"
-            )
+            reason = f"only empty tensors ran, so no value was compared: {news[0].reason}"
+            self.decide(name, "skipped", reason, news[0].cause)
         elif counted:
             self._add_notes(refused, late)
-            how = "identical" if all(one.status == "identical" for one in counted) else "within tolerance"
+            how = "identical" if all(one.status == "identical" for one in counted) else within
             shapes = len(self.sizes())
             over = f" over {shapes} shapes" if shapes > 1 else ""
-            original = all(one.reason.startswith(REFUSED) for one in news)
+            original = all(one.stopped == "original" for one in news)
             more = f"the original refused {len(news)} more" if original else f"{len(news)} more do not count"
             refusals = f"; {more}" if news else ""
             beside = judged((metric for one in counted for metric in one.metrics), self.precision)
@@ -72,7 +86,7 @@ class Progress:
             )
         else:
             why = [one.reason for one in refused] or self.notes or ["there was no time for a single run"]
-            self.decide(name, "skipped", why[0])
+            self.decide(name, "skipped", why[0], refused[0].cause if refused else "")
         assert self.verdict is not None
         return self.verdict
 

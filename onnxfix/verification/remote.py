@@ -17,10 +17,11 @@ import onnx
 from onnxfix import backends
 from onnxfix._child import NO_MEMORY
 from onnxfix.backends import ort_words
+from onnxfix.causes import ENDED, Cause, heard
 from onnxfix.errors import Fault
 from onnxfix.sandbox import Outcome, note, one_line
 from onnxfix.verification import twin, twin_double
-from onnxfix.verification.compare import Metrics, Twin, compare, output_of
+from onnxfix.verification.compare import Metrics, Twin, compare
 from onnxfix.verification.noise import MOVES, Precise, shaken
 
 _WIDEST = 4000  # characters of an error of which a line is made
@@ -50,7 +51,7 @@ class Ran:
     ``unsupported``: nobody's mistake. ``no_kernel``: the backend lacks an operator that the model has. ``broken``: the
     process is of no use any more. ``places``: for the original and the fixed model, how many nodes each execution
     provider took, where the backend says so. ``starved``: what failed did so for want of memory, and ``mapped``: a
-    model's weights were mapped from its file, not loaded as usual.
+    model's weights were mapped from its file, not loaded as usual. ``cause``: what it failed of, where that is known.
     """
 
     stage: str = ""
@@ -66,6 +67,7 @@ class Ran:
     places: tuple[Mapping[str, int] | None, ...] = ()
     wobble: tuple[Metrics, ...] = ()  # where it differs from itself within tolerance
     precision: str = ""  # of the twin
+    cause: Cause = ""
     beyond: str = ""  # the first value of the original that is finite in its twin and not in half precision
 
 
@@ -80,7 +82,7 @@ def ran_of(outcome: Outcome) -> Ran:
     if outcome.status == "error":  # what the models do wrong comes back as a Ran
         raise Fault(outcome.message)
     stage = outcome.note if outcome.note in ("original", "fixed") else "original"
-    return Ran(stage, outcome.message, starved=outcome.status == "memory")
+    return Ran(stage, outcome.message, starved=outcome.status == "memory", cause=ENDED[outcome.status])
 
 
 def _failed(stage: str, error: Exception, seconds: float = 0.0) -> Ran:
@@ -95,6 +97,7 @@ def _failed(stage: str, error: Exception, seconds: float = 0.0) -> Ran:
         no_kernel=isinstance(error, backends.NoKernel),
         broken=broken,
         starved=starved,
+        cause="memory" if starved else heard(str(error)),
     )
 
 
@@ -211,11 +214,9 @@ def run(
     note("compare")
     _STATE.last, _STATE.without = (feed, expected, found) if keep else None, without
     metrics = _compare(original.outputs, expected, found, unstable, exact, noise, coarse)
-    named = [(output_of(metric, original.outputs), metric) for metric in metrics]
+    named = [(metric.output, metric) for metric in metrics]
     unstable |= {
-        name
-        for name, metric in named
-        if name in drawn and _differs(metric) and not metric.reason.startswith("has type")
+        name for name, metric in named if name in drawn and _differs(metric) and metric.kind != "dtype"
     }
     metrics = tuple(metric for name, metric in named if name not in unstable)
     return Ran("", "", metrics, tuple(sorted(unstable)), seconds, wobble=wobble)
@@ -307,7 +308,9 @@ def _compare(
         if name in unstable:
             continue
         if name not in found:
-            metrics.append(Metrics(name, "different", "is no output of the fixed model"))
+            metrics.append(
+                Metrics(name, "different", "is no output of the fixed model", "absent", output=name)
+            )
         else:
             judge, other = (twins or {}).get(name), (precise or {}).get(name)
             how: dict[str, Any] = {"exact": exact, "noise": noise.get(name, 0.0), "coarse": coarse}

@@ -44,6 +44,7 @@ class Request:
     half: str = ""
     precise: bool = False
     shown: str = ""
+    forgiven: bool = False
     special: Special | None = None
 
     @property

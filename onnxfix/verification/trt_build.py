@@ -15,11 +15,11 @@ from onnx import ModelProto
 
 from onnxfix import targets
 from onnxfix.backends import tensorrt, trt_files, trt_package
-from onnxfix.backends.causes import ENDED, Cause
 from onnxfix.backends.trt_package import Choice, Missing
 from onnxfix.backends.trt_parse import MEMORY
 from onnxfix.backends.trt_run import Ran
 from onnxfix.backends.trt_types import Issue, Profile, TrtBuild, TrtOptions
+from onnxfix.causes import ENDED, Cause
 from onnxfix.errors import UsageError
 from onnxfix.sandbox import Worker, asked_mb, one_line, shared
 from onnxfix.verification.batch_sweep import Build, Run, SweepResult, sweep
@@ -157,9 +157,10 @@ def builder(options: TrtOptions) -> Builder | Missing:
     Raises:
         UsageError: the package or the compute capability does not exist.
     """
-    reason = trt_package.missing(options.package)
-    if reason is not None:
-        return Missing(reason, "not-installed")
+    trt_package.missing(options.package)  # which knows what packages there are
+    lack = trt_package.not_installed(options.package)
+    if lack is not None:
+        return lack
     if options.compute_capability:
         trt_package.normal_capability(options.compute_capability)
     variables = variables_of(options)

@@ -28,12 +28,14 @@ Expect = Callable[[dict[str, Any]], "Ran | None"]
 
 @dataclass(frozen=True)
 class Trial:
-    """Inputs for engines, and what is expected of them; ``feed`` is None for inputs that the user gave."""
+    """Inputs for engines, and what is expected of them; ``feed`` is None for inputs that the user gave, which ``given``
+    counts from 1."""
 
     label: str
     feed: Feed | None
     values: dict[str, Any]
     expected: Ran | None = None
+    given: int = 0
 
 
 class Finder:
@@ -65,7 +67,7 @@ class Finder:
         given = self.request.given
         if given is not None:
             for number, values in enumerate(given):
-                self._try(f"inputs {number + 1} of {len(given)}", None, values)
+                self._try(f"inputs {number + 1} of {len(given)}", None, values, number + 1)
         else:
             self._make()
         return self.found
@@ -118,18 +120,30 @@ class Finder:
             return False  # engines are not asked about empty tensors
         return self._try(feed.label, feed, values)
 
-    def _try(self, label: str, feed: Feed | None, values: dict[str, Any]) -> bool:
+    def _try(self, label: str, feed: Feed | None, values: dict[str, Any], given: int = 0) -> bool:
         """Make a trial of inputs, if one can be made; returns whether it could."""
         if time.monotonic() > self._deadline:
             return False
         reason = self._unfit(values)
         expected = None if reason else self.expect(values)
         if expected is not None and expected.error:
-            reason = f"the original fails: {expected.error}"
-        if reason:
-            self.refused.append(FeedResult(label, feed, "not counted", reason))
+            self.refused.append(
+                FeedResult(
+                    label,
+                    feed,
+                    "not counted",
+                    f"the original fails: {expected.error}",
+                    stopped="original",
+                    said=expected.error,
+                    cause=expected.cause or "refused",
+                    given=given,
+                )
+            )
             return False
-        self.found.append(Trial(label, feed, values, expected))
+        if reason:
+            self.refused.append(FeedResult(label, feed, "not counted", reason, given=given))
+            return False
+        self.found.append(Trial(label, feed, values, expected, given))
         return True
 
     def _is_empty(self, value: Any) -> bool:

@@ -31,13 +31,14 @@ from onnxfix.backends.ort_weights import weight_bytes
 from onnxfix.backends.trt_package import Missing
 from onnxfix.backends.trt_run import Ran
 from onnxfix.backends.trt_types import Profile, TrtBuild
+from onnxfix.causes import Cause
 from onnxfix.errors import UsageError
 from onnxfix.verification import trt_benchmark, trt_probe
 from onnxfix.verification.remote import less
 from onnxfix.verification.request import Request
 from onnxfix.verification.trt_build import Builder, builder
 from onnxfix.verification.trt_feeds import Finder, Trial, outside, profiles, shapes
-from onnxfix.verification.trt_judge import ENGINES, ORACLES, Terms, differing, judge
+from onnxfix.verification.trt_judge import ORACLES, Terms, differing, judge
 from onnxfix.verification.trt_noise import Noise
 from onnxfix.verification.trt_probe import Probe
 from onnxfix.verification.trt_shapes import bound_profile, given_profiles
@@ -80,7 +81,8 @@ def _climb(request: Request) -> RungResult:
 class _Original:
     """What is known of the original here, whatever is held against it: the ``trials`` and the feeds that make none,
     who says what is right (``oracle``, or why nobody does: ``silent``), the ``build`` of its engine or why there is
-    none (``lacking``), and what that engine gave for each trial."""
+    none (``lacking``), and what that engine gave for each trial. ``cause`` is why there is no engine or nobody who says
+    what is right, as data."""
 
     trials: list[Trial]
     refused: list[FeedResult]
@@ -88,6 +90,7 @@ class _Original:
     silent: str
     build: TrtBuild | None = None
     lacking: str = ""
+    cause: Cause = ""
     ran: dict[int, Ran] = field(default_factory=dict)
 
 
@@ -96,10 +99,11 @@ _LAST: list[tuple[object, _Original]] = []
 
 
 class _Evidence(NamedTuple):
-    """What shows a finding, in a line, and the output that it is about."""
+    """What shows a finding, in a line, the output that it is about, and what an engine failed of."""
 
     reason: str
     output: str
+    cause: Cause = ""
 
 
 @dataclass
@@ -109,7 +113,7 @@ class _Progress:
     results: list[FeedResult] = field(default_factory=list)
     judged: list[Trial] = field(default_factory=list)
     findings: dict[str, _Evidence] = field(default_factory=dict)  # the first of each finding
-    refused: list[str] = field(default_factory=list)  # why feeds do not count
+    refused: list[FeedResult] = field(default_factory=list)  # that do not count
     excluded: set[str] = field(default_factory=set)
     unsteady: set[str] = field(default_factory=set)
     unread: dict[str, str] = field(default_factory=dict)
@@ -143,7 +147,7 @@ class _Climber:
             _LAST[:] = [(key, self.original)]
         self.noise = Noise(self.request, self.original.trials, self.original.oracle)
         self.seen.results.extend(self.original.refused)
-        self.seen.refused.extend(one.reason for one in self.original.refused)
+        self.seen.refused.extend(self.original.refused)
         if not self.original.trials:
             return self._conclude()
         return self._timed(self._build() or self._load() or self._run())
@@ -169,9 +173,9 @@ class _Climber:
         with Oracle(self.request) as oracle:
             finder = Finder(self.request, oracle.run, self.given[0] if self.given else None)
             trials = finder.find()
-            return _Original(trials, finder.refused, oracle.backend, oracle.silent)
+            return _Original(trials, finder.refused, oracle.backend, oracle.silent, cause=oracle.cause)
 
-    def _done(self, status: Status, reason: str, *, inherited: bool = False) -> RungResult:
+    def _done(self, status: Status, reason: str, cause: Cause = "", *, inherited: bool = False) -> RungResult:
         seen = self.seen
         if seen.excluded:
             names = ", ".join(sorted(seen.excluded))
@@ -195,6 +199,7 @@ class _Climber:
             builds=tuple(self.builds.values()),
             inherited=inherited and self.request.inherit,
             executed=self._executed(status),
+            cause=cause,
         )
 
     def _executed(self, status: Status) -> Executed | None:
@@ -234,6 +239,7 @@ class _Climber:
                 original.lacking = (
                     f"{self.found.product} builds no engine of the original: {original.build.reason}"
                 )
+                original.cause = "memory" if original.build.status == "memory" else ""
         if original.build is not None:
             self.builds["original"] = original.build
             if original.build.accepted:
@@ -245,9 +251,10 @@ class _Climber:
         if after.accepted:
             return None
         reason = f"{self.found.product} builds no engine of {self._which()}: {after.reason}"
+        cause: Cause = "memory" if after.status == "memory" else ""
         if self.single or original.lacking:  # that it refuses both is the rung trt-build's to tell
-            return self._done("skipped", reason)
-        return self._done("failed", f"{reason}; of the original it does")
+            return self._done("skipped", reason, cause)
+        return self._done("failed", f"{reason}; of the original it does", cause)
 
     def _both(self, tries: Sequence[tuple[Profile, ...] | None]) -> dict[str, TrtBuild]:
         """The build of the original, and that of the fixed model where it is worth a process of its own beside it."""
@@ -284,6 +291,7 @@ class _Climber:
         if not self.single and not original.lacking and not original.ran:
             reason = self._loaded("original")
             original.lacking = f"the original's engine does not load: {reason}" if reason else ""
+            original.cause = self.engines.cause
             if not reason:
                 self._run_original()
         reason = self._loaded("fixed")
@@ -291,8 +299,8 @@ class _Climber:
             return self._alone() if original.silent and (self.single or original.lacking) else None
         told = f"the engine of {self._which()} does not load: {reason}"
         if self.single or original.lacking:
-            return self._done("skipped", told)
-        return self._done("failed", f"{told}; that of the original does")
+            return self._done("skipped", told, self.engines.cause)
+        return self._done("failed", f"{told}; that of the original does", self.engines.cause)
 
     def _loaded(self, name: str) -> str:
         """Load an engine; returns why that is impossible, else ""."""
@@ -315,7 +323,9 @@ class _Climber:
     def _alone(self) -> RungResult:
         whom = "" if self.single else f"{self.original.lacking}; "
         return self._done(
-            "skipped", f"there is nothing to compare the engine with: {whom}{self.original.silent}"
+            "skipped",
+            f"there is nothing to compare the engine with: {whom}{self.original.silent}",
+            self.original.cause,
         )
 
     # -- runs
@@ -335,12 +345,16 @@ class _Climber:
             else:
                 self._judge(number, trial)
             if "wrong" in self.seen.findings:
-                return self._done("failed", self.seen.findings["wrong"].reason, inherited=self.single)
+                wrong = self.seen.findings["wrong"]
+                return self._done("failed", wrong.reason, wrong.cause, inherited=self.single)
         return self._conclude()
 
-    def _refuse(self, trial: Trial, reason: str) -> None:
-        self.seen.results.append(FeedResult(trial.label, trial.feed, "not counted", reason))
-        self.seen.refused.append(reason)
+    def _refuse(self, trial: Trial, reason: str, failed: Ran | None = None) -> None:
+        found = FeedResult(trial.label, trial.feed, "not counted", reason, given=trial.given)
+        if failed is not None:
+            found = replace(found, stopped="fixed", said=failed.error, cause=failed.cause)
+        self.seen.results.append(found)
+        self.seen.refused.append(found)
 
     def _execute(self, name: str, trial: Trial, *, first: bool) -> Ran:
         """Run an engine, the ``first`` time as often as it takes to see whether it gives the same bits each time."""
@@ -356,10 +370,13 @@ class _Climber:
         self.seen.deaths += bool(after.error)
         if after.error:
             if before is None or before.error:
-                return self._refuse(trial, f"the engine of {self._which()} fails: {after.error}")
+                return self._refuse(trial, f"the engine of {self._which()} fails: {after.error}", after)
             reason = f"the original's engine runs, the fixed model's does not: {after.error}"
-            self.seen.results.append(FeedResult(trial.label, trial.feed, "different", reason))
-            self.seen.findings["wrong"] = _Evidence(f"{reason} [{trial.label}]", "")
+            found = FeedResult(
+                trial.label, trial.feed, "different", reason, cause=after.cause, given=trial.given
+            )
+            self.seen.results.append(found)
+            self.seen.findings["wrong"] = _Evidence(f"{reason} [{trial.label}]", "", after.cause)
             return None
         if before is not None and before.error:
             self.seen.notes.append(f"the original's engine fails: {before.error} [{trial.label}]")
@@ -373,7 +390,7 @@ class _Climber:
         if told.finding not in ("agree", "nothing"):
             terms = self.noise.widened(self._terms(), trial)
             told = judge(terms, trial.label, trial.feed, trial.expected, before, after)
-        self.seen.results.extend(told.results)
+        self.seen.results.extend(replace(one, given=trial.given) for one in told.results)
         if told.finding == "nothing":
             return self._refuse(trial, "no output could be compared")
         self.seen.judged.append(trial)
@@ -402,10 +419,10 @@ class _Climber:
 
     def _conclude(self) -> RungResult:
         seen = self.seen
+        if not seen.judged and seen.refused:
+            return self._done("skipped", seen.refused[0].reason, seen.refused[0].cause)
         if not seen.judged:
-            return self._done(
-                "skipped", seen.refused[0] if seen.refused else "there was no time for a single run"
-            )
+            return self._done("skipped", "there was no time for a single run")
         counted = [one for one in seen.results if one.status in ("identical", "within")]
         if not any(part.elements for one in seen.results for part in one.metrics):
             return self._done("skipped", "every output is empty, so no value was compared")
@@ -427,10 +444,8 @@ class _Climber:
 
     def _agreement(self, counted: Sequence[FeedResult]) -> str:
         """Who agrees with whom."""
-        engines = (
-            any(one.label.startswith(ENGINES) for one in counted) and "repaired" not in self.seen.findings
-        )
-        oracle = any(not one.label.startswith(ENGINES) for one in counted)
+        engines = any(one.sides == "engines" for one in counted) and "repaired" not in self.seen.findings
+        oracle = any(one.sides != "engines" for one in counted)
         if engines:
             also = f" and with {ORACLES[self.original.oracle]}" if oracle else ""
             return f"the engines of the original and of the fixed model agree with each other{also}"
@@ -440,7 +455,7 @@ class _Climber:
         seen = self.seen
         if seen.refused:
             many = f"{len(seen.refused)} feeds do" if len(seen.refused) > 1 else "1 feed does"
-            seen.notes.append(f"{many} not count: {seen.refused[0]}")
+            seen.notes.append(f"{many} not count: {seen.refused[0].reason}")
         if self.request.trt.tf32:
             seen.notes.append("TF32 was allowed, and outputs were held to the tolerance of half precision")
         elif self.told.precision == "tf32":

@@ -8,13 +8,13 @@ engine alone is the measure.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from onnxfix.backends.trt_run import Ran
-from onnxfix.verification.compare import Metrics, compare, output_of
+from onnxfix.verification.compare import Metrics, compare
 from onnxfix.verification.plan import Feed
 from onnxfix.verification.tolerance import distances, errors, parts, tolerance_for, wide
 from onnxfix.verification.verdict import FeedResult, FeedStatus
@@ -29,7 +29,6 @@ ORACLES = {
     "ort-cuda": "ONNX Runtime on CUDA",
     "reference": "the reference evaluator",
 }
-ENGINES = "engines: "
 REPAIRED = "the engine of the original is wrong, the fixed one is right"
 _BETWEEN = "the engines differ by more than the tolerance, though each agrees with the ONNX model"
 _FURTHER = 2.0
@@ -106,17 +105,14 @@ def judge(
     results = []
     if engines:
         excused = reason if unlike is not None and finding != "wrong" else ""
-        results.append(_result(f"{ENGINES}{label}", feed, engines, excused))
+        results.append(replace(_result(f"engines: {label}", feed, engines, excused), sides="engines"))
     if oracle:
         which = f"engine against {terms.oracle}: {label}"
-        results.append(
-            FeedResult(which, feed, "within", reason, oracle) if kernels else _result(which, feed, oracle)
-        )
+        found = FeedResult(which, feed, "within", reason, oracle) if kernels else _result(which, feed, oracle)
+        results.append(replace(found, sides="oracle"))
     if finding in ("agree", "nothing"):
         return Judgement(finding, tuple(results), reason if kernels else "")
-    return Judgement(
-        finding, tuple(results), reason, output_of(about, terms.names) if about is not None else ""
-    )
+    return Judgement(finding, tuple(results), reason, about.output if about is not None else "")
 
 
 def _find(
@@ -133,7 +129,7 @@ def _find(
         return "nothing", ""
     if not unlike and not off:
         return "agree", ""
-    known = {output_of(one, terms.names) for one in oracle}
+    known = {one.output for one in oracle}
     if before is None or expected is None or not unlike | off <= known:
         return "wrong", ""
     original = _wrong(_compare(terms, expected, before), terms)
@@ -207,7 +203,7 @@ def _compare(terms: Terms, expected: Ran | None, found: Ran | None) -> tuple[Met
         if name in terms.excluded or name in expected.unread or name in found.unread:
             continue
         if name not in expected.outputs or name not in found.outputs:
-            metrics.append(Metrics(name, "different", "is no output of both"))
+            metrics.append(Metrics(name, "different", "is no output of both", "absent", output=name))
             continue
         value = found.outputs[name]
         metrics.extend(
@@ -234,7 +230,7 @@ def _narrow(wanted: Any, value: Any) -> Any:
 
 
 def _wrong(metrics: Sequence[Metrics], terms: Terms) -> set[str]:
-    return {output_of(one, terms.names) for one in metrics if one.agreement == "different"}
+    return {one.output for one in metrics if one.agreement == "different"}
 
 
 def _first(metrics: Sequence[Metrics]) -> Metrics | None:

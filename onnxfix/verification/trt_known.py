@@ -14,16 +14,16 @@ from onnxfix.graph import lazy, wire
 
 def is_new(build: TrtBuild, original: ModelProto | None, fixed: Path | None) -> bool:
     """Whether the first error is about a node that the original does not have."""
-    if original is None or not build.errors or not build.errors[0].place.operator:
+    if original is None or not build.errors or not build.errors[0].place.op_type:
         return False
     place = build.errors[0].place
-    known = [node for node in reference.nodes(original) if node.op_type == place.operator]
+    known = [node for node in reference.nodes(original) if node.op_type == place.op_type]
     if any(place.output in node.output for node in known):
         return False
     if fixed is None or not known:
         return True
     loaded = wire.open_model(fixed)
-    now = [node for node in reference.nodes(loaded.proto) if node.op_type == place.operator]
+    now = [node for node in reference.nodes(loaded.proto) if node.op_type == place.op_type]
     named = next((_kind(node) for node in now if place.output in node.output), None)
     # Rules that take nodes away let others have their names: what was there before is no new node.
     return named is None or _count(now, named) > _count(known, named)

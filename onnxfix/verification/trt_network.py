@@ -186,10 +186,14 @@ def _inherited(before: Read, after: Read, *, single: bool) -> bool:
 def _known(one: Misread, before: Read) -> bool:
     name = one.place.output
     if before.reading.status == "differs":
-        alike = any((one.kind, one.subject) == (other.kind, other.subject) for other in before.reading.grave)
+        alike = any(_what(one) == _what(other) for other in before.reading.grave)
         there = one.kind in ("value", "shape") and name in before.off
         return alike or there or any(_same_place(one, other) for other in before.reading.grave)
-    return before.names.get(name, "") == one.place.operator if one.place.operator else name in before.names
+    return before.names.get(name, "") == one.place.op_type if one.place.op_type else name in before.names
+
+
+def _what(one: Misread) -> tuple[str, str, str]:
+    return one.kind, one.subject, one.name
 
 
 def _same_place(one: Misread, other: Misread) -> bool:

@@ -8,8 +8,8 @@ from typing import Any
 
 from onnx import ModelProto
 
-from onnxfix.backends.causes import ENDED
 from onnxfix.backends.trt_run import Ran
+from onnxfix.causes import ENDED, Cause
 from onnxfix.errors import Fault
 from onnxfix.sandbox import Worker, one_line
 from onnxfix.verification.compare import Metrics
@@ -149,6 +149,7 @@ class Tried:
     load: Callable[[], Told]
     taken: list[str] = field(default_factory=list)
     words: list[str] = field(default_factory=list)
+    causes: list[Cause] = field(default_factory=list)
     kept: int = 0
 
     def expect(self, values: dict[str, Any]) -> Ran:
@@ -162,7 +163,8 @@ class Tried:
         came = again if again.error else self.bench.run("onnx", key, values)
         if came.error:
             self.words.append(came.error)
-            return Ran(error=came.error)
+            self.causes.append(came.cause)
+            return Ran(error=came.error, cause=came.cause)
         self.kept += came.size
         self.taken.append(key)
         return Ran()

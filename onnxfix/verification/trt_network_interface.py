@@ -8,8 +8,8 @@ from onnx import GraphProto, ModelProto, TensorProto, ValueInfoProto
 
 from onnxfix.backends.lift.records import Lifted, NetTensor
 from onnxfix.backends.lift.types import ONNX_TYPES
-from onnxfix.backends.trt_reading import Kind, Misread
-from onnxfix.backends.trt_types import Place
+from onnxfix.backends.trt_reading import Kind, Misread, Subject
+from onnxfix.place import Place
 from onnxfix.verification.flow import dims_of
 
 #: ONNX's element type -> TensorRT's name of it.
@@ -65,7 +65,7 @@ def _read(node: object) -> Iterator[str]:
                 yield from (info.name for info in graph.output)
 
 
-def _side(end: str, declared: Sequence[ValueInfoProto], native: Sequence[NetTensor]) -> Iterator[Misread]:
+def _side(end: Subject, declared: Sequence[ValueInfoProto], native: Sequence[NetTensor]) -> Iterator[Misread]:
     paired = partners([info.name for info in declared], [tensor.name for tensor in native])
     for info in declared:
         if info.name not in paired:
@@ -78,13 +78,11 @@ def _side(end: str, declared: Sequence[ValueInfoProto], native: Sequence[NetTens
         yield from _shape(end, info, tensor)
 
 
-def _of(kind: Kind, end: str, name: str, said: str, read: str, *, harmless: bool = False) -> Misread:
-    return Misread(
-        kind, Place(output=name, text=name), f"{end} {name}", onnx=said, tensorrt=read, harmless=harmless
-    )
+def _of(kind: Kind, end: Subject, name: str, said: str, read: str, *, harmless: bool = False) -> Misread:
+    return Misread(kind, Place(output=name), end, said, read, harmless=harmless, name=name)
 
 
-def _type(end: str, info: ValueInfoProto, dtype: str) -> Iterator[Misread]:
+def _type(end: Subject, info: ValueInfoProto, dtype: str) -> Iterator[Misread]:
     elem = info.type.tensor_type.elem_type
     if info.type.WhichOneof("value") != "tensor_type" or elem in (0, ONNX_TYPES.get(dtype)):
         return
@@ -96,7 +94,7 @@ def _called(elem: int) -> str:
     return str(TensorProto.DataType.Name(elem)).lower()
 
 
-def _shape(end: str, info: ValueInfoProto, tensor: NetTensor) -> Iterator[Misread]:
+def _shape(end: Subject, info: ValueInfoProto, tensor: NetTensor) -> Iterator[Misread]:
     if info.type.WhichOneof("value") != "tensor_type":
         return
     dims = dims_of(info.type)

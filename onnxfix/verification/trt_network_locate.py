@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from onnx import GraphProto, ModelProto, NodeProto
 
 from onnxfix.backends.lift.records import Lifted
-from onnxfix.backends.trt_reading import Misread
+from onnxfix.backends.trt_reading import Kind, Misread, Subject
 from onnxfix.verification.compare import Metrics
 from onnxfix.verification.network_child import Told
 from onnxfix.verification.signature import Signature
@@ -146,26 +146,37 @@ def misread(pair: Pair, node: NodeProto | None, name: str, metric: Metrics, feed
     """What a node of the model computes differently, as a record; ``name`` is the tensor that shows it."""
     graph = pair.model.graph
     outputs = {info.name for info in graph.output}
-    subject = f"{'output' if name in outputs else 'tensor'} {name}"
+    subject: Subject = "output" if name in outputs else "tensor"
     place = place_of(node, graph)
     layers = layers_of(pair.network.graph, node) if node is not None else ()
     unnamed = _unnamed(pair, node) if node is not None else 0
     first = metric.values
     if first is not None and metric.first is not None:
         return Misread(
-            "value", place, subject, first[0], first[1], metric.first, metric.reason, layers, feed, unnamed
+            "value",
+            place,
+            subject,
+            first[0],
+            first[1],
+            metric.first,
+            metric.reason,
+            layers,
+            feed,
+            unnamed,
+            name=name,
         )
     said, read = _sides(metric)
-    kind = "shape" if "shape" in metric.reason else "value"
-    return Misread(kind, place, subject, said, read, None, "", layers, feed, unnamed)  # type: ignore[arg-type]
+    kind: Kind = "shape" if metric.kind == "shape" else "value"
+    return Misread(kind, place, subject, said, read, None, "", layers, feed, unnamed, name=name)
 
 
 def _sides(metric: Metrics) -> tuple[str, str]:
-    """The two sides of a difference that is none of elements: ``has shape (1,) in the original, (2,) in the fixed``."""
-    said, _, read = metric.reason.removeprefix("has ").partition(" in the original, ")
-    kind = said.split(" ")[0]
-    read = read.removesuffix(" in the fixed model")
-    return (f"of {said}", f"{kind} {read}") if read else (metric.reason, "something else")
+    """The two sides, in words, of a difference that is none of elements."""
+    if metric.sides is None:
+        return metric.reason, "something else"
+    word = {"shape": "shape ", "dtype": "type "}.get(metric.kind, "")
+    said, read = metric.sides
+    return f"{'of ' * bool(word)}{word}{said}", f"{word}{read}"
 
 
 def output_pairs(pair: Pair) -> list[tuple[str, str]]:

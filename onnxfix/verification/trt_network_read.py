@@ -13,10 +13,10 @@ from onnx import ModelProto
 
 from onnxfix import backends
 from onnxfix.backends import lift
-from onnxfix.backends.causes import ENDED, Cause
 from onnxfix.backends.lift.records import Lifted
 from onnxfix.backends.lift.types import ONNX_TYPES
 from onnxfix.backends.trt_reading import Misread, Reading, Status
+from onnxfix.causes import ENDED, Cause
 from onnxfix.errors import UsageError
 from onnxfix.verification import cuda, validity
 from onnxfix.verification.network_child import Told
@@ -128,15 +128,17 @@ def _of(
     if before is not None and request.given is not None:
         request = replace(request, given=[less(feed, request.without) for feed in request.given])
     request = replace(request, known=known)
-    seen, backend, lacking = Seen(), "", list[str]()
+    seen, backend, lacking, causes = Seen(), "", list[str](), list[Cause]()
     for backend in _backends(request):
         bench.step = min(request.step, REFERENCE_STEP) if backend == "reference" else request.step
         seen = execute(request, bench, pair, backend, terms)
         if not seen.lacking:
             break
         lacking.append(f"{backend}: {seen.lacking}")
+        causes.append(seen.cause)
     if seen.lacking:
         seen.unknown = "; ".join(lacking)
+        seen.cause = "memory" if "memory" in causes else seen.cause
     elif not seen.unknown:
         seen.cause = ""
     if any(one.kind == "refused" for one in seen.misreads):
@@ -210,7 +212,7 @@ def _concluded(
     base: Reading, static: Sequence[Misread], seen: Seen, backend: str, excluded: tuple[str, ...]
 ) -> Read:
     # A wrong shape that is declared is no news where the tensor was seen to differ.
-    plain = (one for one in static if not (one.harmless and one.kind == "shape" and _name(one) in seen.off))
+    plain = (one for one in static if not (one.harmless and one.kind == "shape" and one.name in seen.off))
     misreads = (*seen.misreads, *plain)
     status, reason = _outcome(misreads, seen, backend)
     notes = [*base.notes, *seen.notes, *([_lost(seen.blank)] if seen.blank else [])]
@@ -230,17 +232,13 @@ def _concluded(
         cause=seen.cause if status == "unknown" else "",
         notes=tuple(dict.fromkeys(notes)),
     )
-    off = seen.off | {_name(one) for one in reading.grave}
+    off = seen.off | {one.name for one in reading.grave}
     return Read(reading, seen.trials, tuple(seen.results), off)
 
 
 def _lost(names: Iterable[str]) -> str:
     words = ", ".join(sorted(names))
     return f"nothing but NaN and infinity on all inputs, in which a difference would be lost: output {words}"
-
-
-def _name(one: Misread) -> str:
-    return one.subject.partition(" ")[2]
 
 
 def _outcome(misreads: Sequence[Misread], seen: Seen, backend: str) -> tuple[Status, str]:

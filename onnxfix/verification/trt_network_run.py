@@ -15,7 +15,7 @@ from onnxfix.errors import UsageError
 from onnxfix.sandbox import one_line
 from onnxfix.verification import plan, ranges
 from onnxfix.verification.climb import elements
-from onnxfix.verification.compare import Metrics, output_of
+from onnxfix.verification.compare import Metrics
 from onnxfix.verification.inputs import make_inputs
 from onnxfix.verification.network_child import Told
 from onnxfix.verification.noise import RELATIVE
@@ -94,9 +94,6 @@ class _Runner:
         self._compare_all(trials)
         return seen
 
-    def _output(self, metric: Metrics) -> str:
-        return output_of(metric, [name for name, _ in self.terms.outputs])
-
     def _load(self) -> Told:
         return self.bench.load(self.backend, self.pair.path, guarded=True)
 
@@ -138,7 +135,8 @@ class _Runner:
         found = {key: trial for key, trial in pairs if self.bench.holds("onnx", key)}
         self.seen.trials = tuple(found.values())
         if not found:
-            self._untaken(tried.words, [one.reason for one in finder.refused])
+            self._untaken(tried.words, finder.refused)
+            self.seen.cause = "memory" if "memory" in tried.causes else self.seen.cause
         return found
 
     def _planned(self) -> list[Feed]:
@@ -161,14 +159,14 @@ class _Runner:
         self.seen.notes += [found.missed] if found.missed else []
         return plan.quantized(known, sizes, seed, found.gain)
 
-    def _untaken(self, words: Sequence[str], refused: Sequence[str]) -> None:
+    def _untaken(self, words: Sequence[str], refused: Sequence[FeedResult]) -> None:
         """The model took no inputs at all: its own fault, the backend's, or that of the inputs."""
         lacking = next((one for one in words if lacks(one, self.graph)), "")
         own = self.backend != "reference" and (
             self.request.given is not None or settled("".join(words[:1]), self.graph)
         )
         if not words:
-            self.seen.unknown = next(iter(refused), "no inputs could be made")
+            self.seen.unknown = refused[0].reason if refused else "no inputs could be made"
         elif lacking:
             self.seen.lacking = told(lacking)
         elif own:
@@ -191,7 +189,7 @@ class _Runner:
         layers = layers_of(self.pair.network.graph, node) if node is not None else ()
         self.seen.disputed = "Type Error" in words
         self.seen.misreads.append(
-            Misread("refused", place_of(node, self.graph), "the model", said, layers=layers)
+            Misread("refused", place_of(node, self.graph), "model", said, layers=layers)
         )
 
     def _any_values(self) -> dict[str, Any] | None:
@@ -237,13 +235,14 @@ class _Runner:
         seen.compared.append(trial)
         seen.blank = came.blank if seen.blank is None else seen.blank & came.blank
         seen.results.append(result_of(trial, metrics))
-        return list(dict.fromkeys(self._output(metric) for metric in different(metrics)))
+        return list(dict.fromkeys(metric.output for metric in different(metrics)))
 
     def _failed(self, trial: Trial, words: str) -> None:
         """The network does not take what the model takes. Where it declares other inputs that goes without saying."""
         reason = f"the network fails: {told(words)}"
-        self.seen.results.append(FeedResult(trial.label, trial.feed, "different", reason))
-        declared = any(one.subject.startswith("input ") and not one.harmless for one in self.terms.static)
+        found = FeedResult(trial.label, trial.feed, "different", reason, given=trial.given)
+        self.seen.results.append(found)
+        declared = any(one.subject == "input" and not one.harmless for one in self.terms.static)
         if declared or any(one.kind == "fails" for one in self.seen.misreads):
             return
         inner = node_of(words, self.pair.network.graph)
@@ -254,7 +253,7 @@ class _Runner:
             Misread(
                 "fails",
                 place_of(node, self.graph),
-                "the network",
+                "network",
                 tensorrt=one_line(told(words), _WORDS),
                 layers=(layer,) if layer else (),
                 feed=trial.label,
@@ -275,7 +274,7 @@ class _Runner:
             trials[key],
             backend=self.backend,
             coarse=self.request.coarse,
-            wrong=[self._output(metric) for metric in left[key]],
+            wrong=[metric.output for metric in left[key]],
             scratch=self.terms.folder,
             deadline=time.monotonic() + min(self.request.total, _LOCATING),
         )
@@ -284,7 +283,7 @@ class _Runner:
         mild = edge and all(getattr(trials[one].feed, "kind", "") == "edge" for one in left)
         found = where.misreads or self._by_outputs(trials[key], left[key])
         self.seen.misreads.extend(replace(one, harmless=mild) for one in found)
-        self.seen.off = where.off | {self._output(metric) for metrics in left.values() for metric in metrics}
+        self.seen.off = where.off | {metric.output for metrics in left.values() for metric in metrics}
         if where.unsure:
             self.seen.notes.append(f"where it differs inside is not known in full: {where.unsure}")
 
@@ -305,7 +304,7 @@ class _Runner:
             for one in other.results:
                 self.seen.results = [overruled(result, one) for result in self.seen.results]
             self.seen.notes.append(
-                f"output {self._output(metrics[0])}: {metrics[0].reason} in ONNX Runtime and none in onnx.reference: "
+                f"output {metrics[0].output}: {metrics[0].reason} in ONNX Runtime and none in onnx.reference: "
                 "its kernels round otherwise"
             )
         return agrees
@@ -349,7 +348,7 @@ class _Runner:
         """What differs where nothing inside could be compared: the outputs."""
         found = []
         for metric in metrics:
-            name = self._output(metric)
+            name = metric.output
             node = next((one for one in self.graph.node if name in one.output), None)
             found.append(misread(self.pair, node, name, metric, trial.label))
         return found

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from onnxfix.backends.causes import Cause
 from onnxfix.backends.trt_reading import Misread
+from onnxfix.causes import Cause
 from onnxfix.verification.compare import Metrics
 from onnxfix.verification.progress import difference, different
 from onnxfix.verification.trt_feeds import Trial
@@ -49,15 +49,16 @@ def result_of(trial: Trial, metrics: tuple[Metrics, ...]) -> FeedResult:
     """What the comparison of all outputs came to on the inputs of a trial."""
     wrong = different(metrics)
     if wrong:
-        return FeedResult(trial.label, trial.feed, "different", difference(wrong[0]), metrics)
+        reason = difference(wrong[0])
+        return FeedResult(trial.label, trial.feed, "different", reason, metrics, given=trial.given)
     within = any(metric.agreement == "within" for metric in metrics)
     status: FeedStatus = "within" if within else "identical"
-    return FeedResult(trial.label, trial.feed, status, "", metrics)
+    return FeedResult(trial.label, trial.feed, status, "", metrics, given=trial.given)
 
 
 def excused(result: FeedResult, trial: Trial, metrics: tuple[Metrics, ...]) -> FeedResult:
     """The result of a trial whose differences are noise."""
-    if (result.label, result.feed) != (trial.label, trial.feed):
+    if result.fed != (trial.given, trial.feed):
         return result
     new = {metric.name: metric for metric in metrics}
     parts = tuple(new.get(metric.name, metric) for metric in result.metrics)
@@ -66,18 +67,14 @@ def excused(result: FeedResult, trial: Trial, metrics: tuple[Metrics, ...]) -> F
 
 def overruled(result: FeedResult, other: FeedResult) -> FeedResult:
     """The result of a trial, or what another backend found of it."""
-    return other if (result.label, result.feed) == (other.label, other.feed) else result
+    return other if result.fed == other.fed else result
 
 
 def is_lost(metric: Metrics) -> bool:
     """Whether NaN or infinity are at other places, and every number is what it was."""
-    return _is_special(metric) and not metric.reason.endswith("out of tolerance")
+    return metric.kind == "special" and not metric.beyond
 
 
 def is_slight(metric: Metrics) -> bool:
     """Whether it may be an approximation."""
-    return metric.first is not None and not _is_special(metric) and 0.0 < metric.relative <= _SLIGHT
-
-
-def _is_special(metric: Metrics) -> bool:
-    return metric.reason.startswith("NaN or Inf at other places")
+    return metric.first is not None and metric.kind != "special" and 0.0 < metric.relative <= _SLIGHT

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, defs
 
-from onnxfix.backends.trt_types import Place
+from onnxfix.place import Place
 
 #: It has no kernel (or one that does not know all attributes, which its constructor says), or is older than the model:
 #: no word on the model itself.
@@ -108,9 +108,7 @@ def place_of(node: NodeProto | None, graph: GraphProto) -> Place:
         return Place()
     index = next(number for number, one in enumerate(graph.node) if one is node)
     output = next((name for name in node.output if name), "")
-    where = output or f"<{node.op_type} without outputs>"
-    text = f"{where} ({node.name})" if node.name and node.name != output else where
-    return Place(index, node.name, node.op_type, output, text)
+    return Place((), node.name, node.op_type, output, index)
 
 
 #: Operators whose result has another type than what they read: integers or truth values of floats.

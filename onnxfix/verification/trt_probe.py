@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onnxfix.backends import tensorrt, trt_package, trt_trial
-from onnxfix.backends.causes import Cause
 from onnxfix.backends.trt_package import INSTALL, Choice, Gpu, Missing
 from onnxfix.backends.trt_types import TrtOptions
+from onnxfix.causes import Cause
 from onnxfix.sandbox import Worker, shared
 from onnxfix.verification import trt_build as choosing
 from onnxfix.verification.trt_build import Builder, builder, shared_builder, variables_of
@@ -76,12 +76,12 @@ def probe(found: Builder) -> Probe:
     card = found.choice.gpu or next(iter(_cards(found)), None)
     if card is None:
         return Probe(NO_GPU, "no-gpu")
-    reason, precision = _ask(found.choice, found.options.tf32, os.getpid())
+    reason, precision, cause = _ask(found.choice, found.options.tf32, os.getpid())
     told = Probe("", "", precision, card, trt_trial.listed(found.choice.package, card.capability))
     if not reason:
         return told
     why = f"{found.product} executes no engine on {told.where}: {reason}"
-    return replace(told, reason=why, cause="gpu-not-served")
+    return replace(told, reason=why, cause=cause)
 
 
 def _cards(found: Builder) -> list[Gpu]:
@@ -90,8 +90,9 @@ def _cards(found: Builder) -> list[Gpu]:
 
 
 @functools.cache
-def _ask(choice: Choice, tf32: bool, process: int) -> tuple[str, str]:
-    """Why TensorRT runs no engine here ("" where it does), and what it computes float32 products in."""
+def _ask(choice: Choice, tf32: bool, process: int) -> tuple[str, str, Cause]:
+    """Why TensorRT runs no engine here ("" where it does), what it computes float32 products in, and the cause of the
+    former."""
     with tempfile.TemporaryDirectory(prefix="onnxfix-") as folder:
         model, engine = Path(folder, "trial.onnx"), Path(folder, "trial.engine")
         model.write_bytes(trt_trial.model())
@@ -105,9 +106,11 @@ def _ask(choice: Choice, tf32: bool, process: int) -> tuple[str, str]:
             save_engine=str(engine),
         )
         if not done.accepted:
-            return f"it does not even build a small one: {done.reason}", ""
+            cause: Cause = "memory" if done.status == "memory" else "gpu-not-served"
+            return f"it does not even build a small one: {done.reason}", "", cause
         with engines(choice, TrtOptions(timeout=_ASKING, tf32=tf32), _ASKING) as side:
-            return side.trial(str(engine))
+            reason, precision = side.trial(str(engine))
+            return reason, precision, "memory" if side.cause == "memory" else "gpu-not-served"
 
 
 def warm(options: TrtOptions) -> None:

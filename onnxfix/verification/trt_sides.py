@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from onnxfix import backends
 from onnxfix.backends.latency import Latency
 from onnxfix.backends.trt_run import Ran
+from onnxfix.causes import ENDED, Cause, heard
 from onnxfix.errors import Fault
 from onnxfix.sandbox import Outcome, Worker, one_line
 
@@ -38,6 +40,7 @@ class Side:
         self._held: set[str] = set()
         self._generation = -1
         self.late = False  # whether the last load took too long
+        self.cause: Cause = ""  # of which the last load or trial failed, where it did and that is known
 
     def __enter__(self) -> Side:
         return self
@@ -62,6 +65,7 @@ class Side:
         self._generation = self._worker.generation
         self.late = outcome.status == "timeout"
         error = str(_value(outcome)) if outcome.ok or outcome.status == "error" else outcome.message
+        self.cause = _cause(outcome, error)
         if error:
             return error
         self._paths[name] = path
@@ -75,6 +79,7 @@ class Side:
         )
         self._generation = self._worker.generation
         found: tuple[str, str] = _value(outcome) if outcome.ok else (outcome.message, "")
+        self.cause = _cause(outcome, found[0])
         return found
 
     def latency(self, paths: Mapping[str, str], feed: Mapping[str, Any]) -> Latency:
@@ -101,7 +106,7 @@ class Side:
         if name not in self._held:
             error = self.load(name, self._paths[name])
             if error:
-                return Ran(error=f"it does not load again: {error}")
+                return Ran(error=f"it does not load again: {error}", cause=self.cause)
         outcome = self._worker.call(
             f"{self._module}:run",
             timeout=self._running,
@@ -113,11 +118,17 @@ class Side:
         if self._worker.generation != self._generation:
             return Ran(error="its process ended between two runs")
         if not outcome.ok and outcome.status != "error":
-            return Ran(error=outcome.message, late=outcome.status == "timeout")
+            return Ran(error=outcome.message, cause=ENDED[outcome.status], late=outcome.status == "timeout")
         ran: Ran = _value(outcome)
+        ran = replace(ran, cause=_cause(outcome, ran.error))
         if ran.broken:
             self._worker.close()
         return ran
+
+
+def _cause(outcome: Outcome, error: str) -> Cause:
+    """What a call failed of; ``error`` is what TensorRT or ONNX Runtime said where it came back."""
+    return heard(error) if outcome.ok else ENDED[outcome.status]
 
 
 def _value(outcome: Outcome) -> Any:

@@ -13,6 +13,7 @@ import numpy as np
 from onnxfix import backends
 from onnxfix.backends import reference
 from onnxfix.backends.trt_run import Ran
+from onnxfix.causes import Cause
 from onnxfix.verification import cuda
 from onnxfix.verification.request import Request
 from onnxfix.verification.trt_sides import Side
@@ -28,23 +29,25 @@ class Oracle:
 
     def __init__(self, request: Request) -> None:
         self._request = request
-        gpu = backends.missing("ort-cuda") or cuda.unavailable(request.worker, request.step)
+        no_gpu = backends.missing("ort-cuda") or cuda.unavailable(request.worker, request.step)
+        self.cause: Cause = ""  # of ``silent``
         self._sides: dict[str, Side] = {}
         reasons = []
-        for backend in ("ort-cpu",) if gpu else ("ort-cpu", "ort-cuda"):
+        for backend in ("ort-cpu",) if no_gpu else ("ort-cpu", "ort-cuda"):
             reason = self._load(backend, request.step)
             if reason:
                 reasons.append(f"ONNX Runtime: {reason}")
         self.backend = next(reversed(self._sides), "ort-cpu")
         self.silent = "" if self._sides else reasons[0]
         if self.silent and not self._by_reference():
-            self.backend, self.silent = "reference", ""
+            self.backend, self.silent, self.cause = "reference", "", ""
 
     def _load(self, backend: str, seconds: float) -> str:
         """Load the original in a backend; returns why that is impossible, else ""."""
         request = self._request
         side = Side(request.worker, MODULE, {"backend": backend}, loading=seconds, running=seconds)
         reason = backends.missing(backend) or side.load(backend, str(request.original))
+        self.cause = self.cause or side.cause
         if not reason:
             self._sides[backend] = side
         return reason

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from onnxfix.backends.causes import Cause
 from onnxfix.backends.latency import Latency
 from onnxfix.backends.trt_reading import Reading
 from onnxfix.backends.trt_types import TrtBuild
+from onnxfix.causes import Cause
 from onnxfix.verification.batch_sweep import SweepResult
 from onnxfix.verification.compare import Metrics
 from onnxfix.verification.plan import Feed
@@ -17,6 +17,10 @@ from onnxfix.verification.validity import Checked
 #: "broke": the rung's own code failed. That proves nothing about the models, and is a fault of onnxfix to be reported.
 Status = Literal["passed", "failed", "skipped", "broke"]
 FeedStatus = Literal["identical", "within", "different", "not counted"]
+#: Which of the two models.
+Side = Literal["", "original", "fixed"]
+#: "engines": the engine of the fixed model with that of the original. "oracle": an engine with the ONNX model.
+Sides = Literal["", "engines", "oracle"]
 
 #: Rungs from the cheapest to the most telling.
 RUNGS = ("contract", "reference", "ort-cpu", "ort-cuda", "trt-build", "trt-network", "trt-gpu")
@@ -58,19 +62,34 @@ class Executed:
 @dataclass(frozen=True)
 class FeedResult:
     """One test run. With ``feed`` (None for inputs that the user gave) and the model, ``make_inputs`` gives the same
-    inputs again. ``reason`` says why it is "different" or "not counted", or what besides the original judged."""
+    inputs again. ``reason`` says why it is "different" or "not counted", or what besides the original judged.
+
+    ``given`` counts the user's inputs from 1 (0: they were made). ``stopped`` is the model that did not run, ``said``
+    what was said of it by who ran it, and ``cause`` what it failed of. ``sides`` are what was compared, where that is
+    not the fixed model with the original."""
 
     label: str
     feed: Feed | None
     status: FeedStatus
     reason: str = ""
     metrics: tuple[Metrics, ...] = ()
+    stopped: Side = ""
+    said: str = ""
+    cause: Cause = ""
+    sides: Sides = ""
+    given: int = 0
+
+    @property
+    def fed(self) -> tuple[int, Feed | None]:
+        """What says which inputs these were."""
+        return self.given, self.feed
 
 
 @dataclass(frozen=True)
 class RungResult:
     """One rung. ``reason`` is one line: what was proven, what differs, or why it was skipped or broke; ``cause`` is the
-    same for programs, where the models were not judged and it is known.
+    same for programs, where it is known. ``stopped``: this model could not be loaded, and who was to run it ``said``
+    this.
 
     ``excluded`` are outputs in which the original differs from itself; ``notes`` what a reader should know
     besides; ``seconds`` is wall-clock time. ``informative`` are runs that inform and do not decide, such as the same
@@ -95,6 +114,8 @@ class RungResult:
     checks: tuple[Checked, ...] = ()
     inherited: bool = False
     cause: Cause = ""
+    stopped: Side = ""
+    said: str = ""
     executed: Executed | None = None
     latency: Latency | None = None
     sweep: SweepResult | None = None

@@ -119,7 +119,7 @@ def match_of(issue: Issue, about: tuple[str, ...] | None = None, severity: Sever
     return Match(
         f"{issue.words}{called}{times}",
         severity=severity,
-        at=issue.where,
-        around=issue.place.around,
+        at=issue.at,
         about=about,
+        said=issue,
     )

@@ -92,4 +92,4 @@ def _of_profile(issue: Issue) -> bool:
 
 
 def _of_machine(issue: Issue) -> bool:
-    return not issue.where and bool(_MACHINE.search(issue.text))
+    return issue.at is None and bool(_MACHINE.search(issue.text))

@@ -55,8 +55,7 @@ def network_differs(reading: Reading) -> Iterator[Match]:
         yield Match(
             f"{one.words}{_layers(one)}",
             severity=Severity.WARNING if one.harmless else Severity.ERROR,
-            at=one.place.text or "the graph",
-            around=one.place.around,
+            at=one.place,
         )
 
 

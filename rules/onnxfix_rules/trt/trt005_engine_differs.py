@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from onnxfix.place import Place
 from onnxfix.rule import Match, Severity, rule
 
 if TYPE_CHECKING:
@@ -40,6 +41,6 @@ def engine_differs(executed: Executed) -> Iterator[Match]:
     if executed.outcome in ("alike", "wrong"):
         yield Match(
             f"on {executed.gpu or 'the GPU'}, {executed.reason}",
-            at=executed.output or "the graph",
+            at=Place(output=executed.output),
             about=_HALF_PRECISION,
         )

@@ -1,0 +1,68 @@
+"""Where in a model something is, as data; the text that people read is made of it here and nowhere else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """A node, a value, a graph, or (all empty) the model as a whole.
+
+    ``graph`` names the subgraphs and the local function around it, outermost first. ``node`` and ``op_type`` are the
+    node's name and operator, ``output`` its first output, or the name of a value. ``index`` is the position in the
+    main graph as stored, of the node or of the one around it, where that is known (-1: it is not). ``around`` is that
+    node of the main graph, if it is another one. ``layer`` is TensorRT's, where no node is known.
+
+    Two places are the same where graph, output, node and layer are, whatever else is known of them.
+    """
+
+    graph: tuple[str, ...] = ()
+    node: str = ""
+    op_type: str = ""
+    output: str = ""
+    index: int = -1
+    around: Place | None = None
+    layer: str = ""
+
+    #: What JSON has besides the fields.
+    RENDERED: ClassVar[tuple[str, ...]] = ("text",)
+
+    @property
+    def known(self) -> bool:
+        """Whether it is more than the model as a whole."""
+        return bool(self.graph or self.label or self.node or self.layer)
+
+    @property
+    def label(self) -> str:
+        """What it is called within its graph: by its output; "" for a graph."""
+        if self.output:
+            return self.output
+        is_node = bool(self.op_type) and (self.index >= 0 or bool(self.node or self.graph))
+        return f"<{self.op_type} without outputs>" if is_node else ""
+
+    @property
+    def text(self) -> str:
+        """For people: ``graph path / first output``, and the node's own name where it has one."""
+        if self.layer or not self.known:
+            return f"layer {self.layer}" if self.layer else "the graph"
+        where = " / ".join((*self.graph, *([self.label] if self.label else [])))
+        return f"{where} ({self.node})" if self.node and self.node != self.output else where
+
+    @property
+    def _key(self) -> tuple[object, ...]:
+        return self.graph, self.label, "" if self.node == self.output else self.node, self.layer
+
+    def __eq__(self, other: object) -> bool:
+        return self._key == other._key if isinstance(other, Place) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+NOWHERE = Place()
+"""The model as a whole, or a place that nobody knows."""

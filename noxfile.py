@@ -1,8 +1,9 @@
-"""The suite in other environments than the one that is at hand; each is made from nothing.
+"""The suite in fresh environments.
 
-    nox -s full      the versions of constraints.txt, as .ci/run, with all of ONNX's node models
-    nox -s newest    the newest releases that pyproject.toml allows
-    nox -s oldest    the oldest ones, on the oldest Python that is found here
+    nox -s quick     the versions of constraints.txt: the quick lane, as README's test command
+    nox -s full      the same versions: every test, with all of ONNX's node models
+    nox -s newest    the newest releases that pyproject.toml allows: every test
+    nox -s oldest    the oldest ones, on the oldest Python that is found here: every test
     nox -s pin       no tests: writes constraints.txt anew, with the newest releases for each Python that is found here
 
 What stands behind ``--`` goes to pytest: ``nox -s oldest -- -x tests/test_cli.py``.
@@ -97,11 +98,17 @@ def constraints(by_python: dict[str, dict[str, str]]) -> str:
     return HEAD + "\n".join(lines) + "\n"
 
 
-def suite(session: nox.Session, *options: str) -> None:
-    """Install the checkout with its tools, by these options of pip, and run the tests."""
+def suite(session: nox.Session, *options: str, lane: str = "full") -> None:
+    """Install the checkout with its tools, by these options of pip, and run the tests of a lane."""
     session.env.update(PYTHONPATH="", PIP_DISABLE_PIP_VERSION_CHECK="1")
     session.install("-q", *options, "-e", ".[dev]")
-    session.run("pytest", "-q", "-n", "auto", "-p", "no:cacheprovider", "--whole", *session.posargs)
+    session.run("pytest", "-q", "-n", "auto", "-p", "no:cacheprovider", f"--lane={lane}", *session.posargs)
+
+
+@nox.session
+def quick(session: nox.Session) -> None:
+    """The quick lane with the versions of constraints.txt."""
+    suite(session, "-c", "constraints.txt", lane="quick")
 
 
 @nox.session

@@ -1,5 +1,8 @@
-"""What holds for every test: hypothesis without haste, since a shared machine stalls at times; no GPU; signals that
-reach Python; sandboxes.
+"""What holds for every test: its lane; hypothesis without deadlines, since a shared machine stalls at times; no GPU;
+signals that reach Python; sandboxes.
+
+``pytest`` runs the quick lane: everything but the tests marked ``corpus`` or ``slow``. ``--lane=rest`` runs those, and
+``--lane=full`` everything. Tests that are asked for run in whatever lane: files that are named, ``-k`` and ``-m``.
 
 ``HYPOTHESIS_PROFILE=thorough pytest ...`` runs ten times the examples of those tests that do not set a number.
 """
@@ -14,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from onnxfix.sandbox import Worker
+from real_tensorrt import INSTALLED
 
 UNHURRIED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("default", **UNHURRIED)
@@ -31,18 +35,59 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+LANES = ("quick", "rest", "full")
+LATER = ("corpus", "slow")
+"""The marks of what the quick lane leaves to the rest."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--whole",
-        action="store_true",
-        help="all of ONNX's node models, of which every fourth is tried without it",
+        "--lane",
+        choices=LANES,
+        help="quick: all but the tests marked corpus or slow (default); rest: only those; "
+        "full: both, with all of ONNX's node models, of which every fourth is tried otherwise",
     )
+
+
+def lane_of(config: pytest.Config) -> str:
+    """The lane that was chosen; everything where ``-k``, ``-m`` or ``--lf`` ask for tests; else the quick one."""
+    asked = config.option.keyword or config.option.markexpr or config.getoption("lf", default=False)
+    return config.getoption("--lane") or ("full" if asked else "quick")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"lane: {lane_of(config)} (--lane={'|'.join(LANES)})"
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what belongs to another lane; of a file that was named, nothing, unless a lane was chosen, too."""
+    lane = lane_of(config)
+    named = {
+        (config.invocation_params.dir / argument.partition("::")[0]).resolve() for argument in config.args
+    }
+
+    def wanted(item: pytest.Item) -> bool:
+        later = any(item.get_closest_marker(mark) for mark in LATER)
+        if lane == "rest":
+            return later
+        return lane == "full" or not later or (config.getoption("--lane") is None and item.path in named)
+
+    left_out = [item for item in items if not wanted(item)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if wanted(item)]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("trt") and not INSTALLED:
+        pytest.skip("TensorRT-RTX is not installed: pip install 'onnxfix[tensorrt-rtx]'")
 
 
 @pytest.fixture
 def stride(request: pytest.FixtureRequest) -> int:
     """Of how many of ONNX's node models a test takes one."""
-    return 1 if request.config.getoption("--whole") else 4
+    return 1 if request.config.getoption("--lane") == "full" else 4
 
 
 @pytest.fixture(scope="module")

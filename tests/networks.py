@@ -9,7 +9,7 @@ from typing import Any
 
 import onnx
 import pytest
-from onnx import ModelProto, TensorProto, parser
+from onnx import ModelProto, TensorProto
 
 from onnxfix.backends.lift.records import Lifted, NetTensor
 from onnxfix.backends.lift.types import ONNX_TYPES
@@ -20,20 +20,9 @@ from onnxfix.verification import trt_network, trt_network_read
 from onnxfix.verification.ladder import verify
 from onnxfix.verification.trt_build import Builder
 from onnxfix.verification.verdict import RungResult
+from support.models import model, write
 
 _NATIVE = {elem: name for name, elem in ONNX_TYPES.items()}
-
-
-def model(text: str, opset: int = 20) -> ModelProto:
-    """A model of ONNX's text format; the graph alone has a header put before it."""
-    header = f'<ir_version: 10, opset_import: ["" : {opset}]>\n'
-    return parser.parse_model(text if text.startswith("<") else header + text)
-
-
-def write(path: Path, text: str | ModelProto) -> Path:
-    """Write a model."""
-    onnx.save(model(text) if isinstance(text, str) else text, path)
-    return path
 
 
 def lifted(network: ModelProto, out: Path, **more: Any) -> Lifted:

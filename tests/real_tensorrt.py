@@ -14,18 +14,17 @@ from onnxfix.backends.tensorrt import attempt
 from onnxfix.backends.trt_types import TrtBuild
 from onnxfix.sandbox import Worker
 
-_THERE = importlib.util.find_spec("tensorrt_rtx") is not None
-REAL = pytest.mark.skipif(
-    not _THERE,
-    reason="tensorrt-rtx is not installed: pip install 'onnxfix[tensorrt-rtx]'",
-)
+INSTALLED = all(importlib.util.find_spec(name) is not None for name in ("tensorrt_rtx", "polygraphy"))
+"""Whether all of the extra ``tensorrt-rtx`` is installed."""
+REAL = pytest.mark.trt
+"""The mark of tests that need it; conftest.py skips them where it is not installed."""
 
 
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdecimal())
 
 
-RELEASE = importlib.metadata.version("tensorrt-rtx") if _THERE else ""
+RELEASE = importlib.metadata.version("tensorrt-rtx") if INSTALLED else ""
 """The version of tensorrt-rtx that is installed; "" for none."""
 
 

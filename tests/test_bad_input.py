@@ -21,28 +21,16 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
 from onnxruntime import InferenceSession
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidGraph
-from typer.testing import CliRunner
 
-from onnxfix.cli import app
 from onnxfix.errors import ModelError
 from onnxfix.graph.overlay import Model
 from patience import PATIENCE
+from support.cli import run
+from test_cli import write
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 HEADER = '<ir_version: 10, opset_import: ["" : 18]>\n'
 FIXABLE = "g (float[N] x) => (int64[N] y) { a = Cast<to=11>(x) b = Cast<to=7>(a) c = Cast<to=7>(b) y = Identity(c) }"
-
-
-def run(*arguments: object) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of the command line, in this process."""
-    result = CliRunner().invoke(app, [str(a) for a in arguments])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result.exit_code, result.stdout, result.stderr
-
-
-def write(path: Path, text: str) -> Path:
-    path.write_bytes(parser.parse_model(HEADER + text).SerializeToString())
-    return path
 
 
 def missing(folder: Path) -> Path:
@@ -345,7 +333,7 @@ def bounded() -> None:
 
 
 @pytest.mark.parametrize("text", [BOMB, HANG, RANK], ids=["2^38 elements", "malformed Einsum", "2^40 axes"])
-@pytest.mark.parametrize("command", ["check", "apply"])
+@pytest.mark.parametrize("command", ["check", pytest.param("apply", marks=pytest.mark.slow)])
 def test_bounded_time_and_memory(tmp_path: Path, text: str, command: str) -> None:
     path = write(tmp_path / "m.onnx", text)
     result = subprocess.run(

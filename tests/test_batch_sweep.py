@@ -25,6 +25,7 @@ from onnxfix.verification.request import Request
 from onnxfix.verification.signature import signature
 from onnxfix.verification.verdict import RungResult
 from real_tensorrt import FACT, REAL
+from support.models import write
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 FROZEN = FIXTURES / "trt" / "hard_coded_batch.onnx"
@@ -35,11 +36,6 @@ AT_TWO = "g (float[N,3,4] x) => (float[N,12] y) <int64[2] s = {2, 12}> { y = Res
 REPAIRED = "g (float[N,3,4] x) => (float[N,12] y) <int64[2] s = {0, 12}> { y = Reshape(x, s) }"
 #: At batch 1 the batch is squeezed away.
 VANISHING = "g (float[N,4] x) => (float[4] y) { y = Squeeze(x) }"
-
-
-def write(path: Path, text: str) -> Path:
-    onnx.save(onnx.parser.parse_model(HEADER + text), path)
-    return path
 
 
 def swept(original: Path, fixed: Path | None = None, greatest: int = 2, **asked: Any) -> RungResult:

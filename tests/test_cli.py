@@ -20,25 +20,18 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, numpy_helper, parser
-from typer.testing import CliRunner
 
 import onnxfix
 from onnxfix import testing
-from onnxfix.cli import app
 from onnxfix.rule import Example
 from patience import PATIENCE
+from support.cli import run
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
 HEADER = '<ir_version: 10, opset_import: ["" : 18]>\n'
 FIXABLE = "g (float[N] x) => (int64[N] y) { a = Cast<to=11>(x) b = Cast<to=7>(a) c = Cast<to=7>(b) y = Identity(c) }"
 CLEAN = "g (float[N] x) => (float[N] y) { y = Neg(x) }"
 HAZARD = "g (float[2,3] x) => (float[A,B] y) <int64[2] s = {0, -1}> { y = Reshape<allowzero = 1>(x, s) }"
-
-
-def run(*arguments: object) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, [str(a) for a in arguments])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result.exit_code, result.stdout, result.stderr
 
 
 def write(path: Path, text: str) -> Path:
@@ -321,7 +314,9 @@ def test_reader_that_goes_away_does_not_stop_the_work(tmp_path: Path) -> None:
     assert (tmp_path / "b.fixed.onnx").is_file()
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
+@pytest.mark.parametrize(
+    "encoding", ["ascii", *(pytest.param(name, marks=pytest.mark.slow) for name in ("cp1252", "utf-8"))]
+)
 def test_any_encoding(tmp_path: Path, encoding: str) -> None:
     write(tmp_path / "modèle 模.onnx", FIXABLE)
     for arguments in ("apply --no-verify *.onnx", "explain RSH002", "rules --format json"):
@@ -480,6 +475,7 @@ def test_python_api_never_changes_its_input() -> None:
 KILLS = int(os.environ.get("ONNXFIX_KILLS", "6"))
 
 
+@pytest.mark.slow
 def test_kill_leaves_the_old_or_the_new_model(tmp_path: Path) -> None:
     """``kill -9`` at random moments: the model is always the old one or the new one, whole."""
     text = "g (float[5000, 5000] x) => (float[5000, 5000] y) { a = Cast<to=1>(x) y = Mul(a, w) }"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterable
 from importlib import metadata
@@ -99,6 +100,22 @@ def test_another_version_than_the_pinned_one_is_not_followed(monkeypatch: pytest
     (pin,) = (one for one in PINS if one.name == "pytest")
     versions["pytest"] = str(pin.specifier).removeprefix("==")
     assert reachable("onnxfix", ["dev"]) == {"pytest", "a"}
+
+
+def test_readme_and_ci_install_in_the_same_way() -> None:
+    """.ci/run proves the set-up commands of the README only while they are the same."""
+    readme, ci = (ROOT / "README.md").read_text(), (ROOT / ".ci" / "run").read_text()
+    block = re.search(r"```sh\n(.*?)```", readme, re.DOTALL)
+    assert block
+    use, develop = (line for line in block[1].splitlines() if line and not line.startswith("#"))
+    for line, scratch in ((use, "user"), (develop, "dev")):
+        for step in line.split(" && "):
+            step = step.replace("-o fixed.onnx", '-o "$scratch/fixed.onnx"')
+            for name, arguments in re.findall(r"^\.venv/bin/(\w+) (.*)$", step):
+                assert f'"$scratch/{scratch}/bin/{name}" {arguments}' in ci
+    assert "fixtures/vit.legacy.op17.onnx" in use
+    assert [line.count("install -q -c constraints.txt ") for line in (use, develop)] == [1, 1]
+    assert develop in (ROOT / "CONTRIBUTING.md").read_text()
 
 
 def project() -> dict[str, Any]:

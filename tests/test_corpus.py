@@ -30,6 +30,7 @@ def assert_sound(found: list[Outcome]) -> None:
     assert not unproven, "changed, but no rung could run them"
 
 
+@pytest.mark.corpus
 @pytest.mark.xdist_group("nodes")
 def test_onnx_node_models(tmp_path: Path, stride: int) -> None:
     found = outcomes(islice(node_cases(), 0, None, stride), tmp_path)
@@ -39,6 +40,7 @@ def test_onnx_node_models(tmp_path: Path, stride: int) -> None:
     assert_sound(found)
 
 
+@pytest.mark.corpus
 def test_onnx_data(tmp_path: Path) -> None:
     found = outcomes(folder_cases([onnx_data_folder()]), tmp_path)
     assert len(found) > 100
@@ -46,7 +48,9 @@ def test_onnx_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "folder", [ROOT / "fixtures", ROOT.parent / "shared" / "models"], ids=lambda p: p.name
+    "folder",
+    [ROOT / "fixtures", pytest.param(ROOT.parent / "shared" / "models", marks=pytest.mark.corpus)],
+    ids=lambda p: p.name,
 )
 def test_real_exports(tmp_path: Path, folder: Path) -> None:
     if not folder.is_dir():

@@ -76,6 +76,7 @@ def table_rows(text: str) -> dict[int, list[str]]:
     return {int(number): re.findall(r"rules/(\w+)\.md", rest) for number, rest in rows}
 
 
+@cache
 def parsed(text: str) -> list[Token]:
     return MarkdownIt("commonmark").enable("table").parse(text)
 
@@ -123,6 +124,7 @@ def uneven_tables(text: str) -> Iterator[str]:
         wide = cells and (wide or cells)
 
 
+@cache
 def anchors(path: Path) -> set[str]:
     """The headings of a page as GitHub names them."""
     tokens = parsed(path.read_text(encoding="utf-8"))

@@ -213,6 +213,7 @@ ENDS: dict[Callable[..., Any], str] = {
 DRIVER = "NVIDIA's driver does not answer: "
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("question", "end", "start"),
     [

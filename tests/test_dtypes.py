@@ -108,15 +108,15 @@ def test_every_number_type_of_onnx_is_known() -> None:
     assert {TensorProto.DataType.Name(t) for t in TYPES} == set(TensorProto.DataType.keys()) - others
 
 
-@pytest.mark.parametrize("source", TYPES, ids=dtypes.name_of)
 @pytest.mark.parametrize("holder", TYPES, ids=dtypes.name_of)
-def test_holds_exactly(holder: int, source: int) -> None:
+def test_holds_exactly(holder: int) -> None:
     """For types of up to 16 bits, twice: by the trip through the type, and as sets of values."""
-    assert dtypes.holds_exactly(holder, source) == surviving(holder, source)
-    if max(bits_of(holder), bits_of(source)) <= 16:
-        assert dtypes.holds_exactly(holder, source) == (
-            every_value(source).keys() <= every_value(holder).keys()
-        )
+    said = {dtypes.name_of(source) for source in TYPES if dtypes.holds_exactly(holder, source)}
+    assert said == {dtypes.name_of(source) for source in TYPES if surviving(holder, source)}
+    if bits_of(holder) <= 16:
+        small = [source for source in TYPES if bits_of(source) <= 16]
+        contained = [source for source in small if every_value(source).keys() <= every_value(holder).keys()]
+        assert said & {*map(dtypes.name_of, small)} == {*map(dtypes.name_of, contained)}
 
 
 @pytest.mark.parametrize("elem_type", [t for t in TYPES if t in dtypes.INTEGERS], ids=dtypes.name_of)

@@ -18,6 +18,7 @@ from onnxfix.graph.overlay import Model, Node, Scope
 from onnxfix.registry import registry
 from onnxfix.rule import Fix, Match, rule
 from overlay_links import CHAIN, assert_links, node_at, proto_of
+from support.lanes import seeds
 from test_edits import add_branches
 
 HIDING = """g (float[N] x, bool c) => (float[N] y) { a = Neg(x)  y = If (c) <
@@ -256,7 +257,7 @@ def broken(scope: Scope) -> ed.Edit:
     return ed.AddNode(scope, NodeProto(op_type="Neg", input=["no such value"], output=["never"]))
 
 
-@pytest.mark.parametrize("seed", range(150))
+@pytest.mark.parametrize("seed", seeds(150))
 def test_random_edits_of_nested_graphs_leave_true_links(seed: int) -> None:
     """Rounds of fixes, some of them refused half way: the links are those of the graph, and the graph is valid."""
     rng = random.Random(seed)

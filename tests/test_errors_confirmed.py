@@ -16,6 +16,8 @@ from onnxfix.testing import findings, model_of
 from onnxfix_rules.trt._common import known
 from real_tensorrt import REAL, built, older_than
 
+pytestmark = pytest.mark.corpus
+
 #: TensorRT takes these and means something else, as their pages and tests show.
 MISREAD = {
     "CTL001": "rows of a scan output that the loop never made",

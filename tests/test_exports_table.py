@@ -221,6 +221,7 @@ def test_every_export_is_in_the_tables() -> None:
     assert not missing, "run benchmarks/exports/report.py and copy its tables to README.md"
 
 
+@pytest.mark.corpus
 @pytest.mark.parametrize("path", sorted((ROOT / "fixtures").glob("*.onnx")), ids=lambda path: path.stem)
 def test_fixtures_run_at_sizes_given_and_fail_at_those_excluded(path: Path) -> None:
     (given, ran), _, (excluded, failed), _ = sizes.counts(sizes.judged(path))

@@ -30,7 +30,8 @@ from onnxfix.graph import wire
 from onnxfix.verification import trt_engine
 from onnxfix.verification.verdict import RungResult, Verdict
 from peer_models import external
-from test_cli import CLEAN, FIXABLE, HEADER, external_model, run, write
+from support.cli import run
+from test_cli import CLEAN, FIXABLE, HEADER, external_model, write
 from test_hostile_folder import watched
 from test_wire_split import LIMIT, SHORT, assert_split, large_model, names, written
 

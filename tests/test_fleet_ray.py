@@ -29,7 +29,7 @@ from onnxfix.fleet import cluster, leftovers, ray_
 from onnxfix.fleet.budget import Size
 from onnxfix.fleet.work import Options, Outcome, Task
 
-pytestmark = pytest.mark.xdist_group("ray")  # one cluster
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]  # one cluster
 
 
 class Ray:

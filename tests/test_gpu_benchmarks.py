@@ -141,6 +141,7 @@ def test_a_process_in_which_something_failed_is_not_used_again(bench: Bench) -> 
     assert bench._runner.pid is None
 
 
+@pytest.mark.slow
 def test_what_hangs_is_stopped() -> None:
     with Bench(CHOICE, 3.0, build=build, module="fake_engines") as short:
         found = executed(short, tricky(ADD, hangs=True))

@@ -21,6 +21,7 @@ from onnxfix.graph.overlay import Model, Node, Scope
 from onnxfix.registry import registry
 from overlay_links import assert_links
 from shape_oracle import parse
+from support.lanes import seeds
 
 
 def nested(levels: int, inner: str = "x") -> ModelProto:
@@ -161,7 +162,7 @@ class Maker:
         return Model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]))
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(60))
 def test_order_is_the_one_found_plainly(seed: int) -> None:
     model = Maker(random.Random(seed), shuffled=seed % 3 > 0).model()
     assert list(model.orders) == model.scopes

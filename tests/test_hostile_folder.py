@@ -33,7 +33,8 @@ from onnxfix.graph.folders import Folder
 from onnxfix.graph.temporary import Temporary, temporary_beside
 from onnxfix.verification import trt_engine, validity
 from onnxfix.verification.verdict import RungResult, Verdict
-from test_cli import CLEAN, FIXABLE, external_model, run, write
+from support.cli import run
+from test_cli import CLEAN, FIXABLE, external_model, write
 from test_wire_split import LIMIT, written
 
 pytestmark = pytest.mark.skipif(not folders.PINS, reason="this system cannot hold folders open")

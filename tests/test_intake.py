@@ -13,7 +13,7 @@ import onnxfix
 from onnxfix.intake import Example, Intake, intake
 from onnxfix.render.text import render_report
 from onnxfix.sizes.ranges import Range
-from test_cli import run
+from support.cli import run
 from test_sizes import DEMANDS, RATES, model, runs
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'

@@ -601,6 +601,7 @@ def test_a_report_of_another_schema_is_not_reused(folder: Path, monkeypatch: pyt
     assert go(folder)[0] == ["m0.onnx"]
 
 
+@pytest.mark.slow
 def test_the_summary_tells_what_was_left_out(folder: Path) -> None:
     models = sorted(folder.glob("*.onnx"))
     call = ("apply", *models, "--no-verify", "--resume", "--output-dir", folder / "out")

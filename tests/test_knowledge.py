@@ -19,6 +19,7 @@ from onnxfix.graph.shape_ops import ABSENT, TABLE, UNKNOWN, Call, Info
 from onnxfix.graph.shape_ops.base import elements
 from onnxfix.graph.symbols import constant
 from shape_oracle import parse
+from support.lanes import seeds
 
 OPERATORS: list[tuple[str, int, int, dict[str, list[int]]]] = [
     # operator, inputs, outputs, attributes with the values to choose from
@@ -119,7 +120,7 @@ def random_edit(model: Model, rng: random.Random, maker: Maker) -> list[ed.Edit]
     return [ed.ReplaceUses(output, rng.choice(known))] if kind == "replace" else [ed.RemoveNode(node)]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(40))
 def test_a_pass_after_random_edits_finds_what_a_first_one_does(seed: int) -> None:
     rng = random.Random(seed)
     maker = Maker(rng)

@@ -20,6 +20,7 @@ from onnxfix.backends.lift.records import Gap, Lifted, NetTensor
 from onnxfix.render.lift import MOST, lifted_lines
 from patience import PATIENCE
 from real_tensorrt import REAL
+from support.cli import run
 
 ROOT = Path(__file__).resolve().parent.parent
 TURN = "g (float[N,3] x) => (float[3,N] y) { y = Transpose<perm = [1, 0]>(x) }"
@@ -120,15 +121,18 @@ def test_the_weights_of_a_large_model_lie_beside_it(tmp_path: Path, monkeypatch:
         (["m.onnx", "--trt-package", "tensorrt"], "tensorrt is not installed"),
     ],
 )
-def test_bad_input_is_one_line(tmp_path: Path, arguments: list[str], words: str) -> None:
+def test_bad_input_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
+) -> None:
     onnx.save(lifted.text(TURN), tmp_path / "m.onnx")
     (tmp_path / "junk.onnx").write_bytes(b"no protobuf at all")
     before = {one.name: one.read_bytes() for one in tmp_path.iterdir()}
-    done = command(*arguments, cwd=tmp_path)
-    assert done.returncode == 2
-    [line] = done.stderr.splitlines()
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run("lift", *arguments)
+    assert code == 2
+    [line] = err.splitlines()
     assert words in line
-    assert not done.stdout
+    assert not out
     assert {one.name: one.read_bytes() for one in tmp_path.iterdir()} == before
 
 

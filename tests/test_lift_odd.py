@@ -49,6 +49,7 @@ def test_a_name_that_is_no_text_is_read_as_far_as_it_goes(worker: Worker, tmp_pa
 
 
 @REAL
+@pytest.mark.slow
 def test_too_little_memory_for_the_parser_is_no_refusal(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     weight = numpy_helper.from_array(np.ones((8000, 8000), np.float32), "w")

@@ -13,8 +13,8 @@ import onnx
 import pytest
 from onnx import ModelProto, helper
 
-from onnxfix import sandbox
 from onnxfix.registry import BUILT_IN, rules_of
+from onnxfix.sandbox import Worker
 from patience import PATIENCE
 from real_tensorrt import REAL
 
@@ -341,10 +341,10 @@ LIVE: dict[str, tuple[str, int, dict[str, Any], str, str]] = {
 }
 
 
-def looked(graph: str, opset: int, feed: dict[str, Any]) -> child.Found:
+def looked(worker: Worker, graph: str, opset: int, feed: dict[str, Any]) -> child.Found:
     data = model(graph, opset).SerializeToString()
     how: dict[str, Any] = {"skip": (), "half": "", "random": False}
-    outcome = sandbox.run("misimports.child:look", timeout=PATIENCE, data=data, feeds=[feed], **how)
+    outcome = worker.call("misimports.child:look", timeout=PATIENCE, data=data, feeds=[feed], **how)
     assert outcome.ok, outcome.message
     found: child.Found = outcome.value
     return found
@@ -352,9 +352,9 @@ def looked(graph: str, opset: int, feed: dict[str, Any]) -> child.Found:
 
 @REAL
 @pytest.mark.parametrize("name", LIVE)
-def test_live(name: str) -> None:
+def test_live(worker: Worker, name: str) -> None:
     graph, opset, feed, what, rule = LIVE[name]
-    found = looked(graph, opset, feed)
+    found = looked(worker, graph, opset, feed)
     assert found.judgement.verdict == "different", found
     assert found.judgement.difference is not None
     assert found.judgement.difference.what == what
@@ -363,13 +363,14 @@ def test_live(name: str) -> None:
 
 
 @REAL
-def test_what_is_read_alike_is_equal() -> None:
+def test_what_is_read_alike_is_equal(worker: Worker) -> None:
     graph = "g (float[3,4] x) => (float[3,4] y) { y = Trilu<upper = 1>(x) }"
-    found = looked(graph, 17, {"x": np.ones((3, 4), np.float32)})
+    found = looked(worker, graph, 17, {"x": np.ones((3, 4), np.float32)})
     assert (found.judgement.verdict, found.status, found.layers) == ("equal", "lifted", "")
 
 
 @REAL
+@pytest.mark.corpus
 def test_some_models_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stored = tmp_path / "found.json"
     assert run.main(["--only", "^test_triu_neg$", "--jobs", "1", "--json", str(stored)]) == 0

@@ -327,6 +327,7 @@ def test_one_type_of_a_cast() -> None:
 
 
 @REAL
+@pytest.mark.corpus
 def test_a_slice_of_the_node_models() -> None:
     settings = Settings(choice("tensorrt-rtx", None), (), None)
     cases = (

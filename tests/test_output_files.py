@@ -27,7 +27,8 @@ from onnxfix.errors import ModelError, OnnxfixError
 from onnxfix.graph import atomic, regular
 from onnxfix.graph.temporary import temporary_beside
 from onnxfix.verification import trt_engine
-from test_cli import CLEAN, FIXABLE, external_model, run, shell, write
+from support.cli import run
+from test_cli import CLEAN, FIXABLE, external_model, shell, write
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
 WRITTEN = ["--save-engine", "--timing-cache", "--report"]

@@ -32,7 +32,7 @@ CODES = [
     code for _, _, path in modules_under(ROOT / "rules" / "onnxfix_rules") for code in rules_in(read(path))
 ]
 
-pytestmark = pytest.mark.xdist_group("packaging")  # build once, not once a worker
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("packaging")]  # build once, not once a worker
 
 
 def clean_environ() -> dict[str, str]:
@@ -275,19 +275,3 @@ def test_a_third_party_pack_is_found_and_a_broken_one_is_named(wheel: Path, tmp_
         assert "a_module_that_nobody_has" in line
         assert "Traceback" not in done.stderr
     assert [code for code in ["ACM001", *CODES] if code not in environment.onnxfix("rules").stdout] == []
-
-
-def test_readme_and_ci_install_in_the_same_way() -> None:
-    """.ci/run proves the set-up commands of the README only while they are the same."""
-    readme, ci = (ROOT / "README.md").read_text(), (ROOT / ".ci" / "run").read_text()
-    block = re.search(r"```sh\n(.*?)```", readme, re.DOTALL)
-    assert block
-    use, develop = (line for line in block[1].splitlines() if line and not line.startswith("#"))
-    for line, scratch in ((use, "user"), (develop, "dev")):
-        for step in line.split(" && "):
-            step = step.replace("-o fixed.onnx", '-o "$scratch/fixed.onnx"')
-            for name, arguments in re.findall(r"^\.venv/bin/(\w+) (.*)$", step):
-                assert f'"$scratch/{scratch}/bin/{name}" {arguments}' in ci
-    assert (MODEL.relative_to(ROOT).as_posix()) in use
-    assert [line.count("install -q -c constraints.txt ") for line in (use, develop)] == [1, 1]
-    assert develop in (ROOT / "CONTRIBUTING.md").read_text()

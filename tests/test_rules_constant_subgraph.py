@@ -22,6 +22,7 @@ from onnxfix_rules.gra import _constants, _evaluate
 from onnxfix_rules.gra.gra010_constant_subgraph import constant_subgraph
 from patience import processor_seconds
 from real_tensorrt import REAL
+from support.lanes import seeds
 
 Array = np.ndarray[Any, Any]
 
@@ -304,7 +305,7 @@ def test_a_long_chain_is_folded_in_one_round_and_in_linear_time() -> None:
     assert seconds(2000) < 30 * seconds(200)
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", seeds(25))
 def test_random_graphs_of_constants(seed: int) -> None:
     """With INT001, which folds what is made of integers; outputs bit for bit, roots and products within tolerance."""
     rng = np.random.default_rng(seed)

@@ -18,6 +18,7 @@ from onnxfix.registry import registry
 from onnxfix.rule import Rule
 from onnxfix.testing import assert_interface_kept, assert_same_outputs, findings, fixed, model_of, overlay
 from patience import processor_seconds
+from support.lanes import seeds
 
 RULES = {rule.code: rule for rule in registry().rules if rule.code in ("GRA011", "GRA012")}
 MERGE, IDENTITY = RULES["GRA011"], RULES["GRA012"]
@@ -134,6 +135,7 @@ def test_a_long_chain_takes_one_round() -> None:
     assert len(result.graph.node) == 302
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", ["many of one", "many outputs", "many attributes"])
 def test_the_time_grows_with_the_nodes(width: str) -> None:
     def spent(count: int) -> float:
@@ -204,6 +206,7 @@ EXAMPLES = [
 ]
 
 
+@pytest.mark.corpus
 @pytest.mark.parametrize(("rule", "example"), EXAMPLES)
 def test_no_rule_undoes_what_another_does(rule: Rule, example: Any) -> None:
     """All rules together come to an end on the examples of each, and a second run changes nothing."""
@@ -273,7 +276,7 @@ class Maker:
         return helper.make_model(graph, opset_imports=imports, ir_version=10)
 
 
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize("seed", seeds(120))
 def test_random_graphs_keep_every_bit(seed: int) -> None:
     proto = Maker(seed).model()
     onnx.checker.check_model(proto)

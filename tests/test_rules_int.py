@@ -419,12 +419,14 @@ def shape_subgraphs(draw: Callable[..., Any]) -> ModelProto:
     return builder.model([name for name in outputs if name not in constants])
 
 
+@pytest.mark.slow
 @property_test
 @given(model=shape_subgraphs())
 def test_random_shape_subgraphs(model: ModelProto) -> None:
     assert_sound(model)
 
 
+@pytest.mark.slow
 @property_test
 @given(model=shape_subgraphs())
 def test_known_values_are_what_runs_compute(model: ModelProto) -> None:
@@ -539,6 +541,7 @@ def single(op: str, inputs: list[np.ndarray | None], attributes: dict[str, Any])
     return model
 
 
+@pytest.mark.corpus
 @pytest.mark.parametrize("op", sorted({*_fold._BY_NUMPY, "Range"}))
 def test_numpy_says_what_the_reference_does(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
@@ -563,6 +566,7 @@ def test_numpy_says_what_the_reference_does(op: str, monkeypatch: pytest.MonkeyP
     assert len(alone) > 8
 
 
+@pytest.mark.corpus
 @pytest.mark.parametrize("op", sorted(FOLDABLE))
 def test_folded_operators(op: str) -> None:
     """Where the fold gives a value at all, ONNX Runtime gives the same, to the last bit."""

@@ -88,6 +88,7 @@ WHOLE = ("OPS075", "OPS076", "OPS080", "OPS081")
 
 
 @REAL
+@pytest.mark.corpus
 @pytest.mark.parametrize(("code", "example"), examples(*WHOLE, found=True))
 def test_what_is_found_is_read_otherwise_until_it_is_fixed(
     worker: Worker, tmp_path: Path, code: str, example: Example

@@ -84,6 +84,7 @@ def test_two_hundred_below(worker: Worker, tmp_path: Path) -> None:
 
 
 @REAL
+@pytest.mark.corpus
 @pytest.mark.parametrize("opset", [7, 11, 12, 13, 17, 18, 21])
 @pytest.mark.parametrize("axis", [None, 0, 1, 2, -1, -2])
 def test_every_axis_in_every_opset(axis: int | None, opset: int, worker: Worker, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from onnxfix.testing import assert_interface_kept, findings, fixed
 from onnxfix_rules.ops import _calls
 from patience import PATIENCE
 from real_tensorrt import REAL
+from support.lanes import seeds
 from trt_reading import Network
 
 RULE = next(rule for rule in registry().rules if rule.code == "OPS060")
@@ -238,7 +239,7 @@ class Maker:
         return model("\n".join([text, *functions]))
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(60))
 def test_random_functions_keep_every_bit(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls in branches and in functions, attributes, captures, shared names, weights, several outputs."""
     monkeypatch.setattr(_calls, "NODE_LIMIT", 10**6)

@@ -11,7 +11,7 @@ import pytest
 import onnxfix
 from onnxfix.registry import registry
 from onnxfix.testing import findings
-from test_cli import run
+from support.cli import run
 from test_sizes import DEMANDS, model, runs
 
 RULE = next(rule for rule in registry().rules if rule.code == "IFC007")

@@ -110,6 +110,7 @@ def _reads_axes(model: ModelProto) -> bool:
     )
 
 
+@pytest.mark.corpus
 @pytest.mark.filterwarnings("ignore")
 def test_onnx_models_give_what_onnx_expects_and_the_same_for_other_axes() -> None:
     others = 0
@@ -363,6 +364,7 @@ def test_near_misses_are_silent_and_taken(worker: Worker, tmp_path: Path, text: 
 
 @FACT
 @REAL
+@pytest.mark.corpus
 @pytest.mark.parametrize("op_type", _REDUCTIONS)
 @pytest.mark.parametrize(
     ("rank", "count", "dynamic"), [(3, 1, False), (4, 2, True), (5, 2, False), (8, 4, False)]

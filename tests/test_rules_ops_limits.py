@@ -546,6 +546,7 @@ def test_what_is_repaired_is_accepted(probe: Probe, worker: Worker, tmp_path: Pa
     assert done.accepted, done.reason
 
 
+@pytest.mark.corpus
 @PROBED
 def test_a_repair_computes_the_same(probe: Probe) -> None:
     if probe.safety is None:

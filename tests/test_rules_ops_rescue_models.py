@@ -105,6 +105,7 @@ def test_outputs_are_those_that_onnx_expects() -> None:
 
 @FACT
 @REAL
+@pytest.mark.slow
 def test_tensorrt_refuses_them_before_and_builds_them_after(worker: Worker, tmp_path: Path) -> None:
     for name in _names():
         case = _node_cases()[name]

@@ -708,6 +708,7 @@ QUANTISED = {
 
 
 @FACT
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", QUANTISED)
 def test_a_quantised_model_keeps_its_bits(kind: str, tmp_path: Path, worker: Worker) -> None:
     model = quantised(kind, tmp_path)

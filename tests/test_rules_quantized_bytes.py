@@ -91,6 +91,7 @@ def test_what_tensorrt_builds_it_builds_afterwards(worker: Worker, tmp_path: Pat
 
 @FACT
 @REAL
+@pytest.mark.corpus
 @pytest.mark.parametrize("behind", BEHIND)
 def test_so_it_does_for_every_operator(worker: Worker, tmp_path: Path, behind: str) -> None:
     models = {name: of_operator(call, behind) for name, call in OPERATORS.items()}

@@ -203,12 +203,14 @@ def test_a_hang_is_killed_in_time(worker: Worker) -> None:
     assert time.monotonic() - began < PATIENCE / 2, "it would have ended by itself"
 
 
+@pytest.mark.slow
 def test_the_last_note_tells_where_it_died(worker: Worker) -> None:
     call(worker, "echo")  # what comes next is timed, and starting takes longer on a busy machine
     assert call(worker, "hang_after_note", timeout=3.0).note == "second"
     assert call(worker, "echo").note == ""
 
 
+@pytest.mark.slow
 def test_a_note_restarts_the_clock(worker: Worker) -> None:
     call(worker, "echo")
     outcome = call(worker, "slow_with_notes", timeout=3.5)  # less than all steps, and far more than each

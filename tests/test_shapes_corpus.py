@@ -12,6 +12,8 @@ from onnxfix.graph import propagate
 from onnxfix.graph.overlay import Model
 from onnxfix.graph.shapes import Shapes
 
+pytestmark = pytest.mark.corpus
+
 
 @pytest.fixture(autouse=True)
 def _strict(monkeypatch: pytest.MonkeyPatch) -> None:

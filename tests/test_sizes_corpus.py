@@ -10,6 +10,8 @@ import pytest
 import shape_oracle
 from onnxfix.sizes.problem import Problem, problem_of
 
+pytestmark = pytest.mark.corpus
+
 #: Models whose sizes break a demand although ONNX gives expected values for them, with the reason.
 EXCUSED: dict[str, str] = {}
 

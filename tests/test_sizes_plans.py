@@ -43,6 +43,7 @@ def test_sizes_of_the_users_that_do_not_fit_are_kept() -> None:
     assert all(one["H"] == 2 for one in plan.assignments(known, {"H": 2}))
 
 
+@pytest.mark.corpus
 @pytest.mark.parametrize("path", FIXTURES, ids=lambda path: path.stem)
 def test_fixtures_run_at_all_sizes_of_their_sweep(path: Path) -> None:
     proto = onnx.load(path)

@@ -47,6 +47,7 @@ def is_small(proto: ModelProto, sizes: dict[str, int]) -> bool:
     return max(int(np.prod(shape, dtype=object)) for shape in shapes) <= MOST
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(graphs(), st.fixed_dictionaries(dict.fromkeys(SYMBOLS, st.integers(1, 12))))
 def test_what_is_given_runs_and_what_is_excluded_fails(proto: ModelProto, numbers: dict[str, int]) -> None:

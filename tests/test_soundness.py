@@ -723,6 +723,7 @@ def test_two_hundred_nested_branches_do_not_overflow_the_stack() -> None:
     assert not fixed(RULES, model)[1].problems
 
 
+@pytest.mark.slow
 def test_the_result_does_not_depend_on_the_hash_seed() -> None:
     code = (
         "import hashlib, test_soundness as t\n"

@@ -31,7 +31,7 @@ from onnxfix.verification.signature import signature
 from onnxfix.verification.specialize import resolve
 from onnxfix.whole import specialize
 from real_tensorrt import REAL as WITH_TENSORRT
-from test_cli import run
+from support.cli import run
 from test_trt_gpu import RUNS, Rung, request
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"

@@ -123,6 +123,7 @@ def test_shape_arithmetic_loads_no_evaluator(tmp_path: Path) -> None:
     assert within(seen["modules"], FOREIGN) == set()
 
 
+@pytest.mark.slow
 def test_check_loads_the_rules_that_the_model_is_about(model: Path, tmp_path: Path) -> None:
     # Whatever the environment of the tests says of bytecode, and wherever the checkout lies.
     kept = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(tmp_path / "bytecode")}
@@ -166,6 +167,7 @@ def test_no_schema_is_asked_for_where_nothing_is_odd(tmp_path: Path) -> None:
         assert run("check", path, "--fail-on", "never", program=program)[0]["code"] == code
 
 
+@pytest.mark.slow
 def test_garbage_is_looked_for_once_there_are_several_models(model: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.onnx"
     other.write_bytes(model.read_bytes())

@@ -26,7 +26,7 @@ from onnxfix.report import Report, StepDone
 from onnxfix.verification.verdict import RungResult, Verdict
 from onnxfix.whole import remote, steps
 from peer_models import PEERS, Peer
-from test_cli import run
+from support.cli import run
 from test_peer_bugs import by_runtime, close, faults, oracle, raw, sound
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
@@ -83,6 +83,7 @@ def the_step(report: Report) -> StepDone:
 # ---- --simplify
 
 
+@pytest.mark.corpus
 @pytest.mark.parametrize("case", PEERS, ids=lambda case: case.id)
 def test_simplified_traps_are_right_or_dropped(case: Peer) -> None:
     """Whatever onnxsim makes of a model that it is known to break: what comes out is the same model."""
@@ -123,6 +124,7 @@ def test_dropped_results_are_named_with_the_reason(case: str, reason: str) -> No
     assert report.exit_code() == 1
 
 
+@pytest.mark.corpus
 @pytest.mark.parametrize("name", REAL_MODELS)
 def test_real_models_are_simplified(name: str, tmp_path: Path) -> None:
     source = FIXTURES / name
@@ -254,6 +256,7 @@ def test_the_rules_go_on_with_the_model_as_it_was(tmp_path: Path) -> None:
 # ---- --graphsurgeon
 
 
+@pytest.mark.corpus
 @pytest.mark.parametrize("case", PEERS, ids=lambda case: case.id)
 def test_a_script_that_does_nothing_changes_nothing(case: Peer, tmp_path: Path) -> None:
     original = case.model()
@@ -264,6 +267,7 @@ def test_a_script_that_does_nothing_changes_nothing(case: Peer, tmp_path: Path) 
     assert not report.changed
 
 
+@pytest.mark.corpus
 @pytest.mark.parametrize("name", REAL_MODELS)
 def test_a_script_that_does_nothing_leaves_real_models_alone(name: str, tmp_path: Path) -> None:
     script = write(tmp_path / "s.py", NOTHING)
@@ -271,6 +275,7 @@ def test_a_script_that_does_nothing_leaves_real_models_alone(name: str, tmp_path
     assert (tmp_path / "out.onnx").read_bytes() == (FIXTURES / name).read_bytes()
 
 
+@pytest.mark.corpus
 @pytest.mark.parametrize("case", PEERS, ids=lambda case: case.id)
 def test_folding_by_graphsurgeon_is_right_or_dropped(case: Peer, tmp_path: Path) -> None:
     script = write(tmp_path / "s.py", "def fix(graph):\n    graph.fold_constants().cleanup().toposort()\n")

@@ -17,7 +17,7 @@ from onnxfix.backends import ort_words
 from onnxfix.render.text import render_report
 from onnxfix.report import Report
 from onnxfix.stopped import Stopped
-from test_cli import run
+from support.cli import run
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17, "my" : 1]>\n'
 RUNGS = ("ort-cpu",)

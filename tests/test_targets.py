@@ -204,6 +204,7 @@ def test_a_mismatch_is_one_line() -> None:
 
 
 @REAL
+@pytest.mark.corpus
 def test_tensorrt_says_what_the_data_say() -> None:
     installed = version("tensorrt-rtx")
     if mismatch(TARGETS["rtx"], "tensorrt-rtx", installed) or not installed.startswith(measured.VERSION):
@@ -235,19 +236,19 @@ def test_the_comparison_can_fail() -> None:
 
 
 @REAL
-def test_every_flagged_node_model_is_refused(tmp_path: Path) -> None:
+@pytest.mark.corpus
+def test_every_flagged_node_model_is_refused(worker: Worker, tmp_path: Path) -> None:
     """OPS001, OPS002 and INT006 for TensorRT-RTX, over ONNX's own node models."""
     path = tmp_path / "model.onnx"
     wrong, counts = [], dict.fromkeys(("OPS001", "OPS002", "INT006"), 0)
-    with Worker() as worker:
-        for case in node_cases():
-            model = onnx.load_from_string(case.data)
-            codes = [code for code in counts if findings(RULES[code], model, "rtx")]
-            if codes:
-                counts.update({code: counts[code] + 1 for code in codes})
-                path.write_bytes(case.data)
-                if attempt(worker, path, package="tensorrt-rtx").status == "accepted":
-                    wrong.append((case.name, codes))
+    for case in node_cases():
+        model = onnx.load_from_string(case.data)
+        codes = [code for code in counts if findings(RULES[code], model, "rtx")]
+        if codes:
+            counts.update({code: counts[code] + 1 for code in codes})
+            path.write_bytes(case.data)
+            if attempt(worker, path, package="tensorrt-rtx").status == "accepted":
+                wrong.append((case.name, codes))
     assert wrong == []
     assert counts["OPS001"] > 250
     assert counts["OPS002"] > 20
@@ -273,16 +274,18 @@ _OTHERWISE = (
 
 @FACT
 @REAL
+@pytest.mark.corpus
 @pytest.mark.parametrize(("code", "example"), list(_examples()))
-def test_an_example_is_what_tensorrt_says(code: str, example: Example, tmp_path: Path) -> None:
+def test_an_example_is_what_tensorrt_says(
+    code: str, example: Example, worker: Worker, tmp_path: Path
+) -> None:
     text = example.before
     assert isinstance(text, str)
     head = "" if text.startswith("<") else f'<ir_version: 9, opset_import: ["" : {example.opset}]>\n'
     model = onnx.parser.parse_model(head + text)
     path = tmp_path / "model.onnx"
     onnx.save(model, path)
-    with Worker() as worker:
-        built = attempt(worker, path, package="tensorrt-rtx")
+    built = attempt(worker, path, package="tensorrt-rtx")
     flagged = bool(findings(RULES[code], model, "rtx"))
     if flagged or not any(words in example.why for words in _OTHERWISE):
         assert built.accepted != flagged, built.reason

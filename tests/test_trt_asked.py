@@ -19,6 +19,7 @@ from onnxfix.verification.signature import Signature, signature
 from onnxfix.verification.trt_shapes import given_profiles, symbols_of
 from onnxfix.verification.verdict import RungResult
 from real_tensorrt import REAL
+from support.models import write
 
 HEADER = '<ir_version: 10, opset_import: ["" : 20]>\n'
 RELU = "g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }"
@@ -29,11 +30,6 @@ RANGE = "g (int64 n) => (int64[M] y) <int64 zero = {0}, int64 one = {1}> { y = R
 DEFAULT = "g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {1, 2}> { y = Add(x, w) }"
 #: Plain data: TensorRT asks for no values of these.
 DATA = "g (int64[3] k, int64[N] m, int64 e) => (int64[3] y, int64[N] z, int64 f) { y = Abs(k) z = Abs(m) f = Abs(e) }"
-
-
-def write(path: Path, text: str) -> Path:
-    onnx.save(onnx.parser.parse_model(HEADER + text), path)
-    return path
 
 
 def known(text: str) -> Signature:

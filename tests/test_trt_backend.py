@@ -234,6 +234,7 @@ SLOW = FOLDER.parent / "swin.legacy.op13.onnx"
 
 
 @REAL
+@pytest.mark.slow
 def test_a_build_that_takes_too_long_is_a_result(worker: Worker, tmp_path: Path) -> None:
     assert built(worker, SLOW, tmp_path).accepted
     found = built(worker, SLOW, tmp_path, timeout=0.6)
@@ -282,9 +283,6 @@ def test_an_unsorted_function_is_refused_and_repaired(worker: Worker, tmp_path: 
 @REAL
 @pytest.mark.skipif(bool(trt_package.gpus()), reason="this machine has a GPU; the test is for one without")
 def test_without_a_gpu_the_real_modules_end_in_an_error(worker: Worker, tmp_path: Path) -> None:
-    pytest.importorskip(
-        "polygraphy", reason="polygraphy is not installed: pip install 'onnxfix[tensorrt-rtx]'"
-    )
     engine = tmp_path / "model.engine"
     text = "g (float[2] x) => (float[2] y) { y = Relu(x) }"
     assert built(worker, text, tmp_path, save_engine=str(engine)).accepted

@@ -24,6 +24,7 @@ from onnxfix.verification.trt_build import Builder
 from onnxfix.verification.verdict import RungResult
 from patience import PATIENCE
 from real_tensorrt import REAL, since
+from support.models import write
 
 ROOT = Path(__file__).resolve().parent.parent
 EXPORTS = sorted((ROOT / "fixtures").glob("*.onnx"))
@@ -39,11 +40,6 @@ DEAD_NODE = (
     "g (float[1,1,4,6] x) => (float[1,1,4,6] y) { u = SpaceToDepth<blocksize = 0>(x)  y = Relu(x) }",
     "g (float[1,1,4,6] x) => (float[1,1,4,6] y) { y = Relu(x) }",
 )
-
-
-def write(path: Path, text: str) -> Path:
-    onnx.save(onnx.parser.parse_model(HEADER + text), path)
-    return path
 
 
 def climbed(original: Path, fixed: Path | None = None, *, inherit: bool = False, **asked: Any) -> RungResult:
@@ -83,6 +79,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 
 @REAL
+@pytest.mark.corpus
 def test_a_sample_of_onnxs_node_models_loses_nothing(tmp_path: Path) -> None:
     """Every twelfth; ``benchmarks/trt_accept.py --node-tests`` takes all of them."""
     from corpus import node_cases
@@ -247,12 +244,10 @@ def test_a_dead_node_that_crashes_tensorrt_is_removed(tmp_path: Path) -> None:
     assert [build.status for build in rung.builds] == ["crash", "accepted"]
 
 
+@REAL
 @since("1.6", "refusal of a mode that does not exist: an older one samples the nearest element")
 def test_a_text_of_tensorrts_that_is_no_text_is_a_result(tmp_path: Path) -> None:
     """What the parser quotes of a model may be no UTF-8; NVIDIA's Python module then raises."""
-    pytest.importorskip(
-        "tensorrt_rtx", reason="tensorrt-rtx is not installed: pip install 'onnxfix[tensorrt-rtx]'"
-    )
     model = onnx.parser.parse_model(
         HEADER
         + 'g (float[1,1,4,4] x, float[1,2,2,2] i) => (float[1,1,2,2] y) { y = GridSample<mode = "z">(x, i) }'

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import onnx
 import pytest
 
 from onnxfix.backends import trt_files
@@ -24,14 +23,9 @@ from onnxfix.verification.ladder import verify
 from onnxfix.verification.trt_build import Builder
 from patience import PATIENCE
 from real_tensorrt import REAL
+from support.models import write
 
-HEADER = '<ir_version: 10, opset_import: ["" : 20]>\n'
 RELU = "g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }"
-
-
-def write(path: Path, text: str) -> Path:
-    onnx.save(onnx.parser.parse_model(HEADER + text), path)
-    return path
 
 
 @REAL

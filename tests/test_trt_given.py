@@ -25,6 +25,7 @@ from onnxfix.verification.trt_feeds import Trial, profiles
 from onnxfix.verification.trt_shapes import bound_profile, chosen_profiles, of_one_rank, symbols_of
 from onnxfix.verification.verdict import RungResult
 from real_tensorrt import REAL
+from support.models import write
 
 FROZEN = Path(__file__).resolve().parent.parent / "fixtures" / "trt" / "hard_coded_batch.onnx"
 HEADER = '<ir_version: 10, opset_import: ["" : 20]>\n'
@@ -37,11 +38,6 @@ NO_OPTIONS = TrtOptions()
 
 def known(text: str) -> Signature:
     return signature(onnx.parser.parse_model(HEADER + text))
-
-
-def write(path: Path, text: str) -> Path:
-    onnx.save(onnx.parser.parse_model(HEADER + text), path)
-    return path
 
 
 def zeros(*shape: int) -> Any:

@@ -41,17 +41,14 @@ from onnxfix.verification.trt_judge import REPAIRED, Terms, judge
 from onnxfix.verification.trt_probe import Probe
 from onnxfix.verification.verdict import RungResult
 from patience import PATIENCE
-from real_tensorrt import older_than
+from real_tensorrt import INSTALLED, REAL, older_than
 
 HEADER = '<ir_version: 10, opset_import: ["" : 20]>\n'
-INSTALLED = all(importlib.util.find_spec(name) is not None for name in ("tensorrt_rtx", "polygraphy"))
-REAL = pytest.mark.skipif(
-    not INSTALLED, reason="tensorrt-rtx is not installed: pip install 'onnxfix[tensorrt-rtx]'"
-)
 
 
 @pytest.fixture
-def worker() -> Iterator[Worker]:
+def fresh() -> Iterator[Worker]:
+    """A child that has loaded nothing yet."""
     with Worker() as one:
         yield one
 
@@ -211,13 +208,13 @@ def test_polygraphys_own_runner_gives_what_was_computed(
     "place", ["nvidia/cu13/lib/libcudart.so.13", "nvidia/cuda_runtime/lib/libcudart.so.12", ""]
 )
 def test_polygraphy_is_shown_the_cuda_runtime_that_pip_installed(
-    worker: Worker, tmp_path: Path, place: str
+    fresh: Worker, tmp_path: Path, place: str
 ) -> None:
     if place:
         (tmp_path / place).parent.mkdir(parents=True)
         (tmp_path / place).touch()
     (tmp_path / "engine").touch()
-    outcome = worker.call(
+    outcome = fresh.call(
         "fake_engines:find_cuda_runtime", timeout=PATIENCE, path=str(tmp_path / "engine"), site=str(tmp_path)
     )
     assert outcome.ok, outcome.message
@@ -238,12 +235,12 @@ NO_DRIVER = pytest.mark.skipif(
 
 @REAL
 @NO_DRIVER
-def test_an_engine_that_does_not_load_has_tensorrts_reason(worker: Worker, tmp_path: Path) -> None:
+def test_an_engine_that_does_not_load_has_tensorrts_reason(fresh: Worker, tmp_path: Path) -> None:
     found = trt_build.builder(TrtOptions(package="tensorrt-rtx"))
     assert isinstance(found, trt_build.Builder)
     save(tmp_path / "m.onnx", "g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }")
     assert found.build(tmp_path / "m.onnx", save_engine=str(tmp_path / "m.engine")).accepted
-    texts = [load(worker, tmp_path / name) for name in ("m.engine", "m.onnx", "none.engine")]
+    texts = [load(fresh, tmp_path / name) for name in ("m.engine", "m.onnx", "none.engine")]
     assert "IRuntime::deserializeCudaEngine" in texts[0]
     # An older one says it twice in one breath.
     assert texts[0].count("Cuda Runtime") == (2 if older_than("1.6") else 1), "one cause, once"
@@ -261,9 +258,9 @@ def load(worker: Worker, path: Path) -> str:
 
 
 @REAL
-def test_a_process_serves_one_package(worker: Worker, tmp_path: Path) -> None:
-    load(worker, tmp_path / "none.engine")
-    outcome = worker.call(
+def test_a_process_serves_one_package(fresh: Worker, tmp_path: Path) -> None:
+    load(fresh, tmp_path / "none.engine")
+    outcome = fresh.call(
         f"{trt_run.__name__}:load", timeout=PATIENCE, name="a", path="none.engine", package="tensorrt"
     )
     assert "uses Polygraphy with the other package" in outcome.value
@@ -311,6 +308,7 @@ def test_engines_are_built_and_refused_when_they_load(
 
 
 @REAL
+@pytest.mark.corpus
 @NO_DRIVER
 @pytest.mark.parametrize("name", ["bert.dynamo.op20", "gpt2.legacy.op13", "swin.dynamo.op18"])
 def test_real_exports_are_built_for_their_feeds(
@@ -746,6 +744,7 @@ def test_what_only_onnx_runtime_gives_is_a_difference() -> None:
 # -- runs that fail
 
 
+@pytest.mark.slow
 def test_an_engine_that_fails_where_the_originals_runs(rung: Rung) -> None:
     rung.tricks["fixed"] = {"fails": "out of memory"}
     result = rung(RELU, RELU_CAST)
@@ -950,11 +949,10 @@ def test_what_onnx_runtime_cannot_hand_over_is_told_in_its_words(tmp_path: Path)
     assert not ran.broken
 
 
-def test_cuda_says_what_is_right_where_it_works(
-    rung: Rung, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_cuda_says_what_is_right_where_it_works(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake = fake_cuda.install(monkeypatch, tmp_path)
-    result = rung(RELU, RELU_CAST)
+    with on_a_gpu(monkeypatch, tmp_path) as rung:
+        result = rung(RELU, RELU_CAST)
     assert result.reason.startswith(f"{AGREE} and with ONNX Runtime on CUDA: identical on 6 feeds")
     assert labels(result, "identical") == {"engines", "engine against ort-cuda"}
     assert [one["options"]["use_tf32"] for one in fake.records("path") if one["path"] != "probe"] == ["0"]

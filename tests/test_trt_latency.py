@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from typer.testing import CliRunner
 
 import fake_engines
 import onnxfix
@@ -32,7 +31,6 @@ from onnxfix.backends.latency import Latency, Limits, Timing, compared, interlea
 from onnxfix.backends.trt_latency import NotRun, Tools, measure
 from onnxfix.backends.trt_package import Missing
 from onnxfix.backends.trt_types import Profile, TrtBuild, TrtOptions
-from onnxfix.cli import app
 from onnxfix.fleet.recall import recall
 from onnxfix.render.latency import latency_lines
 from onnxfix.render.text import render_report
@@ -45,6 +43,7 @@ from onnxfix.verification.trt_feeds import Trial
 from onnxfix.verification.trt_sides import Side
 from onnxfix.verification.verdict import RungResult, Verdict
 from patience import PATIENCE
+from support.cli import run
 from test_trt_gpu import (
     ABS,
     HEADER,
@@ -717,11 +716,6 @@ NO_TENSORRT = "nothing is installed: pip install it"
 def nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trt_gpu, "builder", lambda options: Missing(NO_TENSORRT, "not-installed"))
     monkeypatch.setattr(trt_probe, "warm", lambda options: None)
-
-
-def run(*arguments: object) -> tuple[int, str, str]:
-    done = CliRunner().invoke(app, [str(one) for one in arguments])
-    return done.exit_code, done.stdout, done.stderr
 
 
 @pytest.mark.parametrize("command", ["verify", "apply"])

@@ -24,14 +24,10 @@ from onnxfix.sandbox import Outcome, Worker
 from onnxfix.verification import trt_build
 from onnxfix.verification.ladder import verify
 from onnxfix.verification.trt_build import Builder, judge
+from support.models import write
 
 HEADER = '<ir_version: 10, opset_import: ["" : 20]>\n'
 RELU = "g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }"
-
-
-def write(path: Path, text: str) -> Path:
-    onnx.save(onnx.parser.parse_model(HEADER + text), path)
-    return path
 
 
 def build(status: Any = "accepted", stage: Any = "", text: str = "", layers: int = 7) -> TrtBuild:

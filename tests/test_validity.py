@@ -235,7 +235,7 @@ def where(monkeypatch: pytest.MonkeyPatch, ending: Callable[..., None], operator
     monkeypatch.setattr(onnx.checker, "check_model", check)
 
 
-@pytest.mark.parametrize("ending", [_hang, _crash, _eat, _fail])
+@pytest.mark.parametrize("ending", [pytest.param(_hang, marks=pytest.mark.slow), _crash, _eat, _fail])
 def test_how_inference_ends_refutes_nobody(
     contract: Callable[..., RungResult], monkeypatch: pytest.MonkeyPatch, ending: Callable[..., None]
 ) -> None:

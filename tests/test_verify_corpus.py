@@ -15,6 +15,8 @@ from onnxfix.sandbox import Worker
 from onnxfix.verification.ladder import verify
 from onnxfix.verification.verdict import CPU_RUNGS
 
+pytestmark = pytest.mark.corpus
+
 DATA = Path(onnx.__file__).parent / "backend" / "test" / "data"
 EXPORTS = Path(__file__).resolve().parent.parent.parent / "shared" / "models"
 # The nine networks under light/ take a second each and have one image as their only input.

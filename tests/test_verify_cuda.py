@@ -608,6 +608,7 @@ def benchmark(monkeypatch: pytest.MonkeyPatch) -> Any:
     return module
 
 
+@pytest.mark.slow
 def test_benchmark(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, benchmark: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -638,6 +639,7 @@ def test_benchmark(
     assert set(written["machine"]) >= {"GPU", "driver", "onnxruntime"}
 
 
+@pytest.mark.slow
 def test_benchmark_goes_on_and_does_not_pass_what_was_skipped(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, benchmark: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

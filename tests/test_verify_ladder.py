@@ -485,6 +485,7 @@ class Hasty(Worker):
         return super().call(target, timeout=3.0 if target.endswith(":run") else PATIENCE, **kwargs)
 
 
+@pytest.mark.slow
 def test_a_hang_of_the_original_is_skipped_and_of_the_fixed_model_fails(run: Verify) -> None:
     limits = Limits(total=6.0, reference_total=6.0)
     with Hasty() as hasty:
@@ -498,6 +499,7 @@ def test_a_hang_of_the_original_is_skipped_and_of_the_fixed_model_fails(run: Ver
         assert hasty.generation <= 12, "at most three children die of a model on a rung"
 
 
+@pytest.mark.slow
 def test_memory_bombs_are_results(run: Verify) -> None:
     limits = Limits(memory_mb=2000)
     verdict = run(bomb(), ADD, limits=limits, worker=None)

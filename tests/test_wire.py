@@ -566,6 +566,7 @@ def _head(name: str, constant: bool) -> bytes:
     return lazy.prefix(1, len(head) + WEIGHT) + head
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("constants", [False, True], ids=["initializers", "constants"])
 @pytest.mark.parametrize("command", ["load", "check", "apply"])
 def test_memory_follows_the_graph(tmp_path: Path, command: str, constants: bool) -> None:

@@ -24,7 +24,7 @@ from onnxfix.graph.overlay import Model
 from onnxfix.graph.temporary import temporary_beside
 from onnxfix.verification.verdict import RungResult, Verdict
 from peer_models import write_external
-from test_cli import run
+from support.cli import run
 from test_wire import model_of, tensor_of
 
 WORDS = "was changed or replaced while it was being read; run again when it is complete"

@@ -30,6 +30,8 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from corpus import Case, folder_cases, node_cases, onnx_data_folder  # noqa: E402
 
+pytestmark = pytest.mark.corpus
+
 ENDS = (Safety.EXACT, Safety.UNSAFE)
 
 

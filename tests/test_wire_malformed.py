@@ -20,7 +20,7 @@ import eager
 from eager import field, model_of_tensor, tag, varint
 from onnxfix.errors import ModelError
 from onnxfix.graph import scan, wire
-from test_cli import run
+from support.cli import run
 from test_wire_made import NUMBERS, PLACES, Maker, held
 
 TENSOR = field(9, NUMBERS)

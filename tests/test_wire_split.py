@@ -22,7 +22,7 @@ from onnxfix.errors import ModelError, OnnxfixError
 from onnxfix.graph import lazy, tensors, wire
 from onnxfix.graph.folders import Folder
 from peer_models import external
-from test_cli import run
+from support.cli import run
 from test_prove import unsafe_invalid, use
 from test_wire import refusing, tensor_of
 

@@ -25,7 +25,7 @@ START_SECONDS = 120.0
 
 
 class Node:
-    """One node. It has an address of its own in 127.0.0.0/8 (Linux), so that a driver is told from its neighbours."""
+    """One node. It has an address of its own in 127.0.0.0/8 (Linux), so that a driver is told from its neighbors."""
 
     def __init__(self, *arguments: str, cpus: int, memory_mb: int, environ: dict[str, str]) -> None:
         self.mark = secrets.token_hex(8)

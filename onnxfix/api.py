@@ -208,7 +208,7 @@ def apply(
         output: file to write. May not be the source; see ``in_place``.
         in_place: replace the source file, in one step; a ``.bak`` is kept until the new file is in place.
         numeric_fixes: also fixes that keep outputs only within tolerance.
-        unsafe_fixes: also fixes that may change behaviour or the interface (implies ``numeric_fixes``).
+        unsafe_fixes: also fixes that may change behavior or the interface (implies ``numeric_fixes``).
         simplify: run onnxsim over the model first. Its result is dropped unless the interface stands and the outputs
             agree within tolerance.
         graphsurgeon: Python files that define ``fix(graph)``, called with the ``gs.Graph`` in this order after

@@ -189,7 +189,7 @@ def prove(
     """Take the whole-model ``steps``, fix what they leave of ``loaded`` by ``rules``, and verify the result.
 
     With UNSAFE fixes the exact and numeric ones are proven first; what the UNSAFE ones then change is reported in
-    the notes and does not count as failure, since changing behaviour is what they were asked to do. The verdict
+    the notes and does not count as failure, since changing behavior is what they were asked to do. The verdict
     then says of each rung that it passed without them. They are withdrawn where the result is no valid model.
 
     Raises:

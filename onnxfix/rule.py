@@ -21,7 +21,7 @@ class Safety(enum.IntEnum):
     NUMERIC = 1
     """Outputs agree within tolerance; ``--numeric-fixes``."""
     UNSAFE = 2
-    """Behaviour or the interface may change; ``--unsafe-fixes``."""
+    """Behavior or the interface may change; ``--unsafe-fixes``."""
 
 
 class Severity(enum.IntEnum):

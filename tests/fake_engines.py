@@ -96,7 +96,7 @@ def held() -> list[str]:
 
 class HostCuda:
     """In the place of ``polygraphy.cuda``'s wrapper. As on a device, what is put on the stream is done when the stream
-    is synchronised and not before."""
+    is synchronized and not before."""
 
     def __init__(self) -> None:
         self.queue: list[Callable[[], object]] = []

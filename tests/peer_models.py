@@ -1481,7 +1481,7 @@ peer(
     ),
 )
 
-# ---- 35: quantise and dequantise twice
+# ---- 35: quantize and dequantize twice
 QDQ = """g (float[N] x) => (float[N] y)
 <float s = {0.1}, uint8 z = {128}, float t = {0.07}, uint8 k = {0}> {
   d = Cast<to=11>(x)  e = Cast<to=1>(d)  a = QuantizeLinear(e, s, z)  b = DequantizeLinear(a, s, z)
@@ -1500,7 +1500,7 @@ peer(
 )
 peer(
     35,
-    "dequantised-weight",
+    "dequantized-weight",
     """g (float[N,2] x) => (float[N,2] y) <int8[2] w = {-128, 127}, float s = {0.5}, int8 z = {3}> {
   b = DequantizeLinear(w, s, z)  d = Cast<to=11>(x)  e = Cast<to=1>(d)  y = Mul(e, b)
 }""",

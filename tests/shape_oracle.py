@@ -47,7 +47,7 @@ class Verdict:
 
 
 def run_all(proto: ModelProto, feeds: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Any]:
-    """Every value of the main graph that a node makes, by name, from ONNX Runtime without optimisations."""
+    """Every value of the main graph that a node makes, by name, from ONNX Runtime without optimizations."""
     import onnxruntime as ort
 
     copy = ModelProto()
@@ -214,7 +214,7 @@ def random_feeds(proto: ModelProto, sizes: Mapping[str, int], seed: int) -> dict
     return feeds
 
 
-def symbolised(proto: ModelProto, inputs: Sequence[Any], constants: bool) -> ModelProto:
+def symbolized(proto: ModelProto, inputs: Sequence[Any], constants: bool) -> ModelProto:
     """A copy in which no input's size is known; with ``constants``, small integer inputs become initializers."""
     copy = ModelProto()
     copy.CopyFrom(proto)
@@ -281,7 +281,7 @@ def judge_case(proto: ModelProto, inputs: Sequence[Any], outputs: Sequence[Any],
     feeds = {info.name: array for info, array in zip(proto.graph.input, inputs, strict=False)}
     given = {info.name: array for info, array in zip(proto.graph.output, outputs, strict=False)}
     if mode != "static":
-        proto = symbolised(proto, inputs, constants=mode == "constants")
+        proto = symbolized(proto, inputs, constants=mode == "constants")
     try:
         found = run_all(proto, {k: v for k, v in feeds.items() if v is not None})
     except (*runtime_errors(), RuntimeError, ValueError):

@@ -246,7 +246,7 @@ def test_explain_and_rules() -> None:
     assert run("explain", "CST999")[0] == 2
 
 
-def test_no_colour_and_no_bar_without_a_terminal(tmp_path: Path) -> None:
+def test_no_color_and_no_bar_without_a_terminal(tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", FIXABLE)
     for extra in ({}, {"NO_COLOR": "1"}):
         result = subprocess.run(

@@ -64,7 +64,7 @@ def every_value(elem_type: int) -> dict[str, int | float]:
 
 
 def edges(elem_type: int) -> dict[str, int | float]:
-    """Values of a wide type at which others give up: powers of two and their neighbours, limits, specials."""
+    """Values of a wide type at which others give up: powers of two and their neighbors, limits, specials."""
     if elem_type in dtypes.INTEGERS:
         info = np.iinfo(numpy_type(elem_type))
         near = (s * 2**e + d for e in range(65) for s in (-1, 1) for d in (-1, 0, 1))

@@ -134,7 +134,7 @@ def test_refused_fix_leaves_no_trace(make: Callable[[Model], list[ed.Edit]]) -> 
 
 @pytest.mark.parametrize("first", FIXES)
 @pytest.mark.parametrize("second", FIXES)
-def test_refused_fix_spares_its_neighbour(
+def test_refused_fix_spares_its_neighbor(
     first: Callable[[Model], list[ed.Edit]], second: Callable[[Model], list[ed.Edit]]
 ) -> None:
     alone, both = Model(chain()), Model(chain())

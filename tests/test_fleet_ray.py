@@ -39,7 +39,7 @@ class Ray:
         self.ends = list(ends)
         self.machines = nodes
         self.sent: list[tuple[Task, dict[str, Any]]] = []
-        self.cancelled: list[tuple[Any, bool]] = []
+        self.canceled: list[tuple[Any, bool]] = []
         self.most = 0
         self._flying: list[int] = []
 
@@ -77,7 +77,7 @@ class Ray:
         return end if isinstance(end, str) else pickle.dumps(end)
 
     def cancel(self, ref: int, force: bool = False) -> None:
-        self.cancelled.append((ref, force))
+        self.canceled.append((ref, force))
 
 
 def tasks(count: int, options: Options | None = None) -> list[Task]:
@@ -250,7 +250,7 @@ def test_what_no_node_has_room_for_any_more_is_taken_back(monkeypatch: pytest.Mo
     monkeypatch.setattr(ray, "wait", shrunk)
     assert next(results).task.index == 0
     assert [asked["memory"] >> 20 for _, asked in ray.sent] == [8192, 2048]
-    assert ray.cancelled == [(0, False)]
+    assert ray.canceled == [(0, False)]
 
 
 def test_the_run_ends_when_no_node_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,12 +265,12 @@ def test_the_run_ends_when_no_node_is_left(monkeypatch: pytest.MonkeyPatch) -> N
         list(flight.outcomes())
 
 
-def test_what_is_under_way_is_cancelled_and_then_killed() -> None:
+def test_what_is_under_way_is_canceled_and_then_killed() -> None:
     ray = Ray()
     flight = ray_._Flight(ray, tasks(2))
     flight._launch()
     flight.end()
-    assert ray.cancelled == [(0, False), (1, False), (0, True), (1, True)]
+    assert ray.canceled == [(0, False), (1, False), (0, True), (1, True)]
 
 
 def test_leftovers_are_the_tasks_own_and_new(tmp_path: Path) -> None:

@@ -88,8 +88,8 @@ def test_an_index_says_what_the_files_say_and_imports_them_late(pack: Path) -> N
     for known, wanted in zip(listed, rules, strict=True):
         assert (known.doc, known.examples) == (wanted.doc, wanted.examples)
         assert known.generate.__code__ == wanted.generate.__code__
-    with pytest.raises(AttributeError, match="colour"):
-        listed[0].colour  # type: ignore[attr-defined]  # noqa: B018
+    with pytest.raises(AttributeError, match="color"):
+        listed[0].color  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_rules_are_made_of_listed_ones_and_travel(pack: Path) -> None:
@@ -100,7 +100,7 @@ def test_rules_are_made_of_listed_ones_and_travel(pack: Path) -> None:
     for field in fields(Rule):
         wanted = {"types": (1,), "default": True}.get(field.name, getattr(listed[0], field.name))
         assert getattr(other, field.name) == wanted, field.name
-    for wrong in ({"colour": 1}, {"code": "A", "severity": Severity.INFO}):
+    for wrong in ({"color": 1}, {"code": "A", "severity": Severity.INFO}):
         with pytest.raises(TypeError):
             index.Listed(**wrong)
     forget()

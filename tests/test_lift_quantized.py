@@ -1,5 +1,5 @@
-"""Quantisation, read back from TensorRT's layers: what it reads as ONNX does, and what it reads otherwise."""
-# Long because: it holds a model of each form of quantisation.
+"""Quantization, read back from TensorRT's layers: what it reads as ONNX does, and what it reads otherwise."""
+# Long because: it holds a model of each form of quantization.
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def pair(scale: Any, zero: Any = None, *, elem: int = F, saturate: int = 1, **at
 def product(
     weight: Any, weights: dict[str, Any], *nodes: NodeProto, x: Any = ("n", 4), **over: Any
 ) -> ModelProto:
-    """``x`` times a dequantised weight."""
+    """``x`` times a dequantized weight."""
     return model(
         [*nodes, helper.make_node("MatMul", ["x", "d"], ["y"])], {"w": weight, **weights}, x=x, **over
     )
@@ -150,7 +150,7 @@ REFERENCE = {
     "float4 weight in blocks": product(
         WF4, {"s": array([[1, 2, 3, 4], [5, 6, 7, 8]])}, node(DQ, "w s", "d", axis=0, block_size=2), opset=23
     ),
-    "float4 weight, float8 scales that are quantised themselves": product(
+    "float4 weight, float8 scales that are quantized themselves": product(
         WF4,
         {"t": array([[1, 2, 3, 4], [5, 6, 7, 8]], F8), "g": array(0.25)},
         node(DQ, "t g", "s"),

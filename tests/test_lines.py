@@ -94,6 +94,6 @@ def test_who_gets_styles(
 
 
 @pytest.mark.parametrize("name", ["NO_COLOR", "TERM"])
-def test_a_terminal_without_colours_gets_none(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_a_terminal_without_colors_gets_none(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setenv(name, "dumb")
     assert printed(monkeypatch, Terminal(), [line(("x", "red"))]) == "x\n"

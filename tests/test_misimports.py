@@ -1,4 +1,4 @@
-"""benchmarks/misimports: the changes, the three-way judgement, the list in docs/, and some of its entries live."""
+"""benchmarks/misimports: the changes, the three-way judgment, the list in docs/, and some of its entries live."""
 # Long because: making variants, judging them and writing the list are tested on one small made-up run.
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from misimports import alter, causes, child, report, run  # noqa: E402
 from misimports.fit import fitted  # noqa: E402
-from misimports.judge import Difference, Judgement, Ran, difference, ignored, judge  # noqa: E402
+from misimports.judge import Difference, Judgment, Ran, difference, ignored, judge  # noqa: E402
 from misimports.measure import Row  # noqa: E402
 from misimports.models import UNDOCUMENTED, Change, Variant, nodes  # noqa: E402
 from misimports.variants import new_nodes, variants  # noqa: E402
@@ -40,7 +40,7 @@ def ran(value: Any) -> Ran:
     return Ran(words="does not run") if value is None else Ran({"y": value})
 
 
-# ---------------------------------------------------------------------------------------------------- judgement
+# ---------------------------------------------------------------------------------------------------- judgment
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def row(origin: str = "upper dropped", *, codes: tuple[str, ...] = ("OPS010",), 
     severity, verdict = more.pop("severity", "error"), more.pop("verdict", "different")
     found = child.Found(
         "lifted",
-        judgement=Judgement(verdict, "both", Difference("values", "y", "1", "2")),
+        judgment=Judgment(verdict, "both", Difference("values", "y", "1", "2")),
         said=tuple(child.Said(code, severity, "Trilu") for code in codes),
         text=more.pop("text", "y = Trilu (x)"),
         layers="SELECT(a, b) -> y",
@@ -355,9 +355,9 @@ def looked(worker: Worker, graph: str, opset: int, feed: dict[str, Any]) -> chil
 def test_live(worker: Worker, name: str) -> None:
     graph, opset, feed, what, rule = LIVE[name]
     found = looked(worker, graph, opset, feed)
-    assert found.judgement.verdict == "different", found
-    assert found.judgement.difference is not None
-    assert found.judgement.difference.what == what
+    assert found.judgment.verdict == "different", found
+    assert found.judgment.difference is not None
+    assert found.judgment.difference.what == what
     assert not rule or rule in {one.code for one in found.said}
     assert found.layers
 
@@ -366,7 +366,7 @@ def test_live(worker: Worker, name: str) -> None:
 def test_what_is_read_alike_is_equal(worker: Worker) -> None:
     graph = "g (float[3,4] x) => (float[3,4] y) { y = Trilu<upper = 1>(x) }"
     found = looked(worker, graph, 17, {"x": np.ones((3, 4), np.float32)})
-    assert (found.judgement.verdict, found.status, found.layers) == ("equal", "lifted", "")
+    assert (found.judgment.verdict, found.status, found.layers) == ("equal", "lifted", "")
 
 
 @REAL

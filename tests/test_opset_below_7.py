@@ -159,7 +159,7 @@ def test_the_evaluators_slope_is_the_channels_before_7_and_the_last_dimensions_a
 @pytest.mark.parametrize(
     ("opset", "attributes"), [(6, "<is_test=1>"), (7, ""), (8, ""), (9, ""), (14, ""), (15, "")]
 )
-def test_the_evaluator_normalises_by_the_given_statistics(opset: int, attributes: str) -> None:
+def test_the_evaluator_normalizes_by_the_given_statistics(opset: int, attributes: str) -> None:
     text = f"""g (float[2,1,2] x, float[1] s, float[1] b, float[1] m, float[1] v) => (float[2,1,2] y) {{
         y = BatchNormalization{attributes}(x, s, b, m, v) }}"""
     given = {"s": 2.0, "b": 1.0, "m": 3.0, "v": 4.0}

@@ -164,7 +164,7 @@ def test_topological_keeps_an_order_that_holds() -> None:
     assert model.main.topological() == model.main.nodes
 
 
-def test_names_of_training_and_quantisation_are_pinned() -> None:
+def test_names_of_training_and_quantization_are_pinned() -> None:
     proto = parser.parse_model(HEADER + "g (float[N] x) => (float[N] y) <float[1] s = {1}, float[1] t = {1}> "
                                "{ a = Neg(x) b = Abs(a) y = Mul(b, t) }")  # fmt: skip
     annotation = proto.graph.quantization_annotation.add(tensor_name="a")

@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("packaging")]  # build o
 
 
 def clean_environ() -> dict[str, str]:
-    """The environment without anything that could make the checkout importable, or colour the output."""
+    """The environment without anything that could make the checkout importable, or color the output."""
     unwanted = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "FORCE_COLOR")
     return {key: value for key, value in os.environ.items() if key not in unwanted}
 

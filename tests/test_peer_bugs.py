@@ -66,7 +66,7 @@ def by_reference(model: onnx.ModelProto) -> Run:
 
 
 def by_runtime(model: onnx.ModelProto) -> Run:
-    """Run by ONNX Runtime with every optimisation off."""
+    """Run by ONNX Runtime with every optimization off."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
@@ -183,7 +183,7 @@ def oracle(
 ) -> tuple[Callable[[onnx.ModelProto], Run], list[list[Any]]]:
     """Who can run the original, and what comes out: ONNX Runtime, else the reference.
 
-    ONNX Runtime cannot run custom operators; and even with all optimisation off it removes redundant Cast
+    ONNX Runtime cannot run custom operators; and even with all optimization off it removes redundant Cast
     chains, overlooks that a subgraph captures the result, and then misses its own value.
     """
     try:

@@ -98,7 +98,7 @@ def test_what_is_named_from_outside_comes_back(edit: Callable[[ModelProto], None
 def renamed(proto: ModelProto) -> str:
     node = proto.graph.node[1]
     node.output[0] = proto.graph.node[3].input[0] = "other"
-    return "'a' is gone, which a quantisation annotation names"
+    return "'a' is gone, which a quantization annotation names"
 
 
 def baked(proto: ModelProto) -> str:

@@ -467,7 +467,7 @@ def test_typed_fields_and_notes_of_a_tensor_survive() -> None:
     assert (list(clone.dims), list(clone.float_data), clone.doc_string) == ([1, 2], [1.0, -0.0], "kept")
 
 
-def test_constant_named_by_a_quantisation_annotation_is_left_alone() -> None:
+def test_constant_named_by_a_quantization_annotation_is_left_alone() -> None:
     model = with_bias(numpy_helper.from_array(np.ones(3, np.float32), "b"))
     assert findings(CONSTANT, model)
     note = model.graph.quantization_annotation.add(tensor_name="b")
@@ -513,6 +513,6 @@ def test_many_nodes_share_one_clone_in_few_rounds() -> None:
     model.target = DEFAULT
     assert len(check(model, [CONSTANT])) == count
     run = fix(model, [CONSTANT])
-    # The first makes the clone; neighbours in the chain read each other, so two more rounds; and one to see the end.
+    # The first makes the clone; neighbors in the chain read each other, so two more rounds; and one to see the end.
     assert (len(run.applied), run.rounds, run.remaining) == (count, 4, ())
     assert [(t.name, list(t.dims)) for t in model.proto.graph.initializer] == [("b_rank2", [1, 1])]

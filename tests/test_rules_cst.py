@@ -1,6 +1,6 @@
 """The Cast rules against all combinations of types, and against random chains judged by ``onnx.reference``.
 
-ONNX Runtime removes Casts even with its optimiser off, so it is asked about one Cast at a time only.
+ONNX Runtime removes Casts even with its optimizer off, so it is asked about one Cast at a time only.
 """
 
 # Long because: the exhaustive tables and the random chains share their values, comparison and evaluators.

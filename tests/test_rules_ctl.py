@@ -1,6 +1,6 @@
 """The rules about branches, loops and sequences: against TensorRT's parser and builder, and on random bodies.
 
-TensorRT is asked where it is installed; no engine is executed. Values are ONNX Runtime's, without optimisations.
+TensorRT is asked where it is installed; no engine is executed. Values are ONNX Runtime's, without optimizations.
 """
 # Long because: its models hold subgraphs, each of which takes a screen of text.
 
@@ -98,7 +98,7 @@ NOT_FOR_ORT = ("the other way round, where the size is not 1", "several outputs:
     ("code", "example"), [p for p in FIXED if not p.values[1].why.startswith(NOT_FOR_ORT)]
 )
 def test_onnx_runtime_computes_the_same(code: str, example: Example) -> None:
-    """Bit for bit, without optimisations."""
+    """Bit for bit, without optimizations."""
     before = model_of(example)
     feed = feed_of(before)
     if "p" in feed:  # the sizes of a split

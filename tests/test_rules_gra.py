@@ -393,7 +393,7 @@ def test_many_duplicates_take_linear_time() -> None:
 
 
 def test_all_of_it_in_one_model() -> None:
-    """Unsorted, dead, unused, misnamed and mislabelled at once: fixed together, and once is enough."""
+    """Unsorted, dead, unused, misnamed and mislabeled at once: fixed together, and once is enough."""
     model = model_of("""g (float[2] x, bool k) => (float[2] y)
         <float[2] w = {1, 2}, string[1] s = {"a"}, float16[9] a, float[2] d> {
         [n] y = If(k)<then_branch = t () => (float[2] p) <float[3] u> { [m] p = Neg(u)  [m] u = Exp(a)  v = Abs(u) },

@@ -30,7 +30,7 @@ def model(text: str, opset: int = 18) -> ModelProto:
 
 
 def runtime(proto: ModelProto, feed: Feed) -> list[Any]:
-    """ONNX Runtime without optimisations."""
+    """ONNX Runtime without optimizations."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4

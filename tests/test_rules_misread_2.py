@@ -133,7 +133,7 @@ SIZES = {3: (2, 4, 5), 4: (2, 4, 3, 3), 5: (2, 4, 2, 1, 3)}
 NAMES = {3: "N,C,L", 4: "N,C,H,W", 5: "N,C,D,H,W"}
 
 
-def normalised(
+def normalized(
     rank: int, groups: int, opset: int, *, dynamic: bool = False, op: str = "Group"
 ) -> tuple[ModelProto, Feed]:
     """A normalization of ``SIZES[rank]``, with scale and bias as inputs, and what to feed it."""
@@ -163,7 +163,7 @@ def by_hand(feed: Feed, axes: tuple[int, ...]) -> np.ndarray[Any, Any]:
 @pytest.mark.parametrize("opset", [18, 20, 21, 23])
 @pytest.mark.parametrize("rank", [3, 4, 5])
 def test_one_group(rank: int, opset: int, dynamic: bool, worker: Worker, tmp_path: Path) -> None:
-    model, feed = normalised(rank, 1, opset, dynamic=dynamic)
+    model, feed = normalized(rank, 1, opset, dynamic=dynamic)
     wanted, wrong, right = readings(worker, model, "OPS072", tmp_path, feed)
     together, apart = by_hand(feed, tuple(range(1, rank))), by_hand(feed, tuple(range(2, rank)))
     np.testing.assert_allclose(wanted, together, atol=1e-5)
@@ -177,7 +177,7 @@ def test_one_group(rank: int, opset: int, dynamic: bool, worker: Worker, tmp_pat
 @pytest.mark.parametrize("groups", [2, 4])
 def test_more_groups_are_read_right(groups: int, opset: int, worker: Worker, tmp_path: Path) -> None:
     for rank, dynamic in itertools.product(SIZES, (False, True)):
-        model, feed = normalised(rank, groups, opset, dynamic=dynamic)
+        model, feed = normalized(rank, groups, opset, dynamic=dynamic)
         assert not findings(RULES["OPS072"], model)
         (wanted,), (read,) = both(worker, model, tmp_path, feed)
         np.testing.assert_allclose(read, wanted, atol=1e-4)
@@ -196,7 +196,7 @@ def engine(worker: Worker, model: ModelProto, folder: Path) -> bytes:
 @REAL
 def test_one_group_is_the_engine_of_an_instance_normalization(worker: Worker, tmp_path: Path) -> None:
     of = {
-        groups: engine(worker, normalised(4, groups, 21, op=op)[0], tmp_path)
+        groups: engine(worker, normalized(4, groups, 21, op=op)[0], tmp_path)
         for op, groups in (("Instance", 0), ("Group", 1), ("Group", 2), ("Group", 4))
     }
     assert of[1] == of[0]

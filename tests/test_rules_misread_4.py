@@ -1,4 +1,4 @@
-"""Quantisation that TensorRT reads otherwise and no error tells: QDQ017, QDQ018 and QDQ019 against its network.
+"""Quantization that TensorRT reads otherwise and no error tells: QDQ017, QDQ018 and QDQ019 against its network.
 
 Each model is imported by the real parser and read back (``onnxfix.backends.lift``): before the fix the network computes
 something else than ONNX, with both values here, and after it the same. No engine is executed.
@@ -255,14 +255,14 @@ PAIR = "q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)"
 ONE = {"x": np.array(1.2, F)}
 SCALARS: dict[str, tuple[str, dict[str, Any], list[Any], list[Any]]] = {
     "output": (f"g (float x) => (float d) <{C}> {{ {PAIR} }}", ONE, [1.0], [[1.0]]),
-    "quantised output": (f"g (float x) => (int8 q, float d) <{C}> {{ {PAIR} }}", ONE, [2, 1.0], [[2], [1.0]]),
+    "quantized output": (f"g (float x) => (int8 q, float d) <{C}> {{ {PAIR} }}", ONE, [2, 1.0], [[2], [1.0]]),
     "reduction": (
         f"g (float[N] v) => (float y) <{C}> {{ x = ReduceSum<keepdims = 0>(v)  {PAIR}  y = Neg(d) }}",
         {"v": np.arange(3, dtype=F)},
         [-3.0],
         [[-3.0]],
     ),
-    "quantised input": (
+    "quantized input": (
         f"g (int8 q) => (float y) <{C}> {{ y = DequantizeLinear(q, s, z) }}",
         {"q": np.array(3, np.int8)},
         [1.5],

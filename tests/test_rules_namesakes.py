@@ -45,7 +45,7 @@ def reading(worker: Worker, proto: ModelProto, tmp_path: Path) -> Network:
 
 
 def runtime(proto: ModelProto, feed: dict[str, Any]) -> list[Any]:
-    """ONNX Runtime without optimisations."""
+    """ONNX Runtime without optimizations."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4

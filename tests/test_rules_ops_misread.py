@@ -58,7 +58,7 @@ def reference(proto: ModelProto, feed: Feed) -> Any:
 
 
 def runtime(proto: ModelProto, feed: Feed) -> Any:
-    """ONNX Runtime without optimisations."""
+    """ONNX Runtime without optimizations."""
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4

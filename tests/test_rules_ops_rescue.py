@@ -48,7 +48,7 @@ def after(proto: ModelProto, safety: Safety = Safety.NUMERIC) -> ModelProto:
 
 
 def run(proto: ModelProto, **feed: Any) -> list[Any]:
-    """By ONNX Runtime without optimisations, else by ONNX's reference."""
+    """By ONNX Runtime without optimizations, else by ONNX's reference."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4

@@ -1,9 +1,9 @@
-"""The quantisation rules on random graphs, and on the real parser and builder of TensorRT.
+"""The quantization rules on random graphs, and on the real parser and builder of TensorRT.
 
 EXACT fixes must give the same bits for every number, infinities and NaN included; the others the same bits for every
 number. ONNX Runtime judges, and the ONNX reference where it has the opset.
 """
-# Long because: the generators of random quantised graphs stand beside the tests that draw from them.
+# Long because: the generators of random quantized graphs stand beside the tests that draw from them.
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def numbers(draw: st.DrawFn, shape: Sequence[int], *, all_values: bool) -> Array
     return array
 
 
-# ---- random quantised activations --------------------------------------------------------------------------------
+# ---- random quantized activations --------------------------------------------------------------------------------
 
 WIDTHS = {
     10: (np.uint8, np.int8),
@@ -177,7 +177,7 @@ def parameters(draw: st.DrawFn, kind: Any, granularity: str) -> tuple[Array, Arr
 
 
 @st.composite
-def before_quantisation(draw: st.DrawFn, graph: Graph, name: str) -> str:
+def before_quantization(draw: st.DrawFn, graph: Graph, name: str) -> str:
     """What stands before the QuantizeLinear: nothing, or something that bounds the data."""
     kind = draw(st.sampled_from(["nothing", "nothing", "Relu", "Sigmoid", "image", "Clip"]))
     if kind == "image":
@@ -192,7 +192,7 @@ def before_quantisation(draw: st.DrawFn, graph: Graph, name: str) -> str:
 
 @st.composite
 def moves(draw: st.DrawFn, graph: Graph, name: str, kind: Any) -> str:
-    """Up to three nodes that move the quantised elements."""
+    """Up to three nodes that move the quantized elements."""
     eight = np.dtype(kind).itemsize == 1 and kind in (np.uint8, np.int8)
     for _ in range(draw(st.integers(0, 3)) if eight else 0):
         op_type = draw(
@@ -227,13 +227,13 @@ def activations(draw: st.DrawFn) -> tuple[ModelProto, set[str]]:
     scale, zero, attributes = draw(parameters(kind, granularity))
     domain = draw(st.sampled_from(["", "", "com.microsoft"])) if granularity != "block" else ""
     assume(not (domain and four))
-    data = draw(before_quantisation(graph, "x"))
+    data = draw(before_quantization(graph, "x"))
     names = [graph.constant(scale)]
     if not (kind is np.uint8 and zero.max() == 0 and draw(st.booleans())):
         names.append(graph.constant(zero))
-    quantised = graph.add("QuantizeLinear", [data, *names], domain=domain, **attributes)
-    moved = draw(moves(graph, quantised, kind)) if granularity == "tensor" else quantised
-    for source in [quantised, moved][: draw(st.integers(1, 2))]:
+    quantized = graph.add("QuantizeLinear", [data, *names], domain=domain, **attributes)
+    moved = draw(moves(graph, quantized, kind)) if granularity == "tensor" else quantized
+    for source in [quantized, moved][: draw(st.integers(1, 2))]:
         own = (
             names
             if granularity != "tensor" or draw(st.booleans())
@@ -306,7 +306,7 @@ def test_what_is_left_for_tensorrt_is_signed_around_0(data: st.DataObject) -> No
             assert not zero.astype(int).any(), node
 
 
-# ---- random quantised constants ----------------------------------------------------------------------------------
+# ---- random quantized constants ----------------------------------------------------------------------------------
 
 WEIGHTS = (np.uint8, np.int8, np.uint16, np.int16, ml_dtypes.uint4, ml_dtypes.int4, np.int32)
 
@@ -335,10 +335,10 @@ def weights(draw: st.DrawFn) -> ModelProto:
     if zero.astype(int).any() or draw(st.booleans()):
         operands.append(graph.constant(zero))
     for _ in range(draw(st.integers(1, 2))):
-        dequantised = graph.add("DequantizeLinear", operands, **attributes)
-        graph.outputs.append((graph.add("Add", ["x", dequantised]), TensorProto.FLOAT))
+        dequantized = graph.add("DequantizeLinear", operands, **attributes)
+        graph.outputs.append((graph.add("Add", ["x", dequantized]), TensorProto.FLOAT))
     if draw(st.booleans()):
-        graph.outputs.append((dequantised, TensorProto.FLOAT))
+        graph.outputs.append((dequantized, TensorProto.FLOAT))
     return graph.model()
 
 
@@ -400,7 +400,7 @@ def test_products_give_the_same_integers(data: st.DataObject) -> None:
     feed = feed_of(data.draw, model, all_values=False)
     old, new = run(model, feed), run(after, feed)
     if any(node.op_type == "DequantizeLinear" for node in after.graph.node):
-        # Products of dequantised numbers: a sum in the middle between two steps may fall to the other side.
+        # Products of dequantized numbers: a sum in the middle between two steps may fall to the other side.
         assert all(np.abs(a - b).max() < 0.714 for a, b in zip(old, new, strict=True))
         assert np.mean(old[0] != new[0]) < 0.1
     else:
@@ -409,7 +409,7 @@ def test_products_give_the_same_integers(data: st.DataObject) -> None:
 
 @quick
 @given(data=st.data())
-def test_dynamic_quantisation_gives_the_same_bits(data: st.DataObject) -> None:
+def test_dynamic_quantization_gives_the_same_bits(data: st.DataObject) -> None:
     graph = Graph(data.draw(st.sampled_from([11, 13, 18, 21])))
     graph.inputs["x"] = (TensorProto.FLOAT, ["N", 4])
     q = graph.add("DynamicQuantizeLinear", ["x"], count=3)
@@ -429,7 +429,7 @@ def test_dynamic_quantisation_gives_the_same_bits(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("elem", [TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16])
-def test_float8_casts_are_quantisation_for_every_number(elem: int) -> None:
+def test_float8_casts_are_quantization_for_every_number(elem: int) -> None:
     graph = Graph(21, {"x": (elem, ["N"])})
     q = graph.add("Cast", ["x"], to=TensorProto.FLOAT8E4M3FN)
     graph.outputs.append((graph.add("Cast", [q], to=elem), elem))
@@ -460,8 +460,8 @@ def test_half_precision_divides_as_the_reference_does(kind: Any, opset: int, poi
     elem = helper.np_dtype_to_tensor_dtype(np.dtype(kind))
     graph = Graph(opset, {"x": (elem, ["N"])})
     names = [graph.constant(np.array(0.1, kind)), graph.constant(np.array(point, width))]
-    quantised = graph.add("QuantizeLinear", ["x", *names])
-    graph.outputs.append((graph.add("DequantizeLinear", [quantised, *names]), elem))
+    quantized = graph.add("QuantizeLinear", ["x", *names])
+    graph.outputs.append((graph.add("DequantizeLinear", [quantized, *names]), elem))
     model = graph.model()
     after, codes = repaired(model, Safety.NUMERIC)
     assert codes & {"QDQ003", "QDQ006"}
@@ -486,7 +486,7 @@ def test_sums_of_constant_weights_decide_exactness(terms: int, safety: Safety, l
 
 
 def test_a_range_that_may_be_nan_is_not_exact() -> None:
-    """int8 quantises NaN to -128, uint8 to 0: the shift has to be asked for unless NaN cannot be."""
+    """int8 quantizes NaN to -128, uint8 to 0: the shift has to be asked for unless NaN cannot be."""
     text = """<ir_version: 9, opset_import: ["" : 18]> g (float[2,4] x) => (float[2,4] y) <float s = {0.01}> {
         n = Sigmoid(x)  q = QuantizeLinear(n, s)  y = DequantizeLinear(q, s) }"""
     model = onnx.parser.parse_model(text)
@@ -638,7 +638,7 @@ def test_places(place: str, safety: Safety) -> None:
         assert same_bits(run(model, feed), run(after, feed))
 
 
-def test_what_leaves_a_branch_quantised_is_only_reported() -> None:
+def test_what_leaves_a_branch_quantized_is_only_reported() -> None:
     model = onnx.parser.parse_model(
         '<ir_version: 9, opset_import: ["" : 18]> ' + PLACES["returned by a branch"]
     )
@@ -647,7 +647,7 @@ def test_what_leaves_a_branch_quantised_is_only_reported() -> None:
 
 
 def test_what_training_or_tools_name_stays() -> None:
-    """A quantisation annotation names the tensor from outside of the nodes."""
+    """A quantization annotation names the tensor from outside of the nodes."""
     text = f"""<ir_version: 9, opset_import: ["" : 18]> g (float[2,2] x) => (float[2,2] y) {_PARAMETERS} {{
         q = QuantizeLinear(x, s, m)  y = DequantizeLinear(q, s, m) }}"""
     model = onnx.parser.parse_model(text)
@@ -658,7 +658,7 @@ def test_what_training_or_tools_name_stays() -> None:
     assert findings(BY_CODE["QDQ001"], model)
 
 
-# ---- what ONNX Runtime's quantiser writes -------------------------------------------------------------------------
+# ---- what ONNX Runtime's quantizer writes -------------------------------------------------------------------------
 
 FIXTURE = Path(__file__).resolve().parent.parent / "fixtures" / "vit.legacy.op17.onnx"
 
@@ -674,12 +674,12 @@ class Images:
         return self.left.pop() if self.left else None
 
 
-def quantised(kind: str, folder: Path) -> ModelProto:
-    """A vision transformer, quantised dynamically or statically."""
+def quantized(kind: str, folder: Path) -> ModelProto:
+    """A vision transformer, quantized dynamically or statically."""
     from onnxruntime import quantization as ortq
 
-    source, path = folder / "source.onnx", folder / "quantised.onnx"
-    shutil.copyfile(FIXTURE, source)  # onnxruntime writes beside what it quantises
+    source, path = folder / "source.onnx", folder / "quantized.onnx"
+    shutil.copyfile(FIXTURE, source)  # onnxruntime writes beside what it quantizes
     if kind == "dynamic":
         ortq.quantize_dynamic(source, path, weight_type=ortq.QuantType.QInt8, reduce_range=REDUCED)
         return onnx.load(path)
@@ -697,7 +697,7 @@ def quantised(kind: str, folder: Path) -> ModelProto:
     return onnx.load(path)
 
 
-QUANTISED = {
+QUANTIZED = {
     "dynamic": ({"QDQ007"}, Safety.NUMERIC),
     "QUInt8 asymmetric": ({"QDQ002", "QDQ003", "QDQ004", "QDQ005"}, Safety.NUMERIC),
     "QUInt8 symmetric": ({"QDQ001", "QDQ002", "QDQ005"}, Safety.EXACT),
@@ -709,10 +709,10 @@ QUANTISED = {
 
 @FACT
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", QUANTISED)
-def test_a_quantised_model_keeps_its_bits(kind: str, tmp_path: Path, worker: Worker) -> None:
-    model = quantised(kind, tmp_path)
-    wanted, level = QUANTISED[kind]
+@pytest.mark.parametrize("kind", QUANTIZED)
+def test_a_quantized_model_keeps_its_bits(kind: str, tmp_path: Path, worker: Worker) -> None:
+    model = quantized(kind, tmp_path)
+    wanted, level = QUANTIZED[kind]
     after, codes = repaired(model, level)
     assert wanted <= codes
     for seed, sort in enumerate(("normal", "edge")):
@@ -724,7 +724,7 @@ def test_a_quantised_model_keeps_its_bits(kind: str, tmp_path: Path, worker: Wor
     whole, _ = repaired(model, Safety.NUMERIC)
     found = built(worker, whole, tmp_path)
     assert found.accepted, found.reason
-    if "symmetric" in kind.split():  # it stays quantised
+    if "symmetric" in kind.split():  # it stays quantized
         assert dict(found.layers)["QUANTIZE"] > 50
 
 

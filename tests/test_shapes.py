@@ -261,7 +261,7 @@ def test_what_depends_on_the_caller_stays_open(name: str) -> None:
     assert text_of(parse(f"g {graph}"), "y") == expected
 
 
-def test_quotient_is_cancelled_only_where_the_divisor_is_never_zero() -> None:
+def test_quotient_is_canceled_only_where_the_divisor_is_never_zero() -> None:
     shapes, values = known(parse(f"g {OPEN['quotient-by-what-may-be-zero'][0]}"))
     value = shapes.value(values["q"])
     assert value is not None

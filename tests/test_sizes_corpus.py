@@ -17,7 +17,7 @@ EXCUSED: dict[str, str] = {}
 
 
 def sizes_of(proto: onnx.ModelProto, arrays: dict[str, np.ndarray]) -> dict[str, int]:
-    """The sizes of the symbols of a symbolised model for these inputs."""
+    """The sizes of the symbols of a symbolized model for these inputs."""
     return {
         dim.dim_param: arrays[info.name].shape[axis]
         for info in proto.graph.input
@@ -58,7 +58,7 @@ def test_sizes_that_run_are_not_excluded_and_excluded_ones_fail(constants: bool,
                 for info, array in zip(case.model.graph.input, inputs, strict=False)
                 if isinstance(array, np.ndarray)
             }
-            proto = shape_oracle.symbolised(case.model, inputs, constants)
+            proto = shape_oracle.symbolized(case.model, inputs, constants)
             problem = problem_of(proto)
             sizes = sizes_of(proto, arrays)
             demanding += bool(problem.demands)

@@ -496,7 +496,7 @@ def feeds(model: ModelProto, n: int, m: int, seed: int) -> dict[str, Any]:
 
 
 class Session:
-    """A model in ONNX Runtime without its optimiser; ``error`` where it does not load."""
+    """A model in ONNX Runtime without its optimizer; ``error`` where it does not load."""
 
     def __init__(self, model: ModelProto) -> None:
         import onnxruntime

@@ -1,6 +1,6 @@
 """benchmarks/speed: what a process cost, what counts as right, which limits are met, and what the tables say."""
 
-# Long because: it covers models, processes, judgement, limits and tables of one benchmark.
+# Long because: it covers models, processes, judgment, limits and tables of one benchmark.
 
 from __future__ import annotations
 

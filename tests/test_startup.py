@@ -135,9 +135,9 @@ def test_check_loads_the_rules_that_the_model_is_about(model: Path, tmp_path: Pa
     files = [path for path in (ROOT / "rules").rglob("*.py") if path.name != "__init__.py"]
     assert len(loaded) < len(files) / 2
     assert not within(loaded, {"onnxfix_rules.rsh.rsh001_redundant_allowzero"})  # no Reshape
-    # One rule is about stored tensors; the others are about quantised ones, one of them at each Cast.
-    quantised = within(loaded, {"onnxfix_rules.qdq"}) - {"onnxfix_rules.qdq"}
-    assert quantised == {"onnxfix_rules.qdq.qdq018_bytes_in_int32_data"}
+    # One rule is about stored tensors; the others are about quantized ones, one of them at each Cast.
+    quantized = within(loaded, {"onnxfix_rules.qdq"}) - {"onnxfix_rules.qdq"}
+    assert quantized == {"onnxfix_rules.qdq.qdq018_bytes_in_int32_data"}
     assert not within(loaded, {"onnxfix_rules.ops._bodies", "onnxfix_rules.ops._calls", "onnxfix_rules.ctl"})
 
 
@@ -291,7 +291,7 @@ def test_arguments_mean_what_typer_says(given: list[str]) -> None:
     assert heavy
 
 
-class Colour(enum.Enum):
+class Color(enum.Enum):
     RED = "red"
 
 
@@ -303,7 +303,7 @@ def paint(
     there: Annotated[Path | None, typer.Option(exists=True)] = None,
     file: Annotated[Path | None, typer.Option(dir_okay=False)] = None,
     whole: Annotated[Path | None, typer.Option(resolve_path=True)] = None,
-    colour: Annotated[Colour | None, typer.Option(case_sensitive=False)] = None,
+    color: Annotated[Color | None, typer.Option(case_sensitive=False)] = None,
     length: Annotated[int | None, typer.Option(parser=len)] = None,
 ) -> None:
     """Options that ask something of their values."""
@@ -322,8 +322,8 @@ def nothing() -> None:
         ["--there", HERE],
         ["--file", HERE],
         ["--whole", f"{HERE}/../tests"],
-        ["--colour", "RED"],
-        ["--colour", "red"],
+        ["--color", "RED"],
+        ["--color", "red"],
         ["--length", "four"],
     ],
 )

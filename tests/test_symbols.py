@@ -189,7 +189,7 @@ def test_substitution_is_evaluation(pair: Pair, env: Env) -> None:
         whole = s.substitute(pair.dim, env)
         part = s.substitute(pair.dim, {"N": env["N"]})
     except ZeroDivisionError:
-        return  # the assignment has a part that is cancelled in the plain computation
+        return  # the assignment has a part that is canceled in the plain computation
     assert whole.value == plainly(pair, env)
     assert "N" not in part.symbols
     assert evaluate(part, env) == plainly(pair, env)
@@ -252,7 +252,7 @@ def test_spellings_of_one_thing_meet(left: Dim, right: Dim) -> None:
     assert left is right
 
 
-def test_what_may_be_zero_is_not_cancelled() -> None:
+def test_what_may_be_zero_is_not_canceled() -> None:
     assert s.floordiv(N * M, N) is not M
     assert s.floordiv((N + 1) * M, N + 1) is M
     assert s.floordiv(N, N) is not constant(1)

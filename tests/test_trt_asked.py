@@ -1,4 +1,4 @@
-"""Optimisation profiles in the user's own numbers: shapes, and values of shape tensors."""
+"""Optimization profiles in the user's own numbers: shapes, and values of shape tensors."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_only_profiles_take_negative_numbers() -> None:
 def test_a_wrong_profile_is_found_before_any_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Worker, "call", lambda *_, **__: pytest.fail("work was done all the same"))
     path = write(tmp_path / "m.onnx", RELU)
-    with pytest.raises(UsageError, match="optimisation profile: input x has rank 2"):
+    with pytest.raises(UsageError, match="optimization profile: input x has rank 2"):
         verify(path, path, exact=True, rungs=["ort-cpu", "trt-build"], trt=TrtOptions(opt_shapes=("x:4",)))
     found = CliRunner().invoke(app, ["verify", str(path), "--optShapes", "x:4"])
     assert found.exit_code == 2

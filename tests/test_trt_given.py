@@ -1,4 +1,4 @@
-"""Optimisation profiles of the inputs and the input shapes that models are verified with."""
+"""Optimization profiles of the inputs and the input shapes that models are verified with."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_input_shapes_bind_their_symbols_and_leave_the_others() -> None:
     symbols = {"N": (1, 1, 1), "S": (3, 3, 3)}
     assert found == (Profile({"x": ((1, 3, 4),) * 3}, symbols=symbols),)
     assert told == (
-        "the optimisation profile has the sizes of the input shapes given: N=1, S=3; other sizes are derived"
+        "the optimization profile has the sizes of the input shapes given: N=1, S=3; other sizes are derived"
     )
     assert symbols_of(found[0], known(TWO)) == symbols
     _, told = chosen_profiles(NO_OPTIONS, known(RELU), {"N": 1}, None)
@@ -99,7 +99,7 @@ def test_given_inputs_are_covered() -> None:
     feeds = [{"x": zeros(5, 4)}, {"x": zeros(1, 4)}, {"x": zeros(2, 4)}]
     found, told = chosen_profiles(NO_OPTIONS, known(RELU), {"N": 7}, feeds)
     assert found == (Profile({"x": ((1, 4), (2, 4), (5, 4))}),)
-    assert told == "the optimisation profile covers the 3 inputs that were given"
+    assert told == "the optimization profile covers the 3 inputs that were given"
     assert chosen_profiles(NO_OPTIONS, known(RELU), {}, feeds[:1])[1].endswith(
         "covers the inputs that were given"
     )
@@ -111,7 +111,7 @@ def test_inputs_of_another_rank_than_the_last_are_left_out() -> None:
     found, told = chosen_profiles(NO_OPTIONS, known(RELU), {}, feeds)
     assert found == (Profile({"x": ((1, 4),) * 3}),)
     assert told == (
-        "the optimisation profile covers 1 of the 2 inputs, which have different ranks, that were given"
+        "the optimization profile covers 1 of the 2 inputs, which have different ranks, that were given"
     )
 
 
@@ -150,7 +150,7 @@ def test_a_frozen_batch_is_built_at_the_shape_that_was_given(tmp_path: Path) -> 
     ):
         rung = climbed(FROZEN, **how)
         assert rung.status == "passed", rung.reason
-        assert rung.notes == (f"the optimisation profile {told}",)
+        assert rung.notes == (f"the optimization profile {told}",)
         assert rung.builds[0].profiles[0].shapes == {"x": ((1, 3, 4),) * 3}
         assert not rung.builds[0].profiles[0].derived
     for argument in (["--input-shapes", "x:1x3x4"], ["--inputs", str(given)]):
@@ -165,7 +165,7 @@ def test_what_tensorrt_refuses_of_the_given_shape_is_refused() -> None:
     assert "[2,3,4] to [1,12]" in rung.reason
     wins = climbed(FROZEN, input_shapes=["x:1x3x4"], asked={"opt_shapes": ("x:2x3x4",)})
     assert wins.status == "failed"
-    assert not [note for note in wins.notes if "optimisation profile" in note]
+    assert not [note for note in wins.notes if "optimization profile" in note]
 
 
 @REAL
@@ -206,25 +206,25 @@ def test_a_model_of_static_shape_has_no_profile_to_speak_of(tmp_path: Path) -> N
         ([], 2, 2, ""),
         ([(1, 2, 2)], 2, 2, ""),
         ([(1, 4, 4)], 4, 4, ""),
-        ([(2, 4, 8)], 2, 8, "its greatest batch, 8, is that of the optimisation profile given"),
-        ([(1, 1, 8), (2, 4, 8)], 2, 8, "its greatest batch, 8, is that of the optimisation profile given"),
+        ([(2, 4, 8)], 2, 8, "its greatest batch, 8, is that of the optimization profile given"),
+        ([(1, 1, 8), (2, 4, 8)], 2, 8, "its greatest batch, 8, is that of the optimization profile given"),
         (
             [(2, 4, 8)],
             4,
             4,
-            "it has its own range, batch 1 to 4; the optimisation profile given has batch 2 to 8",
+            "it has its own range, batch 1 to 4; the optimization profile given has batch 2 to 8",
         ),
         (
             [(1, 1, 1)],
             2,
             2,
-            "it has its own range, batch 1 to 2; the optimisation profile given has batch 1",
+            "it has its own range, batch 1 to 2; the optimization profile given has batch 1",
         ),
         (
             [(1, 4, 8), (1, 4, 4)],
             2,
             2,
-            "it has its own range, batch 1 to 2; the optimisation profile given has batch 1 to 8, 1 to 4",
+            "it has its own range, batch 1 to 2; the optimization profile given has batch 1 to 8, 1 to 4",
         ),
     ],
 )
@@ -238,8 +238,8 @@ def test_the_range_of_a_sweep(
 @pytest.mark.parametrize(
     ("more", "greatest", "told"),
     [
-        ([], 8, "its greatest batch, 8, is that of the optimisation profile given"),
-        (["--max-batch", "3"], 3, "it has its own range, batch 1 to 3; the optimisation profile given has"),
+        ([], 8, "its greatest batch, 8, is that of the optimization profile given"),
+        (["--max-batch", "3"], 3, "it has its own range, batch 1 to 3; the optimization profile given has"),
     ],
 )
 def test_a_sweep_takes_the_users_range_or_says_that_it_does_not(

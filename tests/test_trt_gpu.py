@@ -822,7 +822,7 @@ def test_the_users_inputs_and_profile(rung: Rung) -> None:
     ]
     refused = [one for one in result.feeds if one.status == "not counted"]
     assert [one.label for one in refused] == ["inputs 2 of 3"]
-    assert refused[0].reason == "input x of shape [5, 2] is outside the optimisation profile"
+    assert refused[0].reason == "input x of shape [5, 2] is outside the optimization profile"
     assert result.notes == (f"1 feed does not count: {refused[0].reason}", WHO)
 
 
@@ -841,7 +841,7 @@ def test_a_profile_that_does_not_fit_is_made_smaller(rung: Rung) -> None:
     one_size = (Profile({"x": ((16, 2), (16, 2), (16, 2))}),)
     assert [profile for _, profile in rung.asked[1:]] == [one_size, one_size]
     assert "on 3 feeds" in result.reason
-    assert "outside the optimisation profile" in result.notes[0]
+    assert "outside the optimization profile" in result.notes[0]
     rung.unfit, rung.asked = 2, []
     assert rung(RELU, RELU_CAST).status == "passed"
     assert rung.asked[2] == ("original", None)
@@ -908,7 +908,7 @@ def test_values_of_shape_tensors_are_held_to_the_profile() -> None:
     assert outside(profile, {"k": np.array([4, 1])}) == ""
     assert (
         outside(profile, {"k": np.array([5, 1])})
-        == "the values of input k are outside the optimisation profile"
+        == "the values of input k are outside the optimization profile"
     )
     assert outside((), {"k": np.array([5, 1])}) == ""
 

@@ -181,8 +181,8 @@ def test_overridable_initializers(tmp_path: Path, backend: str) -> None:
     assert session.run({"x": np.ones(2, np.float32), "w": np.zeros(2, np.float32)})[0].tolist() == [1, 1]
 
 
-def test_ort_optimises_nothing(tmp_path: Path) -> None:
-    """Pad then MaxPool: ORT's optimiser fuses them and fills with -inf instead of 0."""
+def test_ort_optimizes_nothing(tmp_path: Path) -> None:
+    """Pad then MaxPool: ORT's optimizer fuses them and fills with -inf instead of 0."""
     path = save(
         tmp_path,
         words(

@@ -172,7 +172,7 @@ def test_what_protobuf_refuses(tmp_path: Path, bad: str, large: int, first: byte
 
 
 BY_ITSELF = ("eleven", "six", "field number", "a field number", "wire type", "a group that begins")
-"""What is wrong whatever comes behind it; other damage takes bytes from its neighbours, and is seen later."""
+"""What is wrong whatever comes behind it; other damage takes bytes from its neighbors, and is seen later."""
 
 
 @pytest.mark.parametrize("bad", [name for name in BAD if not name.startswith(PACKED)])

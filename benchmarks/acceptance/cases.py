@@ -42,7 +42,7 @@ class NodeCase:
 
     @property
     def profile(self) -> Profile | None:
-        """The optimisation profile of the original model's own data; every tool's result is built with it."""
+        """The optimization profile of the original model's own data; every tool's result is built with it."""
         return Profile.of_feeds(self.feeds) if self.feeds else None
 
 

@@ -6,7 +6,7 @@
 Every model goes through TensorRT's parser and builder as it is, after onnxfix (exact fixes; numeric ones for
 TensorRT-RTX and for the default target) and after onnxsim, onnxslim and Polygraphy's sanitize, with the same settings
 and the profile of the original's own data. No engine is executed: outputs are those of ONNX Runtime on the CPU without
-optimisation, else of onnx.reference. The exit code is 1 where onnxfix lost a model that built, changed an interface or
+optimization, else of onnx.reference. The exit code is 1 where onnxfix lost a model that built, changed an interface or
 an output, failed, or was not bit-identical with exact fixes, and where a rescue by default costs over 200 layers.
 """
 

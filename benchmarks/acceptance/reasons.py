@@ -50,7 +50,7 @@ WHY = {
         "TensorRT takes that input neither as a shape nor as a constant. The declared output shape tells the size, but"
         " trusting it would be wrong for other values of the input (`--unsafe-fixes` at most)",
     ),
-    "training": ("step of training", "optimisers and training modes have no place in an inference engine"),
+    "training": ("step of training", "optimizers and training modes have no place in an inference engine"),
     "loop": (
         "Loop over a growing state",
         "the trip count is known when it runs; unrolling and stacking need a constant one",

@@ -75,7 +75,7 @@ class Judge:
     Without ``expected`` outputs (one list for each feed), the original's own are expected, within the tolerances of
     ``onnxfix verify``; ``rtol`` and ``atol`` are for those that are given. ``half`` names the half-precision type that
     the original computes in: ONNX Runtime has few kernels for it, and where it rounds depends on which nodes are
-    neighbours, so that identical bits are found by ``onnx.reference`` there, and make it forgive that type's tolerance.
+    neighbors, so that identical bits are found by ``onnx.reference`` there, and make it forgive that type's tolerance.
     """
 
     worker: Worker

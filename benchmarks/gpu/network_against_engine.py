@@ -130,7 +130,7 @@ def pairs_of(predicted: Mapping[str, Any], rows: Sequence[Row], cases: Mapping[s
 
 
 def _predicted(stored: Mapping[str, Any], case: NodeCase | None) -> Said:
-    """What a row predicts, by the judgement that engines get: the tolerance of the type is right as well."""
+    """What a row predicts, by the judgment that engines get: the tolerance of the type is right as well."""
     said = PREDICTS.get(stored["status"], "nothing")
     if said == "wrong" and case is not None and stored.get("outputs"):
         half = half_type(onnx.load_model_from_string(case.data))

@@ -40,7 +40,7 @@ class Cause:
 
     def fits(self, row: Row) -> bool:
         """Whether it is the cause of a row's difference."""
-        found = row.found.judgement.difference
+        found = row.found.judgment.difference
         return (
             (not self.operators or row.operator in self.operators)
             and (self.alone or row.differs)
@@ -235,7 +235,7 @@ KNOWN: tuple[Cause, ...] = (
         shows="RESIZE",
     ),
     Cause(
-        "Quantisation to uint8 without a zero point",
+        "Quantization to uint8 without a zero point",
         "the output is uint8, from 0 to 255",
         "the output is int8, from -128 to 127",
         7,
@@ -244,7 +244,7 @@ KNOWN: tuple[Cause, ...] = (
         shows="QUANTIZE",
     ),
     Cause(
-        "Quantisation to float8 with `saturate=0`",
+        "Quantization to float8 with `saturate=0`",
         "numbers beyond the range become NaN",
         "they become the largest number",
         0,

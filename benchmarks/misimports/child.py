@@ -15,7 +15,7 @@ import onnx
 from onnx import ModelProto
 
 from misimports import layers
-from misimports.judge import Difference, Judgement, Ran, difference, ignored, judge
+from misimports.judge import Difference, Judgment, Ran, difference, ignored, judge
 from misimports.models import nodes
 from onnxfix import backends, engine
 from onnxfix.backends import lift
@@ -49,7 +49,7 @@ class Found:
 
     status: str
     checked: str = ""
-    judgement: Judgement = field(default_factory=lambda: Judgement("invalid"))
+    judgment: Judgment = field(default_factory=lambda: Judgment("invalid"))
     reason: str = ""
     gaps: tuple[str, ...] = ()
     layers: str = ""
@@ -87,15 +87,15 @@ def look(
         unheard = next(filter(None, map(ignored, nodes(model.graph))), "")
         evaluator = Ran(words=unheard) if unheard else evaluator
         if checked and known.status != "lifted":
-            return Found(known.status, checked, Judgement("invalid", words=checked), known.reason)
+            return Found(known.status, checked, Judgment("invalid", words=checked), known.reason)
         if not known.lifted:
             ran = ort.ok or evaluator.ok
-            verdict = Judgement("not run" if ran else "invalid", words=known.reason)
+            verdict = Judgment("not run" if ran else "invalid", words=known.reason)
             gaps = tuple(f"{one.kind}: {one.reason}" for one in known.gaps)
             return Found(known.status, checked, verdict, known.reason, gaps, version=known.version)
         if checked or not (ort.ok or evaluator.ok):
             words = checked or f"onnxruntime: {ort.words}; evaluator: {evaluator.words}"
-            return Found("lifted", checked, Judgement("invalid", words=words), version=known.version)
+            return Found("lifted", checked, Judgment("invalid", words=words), version=known.version)
         found = _reading(known, out, model, feed, ort, evaluator, skip, half, random)
         if found.verdict == "equal":
             return Found("lifted", "", found, version=known.version)
@@ -177,19 +177,19 @@ def _run(
 def _reading(
     known: Lifted, out: Path, model: ModelProto, feed: Mapping[str, Any], ort: Ran, evaluator: Ran,
     skip: Sequence[str], half: str, random: bool,
-) -> Judgement:  # fmt: skip
+) -> Judgment:  # fmt: skip
     """The lifted model's own outputs against those of the original."""
     wanted = [info.name for info in model.graph.output]
     given, renamed = _given(known, model, feed)
     if given is None:
-        return Judgement("different", "interface", renamed)
+        return Judgment("different", "interface", renamed)
     drawn = wanted if random else known.drawn
     names = [tensor.name for tensor in known.outputs]
     names = wanted if len(names) == len(wanted) and set(names) != set(wanted) else names
     first = _ordered(_run("ort-cpu", str(out), given, (), names), wanted)
     found = judge(ort, evaluator, [first], half, drawn)
     if found.verdict in ("equal", "evaluator", "onnxruntime"):
-        return found if renamed is None else Judgement("different", "interface", renamed)
+        return found if renamed is None else Judgment("different", "interface", renamed)
     second = _ordered(_run("reference", str(out), given, (), names), wanted)
     return judge(ort, evaluator, [first, second], half, drawn)
 

@@ -58,7 +58,7 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Judgment:
     """The verdict; ``by`` says who was asked (ort, evaluator, both). ``difference`` is None where there is none."""
 
     verdict: Verdict
@@ -81,7 +81,7 @@ _COARSE = Tolerance(0.25, 0.1)
 
 def judge(
     ort: Ran, evaluator: Ran, readings: Sequence[Ran], half: str = "", drawn: Sequence[str] = ()
-) -> Judgement:
+) -> Judgment:
     """Three ways: whoever is alone is wrong.
 
     ``readings`` are what the lifted model computes by each runtime: one that agrees will do, since the others' faults
@@ -91,27 +91,27 @@ def judge(
     asked = {name: ran for name, ran in (("onnxruntime", ort), ("evaluator", evaluator)) if ran.ok}
     by = "both" if len(asked) == 2 else next(iter(asked), "")
     if not asked:
-        return Judgement("invalid", words=f"ONNX Runtime: {ort.words}; evaluator: {evaluator.words}")
+        return Judgment("invalid", words=f"ONNX Runtime: {ort.words}; evaluator: {evaluator.words}")
     silent = "; ".join(
         f"{name}: {ran.words}" for name, ran in (("onnxruntime", ort), ("evaluator", evaluator)) if not ran.ok
     )
     ran = [one for one in readings if one.ok]
     if not ran:
         words = "; ".join(one.words for one in readings)
-        return Judgement("different", by, Difference("fails", "", "runs", "does not run"), words)
+        return Judgment("different", by, Difference("fails", "", "runs", "does not run"), words)
     found: dict[str, Difference | None] = {}
     for name, one in asked.items():
         each = [difference(one.values or {}, reading.values or {}, half, drawn) for reading in ran]
         found[name] = None if None in each else each[0]
     right = [name for name, one in found.items() if one is None]
     if len(right) == len(asked):
-        return Judgement("equal", by, words=silent)
+        return Judgment("equal", by, words=silent)
     if right:  # whoever agrees with TensorRT; the other one is alone
         other = "evaluator" if right == ["onnxruntime"] else "onnxruntime"
-        return Judgement("evaluator" if other == "evaluator" else "onnxruntime", by, found[other])
+        return Judgment("evaluator" if other == "evaluator" else "onnxruntime", by, found[other])
     if by == "both" and difference(ort.values or {}, evaluator.values or {}, half, drawn) is not None:
-        return Judgement("disputed", by, found["onnxruntime"])
-    return Judgement("different", by, next(iter(found.values())), silent)
+        return Judgment("disputed", by, found["onnxruntime"])
+    return Judgment("different", by, next(iter(found.values())), silent)
 
 
 def difference(

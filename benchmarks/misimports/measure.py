@@ -16,7 +16,7 @@ from acceptance.cases import NodeCase, half_type, node_cases, random_operators
 from misimports.alter import PRECISIONS
 from misimports.child import Found, Said
 from misimports.fit import fitted
-from misimports.judge import Difference, Judgement
+from misimports.judge import Difference, Judgment
 from misimports.models import Change, Variant, nodes
 from misimports.variants import new_nodes, variants
 from onnxfix.sandbox import Worker
@@ -44,19 +44,19 @@ class Row:
     @property
     def differs(self) -> bool:
         """Whether TensorRT reads another model than ONNX, as far as anybody can say."""
-        return self.found.judgement.verdict in ("different", "disputed")
+        return self.found.judgment.verdict in ("different", "disputed")
 
 
 def row_of(stored: dict[str, Any]) -> Row:
     """A row as ``dataclasses.asdict`` and JSON left it."""
     found = stored["found"]
-    judgement = found["judgement"]
-    difference = judgement["difference"]
-    judgement = Judgement(
-        **{**judgement, "difference": None if difference is None else Difference(**difference)}
+    judgment = found["judgment"]
+    difference = judgment["difference"]
+    judgment = Judgment(
+        **{**judgment, "difference": None if difference is None else Difference(**difference)}
     )
     said = tuple(Said(**one) for one in found["said"])
-    made = Found(**{**found, "judgement": judgement, "said": said, "gaps": tuple(found["gaps"])})
+    made = Found(**{**found, "judgment": judgment, "said": said, "gaps": tuple(found["gaps"])})
     return Row(**{**stored, "change": Change(**stored["change"]), "found": made})
 
 
@@ -138,7 +138,7 @@ def _row(variant: Variant, data: bytes, seconds: float, earlier: Sequence[Row]) 
         trouble.append(f"{outcome.note}: {outcome.message}")
         step = _STEPS.get(outcome.note, "")
         if not step or step in skip:
-            found = Found(outcome.status, judgement=Judgement("not run", words=outcome.message))
+            found = Found(outcome.status, judgment=Judgment("not run", words=outcome.message))
             break
         # What one of them does not finish is endless: the other one would not finish it either.
         skip += ("onnxruntime", "evaluator") if outcome.status == "timeout" and step != "lift" else (step,)
@@ -172,9 +172,9 @@ def _worker() -> Worker:
 def _root(variant: Variant, found: Found, earlier: Sequence[Row]) -> Row | None:
     """The plainest form of the model that differs in the same way, which is where the difference comes from."""
     bases = ["as it is"] + (["constants"] if "constants" in variant.base else []) + [variant.base]
-    difference = found.judgement.difference
+    difference = found.judgment.difference
     for row in earlier:
-        known = row.found.judgement.difference
+        known = row.found.judgment.difference
         plain = row.differs and not row.base and row.change.node < 0 and str(row.change) in bases
         if plain and difference is not None and known is not None and known.what == difference.what:
             return row

@@ -49,7 +49,7 @@ def groups(rows: Iterable[Row]) -> list[Group]:
     """All differences by values that ONNX documents: those without a cause first, the others in its order."""
     found: dict[tuple[Cause | None, str, str, str], list[Row]] = defaultdict(list)
     for row in rows:
-        difference = row.found.judgement.difference
+        difference = row.found.judgment.difference
         cause = cause_of(row) if difference is not None else None
         if (row.differs or cause is not None) and row.change.kind != UNDOCUMENTED:
             what = difference.what if difference is not None else ""
@@ -75,9 +75,9 @@ def unexplained(found: Iterable[Group]) -> list[Group]:
 
 def counts(rows: Sequence[Row]) -> dict[str, int]:
     """How many variants came how far."""
-    verdicts = Counter(row.found.judgement.verdict for row in rows)
-    valid = [row for row in rows if row.found.judgement.verdict != "invalid"]
-    ran = [row for row in valid if row.found.judgement.verdict != "not run"]
+    verdicts = Counter(row.found.judgment.verdict for row in rows)
+    valid = [row for row in rows if row.found.judgment.verdict != "invalid"]
+    ran = [row for row in valid if row.found.judgment.verdict != "not run"]
     differ = [row for row in rows if row.differs]
     return {
         "node models": len({row.case for row in rows}),
@@ -94,7 +94,7 @@ def counts(rows: Sequence[Row]) -> dict[str, int]:
             one.change.kind == UNDOCUMENTED for one in differ
         ),
         "not valid, and TensorRT's parser takes them": sum(
-            row.found.parsed and row.found.judgement.verdict == "invalid" for row in rows
+            row.found.parsed and row.found.judgment.verdict == "invalid" for row in rows
         ),
         "TensorRT's parser crashed": sum("parse: killed" in row.trouble for row in rows),
     }
@@ -156,7 +156,7 @@ def _table(found: Sequence[Group]) -> Iterator[str]:
     yield "|---|---|---|---:|---|---|---|"
     for one in found:
         row = one.example
-        difference = row.found.judgement.difference
+        difference = row.found.judgment.difference
         expected, got = (difference.expected, difference.found) if difference is not None else ("", "")
         cells = [
             one.operator,
@@ -177,12 +177,12 @@ def _place(row: Row) -> str:
 
 
 def _by(row: Row) -> str:
-    judgement = row.found.judgement
-    if judgement.verdict == "disputed":
+    judgment = row.found.judgment
+    if judgment.verdict == "disputed":
         return " (ONNX Runtime; the evaluator says something else again)"
-    if judgement.verdict in ("evaluator", "onnxruntime"):
-        return f" ({_NAMES[judgement.verdict]}; the other one agrees with TensorRT)"
-    return f" ({_NAMES[judgement.by]} alone)" if judgement.by in _NAMES else ""
+    if judgment.verdict in ("evaluator", "onnxruntime"):
+        return f" ({_NAMES[judgment.verdict]}; the other one agrees with TensorRT)"
+    return f" ({_NAMES[judgment.by]} alone)" if judgment.by in _NAMES else ""
 
 
 def _cell(text: str) -> str:
@@ -225,11 +225,11 @@ def _others(rows: Sequence[Row]) -> Iterator[str]:
         "Values that ONNX does not document": ("Read in another way than by ONNX's runtimes.", undocumented),
         "The evaluator alone disagrees": (
             "ONNX Runtime and TensorRT's reading agree.",
-            [row for row in rows if row.found.judgement.verdict == "evaluator" and cause_of(row) is None],
+            [row for row in rows if row.found.judgment.verdict == "evaluator" and cause_of(row) is None],
         ),
         "ONNX Runtime alone disagrees": (
             "The evaluator and TensorRT's reading agree.",
-            [row for row in rows if row.found.judgement.verdict == "onnxruntime" and cause_of(row) is None],
+            [row for row in rows if row.found.judgment.verdict == "onnxruntime" and cause_of(row) is None],
         ),
         "TensorRT's parser crashes": (
             "The process dies of a signal.",
@@ -243,7 +243,7 @@ def _others(rows: Sequence[Row]) -> Iterator[str]:
             yield from (f"| {operator} | {change} | {n} |" for (operator, change), n in sorted(found.items()))
             yield ""
     yield from _uncompared(rows)
-    invalid = [row for row in rows if row.found.parsed and row.found.judgement.verdict == "invalid"]
+    invalid = [row for row in rows if row.found.parsed and row.found.judgment.verdict == "invalid"]
     if invalid:
         found_by = sorted(Counter(row.operator for row in invalid).items())
         yield from (
@@ -257,7 +257,7 @@ def _uncompared(rows: Sequence[Row]) -> Iterator[str]:
     """Valid variants that were parsed and have no reading."""
     gaps: Counter[tuple[str, str]] = Counter()
     for row in rows:
-        if row.found.status == "unlifted" and row.found.judgement.verdict != "invalid":
+        if row.found.status == "unlifted" and row.found.judgment.verdict != "invalid":
             why = row.found.gaps[0] if row.found.gaps else row.found.reason
             gaps[row.operator, re.sub(r" layer .*?: ", ": ", why)] += 1
     if gaps:

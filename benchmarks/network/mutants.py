@@ -4,7 +4,7 @@
 
 TensorRT's networks of BERT, GPT-2 and Swin (``fixtures/``) are read back, and one thing is changed in what was read:
 one element of a weight, one axis, one type that a Cast makes. The rung then takes the changed network for TensorRT's:
-its own inputs, its own judgement, with nothing else replaced. Whether the change shows in an output at all is found by
+its own inputs, its own judgment, with nothing else replaced. Whether the change shows in an output at all is found by
 running both networks in ONNX Runtime on the inputs that the ladder plans: one bit that differs is enough, for the same
 file gives the same bits each time. Of what is tried at random, changes that show are taken first. The exit code is 1
 where a change shows and the rung does not fail.

@@ -4,7 +4,7 @@
     python benchmarks/network/node_models.py --only 'lstm|gru'  those whose name matches
 
 Every node model goes through TensorRT's parser and builder with the profile of its own data; the network of those that
-build is read back as an ONNX model, which ONNX Runtime executes on the CPU without optimisation, else onnx.reference;
+build is read back as an ONNX model, which ONNX Runtime executes on the CPU without optimization, else onnx.reference;
 its outputs are held against ONNX's expected ones within the case's own tolerance (float64 after rounding to float32).
 No engine is executed. The exit code is 1 where a model is not equal and nobody knows why: ``causes.py`` holds what is
 known, and confirms it on each model.

@@ -2,7 +2,7 @@
 
     python judge.py '{"source": FILE, "target": FILE, "known": FILE.npz, "feeds": 2, "threads": 2}'
 
-Both run without optimisation (``ORT_DISABLE_ALL``) on the same random inputs at ``feeds`` sizes of the symbols. What
+Both run without optimization (``ORT_DISABLE_ALL``) on the same random inputs at ``feeds`` sizes of the symbols. What
 the original computes is kept in ``known``. Prints JSON: ``right``, ``why`` where it is not, ``difference`` (the
 largest, as a share of the output's largest magnitude), ``interface`` (what changed of it), ``data`` ("identical" where
 the files of the weights beside both are, byte for byte; "" where the original has none), ``bytes`` of all files.

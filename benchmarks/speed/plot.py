@@ -22,8 +22,8 @@ from speed.tools import PEERS
 matplotlib.use("svg")
 import matplotlib.pyplot as plt
 
-_COLOURS = {"check": "#1b7837", "apply": "#5aae61", "parts": "#bbbbbb"}
-_PEER_COLOURS = dict(
+_COLORS = {"check": "#1b7837", "apply": "#5aae61", "parts": "#bbbbbb"}
+_PEER_COLORS = dict(
     zip([tool.name for tool in PEERS], ("#d6604d", "#f4a582", "#4393c3", "#762a83", "#b35806"), strict=True)
 )
 
@@ -32,17 +32,17 @@ def exports(results: list[timing.Result], screened: screening.Screened) -> Any:
     """A row of dots for each export."""
     shown = sorted((r for r in results if r.kind != "synthetic"), key=lambda r: r.median("apply") or 0.0)
     figure, axes = plt.subplots(figsize=(7.5, 0.24 * len(shown) + 1.4))
-    for tool, colour in _PEER_COLOURS.items():
+    for tool, color in _PEER_COLORS.items():
         known = [(r.median(tool), screened.get(r.name, {}).get(tool, {})) for r in shown]
         timed = [(x, n) for n, (x, _) in enumerate(known) if x is not None]
         once = [(row["wall"], n) for n, (x, row) in enumerate(known) if x is None and row.get("right")]
-        _draw(axes, timed, "o", tool, colour, ms=4.5)
-        _draw(axes, once, "o", "_" if timed else tool, colour, mfc="none", ms=4)
+        _draw(axes, timed, "o", tool, color, ms=4.5)
+        _draw(axes, once, "o", "_" if timed else tool, color, mfc="none", ms=4)
     for key, marker, size in (("parts", "|", 9), ("check", "D", 5), ("apply", "s", 5)):
         values = [r.parts_seconds() if key == "parts" else r.median(key) for r in shown]
         label = "parts of a check" if key == "parts" else f"onnxfix {key}"
         points = [(x, n) for n, x in enumerate(values) if x is not None]
-        _draw(axes, points, marker, label, _COLOURS[key], ms=size)
+        _draw(axes, points, marker, label, _COLORS[key], ms=size)
     axes.set_yticks(range(len(shown)), [f"{r.name}, {r.bytes / 1e6:,.0f} MB" for r in shown], fontsize=7)
     axes.set_xscale("log")
     axes.set_xlabel(
@@ -60,11 +60,11 @@ def nodes(results: list[timing.Result], screened: screening.Screened) -> Any:
     for kind, marker in zip(KINDS, "osD^", strict=True):
         values = [(count, known.get(f"{kind}.{size}")) for size, count in SIZES.items()]
         points = [(x, y) for x, y in values if y is not None]
-        _draw(axes, points, f"-{marker}", f"onnxfix apply, {kind}", _COLOURS["check"], ms=4, lw=1)
-    for tool, colour in _PEER_COLOURS.items():
+        _draw(axes, points, f"-{marker}", f"onnxfix apply, {kind}", _COLORS["check"], ms=4, lw=1)
+    for tool, color in _PEER_COLORS.items():
         row = [(count, screened.get(f"chain.{size}", {}).get(tool)) for size, count in SIZES.items()]
         points = [(x, one["wall"]) for x, one in row if one and one.get("right")]
-        _draw(axes, points, "--o", f"{tool}, chain", colour, mfc="none", ms=4, lw=1)
+        _draw(axes, points, "--o", f"{tool}, chain", color, mfc="none", ms=4, lw=1)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel("nodes", fontsize=8)
@@ -74,10 +74,10 @@ def nodes(results: list[timing.Result], screened: screening.Screened) -> Any:
     return figure
 
 
-def _draw(axes: Any, points: list[tuple[Any, Any]], form: str, label: str, colour: str, **style: Any) -> None:
+def _draw(axes: Any, points: list[tuple[Any, Any]], form: str, label: str, color: str, **style: Any) -> None:
     """Points as matplotlib's ``plot`` draws them; none, and no entry of the legend, where there are none."""
     if points:
-        axes.plot([x for x, _ in points], [y for _, y in points], form, label=label, color=colour, **style)
+        axes.plot([x for x, _ in points], [y for _, y in points], form, label=label, color=color, **style)
 
 
 def main() -> None:

@@ -186,6 +186,6 @@ def status_of(found: dict[str, Any], said: str, written: bool) -> tuple[str, str
 
 
 def _environment() -> dict[str, str]:
-    """A user's: nothing of the caller's Python (module paths, where compiled files lie, warnings), no colour."""
+    """A user's: nothing of the caller's Python (module paths, where compiled files lie, warnings), no color."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "VIRTUAL_ENV"))}
     return {**kept, "NO_COLOR": "1"}

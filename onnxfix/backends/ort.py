@@ -1,6 +1,6 @@
-"""ONNX Runtime on the CPU, with every optimisation off.
+"""ONNX Runtime on the CPU, with every optimization off.
 
-ORT's own optimiser changes results (Pad before MaxPool, double Q/DQ pairs, ``allowzero``), so it is no oracle.
+ORT's own optimizer changes results (Pad before MaxPool, double Q/DQ pairs, ``allowzero``), so it is no oracle.
 Its Python API neither takes nor returns what numpy has no type for (bfloat16, float8, int4, ...): those cross by
 address, as OrtValue.
 """
@@ -126,7 +126,7 @@ def _mapping(size: int) -> Iterator[None]:
 
 
 def session_options(threads: int = 1, *, lean: bool = False) -> Any:
-    """``onnxruntime.SessionOptions`` for comparing models: no optimisation, and no word on stderr.
+    """``onnxruntime.SessionOptions`` for comparing models: no optimization, and no word on stderr.
 
     ``lean``: nothing is held to save time. Without its arena ONNX Runtime gives back what a run took, without patterns
     it reserves no room for weights that are mapped, and without packed copies of these it holds none at all.

@@ -1,4 +1,4 @@
-"""ONNX Runtime on the GPU, with every optimisation off and, unless asked for, without TF32.
+"""ONNX Runtime on the GPU, with every optimization off and, unless asked for, without TF32.
 
 ONNX Runtime goes on without its CUDA provider when a library is missing, and puts single nodes on the CPU: both are
 looked for here, since otherwise the CPU would be compared with the CPU under the name of the GPU.
@@ -58,7 +58,7 @@ def missing() -> str | None:
 
 
 def _has_driver() -> bool:
-    # Not initialised: that takes a while, and a broken driver hangs there.
+    # Not initialized: that takes a while, and a broken driver hangs there.
     try:
         ctypes.CDLL("nvcuda.dll" if _WINDOWS else "libcuda.so.1")
     except OSError:

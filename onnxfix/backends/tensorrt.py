@@ -119,7 +119,7 @@ def build(
         path: the ONNX file.
         package: ``tensorrt`` or ``tensorrt-rtx``, as chosen by ``trt_package.choose``.
         compute_capability: what tensorrt-rtx builds for, "8.9"; ``tensorrt`` builds for its own GPU.
-        profiles: optimisation profiles. Inputs that one leaves out, and all of them when None, get sizes derived
+        profiles: optimization profiles. Inputs that one leaves out, and all of them when None, get sizes derived
             from the model's symbols; where those do not fit the model, larger ones are tried.
         tf32: allow TF32 in float32 convolutions and products.
         save_engine: a file to write the engine to, in a folder of the caller's own.
@@ -238,7 +238,7 @@ class _Run:
             if problem:
                 errors = self._issues("profile", "error") or (Issue("profile", "error", problem),)
                 return replace(done, stage="profile", errors=errors)
-        # The serialised engine: deserialising it would need a GPU.
+        # The serialized engine: deserializing it would need a GPU.
         engine = self.builder.build_serialized_network(self.network, config)
         warnings = done.warnings + self._issues("build", "warning")
         if engine is None:

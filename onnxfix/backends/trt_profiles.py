@@ -1,4 +1,4 @@
-"""Optimisation profiles: from what the user gave, else made from the model's symbols.
+"""Optimization profiles: from what the user gave, else made from the model's symbols.
 
 Equal symbols get equal sizes in all inputs. Unequal ones get equal sizes too at first: exporters name one dimension
 differently in each input (PyTorch's ``s12`` and ``s86``), and TensorRT refuses a profile whose usual sizes do not fit

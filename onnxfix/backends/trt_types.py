@@ -90,7 +90,7 @@ class Issue:
 
 @dataclass(frozen=True)
 class Profile:
-    """An optimisation profile: input name -> (min, opt, max).
+    """An optimization profile: input name -> (min, opt, max).
 
     ``shapes`` holds shapes of inputs with dynamic dimensions, ``values`` flattened values of shape tensors (inputs
     whose values TensorRT must know when it builds). ``symbols`` bounds the sizes of symbolic dimensions (name ->
@@ -148,7 +148,7 @@ class TrtBuild:
     """What TensorRT's parser and builder made of one model. No engine was executed for any of it.
 
     ``stage`` is where it was refused or died ("" when accepted, or when it did not come to parsing). ``layers``
-    counts the imported network's layers by kind, as far as the parser came. ``profiles`` are the optimisation
+    counts the imported network's layers by kind, as far as the parser came. ``profiles`` are the optimization
     profiles that were used, the first that was tried where none was accepted; ``attempts`` counts the profiles tried.
     ``engine_bytes`` is 0 without an engine.
     """

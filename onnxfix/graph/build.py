@@ -48,7 +48,7 @@ def call_key(scope: Scope) -> tuple[str, str, str]:
 
 
 def _check_opset(model: Model) -> None:
-    """Refuse operator sets that the installed onnx knows nothing about: every judgement would be a guess."""
+    """Refuse operator sets that the installed onnx knows nothing about: every judgment would be a guess."""
     versions = _versions(model.proto.opset_import)
     if not versions:
         # Before IR version 3 there was no opset_import, and a model of local functions alone may do without.
@@ -297,7 +297,7 @@ def _connect(node: Node, visible: _Visible) -> None:
 
 
 def _pin(model: Model, main: Scope, functions: list[Scope]) -> None:
-    """Mark values that training graphs or quantisation annotations name, and the ends of graphs without outputs."""
+    """Mark values that training graphs or quantization annotations name, and the ends of graphs without outputs."""
     names: set[str] = set()
     for info in model.proto.training_info:
         for binding in (*info.initialization_binding, *info.update_binding):
@@ -325,7 +325,7 @@ def _pin_ends(scope: Scope) -> None:
 
 
 def annotated(scope: Scope) -> list[Value]:
-    """The values that the quantisation annotations of a graph name, one entry an annotation."""
+    """The values that the quantization annotations of a graph name, one entry an annotation."""
     if not isinstance(scope.proto, GraphProto):
         return []
     names = [

@@ -2,7 +2,7 @@
 
 A stand-in is a short token in ``raw_data`` that says where the payload lies: which open file, which field of
 ``TensorProto``, offset and length in bytes. Name, type and dimensions of the tensor are real. Tokens are plain bytes:
-copying a tensor, serialising and parsing it keeps them, and two equal ones mean the same bytes. They begin with a
+copying a tensor, serializing and parsing it keeps them, and two equal ones mean the same bytes. They begin with a
 number that every process draws anew, so that no file can hold one.
 
 Payloads are read by ``pread`` and never mapped into memory: a file that another process truncates while it is mapped
@@ -234,7 +234,7 @@ def varint(number: int) -> bytes:
 
 
 def tokens(data: bytes) -> Iterator[int]:
-    """Where stand-ins begin in serialised messages."""
+    """Where stand-ins begin in serialized messages."""
     at = data.find(NONCE)
     while at >= 0:
         yield at
@@ -242,7 +242,7 @@ def tokens(data: bytes) -> Iterator[int]:
 
 
 def keyed(data: bytes) -> bytes:
-    """A serialised message with a hash of each payload in the place of its stand-in: equal for equal messages.
+    """A serialized message with a hash of each payload in the place of its stand-in: equal for equal messages.
 
     Raises:
         ModelError: a file has changed.

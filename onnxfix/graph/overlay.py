@@ -97,7 +97,7 @@ class Value:
 
     @property
     def pinned(self) -> bool:
-        """Whether something other than a node names the value: a branch that returns it, training, quantisation."""
+        """Whether something other than a node names the value: a branch that returns it, training, quantization."""
         return self.pins > 0
 
     @property

@@ -29,7 +29,7 @@ STRICT = False
 MALFORMED = (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError)
 BUDGET_PER_NODE, BUDGET_BASE = 20, 50_000
 MAX_QUESTION = 1024
-"""Bytes: a Constant that is larger is described each time, rather than kept to recognise it by."""
+"""Bytes: a Constant that is larger is described each time, rather than kept to recognize it by."""
 
 
 class Exhausted(Exception):

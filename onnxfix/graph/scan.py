@@ -1,7 +1,7 @@
 """Reads the protobuf wire format of a model without its weights, and puts them back.
 
 ``cut`` walks a file's messages down to its tensors and says which bytes to take over and where stand-ins go instead;
-``splice`` does the opposite for a serialised model. Both look at the fields in which tensors may lie and at nothing
+``splice`` does the opposite for a serialized model. Both look at the fields in which tensors may lie and at nothing
 else: the rest is taken as it is, and is for protobuf to judge. Field numbers are those of onnx.proto.
 """
 # Long because: taking a file apart, putting it together and saying what is wrong with it share what a field is.
@@ -248,7 +248,7 @@ Placed = Callable[[Range, int], "bytes | None"]
 
 
 def splice(data: bytes, outside: Placed | None = None) -> tuple[list[Piece], int]:
-    """The pieces of a serialised model with its payloads in the place of their stand-ins, and the bytes they come to.
+    """The pieces of a serialized model with its payloads in the place of their stand-ins, and the bytes they come to.
 
     Args:
         data: what protobuf made of a model with stand-ins.

@@ -24,7 +24,7 @@ def diagnosis_json(found: Diagnosis) -> str:
 
 
 def show_diagnosis(found: Diagnosis) -> None:
-    """Print it to standard output, without colour where that is not a terminal."""
+    """Print it to standard output, without color where that is not a terminal."""
     print_lines(diagnosis_lines(found))
 
 

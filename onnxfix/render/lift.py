@@ -24,7 +24,7 @@ def lifted_json(model: Path, found: Lifted) -> str:
 
 
 def show_lifted(model: Path, found: Lifted) -> None:
-    """Print it to standard output, without colour where that is not a terminal."""
+    """Print it to standard output, without color where that is not a terminal."""
     print_lines(lifted_lines(model, found))
 
 

@@ -37,7 +37,7 @@ def styled() -> bool:
 
 
 def console() -> Console:
-    """A console that neither wraps nor colours when its output is not a terminal; ``NO_COLOR`` is respected."""
+    """A console that neither wraps nor colors when its output is not a terminal; ``NO_COLOR`` is respected."""
     from rich.console import Console
 
     return Console(file=cast(IO[str], output()), highlight=False, soft_wrap=True, emoji=False)

@@ -61,7 +61,7 @@ _LEGEND = """\
 Severities are what the rule finds in its own examples under each target, and – is nothing: {titles}.
 
 Fixes are **exact** (the same bits; on by default), **numeric** (within tolerance; `--numeric-fixes`) or **unsafe**
-(behaviour or interface may change; `--unsafe-fixes`), as the examples show them; *none* is a finding without a fix.
+(behavior or interface may change; `--unsafe-fixes`), as the examples show them; *none* is a finding without a fix.
 Versions are those of TensorRT that the rule's page names. Evidence is the first message that the page quotes, whether
 something was measured, and what it refers to."""
 _COLUMNS = ("code", "name", *TARGETS, "fix", "versions", "evidence")

@@ -101,7 +101,7 @@ class Target:
         return kind in self.types or kind in self.reads_as
 
     def between(self, elem_type: int) -> bool:
-        """Whether a tensor between two nodes may have this type, outside of quantisation."""
+        """Whether a tensor between two nodes may have this type, outside of quantization."""
         kind = _name(elem_type)
         return kind in self.inner or kind in self.reads_as
 
@@ -120,16 +120,16 @@ def _name(elem_type: int) -> str:
 _NUMBERS = {_name(number): number for number in range(1, 64) if _name(number)}
 
 
-# A tensor that comes as int8, float8 or int4 counts as a quantised one, whatever the node is called, and uint8 may only
+# A tensor that comes as int8, float8 or int4 counts as a quantized one, whatever the node is called, and uint8 may only
 # come in or go out. That such a model of one node builds says nothing about the node among others.
-_QUANTISED = names("INT8 INT4 FLOAT8E4M3FN FLOAT4E2M1")
+_QUANTIZED = names("INT8 INT4 FLOAT8E4M3FN FLOAT4E2M1")
 _MEANT = table({"UINT8": "Cast CastLike", "INT8 FLOAT8E4M3FN": "DequantizeLinear"})
 
 
 def _took(op_type: str) -> frozenset[str]:
     """Types that were measured to be accepted, and to mean what they say."""
     types = measured.ACCEPTED.get(op_type, _NONE)
-    return types - _QUANTISED - {"UINT8"} | types & _MEANT.get(op_type, _NONE)
+    return types - _QUANTIZED - {"UINT8"} | types & _MEANT.get(op_type, _NONE)
 
 
 def _rtx() -> dict[str, Support]:
@@ -177,7 +177,7 @@ _DOUBLE = {"DOUBLE": "FLOAT"}
 _BEFORE_9 = {**_DOUBLE, "INT64": "INT32"}
 _TYPES_8_4 = names("FLOAT FLOAT16 INT32 BOOL INT8")
 _INNER = names("FLOAT FLOAT16 BFLOAT16 INT32 INT64 BOOL INT8")
-_TYPES = _INNER | _QUANTISED | {"UINT8"}
+_TYPES = _INNER | _QUANTIZED | {"UINT8"}
 _LIST = "onnx-tensorrt's docs/operators.md"
 # What TensorRT-RTX's parser of a later opset does not know, one that lists less does not know either.
 _LATER = measured.UNKNOWN - names("DFT DeformConv")

@@ -190,11 +190,11 @@ def _range(given: Sequence[Sizes], greatest: int) -> tuple[int, str]:
         return greatest, ""
     most = {sizes[2] for sizes in given}
     if greatest == DEFAULT_GREATEST and len(most) == 1 and max(most) >= greatest:
-        return max(most), f"its greatest batch, {max(most)}, is that of the optimisation profile given"
+        return max(most), f"its greatest batch, {max(most)}, is that of the optimization profile given"
     told = ", ".join(dict.fromkeys(_batches(sizes) for sizes in given))
     return (
         greatest,
-        f"it has its own range, batch 1 to {greatest}; the optimisation profile given has batch {told}",
+        f"it has its own range, batch 1 to {greatest}; the optimization profile given has batch {told}",
     )
 
 

@@ -154,7 +154,7 @@ def _drop(worker: Worker) -> None:
 
 _HALF = (
     "half precision: bit-identical on the reference rung, which rounds as ONNX says; here within the tolerance of "
-    "that type, since ONNX Runtime computes it in float32 on the CPU and drops Casts even with optimisations off"
+    "that type, since ONNX Runtime computes it in float32 on the CPU and drops Casts even with optimizations off"
 )
 
 
@@ -162,7 +162,7 @@ def _forgiving(request: Request, results: Sequence[RungResult]) -> Request:
     """How ONNX Runtime's CPU provider is asked about a model that computes in half precision.
 
     It has few kernels for these types: it puts Casts of its own around nodes and removes Casts in pairs, its own or
-    not (onnxruntime issues 8787 and 17565), so where it rounds depends on which nodes are neighbours, and an exact
+    not (onnxruntime issues 8787 and 17565), so where it rounds depends on which nodes are neighbors, and an exact
     rewrite changes bits. Where the reference evaluator, which rounds after every node, found identical bits, the
     tolerance of the half type is enough here; where it did not run, nothing is forgiven.
     """

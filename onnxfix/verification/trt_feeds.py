@@ -39,7 +39,7 @@ class Trial:
 
 
 class Finder:
-    """Looks for trials. ``refused`` collects the feeds that make none, with the reason; ``asked`` is the optimisation
+    """Looks for trials. ``refused`` collects the feeds that make none, with the reason; ``asked`` is the optimization
     profile that the user gave, ``planned`` are feeds to try first in place of those of the ladder's plan. ``empty``:
     tensors without elements will do."""
 
@@ -166,7 +166,7 @@ def shapes(trials: Iterable[Trial]) -> set[tuple[tuple[str, int], ...]]:
 def profiles(
     trials: Sequence[Trial], given: tuple[Profile, ...] | None, bound: Profile | None = None
 ) -> list[tuple[Profile, ...] | None]:
-    """Optimisation profiles to try, in order: the user's; else for all trials, for the last alone, and derived sizes
+    """Optimization profiles to try, in order: the user's; else for all trials, for the last alone, and derived sizes
     (None), which may leave trials outside. ``bound`` are sizes that the user fixed: no other is derived for those."""
     if given is not None:
         return [given]
@@ -181,10 +181,10 @@ def outside(profiles: Sequence[Profile], values: Mapping[str, Any]) -> str:
     for profile in profiles[:1]:
         for name, (least, _, most) in profile.shapes.items():
             if name in values and not _within(np.shape(values[name]), least, most):
-                return f"input {name} of shape {list(np.shape(values[name]))} is outside the optimisation profile"
+                return f"input {name} of shape {list(np.shape(values[name]))} is outside the optimization profile"
         for name, (least, _, most) in profile.values.items():
             if name in values and not _within(np.asarray(values[name]).reshape(-1).tolist(), least, most):
-                return f"the values of input {name} are outside the optimisation profile"
+                return f"the values of input {name} are outside the optimization profile"
     return ""
 
 

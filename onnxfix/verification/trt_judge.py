@@ -61,7 +61,7 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Judgment:
     """What one feed showed; ``reason`` says so in a line and ``output`` is the first output that it is about, both ""
     where all agree within the tolerance. One that agrees only by the grace of its kernels has a reason."""
 
@@ -73,7 +73,7 @@ class Judgement:
 
 def judge(
     terms: Terms, label: str, feed: Feed | None, expected: Ran | None, before: Ran | None, after: Ran
-) -> Judgement:
+) -> Judgment:
     """Judge the fixed model's engine (``after``) by the truth (``expected``) and by that of the original (``before``);
     None for a side that there is not."""
     engines = _compare(terms, before, after)
@@ -111,8 +111,8 @@ def judge(
         found = FeedResult(which, feed, "within", reason, oracle) if kernels else _result(which, feed, oracle)
         results.append(replace(found, sides="oracle"))
     if finding in ("agree", "nothing"):
-        return Judgement(finding, tuple(results), reason if kernels else "")
-    return Judgement(finding, tuple(results), reason, about.output if about is not None else "")
+        return Judgment(finding, tuple(results), reason if kernels else "")
+    return Judgment(finding, tuple(results), reason, about.output if about is not None else "")
 
 
 def _find(

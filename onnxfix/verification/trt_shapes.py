@@ -1,4 +1,4 @@
-"""Optimisation profiles from what the user gave: ``--trt-min-shapes``, ``--trt-opt-shapes`` and ``--trt-max-shapes``,
+"""Optimization profiles from what the user gave: ``--trt-min-shapes``, ``--trt-opt-shapes`` and ``--trt-max-shapes``,
 else the inputs or the input shapes that the models are verified with.
 
 The numbers of the options are an input's shape, or its values where TensorRT must know those when it builds (a shape
@@ -45,13 +45,13 @@ def chosen_profiles(
         alike = of_one_rank(feeds)
         most = f"the {len(feeds)} inputs" if len(feeds) > 1 else "the inputs"
         told = most if len(alike) == len(feeds) else f"{len(alike)} of {most}, which have different ranks,"
-        return (Profile.of_feeds(alike),), f"the optimisation profile covers {told} that were given"
+        return (Profile.of_feeds(alike),), f"the optimization profile covers {told} that were given"
     profile = bound_profile(known, shapes)
     if profile is None:
         return None, ""
     sizes = ", ".join(f"{name}={size}" for name, (size, _, _) in profile.symbols.items())
     rest = "; other sizes are derived" if set(known.symbols) - set(profile.symbols) else ""
-    return (profile,), f"the optimisation profile has the sizes of the input shapes given: {sizes}{rest}"
+    return (profile,), f"the optimization profile has the sizes of the input shapes given: {sizes}{rest}"
 
 
 def of_one_rank(feeds: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -103,7 +103,7 @@ def given_profiles(options: TrtOptions, known: Signature) -> tuple[Profile, ...]
         if not why:
             shapes[name] = triples[name]
         elif name not in values:
-            raise UsageError(f"TensorRT's optimisation profile: {why}")
+            raise UsageError(f"TensorRT's optimization profile: {why}")
     return (Profile(shapes, values, strict=True),)
 
 

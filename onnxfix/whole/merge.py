@@ -46,7 +46,7 @@ def graph_nodes(
 
 
 def _in_old_order(nodes: list[NodeProto], original: Iterable[NodeProto]) -> list[NodeProto]:
-    """The nodes as close to their old order as what they read allows; a new one stays behind its neighbour.
+    """The nodes as close to their old order as what they read allows; a new one stays behind its neighbor.
 
     onnxsim hands Constant nodes back in another order each time, and a second run must change nothing.
     """

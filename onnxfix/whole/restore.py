@@ -247,7 +247,7 @@ def _constant(tensor: TensorProto) -> NodeProto:
 
 def _named(model: ModelProto) -> dict[str, str]:
     """Values that are named from outside of the graph's body, and what names them."""
-    annotation, training = "a quantisation annotation", "training information"
+    annotation, training = "a quantization annotation", "training information"
     named = {entry.tensor_name: annotation for entry in model.graph.quantization_annotation}
     for one in model.graph.quantization_annotation:
         named.update((entry.value, annotation) for entry in one.quant_parameter_tensor_names)

@@ -164,14 +164,14 @@ def transfer(*ops: str, domain: str = "") -> Callable[[Transfer], Transfer]:
 
 
 def axis_of(axis: int, rank: int) -> int:
-    """A possibly negative axis, normalised; raises Unknown where the call is invalid."""
+    """A possibly negative axis, normalized; raises Unknown where the call is invalid."""
     if not -rank <= axis < rank:
         raise Unknown
     return axis % rank
 
 
 def axes_of(axes: Iterable[int], rank: int) -> list[int]:
-    """Possibly negative axes, normalised; raises Unknown where the call is invalid."""
+    """Possibly negative axes, normalized; raises Unknown where the call is invalid."""
     return [axis_of(axis, rank) for axis in axes]
 
 

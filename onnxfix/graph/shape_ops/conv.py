@@ -106,7 +106,7 @@ def _conv_integer(call: Call) -> Info:
 
 
 @transfer("QLinearConv")
-def _conv_quantised(call: Call) -> Info:
+def _conv_quantized(call: Call) -> Info:
     return _convolved(call, call.info(0), call.info(3), call.info(7).elem)
 
 

@@ -1,4 +1,4 @@
-"""Normalisations, recurrent networks, attention, quantisation: operators whose shapes follow their inputs' axes."""
+"""Normalizations, recurrent networks, attention, quantization: operators whose shapes follow their inputs' axes."""
 
 from __future__ import annotations
 

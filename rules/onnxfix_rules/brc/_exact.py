@@ -5,7 +5,7 @@ the operands' ranks and dimensions of 1 line up, and for some operators the kern
 
 - ``Pow`` cubes by multiplication where the exponent is one element, and calls ``pow`` elsewhere;
 - ``Where`` turns -0.0 into 0.0 in some of them, and ``Min`` and ``Max`` return either zero of a tie;
-- half precision is computed in float, and the rounding between two neighbours is dropped unless a node that only
+- half precision is computed in float, and the rounding between two neighbors is dropped unless a node that only
   moves data stands in between.
 """
 

@@ -203,7 +203,7 @@ EXAMPLES = [
         " { c = Add(a, b)  y = Mul(x, c) }",
     ),
     Example(
-        why="a quantised constant is no constant operand: its DequantizeLinear has an axis",
+        why="a quantized constant is no constant operand: its DequantizeLinear has an axis",
         before="g (float[N,3] x) => (float[N,3] y) <int8[3] q = {1,2,3}, float s = {0.5}, int8 z = {0}>"
         " { b = DequantizeLinear(q, s, z)  y = Add(x, b) }",
     ),
@@ -268,7 +268,7 @@ def rank_mismatched_constant(node: Node, model: Model) -> Iterator[Match]:
     - a matrix on the right of a `MatMul`: the form of a linear layer, and one product of many rows need not be
       bit-equal to many products of few;
     - vectors in a `MatMul`, where a further dimension would stay in the result;
-    - initializers that a caller may override, results of `DequantizeLinear`, and constants that quantisation
+    - initializers that a caller may override, results of `DequantizeLinear`, and constants that quantization
       annotations name;
     - constants over 1 MiB that have other readers, and over 64 MiB, unless their data are in an external file: they
       are reported, but a copy is not worth its size.

@@ -80,7 +80,7 @@ EXAMPLES = [
         before="g (float[N,3,4] x, float[4,5] z) => (float[N,3,5] y) { y = MatMul(x, z) }",
     ),
     Example(
-        why="a dequantised tensor: the pair must stay next to the operator",
+        why="a dequantized tensor: the pair must stay next to the operator",
         before="g (float[N,3] x, int8[3] q) => (float[N,3] y) <float s = {0.5}, int8 z = {0}>"
         " { b = DequantizeLinear(q, s, z)  y = Add(x, b) }",
     ),
@@ -136,7 +136,7 @@ def rank_mismatched_runtime_operand(node: Node, model: Model) -> Iterator[Match]
     ):
         return  # a slope that does not fit is BRC007's
     short = [
-        item for item in short_of_rank(broadcast) if not item[1].is_constant and not _dequantised(item[1])
+        item for item in short_of_rank(broadcast) if not item[1].is_constant and not _dequantized(item[1])
     ]
     if not short:
         return
@@ -147,7 +147,7 @@ def rank_mismatched_runtime_operand(node: Node, model: Model) -> Iterator[Match]
     yield Match(message, node=node, fix=Fix(title, _unsqueezed(node, short).edits, safety))
 
 
-def _dequantised(value: Value) -> bool:
+def _dequantized(value: Value) -> bool:
     return value.producer is not None and value.producer.op_type in ("DequantizeLinear", "QuantizeLinear")
 
 

@@ -127,7 +127,7 @@ def dimensions_that_may_differ(model: Model) -> Iterator[Match]:
     `[N]` with `[M]` works where N and M are equal, and where either is 1, with results of different shapes. Nothing
     in the model says which is meant. TensorRT builds it, and the disagreement shows up only when a profile or an
     input has sizes that do not fit: `Broadcast has incompatible dimensions: 2 != 8` (measured with TensorRT-RTX
-    1.7.1). The builder also optimises less than for one symbol, since it must keep both outcomes. The usual cause is
+    1.7.1). The builder also optimizes less than for one symbol, since it must keep both outcomes. The usual cause is
     an export that gave the same size two names, or left the dimensions of several inputs unnamed.
 
     Each pair of dimensions is reported once, at the first node where it meets. Sizes that only data decide are not

@@ -61,7 +61,7 @@ EXAMPLES = [
         detect=True,
     ),
     Example(
-        why="cast to int4, which only quantised tensors may be",
+        why="cast to int4, which only quantized tensors may be",
         before="g (float[2] x) => (int4[2] y) { y = Cast<to = 22>(x) }",
         opset=21,
         detect=True,
@@ -74,7 +74,7 @@ EXAMPLES = [
         runs=False,
     ),
     Example(
-        why="int4 that is dequantised",
+        why="int4 that is dequantized",
         before="g (int4[2] x) => (float[2] y) <float s = {0.5}> { y = DequantizeLinear(x, s) }",
         opset=21,
     ),
@@ -146,14 +146,14 @@ def value_of_unsupported_type(model: Model) -> Iterator[Match]:
     weight (`Failed to import initializer: w`, read or not), at a Constant, and at a ConstantOfShape (`Unable to convert
     ONNX weights`). Which types a target has is data with a source, which the message names.
 
-    int4 and float4e2m1 it has for quantised tensors alone: from or to a Cast the builder refuses them (`Tensor y has
+    int4 and float4e2m1 it has for quantized tensors alone: from or to a Cast the builder refuses them (`Tensor y has
     datatype Int4 but is not produced by IPluginLayer, ..., IQuantizeLayer, ...`), for which other targets than those of
     the same parser get a warning.
 
     One finding for each place where the type begins: what is computed from that in the same type is no further fault.
     Rules that know a way out say more at the same node, and this one is then silent: Cast chains (CST001, CST003,
     CST004), constants that fold (INT001, GRA010), data that are only moved (OPS032), arithmetic in a wider type
-    (OPS054), quantised data (QDQ002, QDQ006). Graph inputs and outputs are IFC005's.
+    (OPS054), quantized data (QDQ002, QDQ006). Graph inputs and outputs are IFC005's.
 
     ## Fix
     None here: in another type other numbers wrap, and other fractions are lost. int32 holds what int16, uint16 and a
@@ -195,13 +195,13 @@ def value_of_unsupported_type(model: Model) -> Iterator[Match]:
 
 
 def _packed(node: Node, model: Model) -> Iterator[Match]:
-    """A Cast to or from a type that only quantised tensors may have; of float8e4m3fn, QDQ013 knows more."""
+    """A Cast to or from a type that only quantized tensors may have; of float8e4m3fn, QDQ013 knows more."""
     target = ops.target_of(model)
     for value, side in ((node.input(0), "from"), (node.output(), "to")):
         elem = None if value is None else model.shapes.elem_type(value)
         if value is not None and elem in _PACKED and target.has_type(elem):
             yield Match(
-                f"Cast {side} {name_of(elem)}, which in {target.title} is for quantised tensors alone",
+                f"Cast {side} {name_of(elem)}, which in {target.title} is for quantized tensors alone",
                 node=node,
                 severity=Severity.ERROR if target.types_measured else Severity.WARNING,
                 reads=(value,),

@@ -67,7 +67,7 @@ _RENAMED_ONLY = {
     *("Max", "Mean", "Min", "Neg", "Reciprocal", "Relu", "Sigmoid", "Sqrt", "Sum", "Tanh"),
     "AveragePool",
 }
-"""Whose newer version has more types, or one more attribute whose default is the old behaviour."""
+"""Whose newer version has more types, or one more attribute whose default is the old behavior."""
 
 
 def _plain(node: Node, draft: Draft) -> str:

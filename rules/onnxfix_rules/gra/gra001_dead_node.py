@@ -152,7 +152,7 @@ def dead_node(model: Model) -> Iterator[Match]:
     ## Fix
     The node goes, with all nodes and initializers that nothing else needs. Exact: no output is computed from it.
     Counted as needed: what a subgraph captures, what a branch or loop body returns, what training information or
-    quantisation annotations name. Graph inputs stay in any case, and so do nodes without a single named output:
+    quantization annotations name. Graph inputs stay in any case, and so do nodes without a single named output:
     they can only be there for an effect of their own. Unused outputs of a node that is needed are another matter. What
     a graph, branch or function without outputs computes last counts as needed, so that no fix empties it.
 

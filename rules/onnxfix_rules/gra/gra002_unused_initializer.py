@@ -95,7 +95,7 @@ EXAMPLES = [
         why="it is a graph output",
         before="g (float[N] x) => (float[N] y, float[2] c) <float[2] c = {1, 2}> { y = Neg(x) }",
     ),
-    Example(why="a quantisation annotation names it", before=_annotated),
+    Example(why="a quantization annotation names it", before=_annotated),
     Example(why="training needs it", before=_trained),
     Example(
         why="16 bits, which TensorRT cannot import either",
@@ -122,7 +122,7 @@ def unused_initializer(scope: Scope, model: Model) -> Iterator[Match]:
 
     ## Fix
     It goes. Exact: nothing is computed from it. Kept: what a subgraph captures, what callers may override because it
-    is a graph input (up to IR version 3 every initializer is), and what training information or quantisation
+    is a graph input (up to IR version 3 every initializer is), and what training information or quantization
     annotations name. External data stays in its file.
 
     ## References

@@ -134,7 +134,7 @@ EXAMPLES = [
         runs=False,
     ),
     Example(
-        why="quantised weights belong to the quantisation rules",
+        why="quantized weights belong to the quantization rules",
         before=f"""{_PAIR} <float[2] w = {{1, 2}}, float s = {{0.5}}, int8 z = {{0}}> {{
             q = QuantizeLinear(w, s, z)  d = DequantizeLinear(q, s, z)  n = Neg(d)  y = Mul(x, n) }}""",
     ),
@@ -222,7 +222,7 @@ def constant_subgraph(model: Model) -> Iterator[Match]:
     folded by `--numeric-fixes`. So are factors of MatMul, Gemm, Conv and the like: ONNX Runtime packs constants before
     it runs, and then adds up in another order.
 
-    Left alone: random and quantising operators, initializers that a caller can override, arithmetic in half precision
+    Left alone: random and quantizing operators, initializers that a caller can override, arithmetic in half precision
     (ONNX Runtime rounds once at the end of a chain) and casts to it that round, division of integers by zero and casts
     out of range, a Where with a -0.0 (ONNX Runtime loses the sign), backward slices, results over 1 MiB, results that
     are over 512 bytes larger than the constants that go, and values that only a graph or branch output asks for.

@@ -138,7 +138,7 @@ EXAMPLES = [
             a = Mul(x, w)  b = Mul(x, k)  y = Sub(a, b) }""",
     ),
     Example(
-        why="quantisation: each reader has its own pair",
+        why="quantization: each reader has its own pair",
         before=f"""{_PAIR} <float s = {{0.5}}, int8 z = {{0}}> {{ q = QuantizeLinear(x, s, z)
             a = DequantizeLinear(q, s, z)  b = DequantizeLinear(q, s, z)  y = Add(a, b) }}""",
     ),

@@ -132,7 +132,7 @@ EXAMPLES = [
         ir_version=3,
     ),
     Example(
-        why="a normalisation in training mode computes something else",
+        why="a normalization in training mode computes something else",
         before="""g (float[2,3] x, float[3] s) => (float[2,3] y) {
             a = BatchNormalization(x, s, s, s, s)  y = Add(a, x) }""",
         detect=True,
@@ -142,7 +142,7 @@ EXAMPLES = [
         ir_version=3,
     ),
     Example(
-        why="a normalisation that gives its running mean and variance, which is training since operator set 7",
+        why="a normalization that gives its running mean and variance, which is training since operator set 7",
         before="""g (float[2,3] x, float[3] s) => (float[2,3] y, float[3] m, float[3] v) {
             a, m, v = BatchNormalization<is_test = 1>(x, s, s, s, s)  y = Add(a, x) }""",
         detect=True,

@@ -93,7 +93,7 @@ def input_without_shape(model: Model) -> Iterator[Match]:
     TensorRT takes it for a scalar. Measured with TensorRT-RTX 1.7.1: a float input without shape becomes a network
     input of shape `()`, every layer behind it is inferred from that, and the engine builds without an error or
     a warning. It then takes one number where the model takes a tensor. A dimension that is named or left open is
-    different: it is dynamic, and needs an optimisation profile. ONNX Runtime's TensorRT provider refuses
+    different: it is dynamic, and needs an optimization profile. ONNX Runtime's TensorRT provider refuses
     such a model instead: `TensorRT input: X has no shape specified. Please run shape inference`.
 
     ## Fix

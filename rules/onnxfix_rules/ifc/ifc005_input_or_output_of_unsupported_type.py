@@ -72,7 +72,7 @@ EXAMPLES = [
         before="g (double[2] x) => (double[2] y) { y = Neg(x) }",
     ),
     Example(
-        why="types that a quantised tensor has",
+        why="types that a quantized tensor has",
         before="""g (int8[2] x, float8e4m3fn[2] e) => (int8[2] y, float8e4m3fn[2] z) {
             y = Identity(x)  z = Identity(e) }""",
         opset=21,

@@ -1,7 +1,7 @@
 """Evaluates one operator on known inputs, where ONNX's reference and ONNX Runtime agree to the last bit.
 
 The reference evaluator, or numpy, computes; this module says when the answer may be believed. Left out on purpose:
-everything random, quantising or larger than its inputs, operators whose rounding differs between backends (Pow, Exp,
+everything random, quantizing or larger than its inputs, operators whose rounding differs between backends (Pow, Exp,
 ...), and calls that some backend treats in its own way (division by zero, casts out of range, non-finite numbers).
 """
 

@@ -210,7 +210,7 @@ EXAMPLES = [
             e = ConstantOfShape<value = int64[1] {1}>(n)  f = Gather(e, i)  y = Add(x, f) }""",
     ),
     Example(
-        why="quantised constants belong to the quantisation rules",
+        why="quantized constants belong to the quantization rules",
         before="""g (float[N,2] x) => (float[N,2] y) <float[2] w = {1, 2}, float s = {0.5}, int8 z = {0}> {
             q = QuantizeLinear(w, s, z)  d = DequantizeLinear(q, s, z)  y = Mul(x, d) }""",
     ),
@@ -288,13 +288,13 @@ def int64_zero_weight_layers(model: Model) -> Iterator[Match]:
     ## Fix
     The last known values, those that some other node reads, become constants; what computed only them goes. Exact:
     a value counts as known when it follows from constants, from the static dimensions of graph inputs (`start` and
-    `end` of Shape honoured), or by symbolic arithmetic for every size of the dynamic dimensions. Integers, booleans,
+    `end` of Shape honored), or by symbolic arithmetic for every size of the dynamic dimensions. Integers, booleans,
     and floats that come from integers are evaluated in their own type, so that 5 * 1.5 is 7.5 until it is cast. Where
     such a float is a factor of a MatMul, Conv or the like, ONNX Runtime may add up in another order once it is a
     constant: that takes `--numeric-fixes`.
 
     Left alone: declared shapes of inner values (they may lie), initializers that a caller can override, random and
-    quantising operators, division by zero and casts out of range, results over 4 KiB or much larger than what they
+    quantizing operators, division by zero and casts out of range, results over 4 KiB or much larger than what they
     replace, arithmetic on float weights, and values that only a graph or branch output asks for.
 
     ## References

@@ -134,7 +134,7 @@ EXAMPLES = [
 
 
 _NOT_DATA = ("BlackmanWindow", "DequantizeLinear", "HammingWindow", "HannWindow", "QuantizeLinear")
-"""Operators whose types mean something else: an attribute, quantisation."""
+"""Operators whose types mean something else: an attribute, quantization."""
 
 OPERATORS = sorted(
     {

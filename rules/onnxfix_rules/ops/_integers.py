@@ -1,6 +1,6 @@
 """Integers of eight bits computed in int32, and what is provable of the range of integers.
 
-TensorRT takes uint8 only where it comes in or goes out, and int8 for a quantised type. So arithmetic on them is done in
+TensorRT takes uint8 only where it comes in or goes out, and int8 for a quantized type. So arithmetic on them is done in
 int32 between Casts, and wrapped around by Mod where the result may leave the type: Mod is imported as
 ``x - y * floor(x / y)``, as ONNX says, also for negative numbers (read from the network that TensorRT-RTX 1.7.1 makes).
 """

@@ -111,11 +111,11 @@ TYPES = (
     TensorProto.FLOAT16,
     TensorProto.BFLOAT16,
 )
-"""Types that one operator takes and another does not. Integers are INT006's, int8 and narrower types quantised ones."""
+"""Types that one operator takes and another does not. Integers are INT006's, int8 and narrower types quantized ones."""
 
 _DATA = {"Where": 1, "OneHot": 2}
 _ELSEWHERE = frozenset({"Cast", "CastLike", "DequantizeLinear", "QuantizeLinear", "If", "Loop", "Scan"})
-"""Casts are the matter of CST, quantisation that of QDQ; bodies hold the nodes that count."""
+"""Casts are the matter of CST, quantization that of QDQ; bodies hold the nodes that count."""
 _RANKING = frozenset({"ArgMax", "ArgMin", "TopK"})
 """ONNX does not define these for booleans, and they are exported nevertheless."""
 

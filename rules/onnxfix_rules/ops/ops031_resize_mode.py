@@ -46,14 +46,14 @@ EXAMPLES = [
         after=f"{_G} {{ y = Resize(x, , s) }}",
     ),
     Example(
-        why="half pixels for the nearest neighbour, rounded otherwise",
+        why="half pixels for the nearest neighbor, rounded otherwise",
         before=f'{_G} {{ y = Resize<{_MODE} = "tf_half_pixel_for_nn", nearest_mode = "floor">(x, r, s) }}',
         opset=11,
         detect=True,
         runs=False,
     ),
     Example(
-        why="how neighbours are rounded is nothing to a linear one",
+        why="how neighbors are rounded is nothing to a linear one",
         before=f"""{_Z} {{
             y = Resize<{_MODE} = "tf_half_pixel_for_nn", nearest_mode = "floor", mode = "linear">(x, , , s) }}""",
         after=f'{_Z} {{ y = Resize<{_MODE} = "tf_half_pixel_for_nn", mode = "linear">(x, , , s) }}',
@@ -108,7 +108,7 @@ EXAMPLES = [
         for mode in ("align_corners", "asymmetric", "half_pixel", "pytorch_half_pixel")
     ),
     Example(
-        why="half pixels for the nearest neighbour, rounded as TensorRT does",
+        why="half pixels for the nearest neighbor, rounded as TensorRT does",
         before="""g (float[1,1,4,4] x) => (float[1,1,8,8] y) <float[4] s = {1, 1, 2, 2}> {
             y = Resize<coordinate_transformation_mode = "tf_half_pixel_for_nn", nearest_mode = "round_prefer_floor">
                 (x, , s) }""",
@@ -138,7 +138,7 @@ def resize_mode(node: Node, model: Model) -> Iterator[Match]:
       everywhere, although the layer is documented for the last two: a warning
 
     ## Fix
-    An attribute that has no effect is dropped, exactly: the aspect ratio beside scales, the rounding of neighbours in
+    An attribute that has no effect is dropped, exactly: the aspect ratio beside scales, the rounding of neighbors in
     linear and cubic mode. The others mean something; there is no fix. An interpolation is a product with a matrix for
     each axis, which may be written instead.
 

@@ -57,7 +57,7 @@ EXAMPLES = [
             y = Gather(w, i) }""",
     ),
     Example(
-        why="a table of int8, which TensorRT takes for a quantised one",
+        why="a table of int8, which TensorRT takes for a quantized one",
         before="""g (int64[N] i) => (int32[N] z) <int8[3] w = {1, -2, 3}> {
             e = Gather(w, i)  y = Cast<to = 6>(e)  z = Neg(y) }""",
         after="g (int64[N] i) => (int32[N] z) <int32[3] w = {1, -2, 3}> { y = Gather(w, i)  z = Neg(y) }",
@@ -158,7 +158,7 @@ def move_before_cast(node: Node, model: Model) -> Iterator[Match]:
     Where and the rest are refused (`first input has type UInt8 but must have type Float, Half, …`, `Found unsupported
     input type of UINT8`, `TensorRT does not support UINT8 types for intermediate tensors`), measured with TensorRT-RTX
     1.7.1. int16, uint16, uint32 and uint64 it has not at all: `Failed to import initializer: w`. A table of int8 it
-    takes for a quantised one: `Quantized constant (w) is only allowed before DQ`. Only for a table of uint8 in Gather
+    takes for a quantized one: `Quantized constant (w) is only allowed before DQ`. Only for a table of uint8 in Gather
     the parser helps itself: `UINT8 data w is being converted to INT32`. What a QuantizeLinear in the graph makes counts
     as int8 there, and is moved; that it does is the matter of QDQ004 and QDQ001.
 

@@ -227,7 +227,7 @@ def reduction_over_non_constant_axes(node: Node, model: Model) -> Iterator[Match
 
     None where the rank or the number of axes is not known, where the axes are computed from floats, which TensorRT
     takes for no shape, and before opset 14, whose Reshape cannot say 0, with dynamic dimensions, which may be 0. The
-    optimisation profile of such a model has to name axes: the least and the greatest that may come. ONNX Runtime 1.31
+    optimization profile of such a model has to name axes: the least and the greatest that may come. ONNX Runtime 1.31
     leaves an axis of an empty tensor whole if it is counted from the end; the result of the rewrite has ONNX's shape.
 
     ## References

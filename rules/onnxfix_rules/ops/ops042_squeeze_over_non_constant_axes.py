@@ -143,7 +143,7 @@ def squeeze_over_non_constant_axes(node: Node, model: Model) -> Iterator[Match]:
     None where the rank or the number of axes is not known, where the axes are computed from floats, which TensorRT
     takes for no shape, and before opset 14, whose Reshape cannot say 0, with dimensions that may be 0. An empty list of
     axes means nothing to Unsqueeze; to Squeeze it means all axes of length 1 for ONNX Runtime, and none for ONNX's
-    reference. The optimisation profile of such a model has to name axes: the least and the greatest that may come.
+    reference. The optimization profile of such a model has to name axes: the least and the greatest that may come.
 
     ## References
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md

@@ -131,7 +131,7 @@ def _batch_normalization(node: Node) -> Iterator[Match]:
         del proto.output[1:]
         rw.set_attribute(proto, "training_mode", None)
         rw.replace(draft, node, proto)
-        fix = Fix("normalise by the given mean and variance, as in inference", draft.edits, Safety.UNSAFE)
+        fix = Fix("normalize by the given mean and variance, as in inference", draft.edits, Safety.UNSAFE)
     yield Match("BatchNormalization in training mode, which TensorRT does not have", node=node, fix=fix)
 
 

@@ -77,7 +77,7 @@ def rank_above_eight(model: Model) -> Iterator[Match]:
 
     ## Fix
     Where such a tensor is only transposed, between two Reshapes and of static sizes, axes of length 1 are left out, and
-    axes that stay neighbours become one, which is enough in most cases. Exact. Otherwise there is none.
+    axes that stay neighbors become one, which is enough in most cases. Exact. Otherwise there is none.
 
     ## References
     - tensorrt.Dims.MAX_DIMS, which is 8
@@ -156,7 +156,7 @@ def _takes_any(node: Node, index: int) -> bool:
 
 
 def _merged(sizes: tuple[int, ...], order: list[int]) -> tuple[list[int], list[int]]:
-    """Sizes and permutation without axes of length 1, and with neighbours that stay neighbours as one."""
+    """Sizes and permutation without axes of length 1, and with neighbors that stay neighbors as one."""
     order = [axis for axis in order if sizes[axis] != 1]
     kept = sorted(order)
     rank = {axis: i for i, axis in enumerate(kept)}

@@ -189,7 +189,7 @@ EXAMPLES = [
         opset=17,
     ),
     Example(
-        why="a body that the target does not take either: integers that are quantised",
+        why="a body that the target does not take either: integers that are quantized",
         before="""g (float[2,3] x) => (uint8[2,3] y, float s, uint8 z) { y, s, z = DynamicQuantizeLinear(x) }""",
     ),
     Example(

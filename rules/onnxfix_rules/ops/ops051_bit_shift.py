@@ -75,7 +75,7 @@ def bit_shift(node: Node, model: Model) -> Iterator[Match]:
     """A BitShift.
 
     ## Why it matters
-    TensorRT does not import it: `UNSUPPORTED_NODE`, measured with TensorRT-RTX 1.7.1. It unpacks quantised weights.
+    TensorRT does not import it: `UNSUPPORTED_NODE`, measured with TensorRT-RTX 1.7.1. It unpacks quantized weights.
 
     ## Fix
     To the left a product with a power of two, wrapped around by Mod; to the right a quotient, of signed types rounded

@@ -136,7 +136,7 @@ def bitwise_operator(node: Node, model: Model) -> Iterator[Match]:
 
     ## Why it matters
     TensorRT imports none: `UNSUPPORTED_NODE at onnxOpCheckers.cpp:1090 checkBitwiseAnd`, measured with TensorRT-RTX
-    1.7.1. They unpack quantised weights, and compute flags and hashes.
+    1.7.1. They unpack quantized weights, and compute flags and hashes.
 
     ## Fix
     Integer arithmetic, exact. `x & 15` is `Mod(x, 16)`, and any other constant mask is a difference or sum of such,

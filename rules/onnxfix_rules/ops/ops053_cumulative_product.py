@@ -17,7 +17,7 @@ from onnxfix_rules.ops._result import put
 
 EXAMPLES = [
     Example(
-        why="of four: the products of two neighbours, and of two such",
+        why="of four: the products of two neighbors, and of two such",
         before="g (float[N,4] x) => (float[N,4] y) <int64 a = {1}> { y = CumProd(x, a) }",
         after="""g (float[N,4] x) => (float[N,4] y)
             <float one = {1}, int64[4] i = {0, 0, 1, 2}, int64[4] j = {0, 0, 0, 1},

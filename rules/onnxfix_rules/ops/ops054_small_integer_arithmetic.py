@@ -173,7 +173,7 @@ def small_integer_arithmetic(node: Node, model: Model) -> Iterator[Match]:
     ## Why it matters
     uint8 may come in and be cast, and be cast to and go out. Anything else is refused: `ElementWiseOperation SUM
     requires inputs with type kFLOAT, kHALF, kBF16, kFP8, or kINT8, kINT32, or kINT64. But type is UInt8.`, `Found
-    unsupported input type of UINT8`, measured with TensorRT-RTX 1.7.1. int8 counts as quantised, and Clip and Mod do
+    unsupported input type of UINT8`, measured with TensorRT-RTX 1.7.1. int8 counts as quantized, and Clip and Mod do
     not take it: `This version of TensorRT only supports floating-point, INT32, or INT64 inputs for Clip!`.
 
     What a QuantizeLinear in the graph makes of uint8 counts as int8, which most of these operators take (QDQ004 and

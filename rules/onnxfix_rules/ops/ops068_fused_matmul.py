@@ -114,21 +114,21 @@ _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
     examples=EXAMPLES,
 )
 def fused_matmul(node: Node, model: Model) -> Iterator[Match]:
-    """FusedMatMul, which ONNX Runtime's optimiser writes into a model that it saves.
+    """FusedMatMul, which ONNX Runtime's optimizer writes into a model that it saves.
 
     ## Why it matters
     It is an operator of ONNX Runtime, a MatMul with transposed factors and a scale. TensorRT looks for a plugin of that
     name and finds none: `Plugin not found, are the plugin name, version, and namespace correct?`, measured with
-    TensorRT-RTX 1.7.1. A model that ONNX Runtime has optimised and saved is full of them.
+    TensorRT-RTX 1.7.1. A model that ONNX Runtime has optimized and saved is full of them.
 
     ## Fix
     Transpose, MatMul and Mul, measured to be accepted. Exact where nothing is transposed or scaled: then it is MatMul
     by another name. Else NUMERIC, as ONNX Runtime scales and turns inside the product (differences of 2.4e-7 on
-    probes). `transBatchA` and `transBatchB`, which put the first dimension behind the batch, are honoured. None where
+    probes). `transBatchA` and `transBatchB`, which put the first dimension behind the batch, are honored. None where
     something is to be turned whose rank is not known, or scaled whose type is not, or where ONNX Runtime refuses it
     itself (`transBatchA` of a matrix, or of factors of different ranks), nor for a turned matrix by a vector: ONNX
     Runtime 1.31.1 was measured to compute another product there. Better still: export again, without
-    ONNX Runtime's optimiser.
+    ONNX Runtime's optimizer.
 
     ## References
     - https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.FusedMatMul

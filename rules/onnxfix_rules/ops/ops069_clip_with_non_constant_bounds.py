@@ -110,7 +110,7 @@ def clip_with_non_constant_bounds(node: Node, model: Model) -> Iterator[Match]:
     ## Fix
     `Min(Max(x, min), max)`: first the minimum, then the maximum, which wins where they cross. So ONNX defines Clip, and
     the numbers are the same. NUMERIC for the sake of two values that a bound may have at run time: with -0.0 the sign
-    of a zero differs, even between the vectorised and the last elements of ONNX Runtime's Clip, and a NaN, which ONNX
+    of a zero differs, even between the vectorized and the last elements of ONNX Runtime's Clip, and a NaN, which ONNX
     leaves open, is passed over by ONNX Runtime's Clip and not by its Max. A NaN in the data stays in both. Where a
     bound is missing, an infinity on that side stays, of which ONNX Runtime's Clip makes the largest finite number.
 

@@ -171,7 +171,7 @@ EXAMPLES = [
     examples=EXAMPLES,
 )
 def group_normalization_of_one_group(node: Node, model: Model) -> Iterator[Match]:
-    """A GroupNormalization with `num_groups = 1`: TensorRT normalises each channel by itself.
+    """A GroupNormalization with `num_groups = 1`: TensorRT normalizes each channel by itself.
 
     ## Why it matters
     In ONNX all channels are one group: mean and variance are taken over channels and space together. TensorRT imports
@@ -209,7 +209,7 @@ def group_normalization_of_one_group(node: Node, model: Model) -> Iterator[Match
     if node.opset < 21 and any(_is_of_channels(node.input(index), model) for index in (1, 2)):
         return
     yield Match(
-        "GroupNormalization of one group is over all channels; TensorRT normalises each channel by itself",
+        "GroupNormalization of one group is over all channels; TensorRT normalizes each channel by itself",
         node=node,
         fix=_fix(node, data, None if shape is None else len(shape)),
         reads=(data,),

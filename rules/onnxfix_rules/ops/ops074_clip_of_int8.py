@@ -36,7 +36,7 @@ EXAMPLES = [
             v = Cast<to = 6>(x)  c = Clip(v, a)  y = Cast<to = 3>(c) }""",
     ),
     Example(
-        why="between quantisation and back",
+        why="between quantization and back",
         before="""g (float[7] x) => (float[7] y) <float s = {0.5}, int8 z = {0}, int8 a = {-10}, int8 b = {20}> {
             q = QuantizeLinear(x, s, z)  c = Clip(q, a, b)  y = DequantizeLinear(c, s, z) }""",
         after="""g (float[7] x) => (float[7] y) <float s = {0.5}, int8 z = {0}, int32 a = {-10}, int32 b = {20}> {

@@ -1,4 +1,4 @@
-"""OPS080: interpolation between half pixels as TensorFlow had it for neighbours."""
+"""OPS080: interpolation between half pixels as TensorFlow had it for neighbors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ EXAMPLES = [
         opset=11,
     ),
     Example(
-        why="how neighbours are rounded is nothing to a linear one, of which one axis is resized",
+        why="how neighbors are rounded is nothing to a linear one, of which one axis is resized",
         before=f"""g (float[1,1,4] x) => (float[1,1,8] y) <{_ROI}, float[3] s = {{1, 1, 2}}> {{
             y = Resize<{_TF}, mode = "linear", nearest_mode = "round_prefer_floor">(x, r, s) }}""",
         after=f"""g (float[1,1,4] x) => (float[1,1,8] y) <{_ROI}, float[3] s = {{1, 1, 4}}, int64[1] b = {{1}},
@@ -105,7 +105,7 @@ EXAMPLES = [
         detect=True,
     ),
     Example(
-        why="the nearest neighbour, which is what it is for",
+        why="the nearest neighbor, which is what it is for",
         before=f"{_G} <{_ROI}, float[4] s = {{1, 1, 2, 1.5}}> {{ y = Resize<{_TF}>(x, r, s) }}",
         opset=11,
     ),
@@ -166,7 +166,7 @@ def half_pixel_for_nn(node: Node, model: Model) -> Iterator[Match]:
     in opsets 11 to 18: the layer has `HALF_PIXEL`. Of four pixels 0, 1, 2, 3 resized by 2, the first ones are 0, 0.25,
     0.75, 1.25 instead of ONNX's 0.25, 0.75, 1.25, 1.75.
 
-    With the nearest neighbour it is read right: `HALF_PIXEL` and rounding up come to the same. By sizes instead of
+    With the nearest neighbor it is read right: `HALF_PIXEL` and rounding up come to the same. By sizes instead of
     scales TensorRT refuses it. ONNX has the mode in opsets 11 and 12; TensorRT and ONNX Runtime take it later too.
 
     ## Fix

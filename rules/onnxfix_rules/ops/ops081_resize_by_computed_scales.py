@@ -76,7 +76,7 @@ EXAMPLES = [
         detect=True,
     ),
     Example(
-        why="the nearest neighbour, of which it is another one",
+        why="the nearest neighbor, of which it is another one",
         before=f'{_G} <{_PARTS}> {{ {_JOIN}  y = Resize<nearest_mode = "floor">(x, , s) }}',
         after=f'{_G} <{_S}> {{ y = Resize<nearest_mode = "floor">(x, , s) }}',
     ),
@@ -169,7 +169,7 @@ EXAMPLES = [
             y = Resize<mode = "linear", coordinate_transformation_mode = "align_corners">(x, , s) }}""",
     ),
     Example(
-        why="the same neighbours by both",
+        why="the same neighbors by both",
         before="""g (float[1,1,4,4] x) => (float[1,1,9,9] y) <float[2] o = {1, 1}, float[2] k = {2.3, 2.3}> {
             s = Concat<axis = 0>(o, k)  y = Resize<coordinate_transformation_mode = "asymmetric",
             nearest_mode = "floor">(x, , s) }""",
@@ -213,7 +213,7 @@ def resize_by_computed_scales(node: Node, model: Model) -> Iterator[Match]:
     with `scales` tensor only when it's trivial ``.
 
     It makes no difference where scale times length is whole, as it is for a size divided by a size; where the
-    transformation is align_corners; and where the nearest neighbours are the same ones.
+    transformation is align_corners; and where the nearest neighbors are the same ones.
 
     An error where the sizes are known; a warning where the scale is known and not whole, and the sizes are dynamic;
     information where the scale depends on sizes and nothing is proven about it.

@@ -62,7 +62,7 @@ def _silent(why: str, before: str, opset: int = 17) -> Example:
 
 FUSED = [
     _numeric(
-        "with scale and bias of the normalised shape",
+        "with scale and bias of the normalized shape",
         f"g (float16[N,8] x) => (float16[N,8] y) <{TWO}, {EPSILON}, {_SCALE}, {_BIAS}>"
         f" {{ {_layer(out='n')}  p = Mul(g, n)  y = Add(p, b) }}",
         f"g (float16[N,8] x) => (float16[N,8] y) <{_SCALE}, {_BIAS}>"
@@ -82,7 +82,7 @@ FUSED = [
         opset=18,
     ),
     _numeric(
-        "a scale of another rank than the normalised shape stays outside, and so does the bias",
+        "a scale of another rank than the normalized shape stays outside, and so does the bias",
         f"g (float16[2,8] x, float16[1,8] g) => (float16[2,8] y) <{TWO}, {EPSILON}, {_BIAS}>"
         f" {{ {_layer(out='n')}  p = Mul(n, g)  y = Add(p, b) }}",
         f"g (float16[2,8] x, float16[1,8] g) => (float16[2,8] y) <float16[8] o = {{{_ONES}}}, {_BIAS}>"
@@ -203,7 +203,7 @@ WIDENED = [
         f"g (float16[2,8,3] x) => (float16[2,8,3] y) <{_E32}> {{ {_wide('[1]')} }}",
     ),
     _numeric(
-        "a normalised dimension that is dynamic, and no scale",
+        "a normalized dimension that is dynamic, and no scale",
         f"g (float16[8,N] x) => (float16[8,N] y, float16[8,N] z) {_ONLY} {{ {_layer('[0]')}  z = Neg(y) }}",
         f"g (float16[8,N] x) => (float16[8,N] y, float16[8,N] z) <{_E32}> {{ {_wide('[0]')}  z = Neg(y) }}",
     ),
@@ -242,7 +242,7 @@ WIDENED = [
         opset=13,
     ),
     Example(
-        why="over axes that are not neighbours, and without leave",
+        why="over axes that are not neighbors, and without leave",
         before="""g (float16[2,3,8] x) => (float16[2,3,8] y) <float16 e = {5145}> {
             q = Mul(x, x)  v = ReduceMean<axes=[0,2]>(q)  a = Add(v, e)  s = Sqrt(a)  y = Div(x, s) }""",
         detect=True,

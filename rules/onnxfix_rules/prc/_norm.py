@@ -25,7 +25,7 @@ class Mean:
 
 @dataclass(frozen=True)
 class Norm:
-    """One norm. ``x`` is what it normalises, below the Casts that widen it.
+    """One norm. ``x`` is what it normalizes, below the Casts that widen it.
 
     ``mean`` is None for an RMSNorm, ``average`` is the mean of the squares. ``axes`` are as the model writes them,
     sorted (None: all of them), ``epsilon`` is the number that its type holds. ``last`` makes the quotient, or casts it
@@ -112,8 +112,8 @@ def _of(
     inside.append(square)
     data = square.input(0)
     types = {type_of(average.node.input(0), model), type_of(data, model)}
-    centred = _centred(data, inside, axes, model)
-    mean, x = centred or (None, widened(data))
+    centered = _centered(data, inside, axes, model)
+    mean, x = centered or (None, widened(data))
     if mean is not None:
         types.add(type_of(mean.node.input(0), model))
     if x is None or root.scope.lookup(x.name) is not x:
@@ -134,7 +134,7 @@ def _of(
     return Norm(x, mean, average, axes, epsilon, epsilon_value, last, tuple(nodes), known, work)
 
 
-def _centred(
+def _centered(
     data: Value | None, inside: list[Node], axes: tuple[int, ...] | None, model: Model
 ) -> tuple[Mean, Value] | None:
     """The mean that is subtracted and what it is the mean of, where ``data`` is ``x - mean(x)``, Casts apart."""
@@ -307,7 +307,7 @@ def _narrowed(last: Node, inside: list[Node], model: Model) -> Node:
 
 
 def trailing(norm: Norm, model: Model) -> int | None:
-    """How many dimensions are normalised where they are the last ones; None where they are not, or not known."""
+    """How many dimensions are normalized where they are the last ones; None where they are not, or not known."""
     rank = model.shapes.rank(norm.x)
     if norm.axes is None:
         return rank or None

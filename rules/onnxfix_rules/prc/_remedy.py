@@ -25,7 +25,7 @@ Operand = Value | np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class _Tail:
-    """The scale and bias after a norm, as far as they have the normalised shape, and the last node of it all."""
+    """The scale and bias after a norm, as far as they have the normalized shape, and the last node of it all."""
 
     scale: Operand | None
     bias: Operand | None

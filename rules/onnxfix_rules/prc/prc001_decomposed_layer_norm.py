@@ -41,7 +41,7 @@ def decomposed_norm_in_half_precision(node: Node, model: Model) -> Iterator[Matc
     ## Fix
     One LayerNormalization (opset 17) or RMSNormalization (opset 23), where the target has it for half precision: both
     compute in float32 by definition (`stash_type` 1). The axes must be the last ones. A following scale and bias of
-    the normalised shape go into it, constants also with leading dimensions of 1; others stay where they are, and a
+    the normalized shape go into it, constants also with leading dimensions of 1; others stay where they are, and a
     scale of ones is added.
 
     Means may be sums that are divided by their number, or lack the dimension that an Unsqueeze puts back; the root may

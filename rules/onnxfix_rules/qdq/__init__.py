@@ -1,1 +1,1 @@
-"""QDQ: quantisation."""
+"""QDQ: quantization."""

@@ -1,4 +1,4 @@
-"""What the quantisation rules share: a QuantizeLinear or DequantizeLinear read as a whole, and one fix over many nodes.
+"""What the quantization rules share: a QuantizeLinear or DequantizeLinear read as a whole, and one fix over many nodes.
 
 ONNX's own operators and those that ONNX Runtime writes under ``com.microsoft`` mean the same; TensorRT's parser looks
 at the operator's name alone (measured with TensorRT-RTX 1.7.1), so the rules look at both.
@@ -26,7 +26,7 @@ QUANTIZE = ("QuantizeLinear", f"{MS}::QuantizeLinear")
 DEQUANTIZE = ("DequantizeLinear", f"{MS}::DequantizeLinear")
 
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
-"""Types that quantisation starts from and ends in."""
+"""Types that quantization starts from and ends in."""
 
 WEIGHT_LIMIT = 256 << 20
 """Bytes of a constant that is stored in another form."""
@@ -51,7 +51,7 @@ def severity_of(model: Model) -> Severity:
 
 
 def is_op(node: Node, op_type: str) -> bool:
-    """Whether this is that quantisation operator of ONNX's or Microsoft's domain, and no local function."""
+    """Whether this is that quantization operator of ONNX's or Microsoft's domain, and no local function."""
     if node.op_type != op_type or node.domain not in ("", MS):
         return False
     return (node.domain, op_type) not in node.model.function_names
@@ -59,7 +59,7 @@ def is_op(node: Node, op_type: str) -> bool:
 
 @dataclass(frozen=True)
 class Linear:
-    """A QuantizeLinear or DequantizeLinear whose quantised type is known.
+    """A QuantizeLinear or DequantizeLinear whose quantized type is known.
 
     ``zeros`` are the zero points as stored (0 where there is no such input), None where they are not constant;
     ``scales`` likewise. ``kind`` is ``"tensor"``, ``"axis"`` or ``"block"`` by what one scale is for, ``""`` where
@@ -71,7 +71,7 @@ class Linear:
     data: Value
     scale: Value
     zero: Value | None
-    quantises: bool
+    quantizes: bool
     elem: int
     axis: int
     block: int
@@ -99,18 +99,18 @@ class Linear:
 
     @property
     def inner(self) -> Value | None:
-        """The quantised tensor."""
-        return self.node.output(0) if self.quantises else self.data
+        """The quantized tensor."""
+        return self.node.output(0) if self.quantizes else self.data
 
 
 def read(node: Node, model: Model) -> Linear | None:
-    """The node as a ``Linear``; None where it is none, lacks inputs, or its quantised type is unknown or no integer.
+    """The node as a ``Linear``; None where it is none, lacks inputs, or its quantized type is unknown or no integer.
 
     Raises:
         UnknownAttribute: it depends on an attribute of the surrounding function.
     """
-    quantises = is_op(node, "QuantizeLinear")
-    if not quantises and not is_op(node, "DequantizeLinear"):
+    quantizes = is_op(node, "QuantizeLinear")
+    if not quantizes and not is_op(node, "DequantizeLinear"):
         return None
     data, scale, zero = node.input(0), node.input(1), node.input(2)
     if data is None or scale is None or node.output(0) is None:
@@ -118,23 +118,23 @@ def read(node: Node, model: Model) -> Linear | None:
     later = (
         node.opset if node.domain == "" else 19
     )  # Microsoft's have an axis and half precision, nothing newer
-    elem = _quantised_type(node, model, quantises, data, zero, later)
+    elem = _quantized_type(node, model, quantizes, data, zero, later)
     if elem not in INTEGERS or elem == TensorProto.BOOL:
         return None
     axis = int(node.attr("axis", 1)) if later >= 13 else 1
     block = int(node.attr("block_size", 0)) if later >= 21 else 0
-    precision, result = _types(node, model, quantises, scale, later)
+    precision, result = _types(node, model, quantizes, scale, later)
     zeros = np.zeros((), dtype=np.int64) if zero is None else zero.constant()
     return Linear(
-        node, data, scale, zero, quantises, elem, axis, block, _kind(scale, model, block),
+        node, data, scale, zero, quantizes, elem, axis, block, _kind(scale, model, block),
         precision, result, zeros, scale.constant(WEIGHT_LIMIT),
     )  # fmt: skip
 
 
-def _quantised_type(
-    node: Node, model: Model, quantises: bool, data: Value, zero: Value | None, opset: int
+def _quantized_type(
+    node: Node, model: Model, quantizes: bool, data: Value, zero: Value | None, opset: int
 ) -> int | None:
-    if not quantises:
+    if not quantizes:
         return model.shapes.elem_type(data)
     if zero is not None:
         return model.shapes.elem_type(zero)
@@ -142,10 +142,10 @@ def _quantised_type(
     return named or U8
 
 
-def _types(node: Node, model: Model, quantises: bool, scale: Value, opset: int) -> tuple[int, int]:
+def _types(node: Node, model: Model, quantizes: bool, scale: Value, opset: int) -> tuple[int, int]:
     """(precision, result): ONNX, QuantizeLinear ("precision") and DequantizeLinear ("output_dtype")."""
     of_scale = TensorProto.FLOAT if opset < 19 else model.shapes.elem_type(scale) or 0
-    if quantises:
+    if quantizes:
         precision = int(node.attr("precision", 0)) if opset >= 23 else 0
         precision = precision or of_scale
         return (precision if precision in FLOATS else 0), 0
@@ -211,7 +211,7 @@ def offsets(linear: Linear, weights: Array) -> Array | None:
     return found if found.shape == weights.shape else None
 
 
-def dequantised(linear: Linear, weights: Array) -> Array | None:
+def dequantized(linear: Linear, weights: Array) -> Array | None:
     """What a DequantizeLinear makes of constant weights, bit for bit; None where something is unknown.
 
     Offsets of up to 17 bits are exact in float32; those of int32 are rounded to it first, as ONNX Runtime and

@@ -9,11 +9,11 @@ from onnxfix.dtypes import name_of
 from onnxfix.graph.overlay import Model, Node, Value
 from onnxfix.rule import Fix, Safety
 
-from ._common import I2, I4, I8, U2, U4, U8, WEIGHT_LIMIT, Array, Linear, Workshop, dequantised, offsets, read
+from ._common import I2, I4, I8, U2, U4, U8, WEIGHT_LIMIT, Array, Linear, Workshop, dequantized, offsets, read
 from ._recentre import fitted
 
 WIDE = (TensorProto.INT16, TensorProto.UINT16, TensorProto.INT32)
-"""Quantised types that TensorRT has in no form: as floats nothing is lost."""
+"""Quantized types that TensorRT has in no form: as floats nothing is lost."""
 
 _CANDIDATES: dict[int, tuple[int, ...]] = {
     U8: (I8,),
@@ -61,8 +61,8 @@ def stored_otherwise(linear: Linear, model: Model) -> Fix | None:
 
 
 def as_floats(linear: Linear, weights: Array, safety: Safety) -> Fix | None:
-    """The dequantised constant itself."""
-    array = dequantised(linear, weights)
+    """The dequantized constant itself."""
+    array = dequantized(linear, weights)
     if array is None:
         return None
     shop = Workshop()
@@ -97,7 +97,7 @@ def sharers(linear: Linear, model: Model) -> list[Node]:
         if use.index or use.node in found or use.node.scope is not linear.node.scope:
             continue
         other = read(use.node, model)
-        if other is not None and not other.quantises and _same(linear, other):
+        if other is not None and not other.quantizes and _same(linear, other):
             found.append(use.node)
     return found
 

@@ -10,7 +10,7 @@ from ._common import Workshop
 
 
 def dynamic(shop: Workshop, node: Node) -> tuple[str, str]:
-    """The float forms of (quantised data, zero point); the scale keeps its name.
+    """The float forms of (quantized data, zero point); the scale keeps its name.
 
     ONNX divides the range of the data, extended to 0, by 255. All zeros have no range: ONNX Runtime then takes 1 for
     the scale, and so does this; ONNX's function body divides by 0.
@@ -30,6 +30,6 @@ def dynamic(shop: Workshop, node: Node) -> tuple[str, str]:
     step = draft.add("Where", [empty, number(1.0), ratio], output=scale.name if scale is not None else "")
     start = draft.add("Sub", [number(0.0), draft.add("Div", [least, step])])
     zero = draft.add("Round", [draft.add("Clip", [start, number(0.0), number(255.0)])], hint="zero_point")
-    quantised = draft.add("Add", [draft.add("Round", [draft.add("Div", [data, step])]), zero])
-    name = draft.add("Clip", [quantised, number(0.0), number(255.0)], hint="quantized")
+    quantized = draft.add("Add", [draft.add("Round", [draft.add("Div", [data, step])]), zero])
+    name = draft.add("Clip", [quantized, number(0.0), number(255.0)], hint="quantized")
     return name, zero

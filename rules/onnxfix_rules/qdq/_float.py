@@ -1,6 +1,6 @@
-"""Write a region of quantised tensors in floats that hold the same integers ("fake quantisation").
+"""Write a region of quantized tensors in floats that hold the same integers ("fake quantization").
 
-Bit for bit what ONNX Runtime and onnx.reference compute, with two exceptions: NaN stays NaN, where they quantise it
+Bit for bit what ONNX Runtime and onnx.reference compute, with two exceptions: NaN stays NaN, where they quantize it
 to some integer, and numbers beyond 2**31 scales, where onnx.reference overflows, and ONNX Runtime in 4 bits.
 ``round(x / scale) + 0.0`` is not idle: ONNX's integers have no -0.0.
 """
@@ -31,7 +31,7 @@ from ._common import (
     spread,
 )
 from ._dynamic import dynamic
-from ._products import product, requantises
+from ._products import product, requantizes
 from ._region import Region, moved
 
 F32, F16, BF16 = FLOATS
@@ -40,7 +40,7 @@ F32, F16, BF16 = FLOATS
 def in_floats(region: Region, model: Model) -> tuple[tuple[Edit, ...], Safety] | None:
     """The edits and their safety, or None where it cannot be done.
 
-    EXACT where every value comes as an integer, from outside or from a constant; NUMERIC where floats are quantised.
+    EXACT where every value comes as an integer, from outside or from a constant; NUMERIC where floats are quantized.
 
     Raises:
         UnknownAttribute: it depends on an attribute of the surrounding function.
@@ -61,15 +61,15 @@ class Writer:
         self.names: dict[int, str] = {}
         self.sources = {id(value) for value in region.sources}
         self.carrier = self._carrier()
-        self.safety = Safety.NUMERIC if self._quantises() else Safety.EXACT
+        self.safety = Safety.NUMERIC if self._quantizes() else Safety.EXACT
 
-    def _quantises(self) -> bool:
+    def _quantizes(self) -> bool:
         region = self.region
         return bool(
             region.quantizers
             or region.dynamic
             or region.entries
-            or any(requantises(node) for node in region.products)
+            or any(requantizes(node) for node in region.products)
         )
 
     def _carrier(self) -> int:
@@ -132,10 +132,10 @@ class Writer:
                 order[open_nodes.pop()] = None
         return list(order)
 
-    # -- quantised values as floats
+    # -- quantized values as floats
 
     def read(self, value: Value, node: Node, elem: int = 0) -> str:
-        """The name of a quantised value's float form as ``node`` may read it, in type ``elem`` (the carrier's)."""
+        """The name of a quantized value's float form as ``node`` may read it, in type ``elem`` (the carrier's)."""
         elem = elem or self.carrier
         array = value.constant(WEIGHT_LIMIT) if value.is_constant else None
         if array is not None:
@@ -250,8 +250,8 @@ class Writer:
     def dynamic(self, node: Node) -> None:
         """DynamicQuantizeLinear by its definition."""
         self.shop.edits.append(RemoveNode(node))
-        quantised, zero = dynamic(self.shop, node)
-        self.publish(node, node.output(0), quantised, TensorProto.UINT8)
+        quantized, zero = dynamic(self.shop, node)
+        self.publish(node, node.output(0), quantized, TensorProto.UINT8)
         self.publish(node, node.output(2), zero, TensorProto.UINT8)
 
     # -- operands

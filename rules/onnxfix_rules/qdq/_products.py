@@ -1,6 +1,6 @@
 """Products of integers, as products of floats that hold the integers.
 
-MatMulInteger and ConvInteger give int32; QLinearMatMul and QLinearConv scale and quantise the sums again.
+MatMulInteger and ConvInteger give int32; QLinearMatMul and QLinearConv scale and quantize the sums again.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ def convolves(node: Node) -> bool:
     return node.op_type.endswith(("ConvInteger", "LinearConv"))
 
 
-def requantises(node: Node) -> bool:
+def requantizes(node: Node) -> bool:
     return node.op_type.startswith("QLinear")
 
 
-def quantised_inputs(node: Node) -> list[Value]:
+def quantized_inputs(node: Node) -> list[Value]:
     """Data and zero points of both factors, as far as they are given."""
     found = [node.input(index) for pair in FACTORS[node.op_type] for index in pair]
     return [value for value in found if value is not None]
 
 
 def product(writer: Writer, node: Node) -> None:
-    """Write ``Cast(MatMul(a - zero point, b - zero point))``, Conv likewise, or what scales and quantises it again.
+    """Write ``Cast(MatMul(a - zero point, b - zero point))``, Conv likewise, or what scales and quantizes it again.
 
     Raises:
         Unable: a zero point's or scale's shape is unknown.
@@ -63,8 +63,8 @@ def product(writer: Writer, node: Node) -> None:
         names.append(_bias(writer, node))
     found = writer.shop.like(node, "Conv" if convolves(node) else "MatMul", names)
     writer.shop.edits.append(RemoveNode(node))
-    if requantises(node):
-        _requantised(writer, node, output, found)
+    if requantizes(node):
+        _requantized(writer, node, output, found)
         return
     draft.add("Cast", [found], output=output.name, to=TensorProto.INT32)
     if not stays_exact(node, writer.model):
@@ -160,7 +160,7 @@ def _bias(writer: Writer, node: Node) -> str:
     return writer.shop.constant(node, array.astype(np.float32), "bias")
 
 
-def _requantised(writer: Writer, node: Node, output: Value, sums: str) -> None:
+def _requantized(writer: Writer, node: Node, output: Value, sums: str) -> None:
     """``Clip(Round(sums * (scale * scale / scale)) + zero point, least, largest)``."""
     from ._float import rounded
 

@@ -197,7 +197,7 @@ def _arithmetic(node: Node, model: Model, depth: int) -> Bounds:
     return _wider(found) if max(-found.low, found.high) < 60000.0 else ANY
 
 
-def _dequantised(node: Node, model: Model, depth: int) -> Bounds:
+def _dequantized(node: Node, model: Model, depth: int) -> Bounds:
     linear = read(node, model)
     if linear is None or linear.zeros is None or linear.scales is None or not linear.scales.size:
         return ANY
@@ -225,7 +225,7 @@ _TABLE: dict[str, Callable[[Node, Model, int], Bounds]] = {
     "Neg": _neg,
     **dict.fromkeys(("Round", "Floor", "Ceil"), _whole_numbers),
     "Cast": _exact_cast,
-    "DequantizeLinear": _dequantised,
+    "DequantizeLinear": _dequantized,
     "Concat": _joined,
     "Where": _where,
     **dict.fromkeys(("Add", "Sub", "Mul", "Div"), _arithmetic),

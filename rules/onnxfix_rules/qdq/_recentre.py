@@ -1,4 +1,4 @@
-"""Shift a region of quantised tensors so that its zero point becomes 0 in the signed type of the same width.
+"""Shift a region of quantized tensors so that its zero point becomes 0 in the signed type of the same width.
 
 With ``q' = q - zero point`` a DequantizeLinear gives the same bits, and nodes that only move elements commute with
 the shift. What can differ is where QuantizeLinear saturates: at ``[0, 255] - zero point`` before, at ``[-128, 127]``
@@ -36,13 +36,13 @@ class Shift:
 
     @property
     def text(self) -> str:
-        return f"quantise to {name_of(self.elem)} with zero point 0"
+        return f"quantize to {name_of(self.elem)} with zero point 0"
 
 
-def recentred(region: Region, model: Model) -> Shift | None:
+def recentered(region: Region, model: Model) -> Shift | None:
     """The shift of a region, None where its values might change.
 
-    EXACT where they cannot, NUMERIC where only a NaN would be quantised to another number.
+    EXACT where they cannot, NUMERIC where only a NaN would be quantized to another number.
 
     Raises:
         UnknownAttribute: it depends on an attribute of the surrounding function.
@@ -87,13 +87,13 @@ def _edits(region: Region, point: int, signed: int, model: Model) -> list[Edit] 
     kind = numpy_type(signed)
     for linear in (*region.quantizers, *region.dequantizers):
         node, draft = linear.node, shop.at(linear.node)
-        if linear.zero is None and not linear.quantises:
+        if linear.zero is None and not linear.quantizes:
             continue  # 0 of the data's own type
         shape = model.shapes.static_shape(linear.scale)
         if shape is None:
             return None
         draft.set_input(node, 2, shop.constant(node, np.zeros(shape, dtype=kind), "zero_point"))
-        if node.attribute("output_dtype") is not None and linear.quantises:
+        if node.attribute("output_dtype") is not None and linear.quantizes:
             draft.set_attr(node, "output_dtype", None)  # the zero point's type decides
     for node in region.moves:
         for index, value in enumerate(node.inputs):

@@ -1,6 +1,6 @@
-"""The quantised tensors that hang together, with every node that makes, moves or reads them.
+"""The quantized tensors that hang together, with every node that makes, moves or reads them.
 
-A quantised type cannot be changed at one node: what a QuantizeLinear makes, a Transpose moves and two
+A quantized type cannot be changed at one node: what a QuantizeLinear makes, a Transpose moves and two
 DequantizeLinear read must change together.
 """
 
@@ -16,7 +16,7 @@ from onnxfix.graph.overlay import Model, Node, Value
 from onnxfix.rule import Fix
 
 from ._common import Linear, is_op, read
-from ._products import FACTORS, quantised_inputs, requantises
+from ._products import FACTORS, quantized_inputs, requantizes
 from ._range import integral
 
 LIMIT = 512
@@ -63,7 +63,7 @@ def moved(node: Node) -> tuple[int, ...]:
 
 @dataclass
 class Region:
-    """Quantised tensors between their sources and their readers.
+    """Quantized tensors between their sources and their readers.
 
     ``values`` are made by nodes of the region; ``sources`` come from elsewhere (graph inputs, other operators) and
     ``constants`` are fixed. ``entries`` are Casts from floats, ``casts`` those to other types. ``problem`` says why
@@ -97,14 +97,14 @@ class Region:
 
 
 def region_of(start: Iterable[Value | Node], model: Model) -> Region:
-    """The region around quantised values, or around nodes that read some.
+    """The region around quantized values, or around nodes that read some.
 
     Raises:
         UnknownAttribute: it depends on an attribute of the surrounding function.
     """
     # What was found since the last change, by the ids of values and nodes: every member of a region asks for it. It is
     # kept with the shapes, which an edit drops; a dictionary of its own would keep the model alive.
-    known: dict[int, Region] = vars(model.shapes).setdefault("_quantised_regions", {})
+    known: dict[int, Region] = vars(model.shapes).setdefault("_quantized_regions", {})
     items = list(start)
     for item in items:
         if id(item) in known:
@@ -195,7 +195,7 @@ class _Walk:
             return True
         if node.is_onnx and node.op_type == "Cast":
             return self.entry(node, value)
-        if node.is_onnx and node.op_type in FACTORS and requantises(node):
+        if node.is_onnx and node.op_type in FACTORS and requantizes(node):
             self.product(node)
             return True
         return False
@@ -212,7 +212,7 @@ class _Walk:
         self.pending.extend(v for v in node.outputs if v is not None)
 
     def entry(self, node: Node, value: Value) -> bool:
-        """A Cast of floats that are integers of the quantised type already."""
+        """A Cast of floats that are integers of the quantized type already."""
         source, elem = node.input(0), self.model.shapes.elem_type(value)
         if source is None or elem not in NARROW or not integral(source, elem, self.model):
             return False
@@ -226,9 +226,9 @@ class _Walk:
             return
         self.seen.add(id(node))
         self.region.products.append(node)
-        self.pending.extend(quantised_inputs(node))
+        self.pending.extend(quantized_inputs(node))
         zero, output = node.input(7), node.output(0)
-        if requantises(node):
+        if requantizes(node):
             self.pending.extend(v for v in (zero, output) if v is not None)
 
     def casts(self, node: Node) -> bool:
@@ -237,7 +237,7 @@ class _Walk:
         return same_from_float(elem, node.attr("to"))
 
     def zero(self, linear: Linear) -> None:
-        """A zero point that a node of the region computes is one of its quantised values."""
+        """A zero point that a node of the region computes is one of its quantized values."""
         if linear.zero is not None and linear.zeros is None:
             self.pending.append(linear.zero)
 
@@ -257,8 +257,8 @@ class _Walk:
             return
         self.seen.add(id(node))
         linear = read(node, self.model)
-        if linear is not None and (not linear.quantises or index == 2):
-            (region.quantizers if linear.quantises else region.dequantizers).append(linear)
+        if linear is not None and (not linear.quantizes or index == 2):
+            (region.quantizers if linear.quantizes else region.dequantizers).append(linear)
             self.zero(linear)
             inner = linear.inner
             if inner is not None:

@@ -9,16 +9,16 @@ from onnxfix.rule import Fix, Safety
 
 from ._common import Linear, Unable
 from ._float import in_floats
-from ._recentre import recentred
+from ._recentre import recentered
 from ._region import Region, region_of
 
-IN_FLOATS = "compute the quantisation in floats, which gives up INT8 execution"
+IN_FLOATS = "compute the quantization in floats, which gives up INT8 execution"
 
 
 def remedies(region: Region, model: Model) -> Fix | None:
     """The shift to a signed type around 0 where no number can change, else the same integers in floats."""
     if "" not in region.fixes:
-        shifted = recentred(region, model)
+        shifted = recentered(region, model)
         region.fixes[""] = (
             floats(region, model) if shifted is None else Fix(shifted.text, shifted.edits, shifted.safety)
         )
@@ -39,11 +39,11 @@ def floats(region: Region, model: Model, title: str = IN_FLOATS) -> Fix | None:
 def around(linear: Linear, model: Model) -> Region:
     """The region of a QuantizeLinear's output, or around a DequantizeLinear."""
     start: Iterable[Value | Node] = [linear.node]
-    if linear.quantises:
+    if linear.quantizes:
         start = [value for value in (linear.inner,) if value is not None]
     return region_of(start, model)
 
 
 def lossless(fix: Fix | None) -> bool:
-    """Whether the fix keeps every number, NaN aside, and quantised execution."""
+    """Whether the fix keeps every number, NaN aside, and quantized execution."""
     return fix is not None and fix.title != IN_FLOATS and fix.safety <= Safety.NUMERIC

@@ -164,7 +164,7 @@ _MIDDLE: dict[int, int] = {U8: 128, U4: 8}
 
 def is_middle(linear: Linear) -> bool:
     """Whether this is an unsigned type around the middle of its range."""
-    return linear.quantises and linear.point is not None and _MIDDLE.get(linear.elem) == linear.point
+    return linear.quantizes and linear.point is not None and _MIDDLE.get(linear.elem) == linear.point
 
 
 @rule("QDQ001", ops=QUANTIZE, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[6], examples=EXAMPLES)
@@ -175,11 +175,11 @@ def centered_unsigned_quantization(node: Node, model: Model) -> Iterator[Match]:
     The parser stops: `Non-zero zero point is not supported. Please set kENABLE_UINT8_AND_ASYMMETRIC_QUANTIZATION_DLA to
     enable asymmetric quantization if it is on DLA.` (measured with TensorRT-RTX 1.7.1; uint4 already fails as an
     initializer, `ONNX initializer z cannot be imported into TensorRT!`). TensorRT 8.6 and 10.x refuse it likewise.
-    ONNX Runtime's quantiser writes such models by default. The domain `com.microsoft` makes no difference to the
+    ONNX Runtime's quantizer writes such models by default. The domain `com.microsoft` makes no difference to the
     parser.
 
     ## Fix
-    int8 with zero point 0 (int4 for uint4): both quantise to `clip(round(x / s), -128, 127)` steps of the scale,
+    int8 with zero point 0 (int4 for uint4): both quantize to `clip(round(x / s), -128, 127)` steps of the scale,
     saturation, infinities and NaN included. Everything that hangs together changes at once: the QuantizeLinear, every
     DequantizeLinear, nodes that only move elements (Transpose, Reshape, Slice, Concat, Gather, MaxPool ...), constants
     among them, which are stored less 128, and declared types.

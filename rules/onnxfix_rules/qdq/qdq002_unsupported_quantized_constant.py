@@ -1,4 +1,4 @@
-"""QDQ002: quantised constants that TensorRT cannot hold: a zero point, or an unsigned type."""
+"""QDQ002: quantized constants that TensorRT cannot hold: a zero point, or an unsigned type."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ EXAMPLES = [
         ir_version=10,
     ),
     Example(
-        why="the dequantised constant is a graph output",
+        why="the dequantized constant is a graph output",
         before="""g (float[N] x) => (float[2] y, float[N] v) <uint16[2] w = {1, 60000}, float s = {0.5}> {
             y = DequantizeLinear(w, s)  v = Neg(x) }""",
         after="""g (float[N] x) => (float[2] y, float[N] v) <float[2] w = {0.5, 30000}> {
@@ -196,14 +196,14 @@ def unsupported_quantized_constant(node: Node, model: Model) -> Iterator[Match]:
     """A DequantizeLinear reads a constant that is unsigned, of 16 bits, without dimensions, or not around 0.
 
     ## Why it matters
-    TensorRT holds quantised constants as int8 or int4 around 0. Measured with TensorRT-RTX 1.7.1, the parser stops:
+    TensorRT holds quantized constants as int8 or int4 around 0. Measured with TensorRT-RTX 1.7.1, the parser stops:
     `Found unsupported input type of UINT8` at a DequantizeLinear of uint8, whatever its zero point; `Non-zero zero
     point is not supported.` at int8 and int4; `Failed to import initializer` (`ONNX initializer w cannot be imported
     into TensorRT!`) for uint4, int2 and uint2, and `Found unsupported datatype (4) when importing initializer` for 16
     bits. TensorRT 8.6 and 10.x refuse zero points as well.
 
     Two more forms stop the builder of TensorRT-RTX 1.7.1 although type and zero point are right. A constant without
-    dimensions, as quantisers write for scalar operands: `Quantized constant (w) is only allowed before DQ`, since the
+    dimensions, as quantizers write for scalar operands: `Quantized constant (w) is only allowed before DQ`, since the
     parser puts a SHUFFLE layer in between. An odd number of int4: `Sub-byte quantization with odd tensor volume is not
     supported`.
 
@@ -215,7 +215,7 @@ def unsupported_quantized_constant(node: Node, model: Model) -> Iterator[Match]:
 
     A constant without dimensions becomes the float that it stands for, an odd number of int4 int8. Both are exact.
 
-    Where one difference does not fit, the dequantised floats are stored: the same bits too, but four times the size
+    Where one difference does not fit, the dequantized floats are stored: the same bits too, but four times the size
     and no INT8 execution, so for 8 bits it has to be asked for. For 16 bits TensorRT has nothing better, and it is done
     by default.
 
@@ -226,7 +226,7 @@ def unsupported_quantized_constant(node: Node, model: Model) -> Iterator[Match]:
     - https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html
     """
     linear = read(node, model)
-    if linear is None or linear.quantises or not fixed(linear.data) or linear.elem == TensorProto.INT32:
+    if linear is None or linear.quantizes or not fixed(linear.data) or linear.elem == TensorProto.INT32:
         return
     refusal, severity = _refusal(linear, model)
     if not refusal:
@@ -243,13 +243,13 @@ def unsupported_quantized_constant(node: Node, model: Model) -> Iterator[Match]:
 def _refusal(linear: Linear, model: Model) -> tuple[str, Severity]:
     """Why TensorRT refuses the constant, "" where it takes it or nothing is known against it; and how sure that is."""
     if linear.elem not in (I8, I4):
-        reason = f"holds quantised constants as int8 or int4 around 0 only, not as {name_of(linear.elem)}"
+        reason = f"holds quantized constants as int8 or int4 around 0 only, not as {name_of(linear.elem)}"
         return reason, Severity.ERROR
     if linear.zeros is not None and linear.zeros.astype(np.int64).any():
         return "takes zero point 0 only", Severity.ERROR
     shape = model.shapes.static_shape(linear.data)
     if shape == ():
-        return "takes quantised constants of at least one dimension", severity_of(model)
+        return "takes quantized constants of at least one dimension", severity_of(model)
     if shape is not None and linear.elem == I4 and int(np.prod(shape, dtype=np.int64)) % 2:
         return "takes an even number of int4 only", severity_of(model)
     return "", Severity.INFO

@@ -44,7 +44,7 @@ EXAMPLES = [
             f = Cast<to = 1>(x)  n = Div(f, k)  q = QuantizeLinear(n, s, z)  y = DequantizeLinear(q, s, z) }""",
     ),
     Example(
-        why="nor here, but for NaN, which they quantise differently",
+        why="nor here, but for NaN, which they quantize differently",
         before="""g (float[N,4] x) => (float[N,4] y) <float s = {0.01}, uint8 z = {10}> {
             n = Sigmoid(x)  q = QuantizeLinear(n, s, z)  y = DequantizeLinear(q, s, z) }""",
         after="""g (float[N,4] x) => (float[N,4] y) <float s = {0.01}, int8 z = {0}> {
@@ -52,7 +52,7 @@ EXAMPLES = [
         safety=Safety.NUMERIC,
     ),
     Example(
-        why="a constant that is quantised in the graph",
+        why="a constant that is quantized in the graph",
         before="""g (float[N,2] x) => (float[N,2] y) <float[2] w = {-1, 1}, float s = {0.01}, uint8 z = {110}> {
             q = QuantizeLinear(w, s, z)  d = DequantizeLinear(q, s, z)  y = Add(x, d) }""",
         after="""g (float[N,2] x) => (float[N,2] y) <float[2] w = {-1, 1}, float s = {0.01}, int8 z = {0}> {
@@ -123,12 +123,12 @@ EXAMPLES = [
         before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, uint8 z = {{128}}> {{ {_PAIR} }}",
     ),
     Example(
-        why="a quantised constant that is moved is QDQ012's",
+        why="a quantized constant that is moved is QDQ012's",
         before="""g (int64[N] i) => (float[N,2] y) <uint8[2,2] w = {0, 100, 3, 4}, float s = {0.1}, uint8 z = {3}> {
             t = Gather(w, i)  y = DequantizeLinear(t, s, z) }""",
     ),
     Example(
-        why="a quantised constant is QDQ002's",
+        why="a quantized constant is QDQ002's",
         before="""g (float[N,2] x) => (float[N,2] y) <int8[2] w = {0, 100}, float s = {0.1}, int8 z = {3}> {
             d = DequantizeLinear(w, s, z)  y = Add(x, d) }""",
     ),
@@ -152,12 +152,12 @@ def nonzero_zero_point(node: Node, model: Model) -> Iterator[Match]:
     One number of a vector of zero points is enough.
 
     ## Fix
-    Best is to quantise again with symmetric settings (`ActivationSymmetric` of ONNX Runtime's quantiser): asymmetric
-    quantisation cannot be had in TensorRT, and int8 around 0 with the same scale saturates elsewhere.
+    Best is to quantize again with symmetric settings (`ActivationSymmetric` of ONNX Runtime's quantizer): asymmetric
+    quantization cannot be had in TensorRT, and int8 around 0 with the same scale saturates elsewhere.
 
     - Where the data cannot reach the ends, int8 around 0 takes the same integers and INT8 execution stays: images cast
       from uint8, constants, results of Sigmoid, Tanh, Clip and the like with a scale that leaves room. Exact; where
-      the data may be NaN it has to be asked for, since NaN is quantised to the type's smallest number.
+      the data may be NaN it has to be asked for, since NaN is quantized to the type's smallest number.
     - Else the integers are written in floats, `Clip(Round(x / s) + z, 0, 255)` and `(q - z) * s`: the bits of ONNX
       Runtime and of the ONNX reference, NaN aside, for four to six cheap layers, and without INT8 execution. It has
       to be asked for.
@@ -172,10 +172,10 @@ def nonzero_zero_point(node: Node, model: Model) -> Iterator[Match]:
     linear = read(node, model)
     if linear is None or linear.elem not in (I8, U8, I4) or is_middle(linear) or not _shifted(linear):
         return
-    if not linear.quantises and fixed(linear.data):
+    if not linear.quantizes and fixed(linear.data):
         return
     region = around(linear, model)
-    if not linear.quantises and _elsewhere(linear, region):
+    if not linear.quantizes and _elsewhere(linear, region):
         return
     reason = f" ({region.problem})" if region.problem else ""
     fix = remedies(region, model) if region.quantizers else floats(region, model, "compute it in floats")

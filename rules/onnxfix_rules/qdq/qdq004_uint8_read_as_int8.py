@@ -1,4 +1,4 @@
-"""QDQ004: quantisation to uint8 around 0, which TensorRT reads as int8."""
+"""QDQ004: quantization to uint8 around 0, which TensorRT reads as int8."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ EXAMPLES = [
         detect=True,
     ),
     Example(
-        why="the quantised numbers are a graph output: TensorRT would give int8",
+        why="the quantized numbers are a graph output: TensorRT would give int8",
         before="g (float[N,4] x) => (uint8[N,4] y) <float s = {0.1}> { y = QuantizeLinear(x, s) }",
         after="""g (float[N,4] x) => (uint8[N,4] y) <float s = {0.1}, float l = {0}, float h = {255}> {
             d = Div(x, s)  r = Round(d)  a = Add(r, l)  c = Clip(a, l, h)  y = Cast<to = 2>(c) }""",
@@ -143,16 +143,16 @@ def uint8_read_as_int8(node: Node, model: Model) -> Iterator[Match]:
     was executed), which takes -128 to 127: with a scale of 0.05, -1.0 becomes -1.0 in place of 0.0 and 7.0 becomes
     6.35. With a zero point it warns `TensorRT supports QuantizeLinear/DequantizeLinear with UINT8 zero_point only on
     DLA (version >= 3.16). Defaulting to INT8 instead.`; without one it says nothing. With `output_dtype` UINT8 it
-    refuses the model. A quantised graph output changes its type, too.
+    refuses the model. A quantized graph output changes its type, too.
 
     It is harmless only where the data lie between 0 and 127 scales. Where that is proven, this is a remark.
 
     ## Fix
     - Proven range: int8 with zero point 0, as TensorRT reads it anyway. Exact; where the data may be NaN it has to be
-      asked for, since int8 quantises that to -128.
+      asked for, since int8 quantizes that to -128.
     - Else the integers are written in floats, `Clip(Round(x / s), 0, 255) * s`: the bits of ONNX Runtime and of the
-      ONNX reference, NaN aside, but no INT8 execution. It has to be asked for. To keep INT8, quantise again with signed
-      activations, or in 7 bits (`reduce_range` of ONNX Runtime's quantiser).
+      ONNX reference, NaN aside, but no INT8 execution. It has to be asked for. To keep INT8, quantize again with signed
+      activations, or in 7 bits (`reduce_range` of ONNX Runtime's quantizer).
 
     None where a size or a reader is unknown.
 
@@ -161,7 +161,7 @@ def uint8_read_as_int8(node: Node, model: Model) -> Iterator[Match]:
     - leimao/PyTorch-Eager-Mode-Quantization issue 1, which takes it for harmless
     """
     linear = read(node, model)
-    if linear is None or not linear.quantises or linear.elem != U8 or linear.point != 0:
+    if linear is None or not linear.quantizes or linear.elem != U8 or linear.point != 0:
         return
     region = around(linear, model)
     fix = remedies(region, model)

@@ -1,4 +1,4 @@
-"""QDQ005: int32 that is dequantised: the biases of quantised convolutions."""
+"""QDQ005: int32 that is dequantized: the biases of quantized convolutions."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ EXAMPLES = [
 
 @rule("QDQ005", ops=DEQUANTIZE, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[27], examples=EXAMPLES)
 def dequantized_int32(node: Node, model: Model) -> Iterator[Match]:
-    """A DequantizeLinear of int32, as quantisers write it for biases.
+    """A DequantizeLinear of int32, as quantizers write it for biases.
 
     ## Why it matters
     The parser stops: `input has type Int32 but must have type FP8, FP4, Int4, Int8, or UInt8` (measured with
@@ -130,10 +130,10 @@ def dequantized_int32(node: Node, model: Model) -> Iterator[Match]:
     - https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html
     """
     linear = read(node, model)
-    if linear is None or linear.quantises or linear.elem != TensorProto.INT32:
+    if linear is None or linear.quantizes or linear.elem != TensorProto.INT32:
         return
     yield Match(
-        f"int32 is dequantised: {target_of(model).title} takes int8 and narrower types there",
+        f"int32 is dequantized: {target_of(model).title} takes int8 and narrower types there",
         node=node,
         fix=_remedy(linear, model),
         reads=tuple(v for v in (linear.data, linear.scale, linear.zero) if v is not None),

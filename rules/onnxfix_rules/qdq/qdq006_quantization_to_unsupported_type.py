@@ -1,4 +1,4 @@
-"""QDQ006: quantisation to integer types that TensorRT has not: 16 bits, 2 bits, uint4."""
+"""QDQ006: quantization to integer types that TensorRT has not: 16 bits, 2 bits, uint4."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def quantization_to_unsupported_type(node: Node, model: Model) -> Iterator[Match
     ## Fix
     The integers are written in floats, float32 for 16 bits: `Clip(Round(x / s) + z, least, largest)` and
     `(q - z) * s`. The bits of ONNX Runtime and of the ONNX reference, NaN aside. It has to be asked for: 16 bits are
-    mostly there to spare accuracy where TensorRT would not quantise at all, and to leave them out is then better still.
+    mostly there to spare accuracy where TensorRT would not quantize at all, and to leave them out is then better still.
     uint4 becomes int4 around 0 where the data cannot reach the ends.
 
     None where a size or a reader is unknown.
@@ -123,12 +123,12 @@ def quantization_to_unsupported_type(node: Node, model: Model) -> Iterator[Match
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     """
     linear = read(node, model)
-    if linear is None or not linear.quantises or linear.elem not in MISSING or is_middle(linear):
+    if linear is None or not linear.quantizes or linear.elem not in MISSING or is_middle(linear):
         return
     region = around(linear, model)
     reason = f" ({region.problem})" if region.problem else ""
     yield Match(
-        f"{target_of(model).title} has no {name_of(linear.elem)} to quantise to{reason}",
+        f"{target_of(model).title} has no {name_of(linear.elem)} to quantize to{reason}",
         node=node,
         fix=remedies(region, model),
         reads=region.reads,

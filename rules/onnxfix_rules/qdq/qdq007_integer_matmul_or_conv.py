@@ -113,7 +113,7 @@ def integer_matmul_or_conv(node: Node, model: Model) -> Iterator[Match]:
 
     ## Why it matters
     The parser stops at it: `UNSUPPORTED_NODE`, measured with TensorRT-RTX 1.7.1; NVIDIA's lists for TensorRT 8 to 11
-    have neither. ONNX Runtime's dynamic quantisation makes such models: DynamicQuantizeLinear, MatMulInteger, Cast and
+    have neither. ONNX Runtime's dynamic quantization makes such models: DynamicQuantizeLinear, MatMulInteger, Cast and
     Mul.
 
     ## Fix
@@ -123,7 +123,7 @@ def integer_matmul_or_conv(node: Node, model: Model) -> Iterator[Match]:
     is within tolerance where they are scaled afterwards; it has to be asked for. A DynamicQuantizeLinear before it, and
     everything else that hangs together with it, is written in floats along with it (QDQ009 says how).
 
-    The result runs in float32, with weights four times as large. For INT8 execution quantise statically.
+    The result runs in float32, with weights four times as large. For INT8 execution quantize statically.
 
     None where a zero point's shape is unknown.
 

@@ -205,7 +205,7 @@ def quantized_operator(node: Node, model: Model) -> Iterator[Match]:
 
     ## Why it matters
     The parser stops at it: `UNSUPPORTED_NODE`, measured with TensorRT-RTX 1.7.1; NVIDIA's lists for TensorRT 8 to 11
-    have neither. Quantised operators are the form that ONNX Runtime's quantiser calls QOperator; TensorRT reads the
+    have neither. Quantized operators are the form that ONNX Runtime's quantizer calls QOperator; TensorRT reads the
     other one, QDQ: DequantizeLinear, Conv, QuantizeLinear.
 
     ## Fix
@@ -247,14 +247,14 @@ def _remedy(node: Node, model: Model) -> tuple[Fix | None, tuple[Node | Value, .
     """The fix, and what it relies on."""
     own = tuple(value for value in node.inputs if value is not None)
     pairs = _as_pairs(node, model)
-    if pairs is not None and _centred(node, model):
+    if pairs is not None and _centered(node, model):
         return pairs, own
     region = region_of([node], model)
     found = floats(region, model, "multiply in float32, which gives up INT8 execution")
     return (found, (*own, *region.reads)) if found is not None else (pairs, own)
 
 
-def _centred(node: Node, model: Model) -> bool:
+def _centered(node: Node, model: Model) -> bool:
     """Whether every tensor is, or can be stored as, signed integers around 0."""
     for data, zero in ((0, 2), (3, 5), (None, 7)):
         value, point = None if data is None else node.input(data), node.input(zero)
@@ -367,7 +367,7 @@ class _Writer:
         return self.shop.constant(self.node, floats, "dequantized")
 
     def bias(self, bias: Value) -> str:
-        """ONNX: the bias is quantised with the product of the two scales, around 0."""
+        """ONNX: the bias is quantized with the product of the two scales, around 0."""
         first, second = self.given(1), self.given(4)
         numbers, one, other = bias.constant(WEIGHT_LIMIT), first.constant(), second.constant()
         if numbers is not None and one is not None and other is not None and one.size == 1:

@@ -20,7 +20,7 @@ _NUMBERS = "float o = {0}, float t = {255}, float k = {1}"
 
 EXAMPLES = [
     Example(
-        why="dequantised again",
+        why="dequantized again",
         before=f"g (float[N,2] x) => (float[N,2] y) {{ {_PAIR} }}",
         after=f"g (float[N,2] x) => (float[N,2] y) <{_NUMBERS}> {{ {_BODY}  v = Sub(q3, i3)  y = Mul(v, s) }}",
         safety=Safety.NUMERIC,
@@ -80,7 +80,7 @@ def dynamic_quantization(node: Node, model: Model) -> Iterator[Match]:
     point from them; `Clip(Round(x / s) + z, 0, 255)`. What reads the integers follows: DequantizeLinear becomes
     `(q - z) * s`, MatMulInteger and ConvInteger products of floats (QDQ007), nodes that move elements stay. The bits of
     ONNX Runtime, NaN aside. It has to be asked for: it costs some twenty layers and two reductions over the data,
-    where leaving quantisation out altogether costs nothing.
+    where leaving quantization out altogether costs nothing.
 
     For all zeros the scale is 1, as in ONNX Runtime; the ONNX reference says 1/255, ONNX's function body 0. The
     integers are 0 in any case.
@@ -91,8 +91,8 @@ def dynamic_quantization(node: Node, model: Model) -> Iterator[Match]:
     """
     if node.input(0) is None:
         return
-    quantised = [value for value in (node.output(0), node.output(2)) if value is not None]
-    region = region_of(quantised, model)
+    quantized = [value for value in (node.output(0), node.output(2)) if value is not None]
+    region = region_of(quantized, model)
     reason = f" ({region.problem})" if region.problem else ""
     yield Match(
         f"{target_of(model).title} does not import {node.op_type}{reason}",

@@ -16,7 +16,7 @@ from ._common import (
     Array,
     Linear,
     Workshop,
-    dequantised,
+    dequantized,
     read,
     spread,
     target_of,
@@ -142,7 +142,7 @@ def scale_not_positive(node: Node, model: Model) -> Iterator[Match]:
 
 
 def _remedy(linear: Linear, scales: Array, model: Model) -> Fix | None:
-    if linear.quantises or not fixed(linear.data):
+    if linear.quantizes or not fixed(linear.data):
         region = around(linear, model)
         parts = [other.scales for other in (*region.quantizers, *region.dequantizers)]
         if any(part is None or not part.all() or np.isnan(part.astype(np.float64)).any() for part in parts):
@@ -160,7 +160,7 @@ def _without_zeros(linear: Linear, weights: Array) -> Fix | None:
     """Scale 1 where it was 0, and there the weights that mean 0."""
     assert linear.scales is not None
     placed = spread(linear.scales, linear, weights.ndim, list(weights.shape))
-    before = dequantised(linear, weights)
+    before = dequantized(linear, weights)
     zeros = None if linear.zeros is None else spread(linear.zeros, linear, weights.ndim, list(weights.shape))
     if placed is None or before is None or zeros is None:
         return None

@@ -130,7 +130,7 @@ def non_constant_zero_point(node: Node, model: Model) -> Iterator[Match]:
     if linear is None or linear.zero is None or not _refused(linear, linear.zero, model):
         return
     region = around(linear, model)
-    if not linear.quantises and _elsewhere(linear.zero, region):
+    if not linear.quantizes and _elsewhere(linear.zero, region):
         return
     reason = f" ({region.problem})" if region.problem else ""
     yield Match(

@@ -1,4 +1,4 @@
-"""QDQ012: quantised constants that something else than DequantizeLinear reads."""
+"""QDQ012: quantized constants that something else than DequantizeLinear reads."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from ._region import moved, same_from_float
 
 EXAMPLES = [
     Example(
-        why="transposed, then dequantised: the constant is stored transposed",
+        why="transposed, then dequantized: the constant is stored transposed",
         before="""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {1, 2, 3, 4}, float[2] s = {0.5, 0.25}> {
             t = Transpose<perm = [1, 0]>(w)  d = DequantizeLinear(t, s)  y = MatMul(x, d) }""",
         after="""g (float[N,2] x) => (float[N,2] y) <int8[2,2] t = {1, 3, 2, 4}, float[2] s = {0.5, 0.25}> {
@@ -46,7 +46,7 @@ EXAMPLES = [
             d = DequantizeLinear(u, s)  y = MatMul(x, d) }""",
     ),
     Example(
-        why="an embedding: rows are picked at run time, so they are dequantised first",
+        why="an embedding: rows are picked at run time, so they are dequantized first",
         before="""g (int64[N] i) => (float[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.5}> {
             t = Gather(w, i)  y = DequantizeLinear(t, s) }""",
         after="""g (int64[N] i) => (float[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.5}> {
@@ -117,7 +117,7 @@ EXAMPLES = [
         detect=True,
     ),
     Example(
-        why="dequantised at once",
+        why="dequantized at once",
         before="""g (int64[N] i) => (float[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.5}> {
             d = DequantizeLinear(w, s)  y = Gather(d, i) }""",
     ),
@@ -127,7 +127,7 @@ EXAMPLES = [
             t = Gather(w, i)  y = Cast<to = 1>(t) }""",
     ),
     Example(
-        why="what is quantised at run time may move",
+        why="what is quantized at run time may move",
         before="""g (float[N,2] x) => (float[2,N] y) <float s = {0.5}, int8 z = {0}> {
             q = QuantizeLinear(x, s, z)  t = Transpose(q)  y = DequantizeLinear(t, s, z) }""",
     ),
@@ -169,10 +169,10 @@ class Chain:
     types=_KINDS,
 )
 def quantized_constant_before_other_nodes(node: Node, model: Model) -> Iterator[Match]:
-    """A constant of int8 that a node moves or casts before it is dequantised.
+    """A constant of int8 that a node moves or casts before it is dequantized.
 
     ## Why it matters
-    To TensorRT int8 is a quantised type. The builder stops: `Quantized constant (w) is only allowed before DQ or
+    To TensorRT int8 is a quantized type. The builder stops: `Quantized constant (w) is only allowed before DQ or
     PLUGIN_V2 or kPLUGIN_V3 node. If this constant is not intended as a quantized floating-point value, consider using
     other data types` (measured with TensorRT-RTX 1.7.1, for Transpose, Reshape, Identity, Gather and Cast). Constants
     of uint8 become int32 in the parser, which DequantizeLinear then refuses; cast, they are fine.
@@ -180,7 +180,7 @@ def quantized_constant_before_other_nodes(node: Node, model: Model) -> Iterator[
     ## Fix
     - Moved by constants only (Transpose, Reshape, Squeeze, Unsqueeze, Flatten, Identity): the constant is stored as
       it comes out.
-    - Moved by data of run time, as a Gather of an embedding, with one scale for all: dequantised first, moved then.
+    - Moved by data of run time, as a Gather of an embedding, with one scale for all: dequantized first, moved then.
     - Cast: `DequantizeLinear` with scale 1, which is a Cast, where the constant is.
 
     All are exact: moving commutes with what is done to each element alone.
@@ -195,7 +195,7 @@ def quantized_constant_before_other_nodes(node: Node, model: Model) -> Iterator[
         return
     what = f"{chain.moves[0].op_type} of" if chain.moves else "Cast of"
     yield Match(
-        f"{what} the quantised constant {chain.constant.name!r}: {target_of(model).title} takes those at "
+        f"{what} the quantized constant {chain.constant.name!r}: {target_of(model).title} takes those at "
         "DequantizeLinear only",
         node=node,
         fix=_remedy(chain, model),
@@ -204,7 +204,7 @@ def quantized_constant_before_other_nodes(node: Node, model: Model) -> Iterator[
 
 
 def _chain(node: Node, model: Model) -> Chain | None:
-    """The moves between a quantised constant and this node; None where there is no such constant at the top."""
+    """The moves between a quantized constant and this node; None where there is no such constant at the top."""
     moves: list[Node] = []
     value = node.input(0)
     while value is not None and not value.is_constant:
@@ -259,7 +259,7 @@ def _folded(chain: Chain) -> Fix | None:
 
 
 def _raised(chain: Chain, linear: Linear | None, kind: np.dtype[np.generic] | None) -> Fix | None:
-    """Dequantise where the constant is, and move floats. Without ``linear`` the end is a Cast, and the scale 1."""
+    """Dequantize where the constant is, and move floats. Without ``linear`` the end is a Cast, and the scale 1."""
     end = chain.end
     for move in chain.moves:
         output = move.output(0)
@@ -294,9 +294,9 @@ def _raised(chain: Chain, linear: Linear | None, kind: np.dtype[np.generic] | No
     last = chain.moves[-1].output(0)
     assert last is not None
     if linear is None and end.attr("to") != TensorProto.FLOAT:
-        return Fix("dequantise the constant with scale 1 first", shop.edits)  # the Cast goes on from float
+        return Fix("dequantize the constant with scale 1 first", shop.edits)  # the Cast goes on from float
     shop.at(end).bypass(end, last)
-    return Fix("dequantise the constant first", shop.edits)
+    return Fix("dequantize the constant first", shop.edits)
 
 
 def _recast(shop: Workshop, end: Node, name: str) -> Fix | None:
@@ -309,7 +309,7 @@ def _recast(shop: Workshop, end: Node, name: str) -> Fix | None:
     else:
         shop.edits.append(RemoveNode(end))
         shop.at(end).add("Cast", [name], output=output.name, to=end.attr("to"))
-    return Fix("dequantise it with scale 1", shop.edits)
+    return Fix("dequantize it with scale 1", shop.edits)
 
 
 def _readable(shop: Workshop, node: Node, value: Value) -> str | None:

@@ -25,7 +25,7 @@ EXAMPLES = [
         opset=19,
     ),
     Example(
-        why="half precision; the quantised tensor is a graph output",
+        why="half precision; the quantized tensor is a graph output",
         before="g (float16[N] x) => (float8e4m3fn[N] y) { y = Cast<to = 17, saturate = 1>(x) }",
         after="""g (float16[N] x) => (float8e4m3fn[N] y) <float16 s = {15360}, float8e4m3fn z = {0}> {
             y = QuantizeLinear(x, s, z) }""",
@@ -65,7 +65,7 @@ EXAMPLES = [
         runs=False,
     ),
     Example(
-        why="from double, which is no type to quantise",
+        why="from double, which is no type to quantize",
         before="g (double[N] x) => (float8e4m3fn[N] y) { y = Cast<to = 17>(x) }",
         opset=19,
         detect=True,

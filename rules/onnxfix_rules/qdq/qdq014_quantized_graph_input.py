@@ -1,4 +1,4 @@
-"""QDQ014: unsigned integers that come into the graph and are dequantised."""
+"""QDQ014: unsigned integers that come into the graph and are dequantized."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ EXAMPLES = [
         runs=False,
     ),
     Example(
-        why="what another operator makes, which may be quantised in another way one day",
+        why="what another operator makes, which may be quantized in another way one day",
         before="""<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]>
             g (uint8[N,4] x) => (float[N,4] y) <float s = {0.02}, uint8 z = {3}> {
             a = com.microsoft.QLinearAdd(x, s, z, x, s, z, s, z)  y = DequantizeLinear(a, s, z) }""",
@@ -78,7 +78,7 @@ EXAMPLES = [
         before="g (uint8[N,4] x) => (float[N,4] y) <float s = {0.02}> { f = Cast<to = 1>(x)  y = Mul(f, s) }",
     ),
     Example(
-        why="what the graph quantises itself is QDQ004's",
+        why="what the graph quantizes itself is QDQ004's",
         before="""g (float[N,4] x) => (float[N,4] y) <float s = {0.02}> {
             q = QuantizeLinear(x, s)  y = DequantizeLinear(q, s) }""",
     ),
@@ -94,7 +94,7 @@ EXAMPLES = [
     "QDQ014", ops=DEQUANTIZE, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[19, 6], examples=EXAMPLES
 )
 def quantized_graph_input(node: Node, model: Model) -> Iterator[Match]:
-    """A DequantizeLinear of uint8 that is not quantised in the graph: a graph input, or what moves one.
+    """A DequantizeLinear of uint8 that is not quantized in the graph: a graph input, or what moves one.
 
     ## Why it matters
     The parser stops: `Found unsupported input type of UINT8` (measured with TensorRT-RTX 1.7.1, with and without a zero
@@ -110,7 +110,7 @@ def quantized_graph_input(node: Node, model: Model) -> Iterator[Match]:
     - https://onnx.ai/onnx/operators/onnx__DequantizeLinear.html
     """
     linear = read(node, model)
-    if linear is None or linear.quantises or linear.elem != U8 or fixed(linear.data):
+    if linear is None or linear.quantizes or linear.elem != U8 or fixed(linear.data):
         return
     region = around(linear, model)
     if not region.sources or region.quantizers or region.dynamic or region.entries or region.products:
@@ -118,7 +118,7 @@ def quantized_graph_input(node: Node, model: Model) -> Iterator[Match]:
     reason = f" ({region.problem})" if region.problem else ""
     given = all(value.is_input and value.producer is None for value in region.sources)
     yield Match(
-        f"{described(linear)} is dequantised, but not quantised by the graph: {target_of(model).title} only casts uint8"
+        f"{described(linear)} is dequantized, but not quantized by the graph: {target_of(model).title} only casts uint8"
         f"{reason}",
         node=node,
         fix=floats(region, model, "write Mul(Sub(Cast(x), zero point), scale)") if given else None,

@@ -1,4 +1,4 @@
-"""QDQ015: float8 and narrower quantisation in a form that TensorRT refuses or reads otherwise."""
+"""QDQ015: float8 and narrower quantization in a form that TensorRT refuses or reads otherwise."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def unsupported_float8_form(node: Node, model: Model) -> Iterator[Match]:
     """A QuantizeLinear or DequantizeLinear of a float8 type that TensorRT has not, or with `saturate=0`.
 
     ## Why it matters
-    TensorRT quantises to float8e4m3fn and float4e2m1 beside int8 and int4. Measured with TensorRT-RTX 1.7.1: a zero
+    TensorRT quantizes to float8e4m3fn and float4e2m1 beside int8 and int4. Measured with TensorRT-RTX 1.7.1: a zero
     point or weight of float8e5m2 stops the parser, `Failed to import initializer` (`ONNX initializer z cannot be
     imported into TensorRT!`). `saturate=0`, with which ONNX turns overflow into NaN, is imported without a word as the
     same QUANTIZE layer, which has no such setting: a warning, since only data beyond 448 scales notice.
@@ -67,18 +67,18 @@ def unsupported_float8_form(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/technical/float8.html
     """
-    quantises = is_op(node, "QuantizeLinear")
-    if not quantises and not is_op(node, "DequantizeLinear"):
+    quantizes = is_op(node, "QuantizeLinear")
+    if not quantizes and not is_op(node, "DequantizeLinear"):
         return
     data, zero = node.input(0), node.input(2)
-    typed = zero if quantises else data
+    typed = zero if quantizes else data
     elem = None if typed is None else model.shapes.elem_type(typed)
-    if quantises and zero is None and node.domain == "" and node.opset >= 21:
+    if quantizes and zero is None and node.domain == "" and node.opset >= 21:
         elem = node.attr("output_dtype", 0)
     title = target_of(model).title
     if elem in _MISSING:
         yield Match(f"{title} has no {name_of(elem)}", node=node)
-    elif quantises and elem == TensorProto.FLOAT8E4M3FN and node.attr("saturate", 1) == 0:
+    elif quantizes and elem == TensorProto.FLOAT8E4M3FN and node.attr("saturate", 1) == 0:
         yield Match(
             f"{title} reads saturate=0 as 1: overflow becomes the largest float8, not NaN",
             node=node,

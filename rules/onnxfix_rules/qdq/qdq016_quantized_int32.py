@@ -44,7 +44,7 @@ EXAMPLES = [
             q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
     ),
     Example(
-        why="int32 that is dequantised is QDQ005's",
+        why="int32 that is dequantized is QDQ005's",
         before="g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}> { y = DequantizeLinear(x, s) }",
     ),
 ]
@@ -77,5 +77,5 @@ def quantized_int32(node: Node, model: Model) -> Iterator[Match]:
         shop.at(node).set_input(node, 0, shop.cast(node, data.name, TensorProto.FLOAT))
         fix = Fix("cast to float first", shop.edits, Safety.NUMERIC)
     yield Match(
-        f"{target_of(model).title} quantises floats only, not int32", node=node, fix=fix, reads=(data, scale)
+        f"{target_of(model).title} quantizes floats only, not int32", node=node, fix=fix, reads=(data, scale)
     )

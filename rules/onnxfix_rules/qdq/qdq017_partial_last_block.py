@@ -1,4 +1,4 @@
-"""QDQ017: quantisation in blocks of which the last one is shorter."""
+"""QDQ017: quantization in blocks of which the last one is shorter."""
 # Long because: sizes, kinds of scales and both remedies have an example each.
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ class Blocks:
     examples=EXAMPLES,
 )
 def partial_last_block(node: Node, model: Model) -> Iterator[Match]:
-    """A quantisation in blocks along an axis that is no multiple of `block_size`.
+    """A quantization in blocks along an axis that is no multiple of `block_size`.
 
     ## Why it matters
     In ONNX the last block is shorter. TensorRT's parser does not read `block_size`: it divides the size by the number
@@ -235,7 +235,7 @@ def partial_last_block(node: Node, model: Model) -> Iterator[Match]:
     ## Fix
     Smaller blocks, of the greatest common divisor of size and `block_size`, and the scales and zero points repeated
     for them: every element keeps its own, so it is exact. Scales of run time are repeated by a Gather. Where the
-    divisor is 1, which TensorRT takes for no blocks, a constant that is dequantised is filled up with zeros to whole
+    divisor is 1, which TensorRT takes for no blocks, a constant that is dequantized is filled up with zeros to whole
     blocks, and these are cut off afterwards.
 
     None where the divisor is 1 and the data come at run time, where zero points do, and over 256 MiB.

@@ -1,4 +1,4 @@
-"""QDQ019: quantisation of a scalar, which gets a dimension."""
+"""QDQ019: quantization of a scalar, which gets a dimension."""
 # Long because: each way that a scalar can go on has an example.
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ EXAMPLES = [
             {_MADE}  c = Squeeze(d, a)  y = Unsqueeze(c, b) }}""",
     ),
     Example(
-        why="the quantised number is an output itself, and is read twice",
+        why="the quantized number is an output itself, and is read twice",
         before=f"""g (float x) => (int8 q, float y, float u) <{_C}> {{
             {_PAIR}  u = DequantizeLinear(q, s, z) }}""",
         after=f"""g (float x) => (int8 q, float y, float u) <{_A}> {{
@@ -69,7 +69,7 @@ EXAMPLES = [
             f = DequantizeLinear(p, s, z)  u = Squeeze(f, a) }}""",
     ),
     Example(
-        why="quantised by the caller",
+        why="quantized by the caller",
         before=f"g (int8 x) => (float y) <{_C}> {{ y = DequantizeLinear(x, s, z) }}",
         after=f"""g (int8 x) => (float y) <{_A}> {{
             e = Unsqueeze(x, a)  d = DequantizeLinear(e, s, z)  y = Squeeze(d, a) }}""",
@@ -111,7 +111,7 @@ EXAMPLES = [
         ir_version=10,
     ),
     Example(
-        why="float8 in a local function of opset 19, whatever the model imports, quantised by its caller",
+        why="float8 in a local function of opset 19, whatever the model imports, quantized by its caller",
         before="""<ir_version: 10, opset_import: ["" : 21, "f" : 1]>
             g (float8e4m3fn x) => (float y) { y = f.h(x) }
             <domain: "f", opset_import: ["" : 19]> h (x) => (y) {
@@ -228,7 +228,7 @@ _TOGETHER = names(
 
 @dataclass(frozen=True)
 class Region:
-    """A scalar, the node that quantises it and those that dequantise the result, or one of the latter alone."""
+    """A scalar, the node that quantizes it and those that dequantize the result, or one of the latter alone."""
 
     first: Node
     data: Value
@@ -242,7 +242,7 @@ class Region:
 
     @property
     def open(self) -> bool:
-        """Whether something else reads the quantised number."""
+        """Whether something else reads the quantized number."""
         inner = self.first.output(0)
         return inner is not None and (not inner.replaceable or inner.use_count > len(self.readers))
 
@@ -262,16 +262,16 @@ def quantized_scalar(node: Node, model: Model) -> Iterator[Match]:
     TensorRT's layers take no scalars, so its parser makes a vector of one out of it, and never goes back: the model's
     output has shape `[1]` where ONNX says `[]`, an Unsqueeze gives `[1,1]`, a Shape `[1]`. It builds without a word
     (measured with TensorRT-RTX 1.7.1, by the imported network). Other models are refused for it: a branch whose other
-    branch returns a scalar (`Must have inputs with equal ranks`), a Concat, and quantised constants, between which and
+    branch returns a scalar (`Must have inputs with equal ranks`), a Concat, and quantized constants, between which and
     DequantizeLinear there is a SHUFFLE now (`Quantized constant (w) is only allowed before DQ`).
 
     Among vectors nobody sees the difference, since a scalar broadcasts as a vector of one does; that is no finding.
     Where a node reads it of which that is not known, it is a warning.
 
     ## Fix
-    An Unsqueeze before the quantisation (a constant is stored as a vector), and a Squeeze behind the dequantisation;
+    An Unsqueeze before the quantization (a constant is stored as a vector), and a Squeeze behind the dequantization;
     a Reshape for float8, which neither of them takes in opsets 19 and 20. Exact. None with scales or zero points that
-    are vectors themselves: the builder refuses those for one number either way. None for a quantised constant that the
+    are vectors themselves: the builder refuses those for one number either way. None for a quantized constant that the
     caller may override, and for types that the opset lets nothing reshape.
 
     ## References
@@ -288,7 +288,7 @@ def quantized_scalar(node: Node, model: Model) -> Iterator[Match]:
     if shows is False:
         return
     title = target_of(model).title
-    what = "refuses a quantised constant" if held else "gives a dimension to a scalar that is quantised"
+    what = "refuses a quantized constant" if held else "gives a dimension to a scalar that is quantized"
     yield Match(
         f"{region.data.name!r} has no dimension: {title} {what}",
         node=node,
@@ -307,11 +307,11 @@ def _region(node: Node, model: Model) -> Region | None:
         inner = node.output(0)
         assert inner is not None
         uses = inner.uses if inner.use_count <= MOST_STEPS else []
-        return Region(node, data, tuple(use.node for use in uses if _dequantises(use.node, use.index, node)))
+        return Region(node, data, tuple(use.node for use in uses if _dequantizes(use.node, use.index, node)))
     if not is_op(node, "DequantizeLinear"):
         return None
     maker = data.producer
-    if maker is not None and is_op(maker, "QuantizeLinear") and _dequantises(node, 0, maker):
+    if maker is not None and is_op(maker, "QuantizeLinear") and _dequantizes(node, 0, maker):
         inner = maker.output(0)
         return None if inner is not None and inner.use_count <= MOST_STEPS else Region(node, data, ())
     linear = read(node, model)
@@ -320,7 +320,7 @@ def _region(node: Node, model: Model) -> Region | None:
     return Region(node, data, ())
 
 
-def _dequantises(node: Node, index: int, maker: Node) -> bool:
+def _dequantizes(node: Node, index: int, maker: Node) -> bool:
     return index == 0 and is_op(node, "DequantizeLinear") and node.scope is maker.scope
 
 
@@ -389,11 +389,11 @@ def _edits(region: Region, model: Model, array: Array | None) -> list[Edit]:
         )
     else:
         data = shop.constant(first, array.reshape(1), "vector")
-    quantised = _again(shop, first, data)
+    quantized = _again(shop, first, data)
     for one in region.readers:
-        _give(shop, one, _again(shop, one, quantised), model)
+        _give(shop, one, _again(shop, one, quantized), model)
     if region.open or not region.readers:
-        _give(shop, first, quantised, model)
+        _give(shop, first, quantized, model)
     else:
         shop.at(first).remove(first)
     return shop.edits

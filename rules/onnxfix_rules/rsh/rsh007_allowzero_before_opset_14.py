@@ -48,7 +48,7 @@ def allowzero_before_opset_14(node: Node, model: Model) -> Iterator[Match]:
 
     ## Why it matters
     The model is invalid: ONNX's checker and ONNX Runtime refuse it (``Unrecognized attribute: allowzero``).
-    TensorRT-RTX 1.7.1 accepts it with a warning about a "TensorRT extension" and honours it (measured).
+    TensorRT-RTX 1.7.1 accepts it with a warning about a "TensorRT extension" and honors it (measured).
 
     ## Fix
     Drop the attribute. Exact where it is 0, or where the shape is proven to hold no 0: every reader that accepts
@@ -64,7 +64,7 @@ def allowzero_before_opset_14(node: Node, model: Model) -> Iterator[Match]:
     idle = node.attr("allowzero") == 0 or (dims is not None and all(symbols.is_zero(d).no for d in dims))
     draft = Draft(node)
     draft.set_attr(node, "allowzero", None)
-    effect = "it has no effect here" if idle else "TensorRT honours it, and the shape may hold a 0"
+    effect = "it has no effect here" if idle else "TensorRT honors it, and the shape may hold a 0"
     yield Match(
         f"Reshape has no attribute allowzero before opset 14 (this is {node.opset}): the checker and ONNX Runtime "
         f"refuse the model; {effect}",

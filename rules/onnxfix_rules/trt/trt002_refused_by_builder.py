@@ -15,7 +15,7 @@ def refused_by_builder(build: TrtBuild) -> Iterator[Match]:
 
     ## Why it matters
     There is no engine. The builder refuses what only the whole network shows: branches of unequal rank, limits of a
-    layer, sizes that fit no input of the profile. An optimisation profile that it does not take is reported here
+    layer, sizes that fit no input of the profile. An optimization profile that it does not take is reported here
     too, and so is a build that crashes, takes longer than it may, or more memory than there is: it runs in a child
     process, and what became of that is the message.
 

@@ -61,7 +61,7 @@ def warned_about(build: TrtBuild) -> Iterator[Match]:
     Where a rule's finding says the same of the same place, that one is listed, confirmed in these words, and this
     one is not.
 
-    Left out: remarks on the sizes of an optimisation profile that nobody chose, and on the machine that the engine
+    Left out: remarks on the sizes of an optimization profile that nobody chose, and on the machine that the engine
     was built on.
 
     ## Fix

@@ -250,7 +250,7 @@ def _quantized(e: Emit, layer: Layer, weights: str) -> str:
 def _rotary(e: Emit, layer: Layer) -> str:
     """x [batch, heads, tokens, size]; cosines and sines [batch, tokens, half], or [positions, half] and the positions
     [batch, tokens]. Of the ``rotary_embedding_dim`` first elements of each head (0: all) two and two are turned:
-    neighbours where interleaved, else one of the first half with one of the second."""
+    neighbors where interleaved, else one of the first half with one of the second."""
     data, size = layer.need(0), int(layer.native.rotary_embedding_dim)
     places = layer.input(3)
     _fits(layer)

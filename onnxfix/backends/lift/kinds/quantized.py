@@ -1,7 +1,7 @@
-"""Layers that quantise and dequantise.
+"""Layers that quantize and dequantize.
 
 NvInfer.h, IQuantizeLayer: ``output = clamp(round(input / scale) + zeroPt)``, rounded to the nearest, ties to even,
-clamped to [-128, 127] for INT8, [-8, 7] for INT4, [-448, 448] for FP8; the guide's page on quantisation schemes adds
+clamped to [-128, 127] for INT8, [-8, 7] for INT4, [-448, 448] for FP8; the guide's page on quantization schemes adds
 that FP8 is cast with ties to even after clamping. IDequantizeLayer: ``output = (input - zeroPt) * scale``. So ONNX
 defines QuantizeLinear and DequantizeLinear, with which these layers are written. What differs is the parser's choice,
 and shows in the layer: the type (INT8 for ONNX's uint8), the size of the blocks, zero points.
@@ -22,7 +22,7 @@ from onnxfix.backends.lift.kinds import lifts
 from onnxfix.backends.lift.network import Layer, Tensor, Unliftable
 from onnxfix.backends.lift.types import ONNX_TYPES
 
-_NATIVE = ("FLOAT", "HALF")  # ONNX Runtime's CPU provider quantises neither from nor to BFLOAT16
+_NATIVE = ("FLOAT", "HALF")  # ONNX Runtime's CPU provider quantizes neither from nor to BFLOAT16
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def _as(e: Emit, tensor: Tensor, dtype: str) -> str:
 
 
 def _zero(e: Emit, layer: Layer, grain: _Grain, dtype: str) -> str:
-    """The zero point in the quantised type; "" for none. The parser makes one of zeros in FLOAT from ONNX's constant;
+    """The zero point in the quantized type; "" for none. The parser makes one of zeros in FLOAT from ONNX's constant;
     one that is computed stays as it is.
 
     Raises:

@@ -221,7 +221,7 @@ def _linear(e: Emit, at: str, axis: _Axis) -> list[tuple[str, str]]:
 
 
 def _cubic(e: Emit, plan: _Resize, at: str, axis: _Axis) -> list[tuple[str, str]]:
-    """The four neighbours, weighted by the polynomials of IResizeLayer::setCubicCoeff."""
+    """The four neighbors, weighted by the polynomials of IResizeLayer::setCubicCoeff."""
     low = e.op("Floor", at)
     taps = []
     for step in (-1.0, 0.0, 1.0, 2.0):

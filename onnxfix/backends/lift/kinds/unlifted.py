@@ -31,7 +31,7 @@ def _plugin(e: Emit, layer: Layer) -> str:
 
 @lifts("DYNAMIC_QUANTIZE")
 def _dynamic_quantize(e: Emit, layer: Layer) -> str:
-    """Quantisation with scales that are made from the data, block by block. TensorRT documents that there are such
+    """Quantization with scales that are made from the data, block by block. TensorRT documents that there are such
     scales, not how it rounds them, nor what becomes of a block of zeros (operators/DynamicQuantize; NvInfer.h,
     IDynamicQuantizeLayer), and ONNX has no operator of which it could be the reading."""
     data, scale = layer.outputs[0].dtype, layer.outputs[1].dtype

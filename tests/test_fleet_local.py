@@ -31,6 +31,8 @@ from onnxfix.sandbox import Worker
 from onnxfix.verification.verdict import FeedResult, RungResult, Verdict
 from patience import PATIENCE
 
+pytestmark = pytest.mark.slow  # each starts processes that work, hang or die
+
 FIXTURES = ROOT / "fixtures"
 
 
@@ -62,7 +64,6 @@ def processes() -> set[int]:
     return family - {os.getpid()}
 
 
-@pytest.mark.slow
 def test_same_reports_and_bytes_as_one_by_one(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
@@ -95,7 +96,6 @@ def test_same_reports_and_bytes_as_one_by_one(tmp_path: Path) -> None:
     assert paths == [str(model) for model in models if model not in (broken, models[-1])]
 
 
-@pytest.mark.slow
 def test_each_way_to_die_is_one_line_and_the_others_are_done(tmp_path: Path, pack: Path) -> None:
     kinds = {
         "abort": "killed by SIGABRT",
@@ -139,7 +139,6 @@ def test_workers_are_kept_and_replaced_when_they_die(tmp_path: Path, pack: Path)
     assert str(os.getpid()) not in workers
 
 
-@pytest.mark.slow
 def test_what_was_killed_for_memory_is_tried_once_more_alone(tmp_path: Path, pack: Path) -> None:
     [outcome] = Local(1, 4096).run(tasks(write(tmp_path / "alone.onnx", "kill once")))
     assert outcome.memory  # it had everything: once more would change nothing
@@ -153,7 +152,6 @@ def test_what_was_killed_for_memory_is_tried_once_more_alone(tmp_path: Path, pac
     assert seen(pack).count("m") == seen(pack).count("n") == 2
 
 
-@pytest.mark.slow
 def test_more_than_a_share_is_had_alone_and_more_than_all_is_refused(tmp_path: Path, pack: Path) -> None:
     models = [write(tmp_path / "large.onnx", "eat 2500"), write(tmp_path / "giant.onnx", "eat 5000")]
     outcomes = {outcome.task.index: outcome for outcome in Local(2, 4096).run(tasks(*models))}
@@ -210,7 +208,6 @@ def test_nothing_is_left_when_it_is_closed_in_the_middle(tmp_path: Path, pack: P
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_interrupted_and_resumed(tmp_path: Path, pack: Path, number: signal.Signals) -> None:
     """A run that is ended leaves no process, no temporary file, and a journal from which the next one goes on."""

@@ -98,6 +98,7 @@ def _run(model: ModelProto, feeds: dict[str, Any]) -> Sequence[Any]:
     return list(session.run(None, feeds))
 
 
+@pytest.mark.corpus
 @pytest.mark.parametrize("name", NODE_MODELS)
 def test_bodies_give_the_outputs_that_onnx_expects(name: str) -> None:
     case = _node_cases()[f"test_{name}"]

@@ -37,6 +37,7 @@ def recorded(models: list[record.Case]) -> Entry:
     return {"format": record.FORMAT, "versions": record.versions(), "scope": scope, "models": entries}
 
 
+@pytest.mark.slow
 def test_two_recordings_are_equal(recording: tuple[list[record.Case], Entry], tmp_path: Path) -> None:
     models, first = recording
     assert len(models) == 10

@@ -25,7 +25,7 @@ Each variant that TensorRT's parser takes was read back from its network as an O
 what ONNX Runtime and ONNX's evaluator compute of the variant itself. No engine was built or executed: this is what
 TensorRT *imports*, not what its kernels compute. Where one of the two does not run a variant, the other one decides
 alone; where they disagree, the one that disagrees with TensorRT's reading too is taken to be wrong, unless a rule knows
-better by ONNX's text.
+better by ONNX's text. Which of the hazards were seen on executed engines too is in [the catalogue](hazards.md).
 """
 
 

@@ -14,6 +14,8 @@ import pytest
 
 from patience import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
@@ -37,7 +39,6 @@ def recorded(models: list[record.Case]) -> Entry:
     return {"format": record.FORMAT, "versions": record.versions(), "scope": scope, "models": entries}
 
 
-@pytest.mark.slow
 def test_two_recordings_are_equal(recording: tuple[list[record.Case], Entry], tmp_path: Path) -> None:
     models, first = recording
     assert len(models) == 10

@@ -11,6 +11,8 @@ import pytest
 
 from onnxfix.sandbox import Worker
 
+pytestmark = pytest.mark.corpus
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 

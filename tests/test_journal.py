@@ -31,6 +31,8 @@ from onnxfix.report import WORKED_OUT, Report, plain
 from onnxfix.verification.compare import Metrics
 from onnxfix.verification.verdict import RungResult, Verdict
 
+pytestmark = pytest.mark.slow
+
 LIGHT = Options(verify=False)
 
 

@@ -23,6 +23,8 @@ from onnxfix.report import Report
 from real_tensorrt import FACT, REAL
 from runtime_operators import foreign
 
+pytestmark = pytest.mark.slow
+
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 RUNGS = ("ort-cpu", "trt-build", "trt-network")
 

@@ -35,6 +35,8 @@ from patience import PATIENCE
 from peer_models import PEERS, Feed, Peer
 from support.cli import run
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parent.parent
 RUNTIME_ERRORS = (
     pybind.Fail,

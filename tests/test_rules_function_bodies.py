@@ -25,6 +25,8 @@ from onnxfix_rules.ops import _bodies
 from onnxfix_rules.ops.ops050_operator_with_function_body import FUNCTIONS, operator_with_function_body
 from real_tensorrt import FACT, REAL, built
 
+pytestmark = pytest.mark.corpus
+
 
 def model_of(text: str, opset: int) -> ModelProto:
     ir_version = 9 if opset < 21 else 11 if opset < 26 else 13

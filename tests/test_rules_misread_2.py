@@ -25,6 +25,8 @@ from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, findings, fixed, model_of
 from real_tensorrt import FACT, REAL, built
 
+pytestmark = pytest.mark.corpus
+
 CODES = ("OPS072", "OPS073", "OPS074")
 RULES = {rule.code: rule for rule in registry().rules if rule.code in (*CODES, "OPS054")}
 #: Left alone although TensorRT does not agree with ONNX Runtime, or nobody can say.

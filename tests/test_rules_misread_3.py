@@ -27,6 +27,8 @@ from onnxfix_rules.ops._ratios import ratios
 from onnxfix_rules.ops._windows import Axis, rounded_up
 from real_tensorrt import REAL, built
 
+pytestmark = pytest.mark.corpus
+
 CODES = ("OPS075", "OPS076", "OPS077", "OPS078", "OPS079", "OPS080", "OPS081")
 RULES = {rule.code: rule for rule in registry().rules if rule.code in CODES}
 #: One by one in place of every unknown size.

@@ -24,6 +24,8 @@ from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, assert_same_outputs, findings, fixed, model_of
 from real_tensorrt import FACT, REAL, built
 
+pytestmark = pytest.mark.corpus
+
 RULES = {rule.code: rule for rule in registry().rules if rule.code in ("QDQ017", "QDQ018", "QDQ019")}
 BLOCKS, WORDS, SCALAR = (RULES[code] for code in sorted(RULES))
 F8, F = TensorProto.FLOAT8E4M3FN, np.float32

@@ -22,6 +22,8 @@ from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, findings, fixed, model_of
 from real_tensorrt import FACT, REAL, built
 
+pytestmark = pytest.mark.corpus
+
 CODES = ("OPS082", "OPS083", "OPS084", "OPS085", "OPS086")
 RULES = {rule.code: rule for rule in registry().rules if rule.code in CODES}
 Array = np.ndarray[Any, Any]

@@ -23,6 +23,8 @@ from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, assert_same_outputs, findings, fixed
 from real_tensorrt import REAL, built
 
+pytestmark = pytest.mark.corpus
+
 RULE = next(rule for rule in registry().rules if rule.code == "OPS087")
 TYPES = {"float": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "double": np.float64}
 #: For each type a distance at which a probability is still above 0, and one at which it is 0.

@@ -33,6 +33,8 @@ from onnxfix.verification.inputs import make_inputs
 from onnxfix_rules.qdq._range import bounds_of
 from real_tensorrt import FACT, REAL, built
 
+pytestmark = pytest.mark.corpus
+
 Array = np.ndarray[Any, Any]
 Feed = dict[str, Array]
 

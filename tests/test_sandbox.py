@@ -21,6 +21,8 @@ from onnxfix.errors import UsageError
 from onnxfix.sandbox import Outcome, Worker, forked, note
 from patience import PATIENCE
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parent.parent
 HERE = __name__
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="uses /proc")

@@ -52,10 +52,13 @@ def fix(graph):
 """
 MODEL = "g (float[N, 4] x) => (float[N, 4] y) { a = Identity(x) b = Exp(a) c = Identity(b) y = Neg(c) }"
 
-pytestmark = pytest.mark.skipif(
-    any(importlib.util.find_spec(name) is None for name in ("onnxsim", "onnx_graphsurgeon")),
-    reason="needs the extras: pip install 'onnxfix[simplify,graphsurgeon]'",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        any(importlib.util.find_spec(name) is None for name in ("onnxsim", "onnx_graphsurgeon")),
+        reason="needs the extras: pip install 'onnxfix[simplify,graphsurgeon]'",
+    ),
+]
 
 
 def write(path: Path, text: str) -> Path:

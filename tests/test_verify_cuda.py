@@ -33,6 +33,8 @@ from onnxfix.verification.request import Request
 from onnxfix.verification.signature import signature
 from onnxfix.verification.verdict import RungResult
 
+pytestmark = pytest.mark.slow
+
 ADD = "g (float[N, 2] x) => (float[N, 2] y) { y = Add(x, x) }"
 MUL = "g (float[N, 2] x) => (float[N, 2] y) <float two = {2}> { y = Mul(x, two) }"
 RELU = "g (float[N, 2] x) => (float[N, 2] y) { y = Relu(x) }"

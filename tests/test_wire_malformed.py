@@ -23,6 +23,8 @@ from onnxfix.graph import scan, wire
 from support.cli import run
 from test_wire_made import NUMBERS, PLACES, Maker, held
 
+pytestmark = pytest.mark.corpus
+
 TENSOR = field(9, NUMBERS)
 TEXT = """<ir_version: 10, opset_import: ["" : 18]>
 g (float[N] x) => (float[N] y) <float[12] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}> {

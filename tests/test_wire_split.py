@@ -26,6 +26,8 @@ from support.cli import run
 from test_prove import unsafe_invalid, use
 from test_wire import refusing, tensor_of
 
+pytestmark = pytest.mark.corpus
+
 LIMIT = 12_000
 W = np.linspace(-1, 1, 4096, dtype=np.float32).reshape(64, 64)
 SHORT = np.arange(64, dtype=np.float32)

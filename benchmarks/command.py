@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,12 @@ def reported(*arguments: str | Path, limit: float | None = None) -> tuple[int, d
         return done.returncode, json.loads(done.stdout)["reports"][0], seconds
     except (ValueError, LookupError):
         return done.returncode, {"stderr": done.stderr[-400:]}, seconds
+
+
+def divided(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The words before a "--", and those after it, which are options of another command."""
+    place = [*words, "--"].index("--")
+    return [*words[:place]], [*words[place + 1 :]]
 
 
 def rungs_of(report: dict[str, Any]) -> dict[str, dict[str, Any]]:

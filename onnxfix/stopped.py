@@ -35,7 +35,6 @@ _LARGEST = 64 << 20  # bytes of a model that is copied to give its nodes names
 _STEP = 60.0  # seconds for that run
 _SHOWN = 3  # demands of a node
 _MARK = re.compile(r"onnxfix\.(\d+)\b")
-_NODE = re.compile(r"running (?P<op>\w+) node\. Name:'(?P<name>[^']*)'")
 
 
 @dataclass(frozen=True)
@@ -135,15 +134,16 @@ class _Finder:
     # ---- the node
 
     def _node(self) -> Node | None:
-        match = _NODE.search(self.words)
-        if match is None:
+        about = ort_words.node(self.words)
+        if about is None:
             return None
         try:
             model = Model(self._copy(), self.path.parent)
         except ModelError:
             return None
-        alike = [node for node in model.nodes() if node.op_type == match["op"]]
-        named = [node for node in alike if match["name"] and node.name == match["name"]]
+        op_type, name = about
+        alike = [node for node in model.nodes() if node.op_type == op_type]
+        named = [node for node in alike if name and node.name == name]
         single = next((ones[0] for ones in (named, alike) if len(ones) == 1), None)
         return single or self._marked(model)
 

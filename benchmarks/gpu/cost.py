@@ -24,7 +24,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import numpy as np
-from command import reported, rungs_of
+from command import divided, reported, rungs_of
 
 from onnxfix.backends.trt_package import TF32_OFF
 from onnxfix.backends.trt_run import activate
@@ -136,8 +136,8 @@ def main() -> int:
     )
     parser.add_argument("models", type=Path, nargs="+")
     parser.add_argument("--json", type=Path)
-    place = words.index("--") if "--" in words else len(words)
-    arguments, options = parser.parse_args(words[:place]), words[place + 1 :]  # those of onnxfix apply
+    own, options = divided(words)  # options of onnxfix apply
+    arguments = parser.parse_args(own)
     print("| model | feeds | bare s | trt-gpu s | apply s | trt-gpu to bare | apply to bare |")
     print("|---|---|---|---|---|---|---|")
     found = []

@@ -15,6 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypeVar
 
+from gpu.ledger import Ledger
 from onnxfix.backends import tensorrt
 from onnxfix.backends.trt_package import TF32_OFF, Choice, Missing
 from onnxfix.backends.trt_run import Ran
@@ -226,3 +227,28 @@ def spread(
         for _ in pool.map(share, range(min(jobs, max(waiting.qsize(), 1)))):
             pass
     return waiting.qsize()
+
+
+def record(
+    tasks: Sequence[T],
+    jobs: int,
+    opened: Callable[[], AbstractContextManager[S]],
+    measure: Callable[[S, T], tuple[str, Any]],
+    book: Ledger,
+    *,
+    began: float,
+    budget: float,
+    every: int,
+) -> bool:
+    """Have every task measured, as ``spread`` does, and what ``measure`` returns (a key, a result) recorded. Says how
+    far it is after ``every`` so many. ``began`` is when the ``budget`` did. Returns whether all were measured.
+    """
+
+    def work(bench: S, task: T) -> None:
+        book.record(*measure(bench, task))
+        if len(book.results) % every == 0:
+            print(f"{len(book.results):,}, {time.monotonic() - began:.0f} s", flush=True)
+
+    left = spread(tasks, jobs, opened, work, budget=budget - (time.monotonic() - began))
+    print(f"{len(tasks) - left:,} measured, {left:,} left, {time.monotonic() - began:.0f} s")
+    return not left

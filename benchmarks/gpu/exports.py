@@ -14,40 +14,35 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from command import divided, reported, rungs_of
 
 
 def run(path: Path, options: list[str]) -> dict[str, Any]:
     """One model: the exit code, the seconds, and the report."""
     with tempfile.TemporaryDirectory() as folder:
-        began = time.perf_counter()
-        command = [sys.executable, "-m", "onnxfix", "apply", str(path), "-o", f"{folder}/fixed.onnx"]
-        more = ["--require", "trt-gpu", "--format", "json", *options]
-        done = subprocess.run([*command, *more], capture_output=True, text=True, cwd=folder)
-        seconds = time.perf_counter() - began
-    try:
-        found = json.loads(done.stdout)
-        report = found["reports"][0]
-    except (ValueError, LookupError):
-        report = {}
+        code, report, seconds = reported(
+            "apply", path, "-o", f"{folder}/fixed.onnx", "--require", "trt-gpu", *options
+        )
     return {
         "name": path.stem,
-        "exit": done.returncode,
+        "exit": code,
         "seconds": seconds,
         "report": slim(report),
-        "stderr": done.stderr[-400:] if not report else "",
+        "stderr": report.get("stderr", ""),
     }
 
 
 def slim(report: dict[str, Any]) -> dict[str, Any]:
     """What the table needs of a report."""
-    rungs = {one["name"]: one for one in (report.get("verdict") or {}).get("rungs", ())}
+    rungs = rungs_of(report)
     gpu = rungs.get("trt-gpu", {})
     worst: dict[str, float] = {}
     for feed in gpu.get("feeds", ()):
@@ -97,9 +92,8 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--jobs", type=int, default=1, help="models at once; times are only telling with 1")
     parser.add_argument("--json", type=Path, help="also write what was measured to this file")
-    given = sys.argv[1:]
-    place = given.index("--") if "--" in given else len(given)
-    arguments, options = parser.parse_args(given[:place]), given[place + 1 :]  # those of onnxfix apply
+    own, options = divided(sys.argv[1:])  # options of onnxfix apply
+    arguments = parser.parse_args(own)
     print(
         "| model | exit | trt-gpu | engine − ONNX | engine − engine | rounding | withdrawn | rung s | whole s |"
     )

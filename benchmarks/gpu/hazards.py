@@ -66,23 +66,23 @@ def execute(given: argparse.Namespace) -> int:
             print(f"{len(tasks):,} models to measure", flush=True)
             lock = threading.Lock()  # of the carried file
 
-            def work(bench: Bench, task: tuple[Entry, str]) -> None:
+            def measure(bench: Bench, task: tuple[Entry, str]) -> tuple[str, dict[str, Any]]:
                 entry, side = task
                 with lock:
                     case = carried.case(entry)
-                book.record(hazard_runs.key_of(entry, side), hazard_runs.run(bench, entry, case, side))
-                if len(book.results) % 100 == 0:
-                    print(f"{len(book.results):,}, {time.monotonic() - began:.0f} s", flush=True)
+                return hazard_runs.key_of(entry, side), hazard_runs.run(bench, entry, case, side)
 
-            left = engines.spread(
+            done = engines.record(
                 tasks,
                 given.jobs,
                 lambda: Bench(choice, given.timeout),
-                work,
-                budget=given.budget - (time.monotonic() - began),
+                measure,
+                book,
+                began=began,
+                budget=given.budget,
+                every=100,
             )
-    print(f"{len(tasks) - left:,} measured, {left:,} left, {time.monotonic() - began:.0f} s")
-    return int(left > 0)
+    return int(not done)
 
 
 def table(given: argparse.Namespace) -> int:

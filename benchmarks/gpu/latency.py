@@ -27,6 +27,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from command import divided
 from exports.static import sizes_of
 
 from onnxfix.verification.inputs import shape_of
@@ -148,9 +149,8 @@ def main() -> int:
     )
     parser.add_argument("--size", type=int, help="batch 1, and sizes near to this for all other symbols")
     parser.add_argument("--json", type=Path, help="also write what was measured to this file")
-    given = sys.argv[1:]
-    place = given.index("--") if "--" in given else len(given)
-    arguments, options = parser.parse_args(given[:place]), given[place + 1 :]  # those of onnxfix verify
+    own, options = divided(sys.argv[1:])  # options of onnxfix verify
+    arguments = parser.parse_args(own)
     peers = [peer.resolve() for peer in arguments.peers]
     models = sorted(arguments.folder.resolve().glob("*.onnx"))
     if not models:

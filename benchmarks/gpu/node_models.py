@@ -94,20 +94,17 @@ def execute(given: argparse.Namespace) -> int:
             tasks = tasks_of(carried, cases, given.tools, book)
             print(f"{len(tasks):,} models to measure, {len(strange)} are others in this onnx", flush=True)
 
-            def work(bench: Bench, task: Task) -> None:
-                book.record(task[0], asdict(measure(bench, task)))
-                if len(book.results) % 200 == 0:
-                    print(f"{len(book.results):,}, {time.monotonic() - began:.0f} s", flush=True)
-
-            left = engines.spread(
+            done = engines.record(
                 tasks,
                 given.jobs,
                 lambda: Bench(choice, given.timeout),
-                work,
-                budget=given.budget - (time.monotonic() - began),
+                lambda bench, task: (task[0], asdict(measure(bench, task))),
+                book,
+                began=began,
+                budget=given.budget,
+                every=200,
             )
-    print(f"{len(tasks) - left:,} measured, {left:,} left, {time.monotonic() - began:.0f} s")
-    return int(left > 0)
+    return int(not done)
 
 
 def explained(

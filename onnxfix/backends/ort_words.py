@@ -9,9 +9,9 @@ _OWN = re.compile(
     # The signature of a function: its arguments may hold parentheses of their own.
     r"(?:[\w:<>~ ,*&=]+\((?:[^()]|\([^()]*\))*\)(?: const)?(?: \[with [^\]]*\])? )?"
 )
-_NODE = re.compile(
-    r"\A.*Non-zero status code returned while running (?P<op>\w+) node\. Name:'[^']*' Status Message: "
-)
+_STOP = r"running (?P<op>\w+) node\. Name:'(?P<name>[^']*)'"
+_AT = re.compile(_STOP)
+_BEFORE = re.compile(rf"\A.*Non-zero status code returned while {_STOP} Status Message: ")
 
 
 def plain(words: str) -> str:
@@ -21,4 +21,10 @@ def plain(words: str) -> str:
 
 def reason(words: str) -> str:
     """Only what a node says, without status and name; the words as they are where no node speaks."""
-    return _NODE.sub("", plain(words), count=1)
+    return _BEFORE.sub("", plain(words), count=1)
+
+
+def node(words: str) -> tuple[str, str] | None:
+    """Operator and name ("" for none) of the node that the words are about; None where they name none."""
+    match = _AT.search(words)
+    return (match["op"], match["name"]) if match is not None else None

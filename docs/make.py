@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from onnxfix.catalogue import Facts, facts_of
 from onnxfix.registry import BUILT_IN, rules_of
-from onnxfix.render.rules import TABLE_HEAD, fixes, rule_markdown, rule_row, rules_markdown
+from onnxfix.report.catalogue import Facts, facts_of
+from onnxfix.report.render.rules import TABLE_HEAD, fixes, rule_markdown, rule_row, rules_markdown
 from onnxfix.rule import Rule
 
 DOCS = Path(__file__).resolve().parent

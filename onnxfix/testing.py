@@ -16,8 +16,8 @@ import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
 
 from onnxfix.engine import FixRun, Found, check, fix
-from onnxfix.graph import tensors
-from onnxfix.graph.overlay import Model
+from onnxfix.files import tensors
+from onnxfix.model import Model
 from onnxfix.rule import Example, Rule, Safety
 from onnxfix.targets import target_named
 

@@ -6,11 +6,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from onnxfix.backends import trt_package
-from onnxfix.backends.trt_package import Choice, Gpu, Missing
 from onnxfix.doctor import facts
 from onnxfix.doctor.facts import Facts, TooOld
 from onnxfix.doctor.records import Driver, Library, Machine
+from onnxfix.nvidia import Gpu, Missing
+from onnxfix.trt import package
+from onnxfix.trt.package import Choice
 
 H100 = Gpu("NVIDIA H100 80GB HBM3", "9.0")
 ADA = Gpu("NVIDIA L4", "8.9")
@@ -254,7 +255,7 @@ CASES = {
             trt=Missing(
                 "tensorrt is installed but does not load (OSError: a: b)",
                 "not-loadable",
-                trt_package.INSTALL["tensorrt"],
+                package.INSTALL["tensorrt"],
             ),
         ),
         "tensorrt is installed but does not load (OSError: a: b)",
@@ -376,9 +377,7 @@ RUNG_CASES = {
         'pip install "onnxfix[cpu]"',
     ),
     "no TensorRT, and a GPU that RTX does not serve": (
-        replace(
-            SOUND, trt=Missing("neither is installed", "not-installed", trt_package.INSTALL["tensorrt-rtx"])
-        ),
+        replace(SOUND, trt=Missing("neither is installed", "not-installed", package.INSTALL["tensorrt-rtx"])),
         "trt-gpu",
         "neither is installed",
         'pip install "onnxfix[tensorrt]"',
@@ -387,7 +386,7 @@ RUNG_CASES = {
         replace(
             SOUND,
             machine=machine(gpus=(ADA,)),
-            trt=Missing("neither is installed", "not-installed", trt_package.INSTALL["tensorrt-rtx"]),
+            trt=Missing("neither is installed", "not-installed", package.INSTALL["tensorrt-rtx"]),
         ),
         "trt-gpu",
         "neither is installed",
@@ -397,7 +396,7 @@ RUNG_CASES = {
         replace(
             without_gpu(),
             trt=Missing(
-                "the driver shows none", "no-gpu", trt_package.INSTALL["tensorrt-rtx"], " builds without one"
+                "the driver shows none", "no-gpu", package.INSTALL["tensorrt-rtx"], " builds without one"
             ),
         ),
         "trt-build",

@@ -17,11 +17,11 @@ from onnx import ModelProto
 
 from onnxfix import engine
 from onnxfix.causes import Problem
-from onnxfix.graph import scan, wire
-from onnxfix.graph.lazy import NONCE, TOKEN_SIZE, Source
-from onnxfix.graph.overlay import Model
+from onnxfix.files import scan, wire
+from onnxfix.files.lazy import NONCE, TOKEN_SIZE, Source
+from onnxfix.model import Model
 from onnxfix.registry import registry
-from onnxfix.report import finding_of, plain
+from onnxfix.report.report import finding_of, plain
 from onnxfix.rule import Safety
 from onnxfix.targets import target_named
 

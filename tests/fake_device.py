@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxfix.backends.cudart import CudaError
+from onnxfix.trt.cudart import CudaError
 
 Work = Callable[[], object]
 

@@ -1,7 +1,7 @@
 """Stand-ins for what needs a GPU: engines that are ONNX models, and a CUDA whose device is the host's memory.
 
 No engine of TensorRT is executed by any of it. ``load``, ``run`` and ``drop`` are called in the sandbox in the place
-of ``onnxfix.backends.trt_run``'s. An engine file is an ONNX model, whose metadata say in JSON under ``fake`` what goes
+of ``onnxfix.trt.engine``'s. An engine file is an ONNX model, whose metadata say in JSON under ``fake`` what goes
 wrong: ``refused`` (to load), ``fails`` (each run, and all later ones of the process), ``dies``, ``hangs``, ``unread``.
 """
 
@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 import onnx
 
-from onnxfix.backends import ort, trt_run
-from onnxfix.backends.latency import Latency, compared, timing
-from onnxfix.backends.trt_run import Ran
+from onnxfix.backends import ort
+from onnxfix.trt import engine as trt_run
+from onnxfix.trt.engine import Ran
+from onnxfix.trt.timing import Latency, compared, timing
 
 _ENGINES: dict[str, tuple[ort.OrtSession, dict[str, Any]]] = {}
 _RUINED = ""
@@ -247,8 +248,8 @@ def through_the_real_runner(
 ) -> tuple[str, list[Ran], list[str]]:
     """``trt_run`` on Polygraphy's own ``TrtRunner``, whose engine and CUDA are fakes: what loading said, the runs, and
     the engines that are held in the end. For the sandbox."""
-    from onnxfix.backends import trt_run
-    from onnxfix.backends.trt_package import select_for_polygraphy
+    from onnxfix.trt import engine as trt_run
+    from onnxfix.trt.package import select_for_polygraphy
 
     select_for_polygraphy("tensorrt-rtx")
     import polygraphy.backend.trt
@@ -273,8 +274,8 @@ def through_the_real_runner(
 def find_cuda_runtime(path: str, site: str) -> str:
     """What Polygraphy loads for the CUDA runtime when ``trt_run`` loads an engine and pip's packages are in ``site``,
     or why it finds none. What else might be installed is out of its sight."""
-    from onnxfix.backends import trt_run
-    from onnxfix.backends.trt_package import select_for_polygraphy
+    from onnxfix.trt import engine as trt_run
+    from onnxfix.trt.package import select_for_polygraphy
 
     select_for_polygraphy("tensorrt-rtx")
     import polygraphy.backend.trt

@@ -10,9 +10,9 @@ import onnx
 from onnx import ModelProto
 
 from onnxfix import backends
-from onnxfix.backends import lift
-from onnxfix.backends.lift import Lifted
 from onnxfix.sandbox import Worker
+from onnxfix.trt import lift
+from onnxfix.trt.lift import Lifted
 
 Feed = dict[str, Any]
 

@@ -11,14 +11,15 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto
 
-from onnxfix.backends.lift.records import Lifted, NetTensor
-from onnxfix.backends.lift.types import ONNX_TYPES
-from onnxfix.backends.trt_package import Choice
-from onnxfix.backends.trt_types import TrtOptions
 from onnxfix.sandbox import Worker, shared
-from onnxfix.verification import trt_network, trt_network_read
+from onnxfix.trt.lift.records import Lifted, NetTensor
+from onnxfix.trt.lift.types import ONNX_TYPES
+from onnxfix.trt.package import Choice
+from onnxfix.trt.records import TrtOptions
 from onnxfix.verification.ladder import verify
-from onnxfix.verification.trt_build import Builder
+from onnxfix.verification.readback import network as trt_network
+from onnxfix.verification.readback import read
+from onnxfix.verification.rungs.build import Builder
 from onnxfix.verification.verdict import RungResult
 from support.models import model, write
 
@@ -85,7 +86,7 @@ class Stage:
             return lifted(model(network) if isinstance(network, str) else network, Path(out), **lifts)
 
         choice = Choice("tensorrt-rtx", "1.7.1.116", "8.9", None)
-        self.monkeypatch.setattr(trt_network_read.lift, "attempt", attempt)
+        self.monkeypatch.setattr(read.lift, "attempt", attempt)
         self.monkeypatch.setattr(
             trt_network, "builder", lambda options: Builder(choice, options, shared("tensorrt"))
         )

@@ -10,11 +10,11 @@ import numpy as np
 import onnx
 
 import lifted
-from onnxfix.backends import lift
-from onnxfix.backends.lift import Lifted
-from onnxfix.backends.trt_log import logger_of
-from onnxfix.backends.trt_package import load
 from onnxfix.sandbox import Worker
+from onnxfix.trt import lift
+from onnxfix.trt.lift import Lifted
+from onnxfix.trt.log import logger_of
+from onnxfix.trt.package import load
 from patience import PATIENCE
 
 Array = np.ndarray[Any, Any]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from onnx import ModelProto, helper, parser
 
-from onnxfix.graph.overlay import Model, Node
+from onnxfix.graph.overlay import Node
+from onnxfix.model import Model
 
 HEADER = '<ir_version: 10, opset_import: ["" : 18]>\n'
 CHAIN = """g (float[N] x, bool c) => (float[N] y) <float[1] w = {1}> {

@@ -10,9 +10,9 @@ import onnx
 import pytest
 from onnx import ModelProto
 
-from onnxfix.backends.tensorrt import attempt
-from onnxfix.backends.trt_types import TrtBuild
 from onnxfix.sandbox import Worker
+from onnxfix.trt.build import attempt
+from onnxfix.trt.records import TrtBuild
 
 INSTALLED = all(importlib.util.find_spec(name) is not None for name in ("tensorrt_rtx", "polygraphy"))
 """Whether all of the extra ``tensorrt-rtx`` is installed."""

@@ -16,9 +16,10 @@ import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from onnxfix.graph.overlay import Model, Value
-from onnxfix.graph.shapes import Shapes
-from onnxfix.graph.symbols import Dim, evaluate
+from onnxfix.graph.overlay import Value
+from onnxfix.model import Model
+from onnxfix.shapes.shapes import Shapes
+from onnxfix.shapes.symbols import Dim, evaluate
 
 
 @dataclass

@@ -17,10 +17,10 @@ import pytest
 from onnx import ModelProto, numpy_helper
 
 import onnxfix
-from onnxfix import arriving, contract
-from onnxfix.arriving import Arriving
 from onnxfix.errors import OnnxfixError
-from onnxfix.graph import wire
+from onnxfix.files import arriving, wire
+from onnxfix.files.arriving import Arriving
+from onnxfix.pipeline import contract
 from onnxfix.verification import ladder, validity
 from patience import PATIENCE
 from test_cli import external_model

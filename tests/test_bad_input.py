@@ -23,7 +23,7 @@ from onnxruntime import InferenceSession
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidGraph
 
 from onnxfix.errors import ModelError
-from onnxfix.graph.overlay import Model
+from onnxfix.model import Model
 from patience import PATIENCE
 from support.cli import run
 from test_cli import write

@@ -14,15 +14,15 @@ import onnx
 import pytest
 from typer.testing import CliRunner
 
-from onnxfix.backends.trt_run import Ran
-from onnxfix.backends.trt_types import Issue, Profile, TrtBuild, TrtOptions
-from onnxfix.cli import app
+from onnxfix.cli.app import app
 from onnxfix.sandbox import Worker
-from onnxfix.verification import batch_sweep, trt_probe
-from onnxfix.verification.batch_sweep import Pair, SweepResult, at_batch_one, batch_symbols, sweep
+from onnxfix.trt.engine import Ran
+from onnxfix.trt.records import Issue, Profile, TrtBuild, TrtOptions
+from onnxfix.verification.feeds.signature import signature
 from onnxfix.verification.ladder import verify
 from onnxfix.verification.request import Request
-from onnxfix.verification.signature import signature
+from onnxfix.verification.rungs import batch_sweep, probe
+from onnxfix.verification.rungs.batch_sweep import Pair, SweepResult, at_batch_one, batch_symbols, sweep
 from onnxfix.verification.verdict import RungResult
 from real_tensorrt import FACT, REAL
 from support.models import write
@@ -102,7 +102,7 @@ def test_the_repaired_model_is_judged_and_the_original_told(tmp_path: Path) -> N
 
 @REAL
 def test_a_model_that_is_the_same_both_ways_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trt_probe, "probe", lambda found: trt_probe.Probe("the driver shows no GPU"))
+    monkeypatch.setattr(probe, "probe", lambda found: probe.Probe("the driver shows no GPU"))
     path = write(tmp_path / "m.onnx", RELU)
     before = path.read_bytes()
     rung = swept(path, greatest=5)
@@ -428,8 +428,8 @@ def test_the_rung_executes_the_engines_of_a_sweep_where_it_can(
 ) -> None:
     side = FakeSide()
     side.odd = odd
-    monkeypatch.setattr(trt_probe, "probe", lambda found: trt_probe.Probe())
-    monkeypatch.setattr(trt_probe, "engines", lambda *_: side)
+    monkeypatch.setattr(probe, "probe", lambda found: probe.Probe())
+    monkeypatch.setattr(probe, "engines", lambda *_: side)
     rung = swept(write(tmp_path / "m.onnx", RELU))
     assert sorted(side.held.values()) == ["dynamic.engine", "static.engine"]
     assert side.over

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from onnxfix.catalogue import Link, facts_of
 from onnxfix.errors import OnnxfixError
-from onnxfix.graph.overlay import Model, Node
-from onnxfix.render.rules import fixes, rule_markdown, rule_row, rules_markdown
+from onnxfix.graph.overlay import Node
+from onnxfix.model import Model
+from onnxfix.report.catalogue import Link, facts_of
+from onnxfix.report.render.rules import fixes, rule_markdown, rule_row, rules_markdown
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from test_docs import faults
 

@@ -370,7 +370,7 @@ def test_a_required_rung_without_its_package_says_how_to_get_it(
     model = write(tmp_path / "a.onnx", FIXABLE)
     wanted = ["--require", "trt-build", "--trt-package", "tensorrt"]
     monkeypatch.setattr(
-        "onnxfix.backends.trt_package.importlib.util.find_spec", lambda name: None
+        "onnxfix.trt.package.importlib.util.find_spec", lambda name: None
     )  # as on a machine without either package
     code, out, _ = run("apply", model, "-q", *wanted)
     assert code == 3

@@ -15,23 +15,24 @@ import pytest
 from onnx import parser
 
 import onnxfix
-from onnxfix import confirm, engine
-from onnxfix.backends.tensorrt import attempt
-from onnxfix.backends.trt_package import Missing
-from onnxfix.backends.trt_places import own_words
-from onnxfix.backends.trt_profiles import NetInput, candidates
-from onnxfix.backends.trt_types import Issue, Profile, TrtBuild, TrtOptions
+from onnxfix import engine
 from onnxfix.causes import Problem
 from onnxfix.errors import UsageError
-from onnxfix.graph.overlay import Model
+from onnxfix.model import Model
+from onnxfix.nvidia import Missing
 from onnxfix.place import Place
 from onnxfix.registry import Registry, registry
-from onnxfix.render.builds import build_lines, flags
-from onnxfix.render.text import render_report, render_summary
-from onnxfix.report import AppliedFix, Finding, Report, plain
+from onnxfix.report import confirm
+from onnxfix.report.headline import headline, trouble
+from onnxfix.report.render.builds import build_lines, flags
+from onnxfix.report.render.text import render_report, render_summary
+from onnxfix.report.report import AppliedFix, Finding, Report, plain
 from onnxfix.rule import Match, Rule, rule
 from onnxfix.sandbox import Worker
-from onnxfix.trt_words import headline, trouble
+from onnxfix.trt.build import attempt
+from onnxfix.trt.places import own_words
+from onnxfix.trt.profiles import NetInput, candidates
+from onnxfix.trt.records import Issue, Profile, TrtBuild, TrtOptions
 from onnxfix.verification.verdict import RungResult, Verdict
 from places import at
 from real_tensorrt import FACT
@@ -412,7 +413,7 @@ def test_a_fault_of_the_installation_is_no_fault_of_the_model() -> None:
 @REAL
 def test_check_says_that_tensorrt_could_not_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     build = refused(issue("ImportError: libnothing.so", place="", stage=""), status="error")
-    monkeypatch.setattr("onnxfix.verification.trt_build.Builder.build", lambda *_, **__: build)
+    monkeypatch.setattr("onnxfix.verification.rungs.build.Builder.build", lambda *_, **__: build)
     report = onnxfix.check(FOLDER / "int32_relu.onnx", trt=True, ignore=["OPS"])
     told = "TensorRT could not be asked: ImportError: libnothing.so"
     assert report.problems == (Problem(told, "not-loadable", "tensorrt"),)
@@ -752,7 +753,7 @@ def test_a_failing_rule_about_builds_is_a_problem(monkeypatch: pytest.MonkeyPatc
 
 def test_an_explicit_request_without_tensorrt_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "onnxfix.verification.trt_build.builder",
+        "onnxfix.verification.rungs.build.builder",
         lambda options: Missing("not installed: pip install it", "not-installed"),
     )
     with pytest.raises(UsageError, match="pip install it"):
@@ -770,7 +771,7 @@ def test_check_writes_no_engine() -> None:
 @REAL
 def test_a_child_that_died_leaves_findings_and_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
     crashed = replace(CRASHED, errors=(issue("the builder was killed by SIGSEGV", place="", stage="build"),))
-    monkeypatch.setattr("onnxfix.verification.trt_build.Builder.build", lambda *_, **__: crashed)
+    monkeypatch.setattr("onnxfix.verification.rungs.build.Builder.build", lambda *_, **__: crashed)
     report = onnxfix.check(FOLDER / "int32_relu.onnx", trt=True)
     assert re.match(r"TensorRT\S* \d+\.\d+\.\d+ fails on it", report.headline)
     assert [item.message for item in of_trt(report)] == ["crash: the builder was killed by SIGSEGV"]

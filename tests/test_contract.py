@@ -9,8 +9,8 @@ import pytest
 from onnx import ModelProto, numpy_helper, parser
 
 from nested_models import nested
-from onnxfix import contract
-from onnxfix.graph import wire
+from onnxfix.files import wire
+from onnxfix.pipeline import contract
 
 HEADER = '<ir_version: 10, opset_import: ["" : 18]>\n'
 CHAIN = "g (float[N] x) => (float[N] y) { a = Exp(x)  b = Neg(a)  c = Exp(b)  d = Abs(c)  y = Exp(d) }"

@@ -16,13 +16,15 @@ import pytest
 from onnx import ModelProto, TensorProto, TypeProto, ValueInfoProto, helper
 
 from nested_models import BRANCHES, CHAIN, nested, text
-from onnxfix import commit, engine
+from onnxfix import engine
+from onnxfix import transaction as commit
 from onnxfix.edits import AddNode, Draft, Edit, RemoveNode, SetInput, SetValueInfo
 from onnxfix.engine import FixKey, check, fix
 from onnxfix.graph.fingerprint import fingerprint
 from onnxfix.graph.imported import imported, imported_nodes
-from onnxfix.graph.overlay import Model, Node
+from onnxfix.graph.overlay import Node
 from onnxfix.graph.shared import Listing, elem_types, every_node, shared
+from onnxfix.model import Model
 from onnxfix.registry import BUILT_IN, registry, rules_of
 from onnxfix.rule import Fix, Match, Per, Rule, Safety, rule
 from onnxfix.testing import model_of, overlay

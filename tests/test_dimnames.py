@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx
 import pytest
 
-from onnxfix.graph import dimnames
-from onnxfix.verification.signature import signature
+from onnxfix.shapes import dimnames
+from onnxfix.verification.feeds.signature import signature
 
 SIZES = {"a": 7, "b": 2, "_c": 3}
 

@@ -19,10 +19,11 @@ import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from onnxfix.catalogue import facts_of
-from onnxfix.graph.overlay import Model, Node
+from onnxfix.graph.overlay import Node
+from onnxfix.model import Model
 from onnxfix.registry import BUILT_IN, rules_of
-from onnxfix.render.rules import rule_markdown
+from onnxfix.report.catalogue import facts_of
+from onnxfix.report.render.rules import rule_markdown
 from onnxfix.rule import Match, Rule, rule
 from patience import PATIENCE
 

@@ -29,16 +29,16 @@ from doctor_cases import (
     versions,
     without_gpu,
 )
-from onnxfix import doctor
-from onnxfix.backends import trt_package
-from onnxfix.backends.trt_package import Choice, Gpu, Missing
-from onnxfix.cli import app
+from onnxfix import doctor, nvidia
+from onnxfix.cli.app import app
 from onnxfix.doctor import examine, facts
 from onnxfix.doctor.facts import Facts, TooOld
 from onnxfix.doctor.judge import diagnose
 from onnxfix.doctor.records import Diagnosis, Driver, Problem
-from onnxfix.render.doctor import WIDTH, diagnosis_lines
+from onnxfix.nvidia import Gpu, Missing
+from onnxfix.report.render.doctor import WIDTH, diagnosis_lines
 from onnxfix.sandbox import Outcome, Worker
+from onnxfix.trt.package import Choice
 from onnxfix.verification.verdict import RUNGS
 from patience import PATIENCE
 
@@ -163,7 +163,7 @@ def test_this_machine_runs_what_is_installed_on_it(here: Diagnosis) -> None:
 
 
 def test_this_machines_gpus_are_the_drivers(here: Diagnosis) -> None:
-    assert here.machine.gpus == tuple(trt_package.gpus())
+    assert here.machine.gpus == tuple(nvidia.gpus())
     if not here.machine.gpus:
         for name in ("ort-cuda", "trt-gpu"):
             assert not here.rung(name).available

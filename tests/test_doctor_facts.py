@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from doctor_cases import H100, RUNTIME
-from onnxfix.backends.trt_package import Choice, Missing
 from onnxfix.doctor import examine, facts, probes
 from onnxfix.doctor.records import Driver, Library
+from onnxfix.nvidia import Missing
 from onnxfix.sandbox import Outcome, Worker
+from onnxfix.trt.package import Choice
 
 # ----------------------------------------------------------------------------------------- the questions
 

@@ -10,10 +10,10 @@ import pytest
 from onnx import NodeProto, TensorProto, helper, parser
 
 from onnxfix import edits as ed
-from onnxfix.commit import Transaction, commit
 from onnxfix.edits import Draft
 from onnxfix.errors import EditError
-from onnxfix.graph.overlay import Model
+from onnxfix.model import Model
+from onnxfix.transaction import Transaction, commit
 from overlay_links import CHAIN, assert_links, chain, node_at, proto_of
 
 

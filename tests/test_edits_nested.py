@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, parser
 
-from onnxfix import contract, engine
 from onnxfix import edits as ed
-from onnxfix.commit import Transaction, commit
+from onnxfix import engine
 from onnxfix.edits import Draft
 from onnxfix.errors import EditError, ShadowedError
-from onnxfix.graph.overlay import Model, Node, Scope
+from onnxfix.graph.overlay import Node, Scope
+from onnxfix.model import Model
+from onnxfix.pipeline import contract
 from onnxfix.registry import registry
 from onnxfix.rule import Fix, Match, rule
+from onnxfix.transaction import Transaction, commit
 from overlay_links import CHAIN, assert_links, node_at, proto_of
 from support.lanes import seeds
 from test_edits import add_branches

@@ -11,7 +11,8 @@ from onnx import ModelProto, parser
 
 from onnxfix.edits import Draft, RenameNode, SetInput
 from onnxfix.engine import check, fix
-from onnxfix.graph.overlay import Model, Node, Scope
+from onnxfix.graph.overlay import Node, Scope
+from onnxfix.model import Model
 from onnxfix.rule import Fix, Match, Safety, Severity, rule
 from onnxfix.testing import fixed
 
@@ -213,7 +214,7 @@ def test_allow_withholds_a_fix_by_its_key() -> None:
 
 
 def test_touched_names_cover_every_difference() -> None:
-    from onnxfix.contract import untouched_changes
+    from onnxfix.pipeline.contract import untouched_changes
 
     before = proto_of(negs(9))
     result, run = fixed([double_negation], before)

@@ -11,10 +11,10 @@ from typing import Any
 import onnx
 import pytest
 
-from onnxfix.backends.trt_types import Issue, TrtBuild
 from onnxfix.causes import Problem
 from onnxfix.place import Place
-from onnxfix.report import AppliedFix, Report, Withdrawn
+from onnxfix.report.report import AppliedFix, Report, Withdrawn
+from onnxfix.trt.records import Issue, TrtBuild
 from onnxfix.verification.verdict import FeedResult, RungResult, Verdict
 
 ROOT = Path(__file__).resolve().parent.parent

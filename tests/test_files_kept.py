@@ -21,13 +21,14 @@ import pytest
 from onnx import TensorProto, helper, parser
 
 import onnxfix
-from onnxfix import TrtOptions, UsageError, lifting
-from onnxfix.backends.trt_types import TrtBuild
+from onnxfix import TrtOptions, UsageError
 from onnxfix.errors import OnnxfixError
+from onnxfix.files import wire
 from onnxfix.fleet import leftovers
 from onnxfix.fleet.work import Task
-from onnxfix.graph import wire
-from onnxfix.verification import trt_engine
+from onnxfix.pipeline import lifting
+from onnxfix.trt.records import TrtBuild
+from onnxfix.verification.rungs import saved_engine
 from onnxfix.verification.verdict import RungResult, Verdict
 from peer_models import external
 from support.cli import run
@@ -50,7 +51,7 @@ def low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
 def unproven(monkeypatch: pytest.MonkeyPatch) -> None:
     """No rung but one that passes at once, where there are dozens of runs."""
     passed = Verdict((RungResult("contract", "passed", "said without a look"),))
-    monkeypatch.setattr("onnxfix.prove.climb", lambda *_, **__: passed)
+    monkeypatch.setattr("onnxfix.pipeline.prove.climb", lambda *_, **__: passed)
 
 
 def model_with_data(path: Path, location: str) -> Path:
@@ -257,12 +258,12 @@ def test_engines_and_lifted_models_hold_the_weights_too(
         return TrtBuild("accepted")
 
     fake = SimpleNamespace(plain=lambda: SimpleNamespace(build=build, close=lambda: None))
-    monkeypatch.setattr(trt_engine, "builder", lambda options: fake)
+    monkeypatch.setattr(saved_engine, "builder", lambda options: fake)
     path = write(tmp_path / "m.onnx", CLEAN)
     path.chmod(0o600)
     asked = TrtOptions(save_engine=str(tmp_path / "engine"))
     loaded = wire.load(path)
-    trt_engine.save_engine(path, asked, TrtBuild("accepted"), lambda: None, loaded.mode)
+    saved_engine.save_engine(path, asked, TrtBuild("accepted"), lambda: None, loaded.mode)
     lifting._install(path, tmp_path / "lifted.onnx", loaded.mode)
     assert (mode(tmp_path / "engine"), mode(tmp_path / "lifted.onnx")) == (0o600, 0o600)
 
@@ -339,7 +340,7 @@ def test_a_split_model_is_proven_as_it_is_installed(tmp_path: Path, monkeypatch:
         seen.update(snapshot(fixed.parent))
         return passed
 
-    monkeypatch.setattr("onnxfix.prove.climb", climb)
+    monkeypatch.setattr("onnxfix.pipeline.prove.climb", climb)
     assert onnxfix.apply(path, tmp_path / "out.onnx").output
     assert {name: data for name, data in snapshot(tmp_path).items() if name != "m.onnx"} == seen
     assert sorted(seen) == ["out.onnx", "out.onnx.data"]

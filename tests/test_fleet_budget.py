@@ -12,12 +12,12 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxfix.backends.trt_types import TrtOptions
 from onnxfix.causes import Problem
 from onnxfix.fleet import budget
 from onnxfix.fleet.budget import Budget, Closed, Size, more_helps, need_mb, size_of
 from onnxfix.fleet.work import Options, Outcome, Task
-from onnxfix.report import Report
+from onnxfix.report.report import Report
+from onnxfix.trt.records import TrtOptions
 from patience import PATIENCE
 
 MB = 1 << 20
@@ -184,7 +184,7 @@ def test_size_of_what_cannot_be_read_is_no_error(tmp_path: Path) -> None:
 def test_whatever_is_wrong_with_a_file_is_told_in_its_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from onnxfix.graph import wire
+    from onnxfix.files import wire
 
     def starved(path: Path) -> None:
         raise MemoryError

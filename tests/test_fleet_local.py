@@ -17,17 +17,17 @@ from pathlib import Path
 import pytest
 
 from fleets import ROOT, command, environment, install, run, seen, without_times, write
-from onnxfix.backends.trt_reading import Reading
-from onnxfix.backends.trt_types import TrtBuild
 from onnxfix.causes import Problem
 from onnxfix.fleet import drive, local, work
 from onnxfix.fleet.budget import Size
 from onnxfix.fleet.here import Here
 from onnxfix.fleet.local import Local
 from onnxfix.fleet.work import Options, Outcome, Task
-from onnxfix.render.progress import Steps
-from onnxfix.report import Report
+from onnxfix.report.render.progress import Steps
+from onnxfix.report.report import Report
 from onnxfix.sandbox import Worker
+from onnxfix.trt.reading import Reading
+from onnxfix.trt.records import TrtBuild
 from onnxfix.verification.verdict import FeedResult, RungResult, Verdict
 from patience import PATIENCE
 
@@ -432,7 +432,7 @@ def test_results_come_as_they_are_ready_and_are_reported_in_order(
 ) -> None:
     from typer.testing import CliRunner
 
-    from onnxfix.cli import app
+    from onnxfix.cli.app import app
 
     models = [write(tmp_path / f"m{i}.onnx") for i in range(3)]
 

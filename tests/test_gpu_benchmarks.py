@@ -23,12 +23,13 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxfix.backends.trt_package import Choice, Gpu, Missing
-from onnxfix.backends.trt_types import Issue, TrtBuild
 from onnxfix.errors import OnnxfixError, UsageError
+from onnxfix.nvidia import Gpu, Missing
 from onnxfix.place import Place
 from onnxfix.sandbox import Worker
-from onnxfix.verification.trt_probe import Probe
+from onnxfix.trt.package import Choice
+from onnxfix.trt.records import Issue, TrtBuild
+from onnxfix.verification.rungs.probe import Probe
 from patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parent.parent

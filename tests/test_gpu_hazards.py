@@ -13,11 +13,12 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxfix.backends.trt_package import Choice, Gpu
-from onnxfix.backends.trt_types import Issue, TrtBuild
+from onnxfix.nvidia import Gpu
 from onnxfix.place import Place
 from onnxfix.registry import BUILT_IN, rules_of
 from onnxfix.sandbox import Worker
+from onnxfix.trt.package import Choice
+from onnxfix.trt.records import Issue, TrtBuild
 from patience import PATIENCE
 from test_docs import maker
 

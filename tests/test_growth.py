@@ -13,12 +13,14 @@ from typer.testing import CliRunner
 
 from onnxfix import engine
 from onnxfix.causes import Problem
-from onnxfix.cli import app
+from onnxfix.cli.app import app
 from onnxfix.errors import ModelError
-from onnxfix.graph import inference, order
+from onnxfix.graph import order
 from onnxfix.graph.build import MAX_NESTING
-from onnxfix.graph.overlay import Model, Node, Scope
+from onnxfix.graph.overlay import Node, Scope
+from onnxfix.model import Model
 from onnxfix.registry import registry
+from onnxfix.shapes import inference
 from overlay_links import assert_links
 from shape_oracle import parse
 from support.lanes import seeds

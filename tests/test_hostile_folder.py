@@ -25,13 +25,14 @@ import pytest
 
 import onnxfix
 from onnxfix import TrtOptions
-from onnxfix.backends.trt_types import TrtBuild
 from onnxfix.errors import OnnxfixError
+from onnxfix.files import atomic, folders, regular, wire
+from onnxfix.files.folders import Folder
+from onnxfix.files.temporary import Temporary, temporary_beside
 from onnxfix.fleet.journal import Journal
-from onnxfix.graph import atomic, folders, regular, wire
-from onnxfix.graph.folders import Folder
-from onnxfix.graph.temporary import Temporary, temporary_beside
-from onnxfix.verification import trt_engine, validity
+from onnxfix.trt.records import TrtBuild
+from onnxfix.verification import validity
+from onnxfix.verification.rungs import saved_engine
 from onnxfix.verification.verdict import RungResult, Verdict
 from support.cli import run
 from test_cli import CLEAN, FIXABLE, external_model, write
@@ -217,9 +218,9 @@ def _engine(field: Field) -> Act:
 
     def save(at: Field) -> Any:
         asked = TrtOptions(save_engine=str(at.there / "out"))
-        return trt_engine.save_engine(at.there / "m", asked, TrtBuild("accepted"), lambda: None)
+        return saved_engine.save_engine(at.there / "m", asked, TrtBuild("accepted"), lambda: None)
 
-    trt_engine.builder = lambda options: SimpleNamespace(  # type: ignore[assignment]
+    saved_engine.builder = lambda options: SimpleNamespace(  # type: ignore[assignment]
         plain=lambda: SimpleNamespace(build=build, close=lambda: None)
     )
     return save
@@ -260,9 +261,9 @@ DESTINATION = {
 @pytest.fixture
 def limits(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Low limits for models that are split, and no rung but one that passes at once: there are hundreds of runs."""
-    monkeypatch.setattr(trt_engine, "builder", trt_engine.builder)  # put back at the end
+    monkeypatch.setattr(saved_engine, "builder", saved_engine.builder)  # put back at the end
     passed = Verdict((RungResult("contract", "passed", "said without a look"),))
-    monkeypatch.setattr("onnxfix.prove.climb", lambda *_, **__: passed)
+    monkeypatch.setattr("onnxfix.pipeline.prove.climb", lambda *_, **__: passed)
     if "split" in request.node.name:
         monkeypatch.setattr(wire, "PROTOBUF_LIMIT", LIMIT)
         monkeypatch.setattr(wire, "SMALL", 0)
@@ -376,7 +377,7 @@ def test_what_lies_around_a_candidate_is_swapped_while_a_rung_reads_it(
         stolen.rename(place)
         return passed
 
-    monkeypatch.setattr("onnxfix.prove.climb", climb)
+    monkeypatch.setattr("onnxfix.pipeline.prove.climb", climb)
     with pytest.raises(OnnxfixError, match="somebody else changes files in this folder"):
         act(field)
     assert [name for name in results(field) if name.startswith("out.onnx")] == []

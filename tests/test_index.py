@@ -17,7 +17,7 @@ from onnx import parser
 
 from onnxfix import engine, index
 from onnxfix.causes import Problem
-from onnxfix.graph.overlay import Model
+from onnxfix.model import Model
 from onnxfix.registry import BUILT_IN, rules_of
 from onnxfix.rule import Match, Rule, Safety, Severity
 

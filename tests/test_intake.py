@@ -10,8 +10,8 @@ import pytest
 from onnx import parser
 
 import onnxfix
-from onnxfix.intake import Example, Intake, intake
-from onnxfix.render.text import render_report
+from onnxfix.pipeline.intake import Example, Intake, intake
+from onnxfix.report.render.text import render_report
 from onnxfix.sizes.ranges import Range
 from support.cli import run
 from test_sizes import DEMANDS, RATES, model, runs
@@ -149,7 +149,7 @@ def test_what_is_called_the_only_size_is(tmp_path: Path) -> None:
 def test_a_journal_keeps_it() -> None:
     """What a model takes is read back from JSON as it was."""
     from onnxfix.fleet.recall import recall
-    from onnxfix.report import Report, plain
+    from onnxfix.report.report import Report, plain
 
     found = onnxfix.check(model(RATES).SerializeToString(), inputs_help=True)
     kept = json.loads(json.dumps(plain(found) | {"pending": None}))

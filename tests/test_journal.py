@@ -17,7 +17,6 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from fleets import ROOT, run, without_times, write
-from onnxfix.backends.trt_types import Profile, TrtBuild, TrtOptions
 from onnxfix.causes import Problem
 from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.fleet import journal as journals
@@ -27,8 +26,9 @@ from onnxfix.fleet.here import Here
 from onnxfix.fleet.journal import NAME, Journal, place_of
 from onnxfix.fleet.recall import recall
 from onnxfix.fleet.work import Options, Outcome, Stamp, Task
-from onnxfix.report import WORKED_OUT, Report, plain
-from onnxfix.verification.compare import Metrics
+from onnxfix.report.report import WORKED_OUT, Report, plain
+from onnxfix.trt.records import Profile, TrtBuild, TrtOptions
+from onnxfix.verification.compare.compare import Metrics
 from onnxfix.verification.verdict import RungResult, Verdict
 
 pytestmark = pytest.mark.slow

@@ -11,13 +11,14 @@ import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from onnxfix import edits as ed
-from onnxfix.commit import Transaction
 from onnxfix.errors import EditError
-from onnxfix.graph import knowledge, propagate
-from onnxfix.graph.overlay import Model, Node
-from onnxfix.graph.shape_ops import ABSENT, TABLE, UNKNOWN, Call, Info
-from onnxfix.graph.shape_ops.base import elements
-from onnxfix.graph.symbols import constant
+from onnxfix.graph.overlay import Node
+from onnxfix.model import Model
+from onnxfix.shapes import knowledge, propagate
+from onnxfix.shapes.ops import ABSENT, TABLE, UNKNOWN, Call, Info
+from onnxfix.shapes.ops.base import elements
+from onnxfix.shapes.symbols import constant
+from onnxfix.transaction import Transaction
 from shape_oracle import parse
 from support.lanes import seeds
 

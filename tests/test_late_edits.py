@@ -14,12 +14,13 @@ import pytest
 from onnx import TensorProto, helper
 
 from nested_models import BRANCHES, CHAIN, nested, text, told
-from onnxfix import commit
+from onnxfix import transaction as commit
 from onnxfix.edits import AddInitializer, AddNode, Draft, Edit
 from onnxfix.engine import fix
 from onnxfix.errors import EditError
 from onnxfix.graph import order
-from onnxfix.graph.overlay import Model, Node, Scope
+from onnxfix.graph.overlay import Node, Scope
+from onnxfix.model import Model
 from onnxfix.registry import registry
 from onnxfix.rule import Fix, Match, Rule, Safety, rule
 from onnxfix_rules.ctl import _inline

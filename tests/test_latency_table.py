@@ -7,8 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from onnxfix.backends.latency import Latency, Timing, compared
-from onnxfix.report import plain
+from onnxfix.report.report import plain
+from onnxfix.trt.timing import Latency, Timing, compared
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
 

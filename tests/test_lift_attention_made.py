@@ -21,8 +21,8 @@ from attention_by_hand import (
     run,
     values,
 )
-from onnxfix.backends.lift.network import Unliftable
 from onnxfix.sandbox import Worker
+from onnxfix.trt.lift.network import Unliftable
 from real_tensorrt import REAL
 
 pytestmark = REAL

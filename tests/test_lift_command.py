@@ -15,9 +15,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 import lifted
 import onnxfix
-from onnxfix import lifting
-from onnxfix.backends.lift.records import Gap, Lifted, NetTensor
-from onnxfix.render.lift import MOST, lifted_lines
+from onnxfix.pipeline import lifting
+from onnxfix.report.render.lift import MOST, lifted_lines
+from onnxfix.trt.lift.records import Gap, Lifted, NetTensor
 from patience import PATIENCE
 from real_tensorrt import REAL
 from support.cli import run

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 import handmade
 import lifted
-from onnxfix.backends.lift import Lifted
 from onnxfix.sandbox import Worker
+from onnxfix.trt.lift import Lifted
 from real_tensorrt import REAL
 
 pytestmark = REAL

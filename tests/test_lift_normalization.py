@@ -14,10 +14,10 @@ import onnx
 import pytest
 
 import lifted
-from onnxfix.backends.lift import Lifted, kinds
-from onnxfix.backends.lift.emit import Emit
-from onnxfix.backends.lift.network import Layer, Tensor, Unliftable
 from onnxfix.sandbox import Worker
+from onnxfix.trt.lift import Lifted, kinds
+from onnxfix.trt.lift.emit import Emit
+from onnxfix.trt.lift.network import Layer, Tensor, Unliftable
 from patience import PATIENCE
 from real_tensorrt import REAL
 

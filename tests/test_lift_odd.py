@@ -12,12 +12,12 @@ from onnx import TensorProto, helper, numpy_helper
 
 import lifted
 import onnxfix
-from onnxfix.backends import lift, tensorrt
-from onnxfix.backends.lift import Lifted, _refusal
-from onnxfix.backends.tensorrt import attempt
-from onnxfix.backends.trt_log import logger_of
-from onnxfix.backends.trt_package import load
 from onnxfix.sandbox import Worker
+from onnxfix.trt import build, lift
+from onnxfix.trt.build import attempt
+from onnxfix.trt.lift import Lifted, _refusal
+from onnxfix.trt.log import logger_of
+from onnxfix.trt.package import load
 from patience import PATIENCE
 from real_tensorrt import REAL
 
@@ -63,7 +63,7 @@ def test_too_little_memory_for_the_parser_is_no_refusal(tmp_path: Path) -> None:
         found = lift.attempt(tight, path, tmp_path / "lifted.onnx", package="tensorrt-rtx")
         after = lift.attempt(tight, small, tmp_path / "after.onnx", package="tensorrt-rtx")
     with Worker(memory_mb=400) as tight:
-        built = tensorrt.attempt(tight, path, package="tensorrt-rtx")
+        built = build.attempt(tight, path, package="tensorrt-rtx")
     assert (built.status, built.stage, built.judged) == ("memory", "parse", False)
     assert (found.status, found.path) == ("memory", "")
     assert found.reason.endswith("(memory is limited to 400 MiB: --memory-limit sets it)")

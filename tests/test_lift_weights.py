@@ -13,10 +13,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import lifted
-from onnxfix.backends.lift import weights
-from onnxfix.backends.lift.network import Unliftable
-from onnxfix.backends.lift.types import ONNX_TYPES, numpy_type
 from onnxfix.sandbox import Worker
+from onnxfix.trt.lift import weights
+from onnxfix.trt.lift.network import Unliftable
+from onnxfix.trt.lift.types import ONNX_TYPES, numpy_type
 from real_tensorrt import REAL
 
 NUMBERS = {

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from onnxfix.render.lines import Line, line, print_lines, styled
+from onnxfix.report.render.lines import Line, line, print_lines, styled
 
 LINES = [
     line("plain"),

@@ -21,8 +21,8 @@ import pytest
 from onnx import ModelProto, numpy_helper
 
 import test_exports_table
-from onnxfix.backends.lift import Lifted, NetTensor
 from onnxfix.sandbox import Worker
+from onnxfix.trt.lift import Lifted, NetTensor
 from patience import PATIENCE
 from real_tensorrt import REAL
 

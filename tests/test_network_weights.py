@@ -12,11 +12,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from lifted import text
-from onnxfix.backends import lift
 from onnxfix.sandbox import Worker
-from onnxfix.verification import trt_network_read
+from onnxfix.trt import lift
 from onnxfix.verification.ladder import verify
-from onnxfix.verification.network_weights import Compared, compare, weights
+from onnxfix.verification.readback import read
+from onnxfix.verification.readback.weights import Compared, compare, weights
 from real_tensorrt import REAL
 
 W = np.arange(12, dtype=np.float32).reshape(3, 4) / 7
@@ -159,7 +159,7 @@ def test_the_rung_sees_one_bit_of_a_weight(tmp_path: Path, monkeypatch: pytest.M
     [weight] = [one for one in network.graph.initializer if one.data_type == TensorProto.FLOAT]
     weight.raw_data = bumped(numpy_helper.to_array(weight)).tobytes()
     onnx.save(network, out)
-    monkeypatch.setattr(trt_network_read.lift, "attempt", lambda *_, **__: found)
+    monkeypatch.setattr(read.lift, "attempt", lambda *_, **__: found)
     [rung] = verify(path, path, exact=False, rungs=("trt-network",), seed=1).rungs
     assert rung.status == "failed"
     [misread] = rung.networks[0].misreads

@@ -19,7 +19,7 @@ from onnxruntime.quantization import (
 )
 
 import onnxfix
-from onnxfix.report import Report
+from onnxfix.report.report import Report
 from real_tensorrt import FACT, REAL
 from runtime_operators import foreign
 

@@ -11,12 +11,12 @@ from onnx import ModelProto, parser
 
 import onnxfix
 from onnxfix.backends.reference import evaluator
-from onnxfix.backends.tensorrt import attempt
-from onnxfix.commit import Transaction
 from onnxfix.edits import SetImport, SetInput
 from onnxfix.errors import EditError
-from onnxfix.graph.overlay import Model
+from onnxfix.model import Model
 from onnxfix.sandbox import Worker
+from onnxfix.transaction import Transaction
+from onnxfix.trt.build import attempt
 from real_tensorrt import REAL
 
 WORDS = "Pre-opset 7 broadcasting is unsupported"

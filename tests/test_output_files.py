@@ -21,12 +21,12 @@ import pytest
 
 import onnxfix
 from onnxfix import TrtOptions, UsageError
-from onnxfix.backends import trt_files
-from onnxfix.backends.trt_types import TrtBuild
 from onnxfix.errors import ModelError, OnnxfixError
-from onnxfix.graph import atomic, regular
-from onnxfix.graph.temporary import temporary_beside
-from onnxfix.verification import trt_engine
+from onnxfix.files import atomic, regular
+from onnxfix.files.temporary import temporary_beside
+from onnxfix.trt import files
+from onnxfix.trt.records import TrtBuild
+from onnxfix.verification.rungs import saved_engine
 from support.cli import run
 from test_cli import CLEAN, FIXABLE, external_model, shell, write
 
@@ -107,7 +107,7 @@ def test_python_does_not_replace_a_pipe(tmp_path: Path, pipe: Pipe) -> None:
     for option in ("save_engine", "timing_cache"):
         asked: dict[str, Any] = {option: str(pipe.path)}
         with pytest.raises(UsageError, match="named pipe"):
-            trt_files.check_files(TrtOptions(**asked))
+            files.check_files(TrtOptions(**asked))
     with pytest.raises(OnnxfixError, match="named pipe"):
         atomic.put(pipe.path, b"engine")
     with pytest.raises(OnnxfixError, match="named pipe"), temporary_beside(pipe.path):
@@ -219,7 +219,7 @@ def test_engines_and_caches_are_written_through_links(
     (tmp_path / "real").mkdir()
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "real" / "file")
-    trt_files.check_files(TrtOptions(save_engine=str(link), timing_cache=str(link)))
+    files.check_files(TrtOptions(save_engine=str(link), timing_cache=str(link)))
     atomic.put(link, b"cache")
     assert (tmp_path / "real/file").read_bytes() == b"cache"
 
@@ -228,16 +228,16 @@ def test_engines_and_caches_are_written_through_links(
         return TrtBuild("accepted")
 
     fake = SimpleNamespace(plain=lambda: SimpleNamespace(build=build, close=lambda: None))
-    monkeypatch.setattr(trt_engine, "builder", lambda options: fake)
+    monkeypatch.setattr(saved_engine, "builder", lambda options: fake)
     asked, built = TrtOptions(save_engine=str(link)), TrtBuild("accepted")
 
     def changed() -> None:
         raise ModelError("m: was changed")
 
     with pytest.raises(ModelError, match="changed"):
-        trt_engine.save_engine(tmp_path / "m", asked, built, changed)
+        saved_engine.save_engine(tmp_path / "m", asked, built, changed)
     assert (tmp_path / "real/file").read_bytes() == b"cache"
-    told = trt_engine.save_engine(tmp_path / "m", asked, built, lambda: None)
+    told = saved_engine.save_engine(tmp_path / "m", asked, built, lambda: None)
     assert told == str(link)
     assert link.is_symlink()
     assert (tmp_path / "real/file").read_bytes() == b"engine"
@@ -444,7 +444,7 @@ def test_max_batch_needs_a_sweep_and_is_a_dimension(tmp_path: Path) -> None:
 
 def test_a_tensorrt_that_is_not_there_is_told_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     models = [write(tmp_path / name, CLEAN) for name in ("a.onnx", "b.onnx")]
-    monkeypatch.setattr("onnxfix.backends.trt_package.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("onnxfix.trt.package.importlib.util.find_spec", lambda name: None)
     assert "neither tensorrt nor tensorrt-rtx is installed" in refused("check", "--trt", *models)
     code, out, _ = run("check", "--trt", *models, "--format", "json")
     assert code == 2

@@ -10,12 +10,14 @@ import onnx
 import pytest
 from onnx import TensorProto, defs, helper, numpy_helper, parser
 
-from onnxfix.commit import commit
 from onnxfix.edits import AddNode, RemoveNode, SetAttribute
 from onnxfix.errors import ModelError
-from onnxfix.graph import attributes, order, tensors, wire
+from onnxfix.files import tensors, wire
+from onnxfix.graph import attributes, order
 from onnxfix.graph.attributes import contradicted
-from onnxfix.graph.overlay import Model, UnknownAttribute, is_read
+from onnxfix.graph.overlay import UnknownAttribute, is_read
+from onnxfix.model import Model
+from onnxfix.transaction import commit
 
 HEADER = '<ir_version: 10, opset_import: ["" : 18, "my": 1]>\n'
 

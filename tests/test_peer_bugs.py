@@ -594,7 +594,7 @@ ENDLESS = 60.0
 
 IMPATIENT = """
 import functools
-from onnxfix.cli import main
+from onnxfix.cli.app import main
 from onnxfix.verification import ladder
 ladder.Limits = functools.partial(ladder.Limits, step=5.0)
 main()

@@ -12,13 +12,14 @@ import pytest
 from onnx import parser
 
 import onnxfix
-from onnxfix.backends.trt_types import TrtBuild
-from onnxfix.contract import interface_changes, untouched_changes
 from onnxfix.edits import Draft, SetValueInfo
-from onnxfix.graph.overlay import Model, Node
+from onnxfix.graph.overlay import Node
+from onnxfix.model import Model
+from onnxfix.pipeline.contract import interface_changes, untouched_changes
 from onnxfix.registry import Registry
-from onnxfix.report import Report
+from onnxfix.report.report import Report
 from onnxfix.rule import Fix, Match, Rule, Safety, rule
+from onnxfix.trt.records import TrtBuild
 from onnxfix.verification.request import Request
 from onnxfix.verification.verdict import ALONE, RungResult
 
@@ -405,19 +406,19 @@ def test_a_fix_that_tensorrt_refuses_is_withdrawn(model: Path, monkeypatch: pyte
         yield Match("Neg", node=node, fix=Fix("make it Sub", draft.edits))
 
     use(monkeypatch, [identity, neg])
-    monkeypatch.setattr("onnxfix.verification.trt_build.climb", Judged("Sub"))
+    monkeypatch.setattr("onnxfix.verification.rungs.build.climb", Judged("Sub"))
     report, out = apply(model)
     assert [item.code for item in report.withdrawn] == ["BBB005"] * 2
     assert {item.code for item in report.applied} == {"AAA001"}
     assert out.exists()
-    monkeypatch.setattr("onnxfix.verification.trt_build.climb", Judged("Sub", original=True))
+    monkeypatch.setattr("onnxfix.verification.rungs.build.climb", Judged("Sub", original=True))
     assert not apply(model)[0].withdrawn  # the original is refused as well
 
 
 def test_an_engine_of_a_model_with_unsafe_fixes(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What TensorRT builds is what is written: that a rung about values is not of it does not matter."""
     use(monkeypatch, [identity, unsafe_sqrt])
-    monkeypatch.setattr("onnxfix.verification.trt_build.climb", Judged("Concat"))
+    monkeypatch.setattr("onnxfix.verification.rungs.build.climb", Judged("Concat"))
     report, out = apply(model, unsafe_fixes=True, require=["trt-build"])
     assert report.verdict is not None
     assert report.verdict.passed

@@ -12,7 +12,8 @@ from types import ModuleType
 import pytest
 
 from onnxfix.errors import OnnxfixError, UsageError
-from onnxfix.graph.overlay import Model, Node
+from onnxfix.graph.overlay import Node
+from onnxfix.model import Model
 from onnxfix.registry import Registry, registry, rules_of
 from onnxfix.rule import Match, Rule, rule
 

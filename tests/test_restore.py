@@ -10,9 +10,9 @@ import pytest
 from onnx import ModelProto, parser
 
 import onnxfix
-from onnxfix.whole import steps
-from onnxfix.whole.remote import Said
-from onnxfix.whole.restore import restore
+from onnxfix.pipeline.whole import steps
+from onnxfix.pipeline.whole.remote import Said
+from onnxfix.pipeline.whole.restore import restore
 from peer_models import PEERS
 from test_steps import CPU, the_step
 

@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from onnxfix.engine import check, fix
-from onnxfix.graph.overlay import Model
+from onnxfix.model import Model
 from onnxfix.registry import registry
 from onnxfix.rule import Rule, Safety, Severity
 from onnxfix.targets import DEFAULT
 from onnxfix.testing import assert_interface_kept, findings, fixed
-from onnxfix.verification.compare import identical
+from onnxfix.verification.compare.compare import identical
 
 CONSTANT, RUNTIME, TWO_SIDED, MAY_DIFFER, TRAP, REPETITION = (
     registry().get(f"BRC00{i}") for i in range(1, 7)

@@ -13,11 +13,11 @@ import onnxruntime
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
 
-from onnxfix.backends.tensorrt import attempt
 from onnxfix.registry import registry
 from onnxfix.rule import Safety
 from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, assert_same_outputs, findings, fixed, overlay
+from onnxfix.trt.build import attempt
 from onnxfix_rules.gra import _constants, _evaluate
 from onnxfix_rules.gra.gra010_constant_subgraph import constant_subgraph
 from patience import processor_seconds

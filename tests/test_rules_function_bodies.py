@@ -16,7 +16,7 @@ import pytest
 from onnx import ModelProto, defs, helper, parser
 
 from onnxfix.engine import Applied
-from onnxfix.graph.overlay import Model
+from onnxfix.model import Model
 from onnxfix.registry import registry
 from onnxfix.rule import Safety
 from onnxfix.sandbox import Worker

@@ -17,12 +17,12 @@ import onnxruntime
 import pytest
 from onnx import ModelProto
 
-from onnxfix.backends.tensorrt import attempt
 from onnxfix.engine import Found, check
 from onnxfix.registry import registry
 from onnxfix.rule import Safety, Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, findings, fixed, overlay
+from onnxfix.trt.build import attempt
 from onnxfix_rules.ops.ops071_shape_from_floats import FOLLOWED
 from patience import PATIENCE
 from real_tensorrt import FACT, REAL

@@ -10,11 +10,11 @@ import pytest
 from onnx import ModelProto
 from onnx.reference import ReferenceEvaluator
 
-from onnxfix.backends.tensorrt import attempt
 from onnxfix.registry import registry
 from onnxfix.rule import Example, Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import findings, model_of
+from onnxfix.trt.build import attempt
 from patience import PATIENCE
 from real_tensorrt import REAL
 from trt_reading import Network
@@ -102,8 +102,8 @@ def test_float64_is_read_as_float32(text: str, expected: list[str], worker: Work
 
 def types_of(path: str) -> list[str]:
     """The types of the tensors of the imported network; runs in the sandbox."""
-    from onnxfix.backends.trt_log import logger_of
-    from onnxfix.backends.trt_package import load
+    from onnxfix.trt.log import logger_of
+    from onnxfix.trt.package import load
 
     trt = load("tensorrt-rtx")
     log, _ = logger_of(trt)

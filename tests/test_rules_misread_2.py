@@ -18,11 +18,11 @@ from onnx import ModelProto
 from onnx.reference import ReferenceEvaluator
 
 from lifted import Feed, agree, both, feed_of, lifted, text
-from onnxfix.backends.tensorrt import attempt
 from onnxfix.registry import registry
 from onnxfix.rule import Example, Safety, Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, findings, fixed, model_of
+from onnxfix.trt.build import attempt
 from real_tensorrt import FACT, REAL, built
 
 pytestmark = pytest.mark.corpus

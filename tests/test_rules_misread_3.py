@@ -18,10 +18,10 @@ import pytest
 from onnx import ModelProto, helper
 
 from lifted import Feed, both, feed_of, lifted, run, text
-from onnxfix.graph.symbols import as_dim, symbol
 from onnxfix.registry import registry
 from onnxfix.rule import Example, Safety, Severity
 from onnxfix.sandbox import Worker
+from onnxfix.shapes.symbols import as_dim, symbol
 from onnxfix.testing import assert_interface_kept, findings, fixed, model_of, overlay
 from onnxfix_rules.ops._ratios import ratios
 from onnxfix_rules.ops._windows import Axis, rounded_up

@@ -1,6 +1,6 @@
 """Quantization that TensorRT reads otherwise and no error tells: QDQ017, QDQ018 and QDQ019 against its network.
 
-Each model is imported by the real parser and read back (``onnxfix.backends.lift``): before the fix the network computes
+Each model is imported by the real parser and read back (``onnxfix.trt.lift``): before the fix the network computes
 something else than ONNX, with both values here, and after it the same. No engine is executed.
 """
 # Long because: three rules are shown to TensorRT in the same way, each by models of its own.

@@ -1,6 +1,6 @@
 """The logarithm of a softmax, which TensorRT takes of probabilities: OPS087 against the network that it imports.
 
-Each model is imported by the real parser and read back (``onnxfix.backends.lift``): before the fix the network gives
+Each model is imported by the real parser and read back (``onnxfix.trt.lift``): before the fix the network gives
 -inf where ONNX gives a number, and after it the same. No engine is executed.
 """
 

@@ -13,12 +13,12 @@ import onnxruntime
 import pytest
 from onnx import ModelProto
 
-from onnxfix.backends.tensorrt import attempt
 from onnxfix.engine import check
 from onnxfix.registry import registry
 from onnxfix.rule import Safety, Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import overlay
+from onnxfix.trt.build import attempt
 from onnxfix_rules.ops._runtimes import ADVICE, TOOLS
 from patience import PATIENCE
 from real_tensorrt import FACT, REAL

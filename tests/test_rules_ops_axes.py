@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, parser
 from onnx.reference import ReferenceEvaluator
 
-from onnxfix.backends.tensorrt import attempt
-from onnxfix.backends.trt_types import Profile, TrtBuild
 from onnxfix.engine import check
 from onnxfix.registry import registry
 from onnxfix.rule import Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, assert_same_outputs, findings, fixed, overlay
+from onnxfix.trt.build import attempt
+from onnxfix.trt.records import Profile, TrtBuild
 from onnxfix_rules.ops.ops025_reduction_of_booleans import reduction_of_booleans
 from onnxfix_rules.ops.ops041_reduction_over_non_constant_axes import (
     _REDUCTIONS,

@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 from onnx import ModelProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from onnxfix.backends.tensorrt import attempt
 from onnxfix.registry import registry
 from onnxfix.rule import Safety, Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, findings, fixed, model_of
+from onnxfix.trt.build import attempt
 from patience import PATIENCE
 from real_tensorrt import FACT, REAL
 from trt_reading import Network

@@ -14,7 +14,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
 from onnx.reference import ReferenceEvaluator
 
-from onnxfix.graph.overlay import Model
+from onnxfix.model import Model
 from onnxfix.registry import registry
 from onnxfix.rule import Safety
 from onnxfix.testing import assert_interface_kept, fixed

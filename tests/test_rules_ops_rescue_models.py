@@ -18,11 +18,11 @@ import pytest
 from onnx import ModelProto
 
 import trt_reading
-from onnxfix.backends.tensorrt import attempt
-from onnxfix.backends.trt_types import Profile, TrtBuild
 from onnxfix.rule import Safety
 from onnxfix.sandbox import Worker
 from onnxfix.testing import fixed
+from onnxfix.trt.build import attempt
+from onnxfix.trt.records import Profile, TrtBuild
 from patience import PATIENCE
 from real_tensorrt import FACT, REAL
 from test_rules_ops_rescue import RULES, after, edges, model, run

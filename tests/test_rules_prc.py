@@ -24,12 +24,12 @@ from onnx.reference import ReferenceEvaluator
 
 import onnxfix
 from onnxfix.backends.reference import evaluator
-from onnxfix.backends.tensorrt import attempt
 from onnxfix.rule import Safety, Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, findings, fixed
-from onnxfix.verification import twin
-from onnxfix.verification.tolerance import tolerance_for
+from onnxfix.trt.build import attempt
+from onnxfix.verification.compare import twin
+from onnxfix.verification.compare.tolerance import tolerance_for
 from onnxfix.verification.verdict import CPU_RUNGS
 from onnxfix_rules.prc.prc001_decomposed_layer_norm import decomposed_norm_in_half_precision as norm_rule
 from onnxfix_rules.prc.prc002_epsilon_rounds_to_zero import epsilon_rounds_to_zero as epsilon_rule

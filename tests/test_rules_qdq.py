@@ -28,8 +28,8 @@ from onnxfix.registry import registry
 from onnxfix.rule import Safety, Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, findings, fixed, overlay
-from onnxfix.verification.compare import identical
-from onnxfix.verification.inputs import make_inputs
+from onnxfix.verification.compare.compare import identical
+from onnxfix.verification.feeds.inputs import make_inputs
 from onnxfix_rules.qdq._range import bounds_of
 from real_tensorrt import FACT, REAL, built
 

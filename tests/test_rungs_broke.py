@@ -13,30 +13,26 @@ from typer.testing import CliRunner
 
 import networks
 import onnxfix
-from onnxfix.backends import trt_package
-from onnxfix.backends.lift import attempt, kinds, lift
-from onnxfix.backends.lift.records import Lifted
-from onnxfix.backends.trt_package import Choice, Missing
-from onnxfix.backends.trt_reading import Reading
-from onnxfix.backends.trt_types import TrtOptions
-from onnxfix.cli import app
+from onnxfix import nvidia
+from onnxfix.cli.app import app
 from onnxfix.errors import Fault, OnnxfixError, explained, fault_of
 from onnxfix.fleet.recall import recall
-from onnxfix.render.text import render_report, render_summary
-from onnxfix.report import Report, plain
+from onnxfix.nvidia import Missing
+from onnxfix.report.headline import broken, unread
+from onnxfix.report.render.text import render_report, render_summary
+from onnxfix.report.report import Report, plain
 from onnxfix.sandbox import Outcome, Worker, forked, shared
-from onnxfix.trt_words import broken, unread
-from onnxfix.verification import (
-    climb,
-    ladder,
-    network_child,
-    trt_build,
-    trt_gpu,
-    trt_network,
-    trt_probe,
-)
+from onnxfix.trt import package as trt_package
+from onnxfix.trt.lift import attempt, kinds, lift
+from onnxfix.trt.lift.records import Lifted
+from onnxfix.trt.package import Choice
+from onnxfix.trt.reading import Reading
+from onnxfix.trt.records import TrtOptions
+from onnxfix.verification import ladder, runner
 from onnxfix.verification.ladder import verify
-from onnxfix.verification.trt_build import Builder
+from onnxfix.verification.readback import child, network
+from onnxfix.verification.rungs import build, gpu, probe
+from onnxfix.verification.rungs.build import Builder
 from onnxfix.verification.verdict import RungResult, Verdict
 from real_tensorrt import REAL
 
@@ -57,9 +53,9 @@ def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, worker: Worker) -> ne
 def chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A TensorRT that is there, and breaks where its network is read."""
     choice = Choice("tensorrt-rtx", "1.7.1.116", "8.9", None)
-    monkeypatch.setattr(trt_network, "builder", lambda options: Builder(choice, options, shared("tensorrt")))
-    monkeypatch.setattr(trt_network, "read", stop)
-    trt_network._LAST.clear()
+    monkeypatch.setattr(network, "builder", lambda options: Builder(choice, options, shared("tensorrt")))
+    monkeypatch.setattr(network, "read", stop)
+    network._LAST.clear()
 
 
 # ------------------------------------------------------------------------------------------- what became of the child
@@ -98,7 +94,7 @@ def test_how_the_run_ended_is_data(
     real = Worker.call
 
     def call(self: Worker, target: str, *, timeout: float, **kwargs: Any) -> Outcome:
-        if target.endswith("network_child:run") and kwargs["side"] == "lifted":
+        if target.endswith("readback.child:run") and kwargs["side"] == "lifted":
             return Outcome(status, message="made up")
         return real(self, target, timeout=timeout, **kwargs)
 
@@ -110,7 +106,7 @@ def test_how_the_run_ended_is_data(
 
 def test_a_model_that_cannot_be_looked_at_is_no_fault_of_ours(tmp_path: Path) -> None:
     (tmp_path / "bad.onnx").write_bytes(b"\x0a\xff")
-    assert isinstance(network_child.sketch(str(tmp_path / "bad.onnx")), network_child.Told)
+    assert isinstance(child.sketch(str(tmp_path / "bad.onnx")), child.Told)
 
 
 @pytest.mark.parametrize(("note", "status"), [("", "unstarted"), ("parse", "error"), ("lift", "error")])
@@ -148,14 +144,14 @@ def test_why_tensorrt_could_not_be_chosen_is_data(
     monkeypatch: pytest.MonkeyPatch, status: Any, cause: str
 ) -> None:
     monkeypatch.setattr(Worker, "call", lambda *_, **__: Outcome(status, message="made up"))
-    found = trt_build._choice.__wrapped__("auto", None, False, 0, None)
+    found = build._choice.__wrapped__("auto", None, False, 0, None)
     assert isinstance(found, Missing)
     assert found.cause == cause
 
 
 def test_a_package_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    found = trt_build.builder(TrtOptions())
+    found = build.builder(TrtOptions())
     assert isinstance(found, Missing)
     assert found.cause == "not-installed"
     networks.write(tmp_path / "m.onnx", RELU)
@@ -176,8 +172,8 @@ class Fake:
     [
         ("8.6.1", [], None, "version"),
         ("10.14.1", [], None, "no-gpu"),
-        ("10.14.1", [trt_package.Gpu("L4", "8.9")], "7.5", "gpu-not-served"),
-        ("10.14.1", [trt_package.Gpu("V100", "7.0")], None, "gpu-not-served"),
+        ("10.14.1", [nvidia.Gpu("L4", "8.9")], "7.5", "gpu-not-served"),
+        ("10.14.1", [nvidia.Gpu("V100", "7.0")], None, "gpu-not-served"),
     ],
 )
 def test_why_a_package_cannot_be_used_is_data(
@@ -203,7 +199,7 @@ def test_a_package_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
     ("cards", "polygraphy", "cause"),
     [
         ([], True, "no-gpu"),
-        ([trt_package.Gpu("H100", "9.0")], True, "gpu-not-served"),
+        ([nvidia.Gpu("H100", "9.0")], True, "gpu-not-served"),
         ([], False, "not-installed"),
     ],
 )
@@ -211,9 +207,9 @@ def test_why_no_engine_is_executed_is_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cards: Any, polygraphy: bool, cause: str
 ) -> None:
     choice = Choice("tensorrt-rtx", "1.7.1.116", "8.9", None)
-    monkeypatch.setattr(trt_gpu, "builder", lambda options: Builder(choice, options, shared("tensorrt")))
-    monkeypatch.setattr(trt_probe, "_cards", lambda found: cards)
-    monkeypatch.setattr(trt_probe, "_ask", lambda *_: ("it is too old", "", "gpu-not-served"))
+    monkeypatch.setattr(gpu, "builder", lambda options: Builder(choice, options, shared("tensorrt")))
+    monkeypatch.setattr(probe, "_cards", lambda found: cards)
+    monkeypatch.setattr(probe, "_ask", lambda *_: ("it is too old", "", "gpu-not-served"))
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if polygraphy else None)
     networks.write(tmp_path / "m.onnx", RELU)
     found = verify(tmp_path / "m.onnx", tmp_path / "m.onnx", exact=True, rungs=["trt-gpu"])
@@ -227,8 +223,10 @@ def test_why_no_engine_is_executed_is_data(
 def test_one_rung_breaks_and_the_others_are_climbed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: Literal["reference", "ort-cpu"]
 ) -> None:
-    real = climb.climb
-    monkeypatch.setattr(climb, "climb", lambda request, rung: stop() if rung == name else real(request, rung))
+    real = runner.climb
+    monkeypatch.setattr(
+        runner, "climb", lambda request, rung: stop() if rung == name else real(request, rung)
+    )
     networks.write(tmp_path / "m.onnx", RELU)
     found = verify(tmp_path / "m.onnx", tmp_path / "m.onnx", exact=True, rungs=["reference", "ort-cpu"])
     broken = found.rung(name)
@@ -244,9 +242,9 @@ def test_one_rung_breaks_and_the_others_are_climbed(
 def test_a_fault_in_the_child_breaks_the_rung(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     networks.write(tmp_path / "m.onnx", RELU)
     monkeypatch.setattr(
-        ladder, "REMOTE", "onnxfix.verification.network_child"
+        ladder, "REMOTE", "onnxfix.verification.readback.child"
     )  # which has no ``load`` of a pair
-    monkeypatch.setattr("onnxfix.verification.pair.REMOTE", "onnxfix.verification.network_child")
+    monkeypatch.setattr("onnxfix.verification.pair.REMOTE", "onnxfix.verification.readback.child")
     found = verify(tmp_path / "m.onnx", tmp_path / "m.onnx", exact=True, rungs=["ort-cpu"])
     assert [(rung.status, rung.cause) for rung in found.rungs] == [("broke", "fault")]
     assert not found.passed, "nothing was proven"

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from onnxfix.graph import propagate
+from onnxfix.shapes import propagate
 from shape_oracle import judged, known, parse, text_of
 
 

@@ -8,9 +8,9 @@ import onnx
 import pytest
 
 import shape_oracle as oracle
-from onnxfix.graph import propagate
-from onnxfix.graph.overlay import Model
-from onnxfix.graph.shapes import Shapes
+from onnxfix.model import Model
+from onnxfix.shapes import propagate
+from onnxfix.shapes.shapes import Shapes
 
 pytestmark = pytest.mark.corpus
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import shape_oracle as oracle
-from onnxfix.graph import propagate
-from onnxfix.graph.overlay import Model
-from onnxfix.graph.shapes import Shapes
-from onnxfix.graph.symbols import evaluate
+from onnxfix.model import Model
+from onnxfix.shapes import propagate
+from onnxfix.shapes.shapes import Shapes
+from onnxfix.shapes.symbols import evaluate
 from shape_oracle import dims_of, judged
 
 

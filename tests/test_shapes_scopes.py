@@ -8,9 +8,9 @@ import time
 
 import pytest
 
-from onnxfix.graph import propagate
-from onnxfix.graph.overlay import Model
-from onnxfix.graph.shapes import Shapes
+from onnxfix.model import Model
+from onnxfix.shapes import propagate
+from onnxfix.shapes.shapes import Shapes
 from shape_oracle import judged, parse, text_of
 
 

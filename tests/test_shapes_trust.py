@@ -14,9 +14,9 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from onnxfix.graph import inference, propagate
-from onnxfix.graph.overlay import Model
-from onnxfix.graph.shapes import Shapes
+from onnxfix.model import Model
+from onnxfix.shapes import inference, propagate
+from onnxfix.shapes.shapes import Shapes
 from shape_oracle import judged, known, parse, text_of
 
 

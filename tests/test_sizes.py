@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import numpy_helper, parser
 
-from onnxfix.graph.symbols import symbol
+from onnxfix.shapes.symbols import symbol
 from onnxfix.sizes.demands import Kind, Term, at_least, broadcast, extends, multiple, related, same
 from onnxfix.sizes.problem import problem_of
 from onnxfix.sizes.ranges import range_of
 from onnxfix.sizes.search import Search
 from onnxfix.sizes.solve import fitted, repaired
 from onnxfix.sizes.values import deciding
-from onnxfix.verification import plan
-from onnxfix.verification.signature import signature
+from onnxfix.verification.feeds import plan
+from onnxfix.verification.feeds.signature import signature
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
 WEIGHTS = {"w": (4, 3, 5, 5), "w1": (4, 1, 7), "lw": (1, 8, 3), "lr": (1, 8, 2), "bn": (6,), "m": (5, 7)}

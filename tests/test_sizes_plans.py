@@ -8,10 +8,10 @@ import onnx
 import pytest
 from onnx import parser
 
-from onnxfix.backends.trt_profiles import NetInput, candidates, with_names
 from onnxfix.sizes.search import Search
-from onnxfix.verification import plan
-from onnxfix.verification.signature import signature
+from onnxfix.trt.profiles import NetInput, candidates, with_names
+from onnxfix.verification.feeds import plan
+from onnxfix.verification.feeds.signature import signature
 from test_sizes import DEMANDS, RATES, model, runs
 
 FIXTURES = sorted((Path(__file__).parent.parent / "fixtures").glob("*.onnx"))

@@ -13,8 +13,8 @@ from onnx.reference import ReferenceEvaluator
 from onnxfix.sizes import operators
 from onnxfix.sizes.problem import problem_of
 from onnxfix.sizes.search import Search
-from onnxfix.verification import plan
-from onnxfix.verification.signature import signature
+from onnxfix.verification.feeds import plan
+from onnxfix.verification.feeds.signature import signature
 from random_sizes import SYMBOLS, graphs
 
 #: ONNX Runtime makes an empty tensor where a window hardly fits or a resized dimension vanishes, and extends data to

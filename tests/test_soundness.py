@@ -18,7 +18,8 @@ import onnx
 import pytest
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from onnxfix import contract, engine
+from onnxfix import engine
+from onnxfix.pipeline import contract
 from onnxfix.registry import registry
 from onnxfix.testing import fixed
 

@@ -18,18 +18,18 @@ from onnx.reference import ReferenceEvaluator
 
 import fake_engines
 import onnxfix
-from onnxfix import contract
 from onnxfix.errors import UsageError
-from onnxfix.graph import lazy, wire
-from onnxfix.graph.special import Special
-from onnxfix.report import Fixed, Report
+from onnxfix.files import lazy, wire
+from onnxfix.pipeline import contract
+from onnxfix.pipeline.stages import _specialized
+from onnxfix.pipeline.whole import specialize
+from onnxfix.report.report import Fixed, Report
 from onnxfix.sandbox import Worker
-from onnxfix.stages import _specialized
-from onnxfix.verification import trt_gpu, trt_probe
-from onnxfix.verification.asked import Asked
-from onnxfix.verification.signature import signature
-from onnxfix.verification.specialize import resolve
-from onnxfix.whole import specialize
+from onnxfix.verification.feeds.signature import signature
+from onnxfix.verification.rungs import gpu, probe
+from onnxfix.verification.specialize.asked import Asked
+from onnxfix.verification.specialize.resolve import resolve
+from onnxfix.verification.specialize.special import Special
 from real_tensorrt import REAL as WITH_TENSORRT
 from support.cli import run
 from test_trt_gpu import RUNS, Rung, request
@@ -685,9 +685,9 @@ def test_the_engine_of_the_fixed_model_gets_no_fixed_inputs(
     """On engines that are ONNX models. What was kept of the original under one value is not used under another."""
     rung = Rung(tmp_path, worker)
     (tmp_path / "once").mkdir()
-    monkeypatch.setattr(trt_gpu, "builder", lambda options: rung)
-    monkeypatch.setattr(trt_probe, "probe", lambda found: RUNS)
-    monkeypatch.setattr(trt_probe, "RUN", fake_engines.__name__)
+    monkeypatch.setattr(gpu, "builder", lambda options: rung)
+    monkeypatch.setattr(probe, "probe", lambda found: RUNS)
+    monkeypatch.setattr(probe, "RUN", fake_engines.__name__)
     original = None
     for value in (2.0, 3.0):
         fixed = f"g (float[2, 2] x) => (float[2, 2] y) <float k = {{{value}}}> {{ y = Mul(x, k) }}"
@@ -696,9 +696,7 @@ def test_the_engine_of_the_fixed_model_gets_no_fixed_inputs(
         original = original or asked.original.rename(tmp_path / "once" / "original.onnx")
         asked = replace(asked, original=original)
         special = Special({"N": 2}, {"k": np.array(value, np.float32)})
-        result = trt_gpu.climb(
-            replace(asked, known=replace(asked.known, pinned=special.values), special=special)
-        )
+        result = gpu.climb(replace(asked, known=replace(asked.known, pinned=special.values), special=special))
         assert result.status == "passed", result.reason
         assert {feed.label for feed in result.feeds if feed.status == "not counted"} == set()
 
@@ -837,7 +835,7 @@ def test_exported_models_at_batch_1(tmp_path: Path, name: str, sizes: dict[str, 
     fixed = onnx.load(out)
     assert all(isinstance(size, int) for info in fixed.graph.input for size in dims(info))
     special, _, _ = resolve(known, Asked(dims=asked))
-    from onnxfix.verification.inputs import make_inputs
+    from onnxfix.verification.feeds.inputs import make_inputs
 
     feed = make_inputs(known, special.sizes, 3)
     for a, b in zip(outputs(original, feed), outputs(fixed, feed), strict=True):

@@ -16,8 +16,8 @@ import pytest
 import typer
 from onnx import parser
 
-from onnxfix import arguments
-from onnxfix.cli import app
+from onnxfix.cli import arguments
+from onnxfix.cli.app import app
 from patience import PATIENCE
 
 pytestmark = pytest.mark.slow
@@ -29,7 +29,7 @@ g (float[N] x) => (int64[N] y) { a = Cast<to=11>(x) b = Cast<to=7>(a) c = Cast<t
 PROGRAM = """
 import gc, json, os, sys
 sys.argv[0] = "onnxfix"
-from onnxfix.cli import main
+from onnxfix.cli.app import main
 try:
     main()
 except SystemExit as end:
@@ -53,12 +53,13 @@ FOREIGN = {
 TERMINAL = {"rich", "pydantic"}
 """What only a terminal, and an argument that is wrong, have a use for; old versions of typer load rich themselves."""
 OWN = {
-    "onnxfix.verification", "onnxfix.proof", "onnxfix.prove", "onnxfix.whole", "onnxfix.doctor", "onnxfix.lifting",
-    "onnxfix.fleet.local", "onnxfix.fleet.journal", "onnxfix.fleet.ray_", "onnxfix.catalogue", "onnxfix.render.doctor",
-    "onnxfix.backends.ort", "onnxfix.backends.tensorrt", "onnxfix.backends.reference", "onnxfix.backends.lift",
+    "onnxfix.verification", "onnxfix.pipeline.proof", "onnxfix.pipeline.prove", "onnxfix.pipeline.whole",
+    "onnxfix.doctor", "onnxfix.pipeline.lifting", "onnxfix.fleet.local", "onnxfix.fleet.journal", "onnxfix.fleet.ray_",
+    "onnxfix.report.catalogue", "onnxfix.report.render.doctor", "onnxfix.backends.ort", "onnxfix.trt.build",
+    "onnxfix.backends.reference", "onnxfix.trt.lift",
 }  # fmt: skip
 """Parts of onnxfix that ``check`` of a model has no use for."""
-SELDOM = {"hashlib", "fractions", "decimal", "secrets", "onnxfix.backends.trt_types"}
+SELDOM = {"hashlib", "fractions", "decimal", "secrets", "onnxfix.trt.records"}
 """What some models or options make it use."""
 
 
@@ -187,7 +188,7 @@ def test_apply_without_proof_loads_no_backend(model: Path) -> None:
     rungs = {
         f"onnxfix.verification.{name}" for name in ("climb", "remote", "trt_build", "trt_network", "trt_gpu")
     }
-    assert within(seen["modules"], FOREIGN | TERMINAL | rungs | {"onnxfix.backends.lift"}) == set()
+    assert within(seen["modules"], FOREIGN | TERMINAL | rungs | {"onnxfix.trt.lift"}) == set()
     assert "onnxfix.verification.ladder" in seen["modules"]
 
 

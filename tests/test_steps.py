@@ -20,11 +20,11 @@ from onnx import TensorProto, helper, numpy_helper, parser
 
 import onnxfix
 import peer_models
-from onnxfix import stages
 from onnxfix.errors import UsageError
-from onnxfix.report import Report, StepDone
+from onnxfix.pipeline import stages
+from onnxfix.pipeline.whole import remote, steps
+from onnxfix.report.report import Report, StepDone
 from onnxfix.verification.verdict import RungResult, Verdict
-from onnxfix.whole import remote, steps
 from peer_models import PEERS, Peer
 from support.cli import run
 from test_peer_bugs import by_runtime, close, faults, oracle, raw, sound

@@ -14,9 +14,9 @@ from onnx import parser
 
 import onnxfix
 from onnxfix.backends import ort_words
-from onnxfix.render.text import render_report
-from onnxfix.report import Report
-from onnxfix.stopped import Stopped
+from onnxfix.pipeline.stopped import Stopped
+from onnxfix.report.render.text import render_report
+from onnxfix.report.report import Report
 from support.cli import run
 
 HEADER = '<ir_version: 8, opset_import: ["" : 17, "my" : 1]>\n'

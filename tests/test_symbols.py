@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxfix.graph import symbols as s
-from onnxfix.graph.algebra import dim as core
-from onnxfix.graph.symbols import Answer, Dim, Truth, constant, data_symbol, evaluate, symbol
+from onnxfix.shapes import symbols as s
+from onnxfix.shapes.algebra import dim as core
+from onnxfix.shapes.symbols import Answer, Dim, Truth, constant, data_symbol, evaluate, symbol
 
 N, M, K = symbol("N"), symbol("M"), symbol("K")
 V = data_symbol("v")
@@ -321,7 +321,7 @@ def test_nothing_is_kept_alive() -> None:
 
 def test_printed_forms_do_not_depend_on_the_process() -> None:
     code = (
-        "from onnxfix.graph.symbols import *; import sys;"
+        "from onnxfix.shapes.symbols import *; import sys;"
         "names = sys.argv[1:]; d = {n: symbol(n) for n in names};"
         "print(dim_max(d['N'], d['M']), broadcast(d['M'], d['N'], d['K']), floordiv(d['K'] + d['N'], 3), d['M'] - 2)"
     )

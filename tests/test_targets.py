@@ -14,13 +14,13 @@ import pytest
 from onnx import TensorProto
 
 from onnxfix import dtypes
-from onnxfix.backends.tensorrt import attempt
 from onnxfix.errors import UsageError
 from onnxfix.registry import registry
 from onnxfix.rule import Example
 from onnxfix.sandbox import Worker
 from onnxfix.targets import DEFAULT, TARGETS, Support, documented, measured, mismatch, target_named
 from onnxfix.testing import findings
+from onnxfix.trt.build import attempt
 from patience import PATIENCE
 from real_tensorrt import FACT, REAL
 

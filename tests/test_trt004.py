@@ -15,18 +15,20 @@ from typer.testing import CliRunner
 
 import networks
 import onnxfix
-from onnxfix import confirm, engine
-from onnxfix.backends.trt_reading import Misread, Reading
-from onnxfix.backends.trt_types import TrtBuild
-from onnxfix.cli import app
+from onnxfix import engine
+from onnxfix.cli.app import app
 from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Model, Node
+from onnxfix.graph.overlay import Node
+from onnxfix.model import Model
 from onnxfix.place import Place
 from onnxfix.registry import Registry, registry
-from onnxfix.render.text import render_report
-from onnxfix.report import Finding, Report
+from onnxfix.report import confirm
+from onnxfix.report.headline import headline, unread
+from onnxfix.report.render.text import render_report
+from onnxfix.report.report import Finding, Report
 from onnxfix.rule import Fix, Match, Safety, rule
-from onnxfix.trt_words import headline, unread
+from onnxfix.trt.reading import Misread, Reading
+from onnxfix.trt.records import TrtBuild
 from places import at
 from real_tensorrt import REAL
 

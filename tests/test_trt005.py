@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from onnxfix import confirm, engine
-from onnxfix.backends.trt_reading import Misread, Place, Reading
+from onnxfix import engine
 from onnxfix.registry import registry
-from onnxfix.render.text import render_report
-from onnxfix.report import AppliedFix, Finding, Report
+from onnxfix.report import confirm
+from onnxfix.report.render.text import render_report
+from onnxfix.report.report import AppliedFix, Finding, Report
+from onnxfix.trt.reading import Misread, Place, Reading
 from onnxfix.verification.verdict import Executed, RungResult, Verdict
 from places import at
 

@@ -9,14 +9,14 @@ import onnx
 import pytest
 from typer.testing import CliRunner
 
-from onnxfix.backends.trt_types import Profile, TrtOptions
-from onnxfix.cli import app
+from onnxfix.cli.app import app
 from onnxfix.errors import UsageError
 from onnxfix.sandbox import Worker
-from onnxfix.verification import plan
+from onnxfix.trt.records import Profile, TrtOptions
+from onnxfix.verification.feeds import plan
+from onnxfix.verification.feeds.signature import Signature, signature
 from onnxfix.verification.ladder import verify
-from onnxfix.verification.signature import Signature, signature
-from onnxfix.verification.trt_shapes import given_profiles, symbols_of
+from onnxfix.verification.rungs.shapes import given_profiles, symbols_of
 from onnxfix.verification.verdict import RungResult
 from real_tensorrt import REAL
 from support.models import write

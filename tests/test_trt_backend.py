@@ -13,12 +13,12 @@ import onnx
 import pytest
 
 import onnxfix
-from onnxfix.backends import trt_package
-from onnxfix.backends.tensorrt import attempt
-from onnxfix.backends.trt_profiles import BASE
-from onnxfix.backends.trt_types import Profile, TrtBuild
+from onnxfix import nvidia
 from onnxfix.place import Place
 from onnxfix.sandbox import Outcome, Worker
+from onnxfix.trt.build import attempt
+from onnxfix.trt.profiles import BASE
+from onnxfix.trt.records import Profile, TrtBuild
 from patience import PATIENCE
 from real_tensorrt import REAL, older_than, since
 
@@ -281,7 +281,7 @@ def test_an_unsorted_function_is_refused_and_repaired(worker: Worker, tmp_path: 
 
 
 @REAL
-@pytest.mark.skipif(bool(trt_package.gpus()), reason="this machine has a GPU; the test is for one without")
+@pytest.mark.skipif(bool(nvidia.gpus()), reason="this machine has a GPU; the test is for one without")
 def test_without_a_gpu_the_real_modules_end_in_an_error(worker: Worker, tmp_path: Path) -> None:
     engine = tmp_path / "model.engine"
     text = "g (float[2] x) => (float[2] y) { y = Relu(x) }"
@@ -289,7 +289,7 @@ def test_without_a_gpu_the_real_modules_end_in_an_error(worker: Worker, tmp_path
     feeds = [{"x": np.zeros(2, np.float32)}]
     with Worker() as other:
         outcome = other.call(
-            "onnxfix.backends.trt_run:run",
+            "onnxfix.trt.engine:run",
             timeout=PATIENCE,
             engine=str(engine),
             feeds=feeds,

@@ -14,13 +14,13 @@ import pytest
 from typer.testing import CliRunner
 
 import onnxfix
-from onnxfix.backends.trt_package import Choice
-from onnxfix.backends.trt_types import TrtBuild, TrtOptions
-from onnxfix.cli import app
+from onnxfix.cli.app import app
 from onnxfix.sandbox import Worker
-from onnxfix.verification import trt_build
+from onnxfix.trt.package import Choice
+from onnxfix.trt.records import TrtBuild, TrtOptions
 from onnxfix.verification.ladder import verify
-from onnxfix.verification.trt_build import Builder
+from onnxfix.verification.rungs import build as trt_build
+from onnxfix.verification.rungs.build import Builder
 from onnxfix.verification.verdict import RungResult
 from patience import PATIENCE
 from real_tensorrt import REAL, since

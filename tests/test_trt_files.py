@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from onnxfix.backends import trt_files
-from onnxfix.backends.tensorrt import attempt
-from onnxfix.backends.trt_types import TrtOptions
 from onnxfix.errors import OnnxfixError, UsageError
-from onnxfix.graph import atomic
-from onnxfix.graph.temporary import Temporary
+from onnxfix.files import atomic
+from onnxfix.files.temporary import Temporary
 from onnxfix.sandbox import Worker
+from onnxfix.trt import files
+from onnxfix.trt.build import attempt
+from onnxfix.trt.records import TrtOptions
 from onnxfix.verification.ladder import verify
-from onnxfix.verification.trt_build import Builder
+from onnxfix.verification.rungs.build import Builder
 from patience import PATIENCE
 from real_tensorrt import REAL
 from support.models import write
@@ -112,7 +112,7 @@ def test_a_timing_cache_is_taken_or_refused(tmp_path: Path) -> None:
         path.unlink(missing_ok=True)
         if data is not None:
             path.write_bytes(data)
-        return trt_files.timing_cache(config, path, lambda: config.words).data
+        return files.timing_cache(config, path, lambda: config.words).data
 
     assert take(None, FakeConfig()) == take(b"", FakeConfig()) == b""
     assert take(b"good", FakeConfig()) == b"good"
@@ -126,19 +126,19 @@ def test_a_timing_cache_is_taken_or_refused(tmp_path: Path) -> None:
     (tmp_path / "cache").unlink()
     (tmp_path / "cache").mkdir()
     with pytest.raises(UsageError, match="cannot be read: Is a directory"):
-        trt_files.timing_cache(FakeConfig(), tmp_path / "cache", list)
+        files.timing_cache(FakeConfig(), tmp_path / "cache", list)
 
 
 def real_timing_cache(path: str) -> str:
     """In the sandbox: what becomes of the file with NVIDIA's own module."""
     import tensorrt_rtx as trt
 
-    from onnxfix.backends.trt_log import logger_of
+    from onnxfix.trt.log import logger_of
 
     log, ear = logger_of(trt)
     config = trt.Builder(log).create_builder_config()
     try:
-        found = trt_files.timing_cache(config, Path(path), lambda: [one.text for one in ear.messages])
+        found = files.timing_cache(config, Path(path), lambda: [one.text for one in ear.messages])
     except UsageError as error:
         return str(error)
     return type(found).__name__

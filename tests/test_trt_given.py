@@ -12,17 +12,18 @@ import onnx
 import pytest
 from typer.testing import CliRunner
 
-from onnxfix.backends import tensorrt, trt_profiles
-from onnxfix.backends.tensorrt import attempt
-from onnxfix.backends.trt_types import Profile, TrtOptions
-from onnxfix.cli import app
+from onnxfix.cli.app import app
 from onnxfix.errors import UsageError
 from onnxfix.sandbox import Outcome, Worker
-from onnxfix.verification import batch_sweep
+from onnxfix.trt import build as tensorrt
+from onnxfix.trt import profiles as trt_profiles
+from onnxfix.trt.build import attempt
+from onnxfix.trt.records import Profile, TrtOptions
+from onnxfix.verification.feeds.signature import Signature, signature
 from onnxfix.verification.ladder import verify
-from onnxfix.verification.signature import Signature, signature
-from onnxfix.verification.trt_feeds import Trial, profiles
-from onnxfix.verification.trt_shapes import bound_profile, chosen_profiles, of_one_rank, symbols_of
+from onnxfix.verification.rungs import batch_sweep
+from onnxfix.verification.rungs.feeds import Trial, profiles
+from onnxfix.verification.rungs.shapes import bound_profile, chosen_profiles, of_one_rank, symbols_of
 from onnxfix.verification.verdict import RungResult
 from real_tensorrt import REAL
 from support.models import write

@@ -27,18 +27,24 @@ import pytest
 
 import fake_cuda
 import fake_engines
-from onnxfix.backends import Unsupported, trt_package, trt_run
-from onnxfix.backends.trt_package import Choice, Gpu
-from onnxfix.backends.trt_run import Ran
-from onnxfix.backends.trt_types import Issue, Profile, TrtBuild, TrtOptions
+from onnxfix import nvidia
+from onnxfix.backends import Unsupported
+from onnxfix.nvidia import Gpu
 from onnxfix.sandbox import Worker
-from onnxfix.verification import trt_build, trt_gpu, trt_probe, trt_sides
-from onnxfix.verification.plan import Feed
+from onnxfix.trt import engine
+from onnxfix.trt import package as trt_package
+from onnxfix.trt.engine import Ran
+from onnxfix.trt.package import Choice
+from onnxfix.trt.records import Issue, Profile, TrtBuild, TrtOptions
+from onnxfix.verification.feeds.plan import Feed
+from onnxfix.verification.feeds.signature import signature
 from onnxfix.verification.request import Request
-from onnxfix.verification.signature import signature
-from onnxfix.verification.trt_feeds import Trial, outside, profiles
-from onnxfix.verification.trt_judge import REPAIRED, Terms, judge
-from onnxfix.verification.trt_probe import Probe
+from onnxfix.verification.rungs import build as trt_build
+from onnxfix.verification.rungs import gpu, probe
+from onnxfix.verification.rungs import sides as trt_sides
+from onnxfix.verification.rungs.feeds import Trial, outside, profiles
+from onnxfix.verification.rungs.judge import REPAIRED, Terms, judge
+from onnxfix.verification.rungs.probe import Probe
 from onnxfix.verification.verdict import RungResult
 from patience import PATIENCE
 from real_tensorrt import INSTALLED, REAL, older_than
@@ -96,7 +102,7 @@ class FakeRunner:
 
 def test_results_are_read_after_the_stream_is_idle_and_kept() -> None:
     runner = FakeRunner()
-    found = [trt_run.infer(runner, {"x": np.full((2, size), size, np.float32)}) for size in (1, 3, 2)]
+    found = [engine.infer(runner, {"x": np.full((2, size), size, np.float32)}) for size in (1, 3, 2)]
     assert [one.outputs["y"].tolist() for one in found] == [[[2], [2]], [[6] * 3] * 2, [[4] * 2] * 2]
     assert all(one.unread == {} for one in found)
 
@@ -118,7 +124,7 @@ TYPES = {
 @pytest.mark.parametrize("kind", TYPES)
 def test_every_type_and_shape_is_read_as_what_it_is(kind: str) -> None:
     value = TYPES[kind]
-    found = trt_run.infer(FakeRunner(lambda feed: feed["x"], kinds=(kind, kind)), {"x": value}).outputs["y"]
+    found = engine.infer(FakeRunner(lambda feed: feed["x"], kinds=(kind, kind)), {"x": value}).outputs["y"]
     assert (found.dtype, found.shape) == (value.dtype, value.shape)
     assert found.tobytes() == value.tobytes()
 
@@ -127,7 +133,7 @@ def test_every_type_and_shape_is_read_as_what_it_is(kind: str) -> None:
 def test_the_types_are_all_that_tensorrt_has(worker: Worker) -> None:
     outcome = worker.call("fake_engines:sizes_of_types", timeout=PATIENCE)
     sizes = {name: size for name, size in outcome.value.items() if size is None or size >= 1}
-    assert sizes.keys() == TYPES.keys() == trt_run._DTYPES.keys()
+    assert sizes.keys() == TYPES.keys() == engine._DTYPES.keys()
     assert all(size in (None, TYPES[name].itemsize) for name, size in sizes.items())
 
 
@@ -141,13 +147,13 @@ def test_the_types_are_all_that_tensorrt_has(worker: Worker) -> None:
     ],
 )
 def test_a_wrong_type_or_shape_is_not_passed_on(runner: FakeRunner, words: str) -> None:
-    found = trt_run.infer(runner, {"x": np.zeros(2, np.float32)})
+    found = engine.infer(runner, {"x": np.zeros(2, np.float32)})
     assert found.outputs == {}
     assert words in found.unread["y"]
 
 
 def test_a_shape_that_the_data_decide_is_the_runners() -> None:
-    found = trt_run.infer(FakeRunner(shape=(-1,)), {"x": np.ones(2, np.float32)})
+    found = engine.infer(FakeRunner(shape=(-1,)), {"x": np.ones(2, np.float32)})
     assert found.outputs["y"].tolist() == [2, 2]
 
 
@@ -157,22 +163,22 @@ def test_a_result_that_is_no_array_is_not_passed_on() -> None:
     runner.infer = lambda feed, **more: {  # type: ignore[method-assign]
         "y": SimpleNamespace(array=memoryview(b""), shape=real(feed, **more)["y"].shape)
     }
-    assert "comes back as a memoryview" in trt_run.infer(runner, {"x": np.ones(2, np.float32)}).unread["y"]
+    assert "comes back as a memoryview" in engine.infer(runner, {"x": np.ones(2, np.float32)}).unread["y"]
 
 
 def test_inputs_are_given_as_the_engine_takes_them() -> None:
     runner = FakeRunner()
-    trt_run.infer(runner, {"x": np.arange(6.0).reshape(2, 3).T, "unused": np.zeros(1)})
+    engine.infer(runner, {"x": np.arange(6.0).reshape(2, 3).T, "unused": np.zeros(1)})
     assert list(runner.given) == ["x"]
     assert runner.given["x"].dtype == np.float32
     assert runner.given["x"].flags.c_contiguous
     assert runner.given["x"].tolist() == [[0, 3], [1, 4], [2, 5]]
-    trt_run.infer(runner, {"x": np.float32(3)})
+    engine.infer(runner, {"x": np.float32(3)})
     assert runner.given["x"].shape == ()
     with pytest.raises(Unsupported, match="input x is float32 in the engine and int32 in the model"):
-        trt_run.infer(runner, {"x": np.zeros(2, np.int32)})
+        engine.infer(runner, {"x": np.zeros(2, np.int32)})
     with pytest.raises(Unsupported, match="wants an input x"):
-        trt_run.infer(runner, {"y": np.zeros(2, np.float32)})
+        engine.infer(runner, {"y": np.zeros(2, np.float32)})
 
 
 @REAL
@@ -229,7 +235,7 @@ def test_polygraphy_is_shown_the_cuda_runtime_that_pip_installed(
 
 
 NO_DRIVER = pytest.mark.skipif(
-    INSTALLED and bool(trt_package.gpus()), reason="the driver shows a GPU: what it says is another text"
+    INSTALLED and bool(nvidia.gpus()), reason="the driver shows a GPU: what it says is another text"
 )
 
 
@@ -251,7 +257,7 @@ def test_an_engine_that_does_not_load_has_tensorrts_reason(fresh: Worker, tmp_pa
 
 def load(worker: Worker, path: Path) -> str:
     outcome = worker.call(
-        f"{trt_run.__name__}:load", timeout=PATIENCE, name="a", path=str(path), package="tensorrt-rtx"
+        f"{engine.__name__}:load", timeout=PATIENCE, name="a", path=str(path), package="tensorrt-rtx"
     )
     assert outcome.ok, outcome.message
     return str(outcome.value)
@@ -261,7 +267,7 @@ def load(worker: Worker, path: Path) -> str:
 def test_a_process_serves_one_package(fresh: Worker, tmp_path: Path) -> None:
     load(fresh, tmp_path / "none.engine")
     outcome = fresh.call(
-        f"{trt_run.__name__}:load", timeout=PATIENCE, name="a", path="none.engine", package="tensorrt"
+        f"{engine.__name__}:load", timeout=PATIENCE, name="a", path="none.engine", package="tensorrt"
     )
     assert "uses Polygraphy with the other package" in outcome.value
 
@@ -270,8 +276,8 @@ def test_a_process_serves_one_package(fresh: Worker, tmp_path: Path) -> None:
 @NO_DRIVER
 def test_without_a_gpu_the_rung_is_skipped(tmp_path: Path, worker: Worker) -> None:
     options = TrtOptions(package="tensorrt-rtx")
-    assert trt_probe.unavailable(options) == "the driver shows no GPU"
-    result = trt_gpu.climb(request(tmp_path, worker, RELU, RELU, trt=options))
+    assert probe.unavailable(options) == "the driver shows no GPU"
+    result = gpu.climb(request(tmp_path, worker, RELU, RELU, trt=options))
     assert (result.name, result.status, result.reason) == ("trt-gpu", "skipped", "the driver shows no GPU")
 
 
@@ -281,9 +287,9 @@ def test_on_a_gpu_that_is_not_served_tensorrt_itself_is_asked(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, worker: Worker
 ) -> None:
     """The card is made up, TensorRT's refusal is not: here it is that there is no driver."""
-    monkeypatch.setattr(trt_probe, "_cards", lambda found: [Gpu("H100", "9.0")])
-    trt_probe._ask.cache_clear()
-    result = trt_gpu.climb(request(tmp_path, worker, RELU, RELU, trt=TrtOptions(package="tensorrt-rtx")))
+    monkeypatch.setattr(probe, "_cards", lambda found: [Gpu("H100", "9.0")])
+    probe._ask.cache_clear()
+    result = gpu.climb(request(tmp_path, worker, RELU, RELU, trt=TrtOptions(package="tensorrt-rtx")))
     assert result.status == "skipped"
     assert result.reason.startswith("TensorRT-RTX ")
     where = "H100 (compute capability 9.0, which NVIDIA does not list)"
@@ -298,9 +304,9 @@ def test_engines_are_built_and_refused_when_they_load(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, worker: Worker
 ) -> None:
     """All of the rung up to the GPU: inputs, profiles, both builds, loading."""
-    monkeypatch.setattr(trt_probe, "probe", lambda found: RUNS)
+    monkeypatch.setattr(probe, "probe", lambda found: RUNS)
     options = TrtOptions(package="tensorrt-rtx")
-    result = trt_gpu.climb(request(tmp_path, worker, RELU, RELU_CAST, trt=options))
+    result = gpu.climb(request(tmp_path, worker, RELU, RELU_CAST, trt=options))
     assert result.status == "skipped"
     assert result.reason.startswith("the engine of the fixed model does not load: IRuntime::deserialize")
     assert [one.accepted for one in result.builds] == [True, True]
@@ -314,11 +320,11 @@ def test_engines_are_built_and_refused_when_they_load(
 def test_real_exports_are_built_for_their_feeds(
     monkeypatch: pytest.MonkeyPatch, worker: Worker, name: str
 ) -> None:
-    monkeypatch.setattr(trt_probe, "probe", lambda found: RUNS)
+    monkeypatch.setattr(probe, "probe", lambda found: RUNS)
     path = Path(__file__).resolve().parent.parent / "fixtures" / f"{name}.onnx"
     options = TrtOptions(package="tensorrt-rtx")
     asked = Request(path, path, signature(path), worker, True, 0, {}, {}, None, trt=options)
-    result = trt_gpu.climb(asked)
+    result = gpu.climb(asked)
     assert result.reason.startswith("the engine of the model does not load: IRuntime::deserialize")
     assert [one.accepted for one in result.builds] == [True]
     (profile,) = result.builds[0].profiles
@@ -328,17 +334,13 @@ def test_real_exports_are_built_for_their_feeds(
 def test_what_is_not_installed_is_said(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, worker: Worker
 ) -> None:
-    lack = trt_package.Missing("nothing is installed", "not-installed", "pip install it")
+    lack = nvidia.Missing("nothing is installed", "not-installed", "pip install it")
     monkeypatch.setattr(trt_package, "not_installed", lambda package="auto": lack)
     asked = request(tmp_path, worker, RELU, RELU)
-    assert (
-        trt_gpu.climb(asked).reason
-        == trt_probe.unavailable(asked.trt)
-        == "nothing is installed: pip install it"
-    )
+    assert gpu.climb(asked).reason == probe.unavailable(asked.trt) == "nothing is installed: pip install it"
     found = Rung(tmp_path, worker)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert trt_probe.probe(found).reason == (  # type: ignore[arg-type]
+    assert probe.probe(found).reason == (  # type: ignore[arg-type]
         'polygraphy, which executes engines, is not installed: pip install "onnxfix[tensorrt]"'
     )
 
@@ -390,7 +392,7 @@ class Rung:
 
     def __call__(self, original: str, fixed: str, **more: Any) -> RungResult:
         self.texts = {"original": original, "fixed": fixed}
-        return trt_gpu.climb(request(self.folder, self.worker, original, fixed, **more))
+        return gpu.climb(request(self.folder, self.worker, original, fixed, **more))
 
     def notes(self) -> tuple[str, ...]:
         return ()
@@ -415,9 +417,9 @@ class Rung:
 
 def served(monkeypatch: pytest.MonkeyPatch, made: Rung) -> Rung:
     """The rung on a machine with a GPU on which engines run in float32."""
-    monkeypatch.setattr(trt_gpu, "builder", lambda options: made)
-    monkeypatch.setattr(trt_probe, "probe", lambda found: RUNS)
-    monkeypatch.setattr(trt_probe, "RUN", fake_engines.__name__)
+    monkeypatch.setattr(gpu, "builder", lambda options: made)
+    monkeypatch.setattr(probe, "probe", lambda found: RUNS)
+    monkeypatch.setattr(probe, "RUN", fake_engines.__name__)
     return made
 
 
@@ -425,7 +427,7 @@ def served(monkeypatch: pytest.MonkeyPatch, made: Rung) -> Rung:
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[Rung]:
     """The same with a sandbox of its own, and nothing kept of the original before."""
     with Worker() as worker:
-        trt_gpu._LAST.clear()
+        gpu._LAST.clear()
         yield served(monkeypatch, Rung(folder, worker))
 
 
@@ -474,7 +476,7 @@ def test_the_files_are_gone_and_the_engines_dropped(rung: Rung, monkeypatch: pyt
     assert rung(RELU, RELU_CAST).status == "passed"
     assert kept
     assert not any(path.parent.exists() for path in kept)
-    child = trt_probe.engines(rung.choice, TrtOptions(), 1.0)._worker
+    child = probe.engines(rung.choice, TrtOptions(), 1.0)._worker
     assert child.call(f"{fake_engines.__name__}:held", timeout=PATIENCE).value == []
 
 
@@ -485,7 +487,7 @@ def test_a_sandbox_of_its_own_is_ended(rung: Rung, monkeypatch: pytest.MonkeyPat
         workers.append(Worker(memory_mb=memory_mb, variables=variables))
         return workers[-1]
 
-    monkeypatch.setattr(trt_probe, "Worker", own)
+    monkeypatch.setattr(probe, "Worker", own)
     result = rung(RELU, RELU_CAST, trt=TrtOptions(memory_mb=2000))
     assert result.status == "passed", result.reason
     assert rung.closed

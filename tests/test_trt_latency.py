@@ -24,23 +24,24 @@ import pytest
 import fake_engines
 import onnxfix
 from fake_device import RTX, TRT, Context, Device, Engine, RtxEngine
-from onnxfix import proof
-from onnxfix.backends import trt_run
-from onnxfix.backends.cudart import Cuda, CudaError
-from onnxfix.backends.latency import Latency, Limits, Timing, compared, interleave, quantile, timing
-from onnxfix.backends.trt_latency import NotRun, Tools, measure
-from onnxfix.backends.trt_package import Missing
-from onnxfix.backends.trt_types import Profile, TrtBuild, TrtOptions
 from onnxfix.fleet.recall import recall
-from onnxfix.render.latency import latency_lines
-from onnxfix.render.text import render_report
-from onnxfix.report import Report, plain
+from onnxfix.nvidia import Missing
+from onnxfix.pipeline import proof
+from onnxfix.report.render.latency import latency_lines
+from onnxfix.report.render.text import render_report
+from onnxfix.report.report import Report, plain
 from onnxfix.sandbox import Worker
-from onnxfix.verification import ladder, trt_gpu, trt_probe
-from onnxfix.verification.plan import Feed
-from onnxfix.verification.trt_benchmark import usual
-from onnxfix.verification.trt_feeds import Trial
-from onnxfix.verification.trt_sides import Side
+from onnxfix.trt import engine as trt_run
+from onnxfix.trt.cudart import Cuda, CudaError
+from onnxfix.trt.latency import NotRun, Tools, measure
+from onnxfix.trt.records import Profile, TrtBuild, TrtOptions
+from onnxfix.trt.timing import Latency, Limits, Timing, compared, interleave, quantile, timing
+from onnxfix.verification import ladder
+from onnxfix.verification.feeds.plan import Feed
+from onnxfix.verification.rungs import gpu, probe
+from onnxfix.verification.rungs.benchmark import usual
+from onnxfix.verification.rungs.feeds import Trial
+from onnxfix.verification.rungs.sides import Side
 from onnxfix.verification.verdict import RungResult, Verdict
 from patience import PATIENCE
 from support.cli import run
@@ -538,7 +539,7 @@ def test_engines_that_agree_are_timed(rung: Rung) -> None:
 
 
 def test_it_costs_nothing_unless_it_is_asked_for(rung: Rung, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onnxfix.verification.trt_sides.Side.latency", None)
+    monkeypatch.setattr("onnxfix.verification.rungs.sides.Side.latency", None)
     result = rung(RELU, RELU_CAST)
     assert (result.status, result.latency) == ("passed", None)
 
@@ -572,16 +573,16 @@ def test_the_originals_engine_of_a_rung_before_is_built_again(rung: Rung) -> Non
     where a culprit is looked for, makes no other original of it."""
     rung.texts = {"original": RELU, "fixed": RELU_CAST}
     asked = request(rung.folder, rung.worker, RELU, RELU_CAST)
-    assert trt_gpu.climb(asked).latency is None
+    assert gpu.climb(asked).latency is None
     rung.options = ASKED
     for times in (1, 2):
-        found = trt_gpu.climb(replace(asked, trt=ASKED)).latency
+        found = gpu.climb(replace(asked, trt=ASKED)).latency
         assert found is not None
         assert found.ratio == 1.0
         assert [name for name, _ in rung.asked] == ["original", "fixed", *["fixed", "original"] * times]
     assert rung.asked[3] == rung.asked[0], "with the same profiles"
     rung.refusals["original"] = "no memory left"
-    found = trt_gpu.climb(replace(asked, trt=ASKED)).latency
+    found = gpu.climb(replace(asked, trt=ASKED)).latency
     assert found == Latency(reason="the engine of the original is not built again: no memory left")
 
 
@@ -589,7 +590,7 @@ def test_what_goes_wrong_is_a_reason_and_no_failure(rung: Rung) -> None:
     rung.tricks = {"fixed": {"untimed": "out of memory"}}
     result = rung(RELU, RELU_CAST, trt=ASKED)
     assert (result.status, result.latency) == ("passed", Latency(reason="out of memory"))
-    child = trt_probe.engines(rung.choice, TrtOptions(), 1.0)._worker
+    child = probe.engines(rung.choice, TrtOptions(), 1.0)._worker
     assert child.pid is None, "what a device is left in by a failure is nobody's to use"
     rung.tricks = {"fixed": {"dies_timed": True}}
     result = rung(RELU, f"{RELU_CAST} ", trt=ASKED)
@@ -714,8 +715,8 @@ NO_TENSORRT = "nothing is installed: pip install it"
 
 @pytest.fixture
 def nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trt_gpu, "builder", lambda options: Missing(NO_TENSORRT, "not-installed"))
-    monkeypatch.setattr(trt_probe, "warm", lambda options: None)
+    monkeypatch.setattr(gpu, "builder", lambda options: Missing(NO_TENSORRT, "not-installed"))
+    monkeypatch.setattr(probe, "warm", lambda options: None)
 
 
 @pytest.mark.parametrize("command", ["verify", "apply"])
@@ -746,7 +747,7 @@ def test_a_rung_that_broke_has_a_note(monkeypatch: pytest.MonkeyPatch, nothing: 
     def stop(request: Any) -> RungResult:
         raise ZeroDivisionError("made up")
 
-    monkeypatch.setattr(trt_gpu, "climb", stop)
+    monkeypatch.setattr(gpu, "climb", stop)
     path = save(tmp_path / "m.onnx", RELU)
     report = onnxfix.verify(path, rungs=["trt-gpu"], benchmark=True)
     assert report.notes == ("no latency was measured: the rung trt-gpu broke",)

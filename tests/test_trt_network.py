@@ -13,12 +13,13 @@ import onnx
 import pytest
 
 import networks
-from onnxfix.backends.lift.records import Gap, Lifted
-from onnxfix.report import plain
+from onnxfix.report.report import plain
 from onnxfix.sandbox import Worker
-from onnxfix.verification import trt_network_read, validity
-from onnxfix.verification.network_child import Told
-from onnxfix.verification.trt_network_bench import Bench
+from onnxfix.trt.lift.records import Gap, Lifted
+from onnxfix.verification import validity
+from onnxfix.verification.readback import read as trt_network_read
+from onnxfix.verification.readback.bench import Bench
+from onnxfix.verification.readback.child import Told
 from onnxfix.verification.verdict import RungResult, Verdict
 
 CHAIN = "g (float[2,3] x) => (float[2,3] y) { a = Neg(x) b = Abs(a) y = Sqrt(b) }"
@@ -400,7 +401,7 @@ def test_inputs_of_another_size_are_not_told_twice(stage: networks.Stage) -> Non
 def test_without_time_to_look_inside_the_output_is_named(
     stage: networks.Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onnxfix.verification.trt_network_run._LOCATING", -1.0)
+    monkeypatch.setattr("onnxfix.verification.readback.execute._LOCATING", -1.0)
     rung = stage.climb((CHAIN, WRONG))
     assert kinds(rung) == [("value", "y")]
     assert any("there was no time to look further" in note for note in rung.notes)

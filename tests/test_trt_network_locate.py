@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxfix.verification import trt_network_locate
+from onnxfix.verification.readback import locate
 
 
-class Search(trt_network_locate._Search):
+class Search(locate._Search):
     """Asks nobody, and notes how many tensors it would have asked for."""
 
     def __init__(self, elements: int, tensor: int) -> None:

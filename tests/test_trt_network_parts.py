@@ -16,14 +16,14 @@ import networks
 from onnxfix.backends import Unsupported
 from onnxfix.errors import Fault
 from onnxfix.sandbox import Worker
-from onnxfix.verification import network_child as child
-from onnxfix.verification.compare import compare
-from onnxfix.verification.network_child import Told, aligned
-from onnxfix.verification.noise import shaken
-from onnxfix.verification.trt_network_bench import Bench, Tried
-from onnxfix.verification.trt_network_interface import inputs_of, partners
-from onnxfix.verification.trt_network_locate import downstream, layers_of, upstream
-from onnxfix.verification.trt_network_words import lacks, node_of, place_of, settled, told
+from onnxfix.verification.compare.compare import compare
+from onnxfix.verification.compare.noise import shaken
+from onnxfix.verification.readback import child
+from onnxfix.verification.readback.bench import Bench, Tried
+from onnxfix.verification.readback.child import Told, aligned
+from onnxfix.verification.readback.interface import inputs_of, partners
+from onnxfix.verification.readback.locate import downstream, layers_of, upstream
+from onnxfix.verification.readback.words import lacks, node_of, place_of, settled, told
 
 CHAIN = "g (float[2,3] x) => (float[2,3] y) { a = Neg(x) b = Abs(a) y = Sqrt(b) }"
 
@@ -183,7 +183,7 @@ def test_a_child_that_dies_is_a_result(tmp_path: Path, monkeypatch: pytest.Monke
         assert tried.expect(feed).error == ""
         assert (tried.taken, bench.holds("onnx", "0")) == (["0"], True)
         with monkeypatch.context() as broken:
-            broken.setattr("onnxfix.verification.trt_network_bench._CHILD", __name__)
+            broken.setattr("onnxfix.verification.readback.bench._CHILD", __name__)
             came = bench._call("dies")
         assert (came.died, "SIGABRT" in came.error, bench.deaths) == (True, True, 1)
         assert not bench.holds("onnx", "0")  # what it kept is gone

@@ -19,10 +19,13 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxfix.backends import tensorrt, trt_package, trt_run, trt_trial
-from onnxfix.backends.latency import Latency
-from onnxfix.backends.trt_run import Ran
 from onnxfix.sandbox import Worker
+from onnxfix.trt import build as tensorrt
+from onnxfix.trt import engine as trt_run
+from onnxfix.trt import package as trt_package
+from onnxfix.trt import trial as trt_trial
+from onnxfix.trt.engine import Ran
+from onnxfix.trt.timing import Latency
 from patience import PATIENCE
 
 pytestmark = pytest.mark.gpu
@@ -68,7 +71,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
     if not packages or importlib.util.find_spec("polygraphy") is None:
         pytest.skip("no TensorRT with Polygraphy is installed: pip install 'onnxfix[tensorrt-rtx]'")
     with Worker(variables=VARIABLES) as builder, Worker(variables=VARIABLES) as runner:
-        cards = builder.call(f"{trt_package.__name__}:gpus", timeout=PATIENCE).value
+        cards = builder.call("onnxfix.nvidia:gpus", timeout=PATIENCE).value
         if not cards:
             pytest.skip("the driver shows no GPU, so no engine can be executed")
         chosen = builder.call(f"{trt_package.__name__}:choose", timeout=PATIENCE).value
@@ -177,16 +180,16 @@ def test_graphs_are_no_slower_than_streams(machine: Machine, tmp_path: Path) -> 
 
 def streamed(paths: dict[str, str], feed: dict[str, Any], package: str) -> Latency:
     """In the sandbox: ``trt_run.latency`` where nobody captures."""
-    from onnxfix.backends import trt_latency
+    from onnxfix.trt import latency
 
-    real = trt_latency.Placed.launcher
+    real = latency.Placed.launcher
 
     def launcher(self: Any, capturer: Any) -> Any:
         if capturer:
-            raise trt_latency.NotRun("not wanted")
+            raise latency.NotRun("not wanted")
         return real(self, capturer)
 
-    trt_latency.Placed.launcher = launcher  # type: ignore[method-assign]
+    latency.Placed.launcher = launcher  # type: ignore[method-assign]
     return trt_run.latency(paths, feed, package=package)
 
 

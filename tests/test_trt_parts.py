@@ -12,13 +12,14 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxfix.backends import trt_package
-from onnxfix.backends.tensorrt import build
-from onnxfix.backends.trt_package import Choice, Gpu, Missing, choose
-from onnxfix.backends.trt_places import Layers, Places
-from onnxfix.backends.trt_profiles import NetInput, candidates, evaluate
-from onnxfix.backends.trt_types import Profile
 from onnxfix.errors import UsageError
+from onnxfix.nvidia import Gpu, Missing
+from onnxfix.trt import package as trt_package
+from onnxfix.trt.build import build
+from onnxfix.trt.package import Choice, choose
+from onnxfix.trt.places import Layers, Places
+from onnxfix.trt.profiles import NetInput, candidates, evaluate
+from onnxfix.trt.records import Profile
 
 HEADER = '<ir_version: 10, opset_import: ["" : 20]>\n'
 

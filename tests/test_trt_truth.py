@@ -11,13 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxfix.backends import ort, trt_trial
-from onnxfix.backends.trt_package import Gpu
-from onnxfix.backends.trt_run import Ran
+from onnxfix.backends import ort
+from onnxfix.nvidia import Gpu
 from onnxfix.sandbox import Worker, shared
-from onnxfix.verification import trt_gpu, trt_probe
-from onnxfix.verification.trt_judge import REPAIRED, Terms, judge
-from onnxfix.verification.trt_probe import Probe
+from onnxfix.trt import trial
+from onnxfix.trt.engine import Ran
+from onnxfix.verification.rungs import gpu, probe
+from onnxfix.verification.rungs.judge import REPAIRED, Terms, judge
+from onnxfix.verification.rungs.probe import Probe
 from patience import PATIENCE
 from test_trt_gpu import RELU, RELU_CAST, Rung, on_a_gpu, request
 
@@ -32,19 +33,19 @@ def rung(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Rung]:
 
 
 def test_a_product_tells_what_it_was_computed_in(tmp_path: Path) -> None:
-    (tmp_path / "m.onnx").write_bytes(trt_trial.model())
+    (tmp_path / "m.onnx").write_bytes(trial.model())
     session = ort.load(str(tmp_path / "m.onnx"))
-    outputs = dict(zip(session.outputs, session.run(trt_trial.feed()), strict=True))
-    assert trt_trial.precision(outputs) == "float32"
-    bits = np.ascontiguousarray(trt_trial.feed()["a"]).view(np.uint32)
+    outputs = dict(zip(session.outputs, session.run(trial.feed()), strict=True))
+    assert trial.precision(outputs) == "float32"
+    bits = np.ascontiguousarray(trial.feed()["a"]).view(np.uint32)
     tf32 = ((bits + 0x1000) & 0xFFFFE000).view(np.float32)  # 10 bits of fraction are left, rounded to nearest
-    assert trt_trial.precision({"y": tf32 @ trt_trial.feed()["b"]}) == "tf32"
-    assert trt_trial.precision({"y": outputs["y"] * 2}) == ""
+    assert trial.precision({"y": tf32 @ trial.feed()["b"]}) == "tf32"
+    assert trial.precision({"y": outputs["y"] * 2}) == ""
 
 
 def test_what_nvidia_lists_is_data() -> None:
-    assert trt_trial.listed("tensorrt", "9.0")
-    assert not trt_trial.listed("tensorrt-rtx", "9.0")
+    assert trial.listed("tensorrt", "9.0")
+    assert not trial.listed("tensorrt-rtx", "9.0")
 
 
 def test_tf32_that_stays_on_is_said_and_judged_so(rung: Rung, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,8 +53,8 @@ def test_tf32_that_stays_on_is_said_and_judged_so(rung: Rung, monkeypatch: pytes
     rung.engines = {"original": one, "fixed": one.replace("{1}", "{1.001}")}
     assert rung(one, one + " ").status == "failed"
     told = Probe(precision="tf32", card=Gpu("L4", "8.9"))
-    monkeypatch.setattr(trt_probe, "probe", lambda found: told)
-    trt_gpu._LAST.clear()
+    monkeypatch.setattr(probe, "probe", lambda found: told)
+    gpu._LAST.clear()
     result = rung(one, one + " ")
     assert result.status == "passed"
     assert any("TF32 could not be turned off here" in note for note in result.notes)
@@ -85,7 +86,7 @@ def test_the_reference_evaluator_is_asked_where_onnx_runtime_has_no_kernel(rung:
     assert result.executed is not None
     assert result.executed.outcome == "repaired"
     rung.engines = {"original": TURNED, "fixed": IGNORED}
-    trt_gpu._LAST.clear()
+    gpu._LAST.clear()
     assert rung(BATCHED, TURNED, inherit=True).refutes
 
 
@@ -151,8 +152,8 @@ def test_the_originals_engine_is_built_and_run_once_for_all_candidates(rung: Run
     rung.asked.clear()
     rung.engines = {"original": "not even built", "fixed": RELU.replace("Relu", "Abs")}
     same = request(rung.folder, rung.worker, RELU, RELU_CAST)
-    trt_gpu._LAST[:] = [(trt_gpu._key(same, rung), trt_gpu._LAST[0][1])]  # the files were written again
-    assert trt_gpu.climb(same).status == "failed"
+    gpu._LAST[:] = [(gpu._key(same, rung), gpu._LAST[0][1])]  # the files were written again
+    assert gpu.climb(same).status == "failed"
     assert [name for name, _ in rung.asked] == ["fixed"]
 
 

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 import handmade
-from onnxfix.backends import lift
-from onnxfix.backends.lift.network import read_dims, read_word
-from onnxfix.backends.trt_types import TrtOptions
 from onnxfix.sandbox import Worker
+from onnxfix.trt import lift
+from onnxfix.trt.lift.network import read_dims, read_word
+from onnxfix.trt.records import TrtOptions
 from onnxfix.verification.ladder import verify
 from real_tensorrt import REAL
 

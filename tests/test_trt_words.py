@@ -14,16 +14,17 @@ import pytest
 from typer.testing import CliRunner
 
 from onnxfix import sandbox
-from onnxfix.backends import trt_package
-from onnxfix.backends.tensorrt import attempt
-from onnxfix.backends.trt_package import Choice, Gpu, Missing
-from onnxfix.backends.trt_types import Issue, TrtBuild, TrtOptions
-from onnxfix.cli import app
+from onnxfix.cli.app import app
+from onnxfix.nvidia import Gpu, Missing
 from onnxfix.place import Place
 from onnxfix.sandbox import Outcome, Worker
-from onnxfix.verification import trt_build
+from onnxfix.trt import package
+from onnxfix.trt.build import attempt
+from onnxfix.trt.package import Choice
+from onnxfix.trt.records import Issue, TrtBuild, TrtOptions
 from onnxfix.verification.ladder import verify
-from onnxfix.verification.trt_build import Builder, judge
+from onnxfix.verification.rungs import build as trt_build
+from onnxfix.verification.rungs.build import Builder, judge
 from support.models import write
 
 HEADER = '<ir_version: 10, opset_import: ["" : 20]>\n'
@@ -114,7 +115,7 @@ def test_a_build_that_probably_lacks_memory_is_told_of_the_limit(
     status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path / "m.onnx", RELU)  # about 256 MiB, by the rule of thumb
-    monkeypatch.setattr("onnxfix.backends.tensorrt.attempt", lambda *_, **__: build(status, "build", "no"))
+    monkeypatch.setattr("onnxfix.trt.build.attempt", lambda *_, **__: build(status, "build", "no"))
     tight = builder(limit_mb=100).build(path)
     assert (tight.status, tight.judged) == ("memory", False)
     assert tight.reason.endswith("y: Relu: no (memory is limited to 100 MiB: --memory-limit sets it)")
@@ -146,7 +147,7 @@ def test_a_fixed_model_that_takes_more_than_twice_the_memory_is_refuted(
         enough = needs[path.name] <= (worker.limit_mb or 0)
         return build() if enough else build("memory", "build", "bad_alloc")
 
-    monkeypatch.setattr("onnxfix.backends.tensorrt.attempt", attempt)
+    monkeypatch.setattr("onnxfix.trt.build.attempt", attempt)
     monkeypatch.setattr(trt_build, "builder", lambda options: builder(limit_mb=1000))
     monkeypatch.setattr(trt_build, "_LAST", [])
     paths = [write(tmp_path / name, RELU) for name in needs]
@@ -161,7 +162,7 @@ def test_what_the_parser_refuses_it_refuses_with_any_memory(
 ) -> None:
     path = write(tmp_path / "m.onnx", RELU)
     for one in (build("refused", "parse", "no"), build("error", "", "libfoo is missing"), build()):
-        monkeypatch.setattr("onnxfix.backends.tensorrt.attempt", lambda *_, found=one, **__: found)
+        monkeypatch.setattr("onnxfix.trt.build.attempt", lambda *_, found=one, **__: found)
         assert builder(limit_mb=100).build(path).status == one.status
 
 
@@ -245,7 +246,7 @@ def test_a_package_that_is_asked_for_and_missing_is_named(monkeypatch: pytest.Mo
     lack = trt_build.builder(TrtOptions(package="tensorrt"))
     assert isinstance(lack, Missing)
     assert lack.cause == "not-installed"
-    assert lack.reason == trt_package.missing("tensorrt")
+    assert lack.reason == package.missing("tensorrt")
 
 
 # -------------------------------------------------------------------------------------------------- its sandbox
@@ -267,7 +268,7 @@ def test_a_module_that_kills_its_process_is_a_failed_rung(
 
     class Elsewhere(Worker):
         def call(self, target: str, *, timeout: float, **options: Any) -> Outcome:
-            mine = f"{__name__}:Dying.build" if target.endswith("tensorrt:build") else target
+            mine = f"{__name__}:Dying.build" if target.endswith("trt.build:build") else target
             return super().call(mine, timeout=timeout, **options)
 
     path = write(tmp_path / "m.onnx", RELU)
@@ -325,7 +326,7 @@ def test_a_fixed_model_that_takes_too_long_once_is_tried_again(monkeypatch: pyte
         patience.append(timeout)
         return ends.pop(0)
 
-    monkeypatch.setattr("onnxfix.backends.tensorrt.attempt", attempt)
+    monkeypatch.setattr("onnxfix.trt.build.attempt", attempt)
     found = builder(timeout=10.0)
     assert trt_build._fixed(found, Path("m.onnx"), None, build()).accepted
     assert patience == [10.0, 20.0]

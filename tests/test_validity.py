@@ -16,10 +16,10 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
 
 import onnxfix
+from onnxfix.files import lazy, wire
 from onnxfix.fleet import recall
-from onnxfix.graph import lazy, wire
 from onnxfix.registry import registry
-from onnxfix.report import WORKED_OUT, Report
+from onnxfix.report.report import WORKED_OUT, Report
 from onnxfix.verification import checker, ladder, validity
 from onnxfix.verification.validity import Checked
 from onnxfix.verification.verdict import RungResult

@@ -8,12 +8,12 @@ import onnxruntime
 import pytest
 from onnx import parser
 
-from onnxfix.graph.overlay import Model
+from onnxfix.model import Model
 from onnxfix.sizes.bounds import bounds
 from onnxfix.sizes.values import deciding
-from onnxfix.verification import plan
-from onnxfix.verification.inputs import KINDS, make_inputs
-from onnxfix.verification.signature import signature
+from onnxfix.verification.feeds import plan
+from onnxfix.verification.feeds.inputs import KINDS, make_inputs
+from onnxfix.verification.feeds.signature import signature
 
 OPSET = 21
 

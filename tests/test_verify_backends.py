@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, parser
 
 from onnxfix import backends
 from onnxfix.backends import ort, reference
-from onnxfix.verification.compare import identical
+from onnxfix.verification.compare.compare import identical
 
 BOTH = ["ort-cpu", "reference"]
 

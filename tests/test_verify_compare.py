@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onnxfix.verification.compare import Metrics, compare, identical, tolerance_for
+from onnxfix.verification.compare.compare import Metrics, compare, identical, tolerance_for
 
 
 def one(original: Any, fixed: Any, *, exact: bool = True, noise: float = 0.0) -> Metrics:

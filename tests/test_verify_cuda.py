@@ -22,15 +22,15 @@ import pytest
 from onnx import parser
 
 import fake_cuda
-from onnxfix import backends
-from onnxfix.backends import ort_cuda, trt_package
+from onnxfix import backends, nvidia
+from onnxfix.backends import ort_cuda
 from onnxfix.sandbox import Worker
 from onnxfix.verification import cuda, remote
-from onnxfix.verification.climb import climb
-from onnxfix.verification.compare import Metrics, compare, largest
-from onnxfix.verification.plan import Feed
+from onnxfix.verification.compare.compare import Metrics, compare, largest
+from onnxfix.verification.feeds.plan import Feed
+from onnxfix.verification.feeds.signature import signature
 from onnxfix.verification.request import Request
-from onnxfix.verification.signature import signature
+from onnxfix.verification.runner import climb
 from onnxfix.verification.verdict import RungResult
 
 pytestmark = pytest.mark.slow
@@ -159,7 +159,7 @@ def test_a_silent_fallback_is_a_skip(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     fake_cuda.install(monkeypatch, tmp_path, "falls back")
     result = rung(ADD, ADD)
     assert result.status == "skipped"
-    expected = "onnxruntime falls back to the CPU" if trt_package.gpus() else "the driver shows no GPU"
+    expected = "onnxruntime falls back to the CPU" if nvidia.gpus() else "the driver shows no GPU"
     assert result.reason.startswith(expected)
     assert not result.feeds
 
@@ -167,7 +167,7 @@ def test_a_silent_fallback_is_a_skip(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def test_the_reason_of_a_fallback_is_what_the_library_lacks(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(trt_package, "gpus", lambda: [trt_package.Gpu("H100", "9.0")])
+    monkeypatch.setattr(nvidia, "gpus", lambda: [nvidia.Gpu("H100", "9.0")])
     ort = types.SimpleNamespace(__file__=str(tmp_path / "__init__.py"), cuda_version="13.0")
 
     def lacking(name: str) -> None:
@@ -179,8 +179,8 @@ def test_the_reason_of_a_fallback_is_what_the_library_lacks(
         "onnxruntime falls back to the CPU (it is built for CUDA 13.0): libcublasLt.so.13: cannot open shared object "
         'file: pip install "onnxruntime-gpu[cuda,cudnn]"'
     )
-    monkeypatch.setattr(trt_package, "gpus", lambda: [])
-    assert ort_cuda._why_fallen(ort, "") == trt_package.Missing("the driver shows no GPU", "no-gpu")
+    monkeypatch.setattr(nvidia, "gpus", lambda: [])
+    assert ort_cuda._why_fallen(ort, "") == nvidia.Missing("the driver shows no GPU", "no-gpu")
 
 
 def test_a_model_for_which_it_falls_back_is_no_proof(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ import pytest
 from onnx import parser
 
 from onnxfix.errors import UsageError
-from onnxfix.verification.files import check_inputs, load_inputs
-from onnxfix.verification.signature import signature
+from onnxfix.verification.feeds.files import check_inputs, load_inputs
+from onnxfix.verification.feeds.signature import signature
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 IDS = np.array([1, 2], np.int64)

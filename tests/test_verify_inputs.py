@@ -12,10 +12,10 @@ import pytest
 from onnx import TensorProto, helper, parser
 
 from onnxfix.errors import ModelError, UsageError
-from onnxfix.verification import plan
-from onnxfix.verification.inputs import KINDS, make_inputs, shape_of
-from onnxfix.verification.plan import assignments, bind_shapes, feeds, grown, parse_shapes
-from onnxfix.verification.signature import Signature, signature
+from onnxfix.verification.feeds import plan
+from onnxfix.verification.feeds.inputs import KINDS, make_inputs, shape_of
+from onnxfix.verification.feeds.plan import assignments, bind_shapes, feeds, grown, parse_shapes
+from onnxfix.verification.feeds.signature import Signature, signature
 
 
 def model(text: str, opset: int = 17) -> onnx.ModelProto:

@@ -15,12 +15,12 @@ import onnx
 import pytest
 from onnx import parser
 
-from onnxfix.backends.trt_types import TrtOptions
 from onnxfix.errors import ModelError, UsageError
 from onnxfix.sandbox import Outcome, Worker
+from onnxfix.trt.records import TrtOptions
 from onnxfix.verification import remote
+from onnxfix.verification.feeds.signature import signature
 from onnxfix.verification.ladder import Limits, RungResult, Verdict, verify
-from onnxfix.verification.signature import signature
 from onnxfix.verification.verdict import CPU_RUNGS
 from patience import PATIENCE, processor_seconds
 
@@ -85,7 +85,7 @@ def test_a_difference_is_found_and_can_be_repeated(run: Verify, tmp_path: Path) 
         assert last.feed is not None
         (metrics,) = last.metrics
         from onnxfix.backends import reference
-        from onnxfix.verification.inputs import make_inputs
+        from onnxfix.verification.feeds.inputs import make_inputs
 
         made = make_inputs(
             tmp_path / "original" / "m.onnx", last.feed.assignment, last.feed.seed, kind=last.feed.kind

@@ -19,13 +19,13 @@ from typer.testing import CliRunner
 
 from onnxfix import _child, api, sandbox
 from onnxfix.backends import ort, ort_weights
-from onnxfix.cli import app
+from onnxfix.cli.app import app
 from onnxfix.errors import UsageError
-from onnxfix.graph import lazy
+from onnxfix.files import lazy
 from onnxfix.sandbox import Outcome, Worker, allow_maps, memory_limit
-from onnxfix.verification import network_child
 from onnxfix.verification.checker import Complaint
 from onnxfix.verification.ladder import Limits, RungResult, Verdict, verify
+from onnxfix.verification.readback import child
 from patience import PATIENCE
 
 if not sys.platform.startswith("linux"):
@@ -353,14 +353,14 @@ def test_variants_of_a_model_map_its_weights(tmp_path: Path) -> None:
     """As the rung trt-network asks for what is computed inside."""
     path, scratch = matmul(tmp_path / "m.onnx"), tmp_path / "scratch"
     scratch.mkdir()
-    assert not network_child.load("ort-cpu", str(path), extra=["m", "w"], scratch=str(scratch)).error
-    assert network_child._STATE.session.mapped  # type: ignore[union-attr]
-    assert not network_child.run("onnx", "0", FEED).error
+    assert not child.load("ort-cpu", str(path), extra=["m", "w"], scratch=str(scratch)).error
+    assert child._STATE.session.mapped  # type: ignore[union-attr]
+    assert not child.run("onnx", "0", FEED).error
     wanted = numpy_helper.to_array(onnx.load(path).graph.initializer[0])
-    np.testing.assert_array_equal(network_child._STATE.kept["onnx", "0"]["w"], wanted)
-    network_child.drop()
+    np.testing.assert_array_equal(child._STATE.kept["onnx", "0"]["w"], wanted)
+    child.drop()
     assert list(scratch.iterdir()) == []
-    assert len(network_child.sketch(str(path))) < 2000
+    assert len(child.sketch(str(path))) < 2000
 
 
 # ---------------------------------------------------------------------------------------- larger than memory
@@ -656,9 +656,9 @@ def test_what_fits_alone_and_not_beside_the_original_does_no_harm(odd: Any) -> N
 
 def test_a_lack_of_memory_says_nothing_about_a_model_and_its_network(tmp_path: Path) -> None:
     for error in (MemoryError(), RuntimeError("std::bad_alloc"), RuntimeError("Failed to allocate memory")):
-        told = network_child._failed(error)
+        told = child._failed(error)
         assert (told.lacking, told.starved) == (True, True)
-    told = network_child._failed(RuntimeError("no such operator"))
+    told = child._failed(RuntimeError("no such operator"))
     assert (told.lacking, told.starved) == (False, False)
 
 

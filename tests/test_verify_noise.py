@@ -14,10 +14,10 @@ import networks
 import onnxfix
 from onnxfix import backends
 from onnxfix.backends import reference
-from onnxfix.verification import twin_double
-from onnxfix.verification.compare import Metrics, compare
+from onnxfix.verification.compare import twin_double
+from onnxfix.verification.compare.compare import Metrics, compare
+from onnxfix.verification.compare.noise import Precise
 from onnxfix.verification.ladder import verify
-from onnxfix.verification.noise import Precise
 from onnxfix.verification.verdict import RungResult
 
 INF, NAN = float("inf"), float("nan")

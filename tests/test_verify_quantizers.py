@@ -11,11 +11,11 @@ import pytest
 
 import networks
 from onnxfix.sandbox import shared
-from onnxfix.verification import plan, ranges
-from onnxfix.verification.inputs import make_inputs
+from onnxfix.verification.feeds import plan, ranges
+from onnxfix.verification.feeds.inputs import make_inputs
+from onnxfix.verification.feeds.signature import Signature, signature
 from onnxfix.verification.ladder import Limits, verify
 from onnxfix.verification.request import Request
-from onnxfix.verification.signature import Signature, signature
 from onnxfix.verification.verdict import RungResult
 
 

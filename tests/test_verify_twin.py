@@ -18,11 +18,13 @@ from onnx import TensorProto, defs, helper, numpy_helper, parser
 
 from onnxfix import backends
 from onnxfix.backends import reference
-from onnxfix.verification import plan, remote, twin
-from onnxfix.verification.compare import Metrics, Twin, compare, tolerance_for
-from onnxfix.verification.inputs import make_inputs
+from onnxfix.verification import remote
+from onnxfix.verification.compare import twin
+from onnxfix.verification.compare.compare import Metrics, Twin, compare, tolerance_for
+from onnxfix.verification.feeds import plan
+from onnxfix.verification.feeds.inputs import make_inputs
+from onnxfix.verification.feeds.signature import signature
 from onnxfix.verification.ladder import verify
-from onnxfix.verification.signature import signature
 from onnxfix.verification.verdict import RungResult
 
 INF, NAN = math.inf, math.nan

@@ -25,10 +25,10 @@ import eager
 import onnxfix
 from eager import field
 from onnxfix.errors import ModelError, OnnxfixError
-from onnxfix.graph import lazy, scan, tensors, wire
-from onnxfix.graph.lazy import Pending, Source
-from onnxfix.graph.overlay import Model
-from onnxfix.graph.temporary import temporary_beside
+from onnxfix.files import lazy, scan, tensors, wire
+from onnxfix.files.lazy import Pending, Source
+from onnxfix.files.temporary import temporary_beside
+from onnxfix.model import Model
 from onnxfix.sandbox import forked
 from patience import PATIENCE
 
@@ -518,7 +518,7 @@ import re, sys
 import onnxfix
 command, path, out = sys.argv[1:]
 if command == "load":
-    from onnxfix.graph import wire
+    from onnxfix.files import wire
     wire.load(path)
 elif command == "check":
     onnxfix.check(path)

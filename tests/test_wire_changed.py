@@ -16,12 +16,12 @@ from onnx import helper
 
 import eager
 import onnxfix
-from onnxfix.backends.trt_types import TrtBuild, TrtOptions
 from onnxfix.errors import ModelError
-from onnxfix.graph import lazy, wire
-from onnxfix.graph.lazy import Pending
-from onnxfix.graph.overlay import Model
-from onnxfix.graph.temporary import temporary_beside
+from onnxfix.files import lazy, wire
+from onnxfix.files.lazy import Pending
+from onnxfix.files.temporary import temporary_beside
+from onnxfix.model import Model
+from onnxfix.trt.records import TrtBuild, TrtOptions
 from onnxfix.verification.verdict import RungResult, Verdict
 from peer_models import write_external
 from support.cli import run
@@ -248,10 +248,10 @@ def test_while_tensorrt_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         return "engine"
 
     path.write_bytes(model(WEIGHT[:size]))
-    monkeypatch.setattr("onnxfix.verification.trt_engine.save_engine", saved)
+    monkeypatch.setattr("onnxfix.verification.rungs.saved_engine.save_engine", saved)
     passed = Verdict((RungResult("trt-build", "passed", builds=(TrtBuild("accepted"),)),))
-    monkeypatch.setattr("onnxfix.proof.climb", lambda *_, **__: passed)
-    monkeypatch.setattr("onnxfix.prove.climb", lambda *_, **__: passed)
+    monkeypatch.setattr("onnxfix.pipeline.proof.climb", lambda *_, **__: passed)
+    monkeypatch.setattr("onnxfix.pipeline.prove.climb", lambda *_, **__: passed)
     for run_it in (onnxfix.verify, onnxfix.apply):
         path.write_bytes(model(WEIGHT[:size]))
         with pytest.raises(ModelError, match=WORDS):

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
-from onnxfix.graph import lazy, wire
+from onnxfix.files import lazy, wire
 from onnxfix.verification import checker
 from peer_models import PEERS, write_external
 from test_wire import FLOATS, model_of, tensor_of

@@ -17,8 +17,8 @@ import pytest
 
 import eager
 from onnxfix.errors import ModelError
-from onnxfix.graph import lazy, wire
-from onnxfix.graph.lazy import Pending
+from onnxfix.files import lazy, wire
+from onnxfix.files.lazy import Pending
 from onnxfix.registry import registry
 from onnxfix.rule import Safety
 from onnxfix.testing import model_of

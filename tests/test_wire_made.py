@@ -21,8 +21,8 @@ from onnx import ModelProto
 import eager
 from eager import field, shuffled, tag, varint
 from onnxfix.errors import ModelError
-from onnxfix.graph import lazy, wire
-from onnxfix.graph.lazy import Pending
+from onnxfix.files import lazy, wire
+from onnxfix.files.lazy import Pending
 
 PACKED = (4, 5, 7, 10, 11)
 """Fields of TensorProto that hold numbers: float, int32, int64, double, uint64."""

@@ -19,7 +19,7 @@ from onnx import parser
 import eager
 from eager import field, model_of_tensor, tag, varint
 from onnxfix.errors import ModelError
-from onnxfix.graph import scan, wire
+from onnxfix.files import scan, wire
 from support.cli import run
 from test_wire_made import NUMBERS, PLACES, Maker, held
 

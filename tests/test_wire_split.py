@@ -19,8 +19,8 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 import onnxfix
 from onnxfix.errors import ModelError, OnnxfixError
-from onnxfix.graph import lazy, tensors, wire
-from onnxfix.graph.folders import Folder
+from onnxfix.files import lazy, tensors, wire
+from onnxfix.files.folders import Folder
 from peer_models import external
 from support.cli import run
 from test_prove import unsafe_invalid, use

@@ -15,12 +15,12 @@ import numpy as np
 import onnx
 
 from lifted import Feed, run
-from onnxfix.backends import lift
-from onnxfix.backends.lift import Lifted
-from onnxfix.backends.lift.types import numpy_type
-from onnxfix.backends.trt_log import logger_of
-from onnxfix.backends.trt_package import load
 from onnxfix.sandbox import Worker
+from onnxfix.trt import lift
+from onnxfix.trt.lift import Lifted
+from onnxfix.trt.lift.types import numpy_type
+from onnxfix.trt.log import logger_of
+from onnxfix.trt.package import load
 from patience import PATIENCE
 
 #: A dimension is not negative and below 2**31; a fraction is read to five places.

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from onnxfix.backends.trt_log import logger_of
-from onnxfix.backends.trt_package import load
+from onnxfix.trt.log import logger_of
+from onnxfix.trt.package import load
 
 Array = np.ndarray[Any, Any]
 _CLASSES = {

@@ -43,10 +43,10 @@ from onnxfix.registry import BUILT_IN, rules_of
 from onnxfix.rule import Example, Rule, Safety
 from onnxfix.sandbox import Worker, one_line
 from onnxfix.testing import findings, fixed, model_of
-from onnxfix.verification import plan
-from onnxfix.verification.compare import compare
-from onnxfix.verification.signature import Signature, signature
-from onnxfix.verification.twin import widened
+from onnxfix.verification.compare.compare import compare
+from onnxfix.verification.compare.twin import widened
+from onnxfix.verification.feeds import plan
+from onnxfix.verification.feeds.signature import Signature, signature
 
 TARGET = "rtx"
 _FEEDS = 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typer.testing import CliRunner
 
-from onnxfix.cli import app
+from onnxfix.cli.app import app
 
 
 def run(*arguments: object) -> tuple[int, str, str]:

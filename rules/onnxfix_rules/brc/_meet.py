@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 from typing import NamedTuple
 
-from onnxfix.graph.overlay import Model, Node, UnknownAttribute
+from onnxfix.graph.overlay import Node, UnknownAttribute
 from onnxfix.graph.shared import every_node, shared
-from onnxfix.graph.symbols import Dim, equal, evaluate, substitute, symbol
-from onnxfix.graph.symbols import broadcast as stretched
+from onnxfix.model import Model
+from onnxfix.shapes.symbols import Dim, equal, evaluate, substitute, symbol
+from onnxfix.shapes.symbols import broadcast as stretched
 
 from ._common import BROADCASTING, Broadcast, Form, Operand, broadcast_of, form_of, is_static_one, text
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from onnxfix.graph.overlay import Model, Node
-from onnxfix.graph.symbols import as_dim, equal
+from onnxfix.graph.overlay import Node
+from onnxfix.model import Model
+from onnxfix.shapes.symbols import as_dim, equal
 from onnxfix_rules.brc._common import Shape
 
 

@@ -8,7 +8,8 @@ from typing import NamedTuple
 from onnx import TensorProto
 
 from onnxfix.edits import Edit, SetInput
-from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 
 from ._clone import stored, with_rank

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.graph.overlay import Model, Node
+from onnxfix.graph.overlay import Node
 from onnxfix.graph.shared import shared
+from onnxfix.model import Model
 from onnxfix.rule import Example, Match, Severity, rule
 
 from ._common import Form, label

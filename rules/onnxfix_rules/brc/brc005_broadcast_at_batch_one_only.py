@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.graph.overlay import Model, Value
+from onnxfix.graph.overlay import Value
 from onnxfix.graph.shared import shared
+from onnxfix.model import Model
 from onnxfix.rule import Example, Match, Severity, rule
 
 from ._common import Broadcast, Operand, is_static_one, label, text

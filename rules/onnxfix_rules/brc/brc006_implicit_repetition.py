@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import numpy as np
 
 from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Model, Value
+from onnxfix.graph.overlay import Value
 from onnxfix.graph.shared import shared
-from onnxfix.graph.symbols import equal
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.shapes.symbols import equal
 
 from ._common import (
     MULTIDIRECTIONAL,

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Model, Node
-from onnxfix.graph.symbols import equal
+from onnxfix.graph.overlay import Node
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.shapes.symbols import equal
 from onnxfix_rules.brc._common import text
 from onnxfix_rules.brc._slope import cannot_fit, shapes_of
 

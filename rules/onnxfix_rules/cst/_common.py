@@ -8,8 +8,9 @@ from typing import NamedTuple
 from onnx import TensorProto
 
 from onnxfix import dtypes
-from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.overlay import Node, Value
 from onnxfix.graph.shared import shared
+from onnxfix.model import Model
 from onnxfix.rule import Severity
 from onnxfix.targets import DEFAULT, Target
 

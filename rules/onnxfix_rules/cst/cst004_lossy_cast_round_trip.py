@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from onnx import TensorProto
 
 from onnxfix import dtypes
-from onnxfix.graph.overlay import Model, Node
+from onnxfix.graph.overlay import Node
+from onnxfix.model import Model
 from onnxfix.rule import Example, Match, Severity, rule
 from onnxfix_rules.cst import _common as cst
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from onnx import TensorProto
 
 from onnxfix.dtypes import name_of
-from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.overlay import Node, Value
 from onnxfix.graph.shared import elem_types
+from onnxfix.model import Model
 from onnxfix.rule import Example, Match, Severity, rule
 from onnxfix_rules.cst import _common as cst
 from onnxfix_rules.ops import _common as ops

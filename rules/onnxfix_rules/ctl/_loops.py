@@ -6,7 +6,8 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxfix.edits import Draft, Edit
-from onnxfix.graph.overlay import Model, Node, Scope, Value
+from onnxfix.graph.overlay import Node, Scope, Value
+from onnxfix.model import Model
 
 
 def body_of(node: Node) -> Scope | None:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Model, Node, Value
-from onnxfix.graph.symbols import equal
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.model import Model
+from onnxfix.shapes.symbols import equal
 
 MAX_ITEMS = 256
 _MAKERS = frozenset(

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from onnxfix.edits import Draft, Edit, SetInput
-from onnxfix.graph import tensors
-from onnxfix.graph.overlay import Model, Node, Scope, Value, is_read
+from onnxfix.files import tensors
+from onnxfix.graph.overlay import Node, Scope, Value, is_read
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 
 _SMALL = 16

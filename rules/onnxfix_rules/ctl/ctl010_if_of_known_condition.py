@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import partial
 
 from onnxfix.edits import Draft, Edit
-from onnxfix.graph.overlay import Model, Node, Scope, Value, is_read
+from onnxfix.graph.overlay import Node, Scope, Value, is_read
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.ctl import _inline
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.graph.overlay import Model, Node, is_read
-from onnxfix.graph.symbols import equal
+from onnxfix.graph.overlay import Node, is_read
+from onnxfix.model import Model
 from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix.shapes.symbols import equal
 from onnxfix_rules.ctl.ctl010_if_of_known_condition import known
 
 _GUARD = """s = Shape(x)  d = Gather(s, z)  c = Equal(d, o)  t = If(c)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onnxfix.edits import SetInput
-from onnxfix.graph.overlay import Model, Node, is_read
+from onnxfix.graph.overlay import Node, is_read
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.ctl import _loops
 

@@ -9,7 +9,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Model, Node, Scope, Value, is_read
+from onnxfix.graph.overlay import Node, Scope, Value, is_read
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.ctl import _inline, _loops
 from onnxfix_rules.gra import _random as random_numbers

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from onnxfix.graph.overlay import Model, Node
-from onnxfix.graph.symbols import Dim, equal, substitute, symbol
+from onnxfix.graph.overlay import Node
+from onnxfix.model import Model
 from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix.shapes.symbols import Dim, equal, substitute, symbol
 from onnxfix_rules.ctl import _loops
 
 

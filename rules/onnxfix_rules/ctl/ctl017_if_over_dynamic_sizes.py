@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from onnxfix import dtypes
-from onnxfix.graph.overlay import Model, Node, Scope, Value, is_read
+from onnxfix.graph.overlay import Node, Scope, Value, is_read
 from onnxfix.graph.shared import every_node
-from onnxfix.graph.symbols import Dim
+from onnxfix.model import Model
 from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix.shapes.symbols import Dim
 from onnxfix.targets import DEFAULT
 from onnxfix_rules.ctl.ctl010_if_of_known_condition import known
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from onnxfix.graph.overlay import Model, Node, UnknownAttribute, Value
+from onnxfix.graph.overlay import Node, UnknownAttribute, Value
+from onnxfix.model import Model
 from onnxfix_rules.gra._evaluate import FOLDABLE, Array, NotFoldable, evaluate, is_exact
 
 GROWTH = 512

@@ -7,7 +7,7 @@ from functools import cache
 
 from onnx import AttributeProto
 
-from onnxfix.graph import lazy
+from onnxfix.files import lazy
 from onnxfix.graph.overlay import Node, Scope, Value
 from onnxfix_rules.gra._random import RANDOM
 

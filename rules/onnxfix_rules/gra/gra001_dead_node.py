@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator
 
 from onnxfix.dtypes import name_of
 from onnxfix.edits import RemoveNode
-from onnxfix.graph.overlay import Model, Node, Scope, Value, is_read
+from onnxfix.graph.overlay import Node, Scope, Value, is_read
 from onnxfix.graph.shared import every_node
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix.targets import Target
 from onnxfix_rules.ops import _common as ops

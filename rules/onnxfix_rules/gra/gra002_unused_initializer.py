@@ -10,7 +10,8 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from onnxfix import dtypes
 from onnxfix.edits import RemoveInitializer
-from onnxfix.graph.overlay import Model, Scope, Value
+from onnxfix.graph.overlay import Scope, Value
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix.targets import DEFAULT, Target
 

@@ -9,9 +9,10 @@ from onnx import TensorProto, TypeProto, ValueInfoProto
 
 from onnxfix import dtypes
 from onnxfix.edits import Edit, SetValueInfo
-from onnxfix.graph.overlay import Model, Scope, Value
-from onnxfix.graph.symbols import Dim, equal
+from onnxfix.graph.overlay import Scope, Value
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.shapes.symbols import Dim, equal
 
 EXAMPLES = [
     Example(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onnxfix.edits import SortNodes
-from onnxfix.graph.overlay import Model, Scope
+from onnxfix.graph.overlay import Scope
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 
 EXAMPLES = [

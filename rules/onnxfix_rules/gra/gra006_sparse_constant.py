@@ -8,7 +8,8 @@ from functools import partial
 from onnx import NodeProto, SparseTensorProto, helper
 
 from onnxfix.edits import AddNode, Draft
-from onnxfix.graph.overlay import Model, Node
+from onnxfix.graph.overlay import Node
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.gra import _sparse
 

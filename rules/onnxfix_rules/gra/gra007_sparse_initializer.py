@@ -8,7 +8,8 @@ from functools import partial
 from onnx import TensorProto
 
 from onnxfix.edits import AddInitializer, Draft, ReplaceUses
-from onnxfix.graph.overlay import Model, Scope
+from onnxfix.graph.overlay import Scope
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.gra import _sparse
 

@@ -9,8 +9,9 @@ from onnx import ModelProto, numpy_helper, parser
 
 from onnxfix.dtypes import name_of
 from onnxfix.edits import Draft, Edit
-from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.overlay import Node, Value
 from onnxfix.graph.shared import shared
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.gra._constants import Constants, copied
 from onnxfix_rules.gra._evaluate import Array

@@ -9,7 +9,8 @@ import numpy as np
 from onnx import ModelProto, numpy_helper, parser
 
 from onnxfix.edits import Draft, Edit
-from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.gra import _folded
 

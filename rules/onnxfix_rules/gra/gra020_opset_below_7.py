@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from onnxfix.edits import Draft, Edit, SetImport
-from onnxfix.graph.overlay import Model, Node
+from onnxfix.graph.overlay import Node
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.gra import _legacy
 from onnxfix_rules.ops import _common as ops

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import onnx
 from onnx import ModelProto
 
-from onnxfix.graph.overlay import Model
+from onnxfix.model import Model
 from onnxfix.rule import Example, Match, Severity, rule
 
 _HEADER = '<ir_version: 9, opset_import: ["" : 18]>\n'

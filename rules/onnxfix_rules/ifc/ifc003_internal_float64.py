@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.graph.overlay import Model, Scope, Value
+from onnxfix.graph.overlay import Scope, Value
 from onnxfix.graph.shared import elem_types
+from onnxfix.model import Model
 from onnxfix.rule import Example, Match, Severity, rule
 
 _LIMIT = float(np.finfo(np.float32).max)

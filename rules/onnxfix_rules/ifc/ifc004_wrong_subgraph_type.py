@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from onnx import GraphProto
 
-from onnxfix.graph.overlay import Model, Scope
+from onnxfix.graph.overlay import Scope
+from onnxfix.model import Model
 from onnxfix.rule import Example, Match, Severity, rule
 from onnxfix_rules.gra.gra003_wrong_declared_type import contradicts
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onnxfix.dtypes import name_of
-from onnxfix.graph.overlay import Model, Value
+from onnxfix.graph.overlay import Value
+from onnxfix.model import Model
 from onnxfix.rule import Example, Match, Severity, rule
 from onnxfix.targets import DEFAULT, Target
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from onnx import TensorProto
 
-from onnxfix.graph.overlay import Model
+from onnxfix.model import Model
 from onnxfix.rule import Example, Match, Severity, rule
 from onnxfix.targets import DEFAULT
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from onnxfix.graph import dimnames
-from onnxfix.graph.overlay import Model, Node, is_read
-from onnxfix.graph.symbols import Dim
+from onnxfix.graph.overlay import Node, is_read
+from onnxfix.model import Model
 from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix.shapes import dimnames
+from onnxfix.shapes.symbols import Dim
 from onnxfix.sizes.demands import Demand, Kind, Term
 from onnxfix.sizes.operators import demanded
 

@@ -9,7 +9,8 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from onnxfix.dtypes import is_integer
-from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.model import Model
 from onnxfix.rule import Severity
 
 Array = np.ndarray[Any, Any]

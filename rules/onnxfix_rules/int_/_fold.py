@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from onnx import ModelProto, defs, helper
 
-from onnxfix.graph import lazy
+from onnxfix.files import lazy
 from onnxfix.graph.overlay import Node
 from onnxfix_rules.gra._evaluate import NotFoldable
 from onnxfix_rules.gra._evaluate import evaluate as evaluate_by_numpy

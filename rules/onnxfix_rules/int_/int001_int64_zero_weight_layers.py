@@ -8,8 +8,9 @@ from collections.abc import Iterator
 
 from onnxfix.dtypes import is_integer, name_of
 from onnxfix.edits import Draft, Edit
-from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.overlay import Node, Value
 from onnxfix.graph.shared import shared
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 
 from ._common import shape_severity, sums, text_of

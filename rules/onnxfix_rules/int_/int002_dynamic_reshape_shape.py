@@ -10,9 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Model, Node
-from onnxfix.graph.symbols import Dim, equal, positive, product
+from onnxfix.graph.overlay import Node
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, rule
+from onnxfix.shapes.symbols import Dim, equal, positive, product
 
 from ._common import shape_severity
 

@@ -8,9 +8,10 @@ import numpy as np
 
 from onnxfix.dtypes import name_of
 from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Model, Node, Value
-from onnxfix.graph.symbols import DIM_MAX, at_least, equal
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.shapes.symbols import DIM_MAX, at_least, equal
 
 from ._common import is_zeros
 

@@ -8,8 +8,9 @@ from typing import cast
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.graph import tensors
-from onnxfix.graph.overlay import CONSTANT_LIMIT, Model, Node, UnknownAttribute, Value
+from onnxfix.files import tensors
+from onnxfix.graph.overlay import CONSTANT_LIMIT, Node, UnknownAttribute, Value
+from onnxfix.model import Model
 from onnxfix.rule import Example, Match, Severity, rule
 
 from ._common import INT32_HIGH, INT32_LOW, Array

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from onnx import TensorProto
 
-from onnxfix.graph.overlay import Model, Value
+from onnxfix.graph.overlay import Value
+from onnxfix.model import Model
 from onnxfix.rule import Example, Match, Severity, rule
 
 EXAMPLES = [

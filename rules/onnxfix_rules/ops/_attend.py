@@ -9,9 +9,9 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from onnxfix.edits import AddNode, Draft
-from onnxfix.graph import symbols
 from onnxfix.graph.overlay import Node, Value
-from onnxfix.graph.symbols import Dim
+from onnxfix.shapes import symbols
+from onnxfix.shapes.symbols import Dim
 from onnxfix_rules.ops._formulas import Operand, scalar
 from onnxfix_rules.ops._rewrite import unsqueeze
 

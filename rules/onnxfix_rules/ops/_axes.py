@@ -11,7 +11,8 @@ from onnx import TensorProto
 
 from onnxfix import dtypes
 from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.model import Model
 
 Axes = tuple[int, ...]
 #: A dimension of a result: the number of the dimension that it is, or one of these.

@@ -23,7 +23,7 @@ from onnx import (
 )
 
 from onnxfix.edits import defined, least_inputs
-from onnxfix.graph import lazy, wire
+from onnxfix.files import lazy, wire
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.sandbox import forked
 from onnxfix_rules.ops import _nested, _own

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from onnx import TensorProto
 
-from onnxfix.graph.overlay import Model, Node, Value
-from onnxfix.graph.symbols import Dim
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.model import Model
 from onnxfix.rule import Example
+from onnxfix.shapes.symbols import Dim
 from onnxfix_rules.ops import _common as ops
 
 START = "g (float[N,6,4] b, float[N,2,6] s) => (int64[R,3] y)"

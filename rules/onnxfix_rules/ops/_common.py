@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onnxfix.graph.imported import imported, imported_nodes
-from onnxfix.graph.overlay import Model
+from onnxfix.model import Model
 from onnxfix.targets import DEFAULT, Target
 
 __all__ = ["imported", "imported_nodes", "target_of"]

@@ -16,7 +16,8 @@ from onnx import TensorProto, helper
 
 from onnxfix.dtypes import INTEGERS
 from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.model import Model
 from onnxfix_rules.ops._result import put
 
 DEPTH = 6

@@ -8,7 +8,8 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.model import Model
 
 
 class Operand(NamedTuple):

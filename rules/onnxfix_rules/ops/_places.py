@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from onnxfix.graph.overlay import Model, Node
+from onnxfix.graph.overlay import Node
+from onnxfix.model import Model
 
 LIMIT = 1 << 24
 """Bytes of indices that are looked at."""

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 
 from onnx import TensorProto
 
-from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.overlay import Node, Value
 from onnxfix.graph.shared import every_node, shared
+from onnxfix.model import Model
 
 _MAKERS = frozenset({("", "QuantizeLinear"), ("com.microsoft", "QuantizeLinear")})
 _ENDS = frozenset({("", "Cast"), ("", "DequantizeLinear"), ("com.microsoft", "DequantizeLinear")})

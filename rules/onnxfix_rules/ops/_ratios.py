@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.graph.overlay import Model, Node, Value
-from onnxfix.graph.symbols import Answer, Dim, as_dim, divide, equal
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.model import Model
+from onnxfix.shapes.symbols import Answer, Dim, as_dim, divide, equal
 
 _DEEPEST = 24
 """Nodes between the scales and what they are made of, at most."""

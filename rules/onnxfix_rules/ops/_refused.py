@@ -9,7 +9,8 @@ from __future__ import annotations
 from onnx import TensorProto
 
 from onnxfix.dtypes import name_of
-from onnxfix.graph.overlay import Model, Node, Value, is_read
+from onnxfix.graph.overlay import Node, Value, is_read
+from onnxfix.model import Model
 from onnxfix.targets import Target
 
 _HALF = (TensorProto.FLOAT16, TensorProto.BFLOAT16)

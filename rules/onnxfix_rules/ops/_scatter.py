@@ -9,7 +9,8 @@ from onnx import helper
 
 from onnxfix import dtypes
 from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.model import Model
 from onnxfix_rules.ops import _rewrite as rw
 from onnxfix_rules.ops._integers import SMALL
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Value
-from onnxfix.graph.symbols import Dim
+from onnxfix.shapes.symbols import Dim
 
 _LIMIT = 1 << 16
 """Elements of a mask that is written as a constant; larger ones are computed."""

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Model, Node
-from onnxfix.graph.symbols import NO, Answer, Dim, at_least, mod, symbol
+from onnxfix.graph.overlay import Node
+from onnxfix.model import Model
+from onnxfix.shapes.symbols import NO, Answer, Dim, at_least, mod, symbol
 
 
 @dataclass(frozen=True)

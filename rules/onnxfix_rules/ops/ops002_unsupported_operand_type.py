@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from onnx import TensorProto
 
 from onnxfix.dtypes import name_of
-from onnxfix.graph.overlay import Model
 from onnxfix.graph.shared import Operator, elem_types
+from onnxfix.model import Model
 from onnxfix.rule import Example, Match, Severity, rule
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops._quantized import is_quantized

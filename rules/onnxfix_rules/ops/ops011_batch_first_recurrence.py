@@ -8,7 +8,8 @@ from typing import Any
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from onnxfix.edits import AddNode, Draft
-from onnxfix.graph.overlay import Model, Node, is_read
+from onnxfix.graph.overlay import Node, is_read
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 
 _OUTPUTS = ((2, 0, 1, 3), (1, 0, 2), (1, 0, 2))

@@ -9,10 +9,11 @@ from onnx import TensorProto, helper
 
 from onnxfix import dtypes
 from onnxfix.edits import Draft
-from onnxfix.graph import symbols
-from onnxfix.graph.overlay import Model, Node, Value
-from onnxfix.graph.symbols import Dim
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.shapes import symbols
+from onnxfix.shapes.symbols import Dim
 from onnxfix_rules.ops import _seen as seen
 from onnxfix_rules.ops._seen import Seen
 

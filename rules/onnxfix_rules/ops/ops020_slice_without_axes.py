@@ -9,7 +9,8 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 
 _IN = "<int64[1] s = {1}, int64[1] e = {3}>"

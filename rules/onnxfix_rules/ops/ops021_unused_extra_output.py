@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from onnxfix import dtypes
 from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Model, Node, is_read
+from onnxfix.graph.overlay import Node, is_read
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.ops import _rewrite as rw
 

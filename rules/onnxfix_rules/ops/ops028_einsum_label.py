@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from onnx import ModelProto, TensorProto, helper
 
 from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Model, Node
+from onnxfix.graph.overlay import Node
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.ops import _common as ops
 

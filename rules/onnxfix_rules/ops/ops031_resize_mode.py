@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Model, Node
-from onnxfix.graph.symbols import equal
+from onnxfix.graph.overlay import Node
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.shapes.symbols import equal
 
 _G = "g (float[1,1,4,4] x) => (float[1,1,8,8] y) <float[4] s = {1, 1, 2, 2}, float[8] r = {0,0,0,0,1,1,1,1}>"
 _Z = "g (float[1,1,4,4] x) => (float[1,1,8,8] y) <int64[4] s = {1, 1, 8, 8}>"

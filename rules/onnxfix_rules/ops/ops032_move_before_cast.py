@@ -9,8 +9,9 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from onnxfix import dtypes
 from onnxfix.edits import AddNode, Draft
-from onnxfix.graph import lazy
-from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.files import lazy
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops import _rewrite as rw

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.graph.overlay import Model, Node
+from onnxfix.graph.overlay import Node
+from onnxfix.model import Model
 from onnxfix.rule import Example, Match, Severity, rule
 
 _UP = "g (float[1,1,4,4] x, float[1,1,2,2] w) => (float[1,1,A,B] y)"

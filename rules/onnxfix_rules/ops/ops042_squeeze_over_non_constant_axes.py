@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Model, Node, Value
-from onnxfix.graph.symbols import Dim
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.shapes.symbols import Dim
 from onnxfix_rules.ops import _axes
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops._axes import ONE, Axes, Choice

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Model, Node, UnknownAttribute, Value
+from onnxfix.graph.overlay import Node, UnknownAttribute, Value
 from onnxfix.graph.shared import every_node
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.ops import _common as ops
 

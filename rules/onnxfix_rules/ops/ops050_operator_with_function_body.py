@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING
 from onnx import NodeProto, TensorProto
 
 from onnxfix.edits import AddNode, Draft, Edit, defined
-from onnxfix.graph import symbols
-from onnxfix.graph.overlay import Model, Node, UnknownAttribute, is_read
+from onnxfix.graph.overlay import Node, UnknownAttribute, is_read
 from onnxfix.graph.shared import Operator
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.shapes import symbols
 from onnxfix.targets import Target
 from onnxfix.targets.documented import names
 from onnxfix_rules.ops import _common as ops

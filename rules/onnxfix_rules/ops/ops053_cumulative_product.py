@@ -10,7 +10,8 @@ from onnx import TensorProto, helper
 
 from onnxfix import dtypes
 from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops._result import put

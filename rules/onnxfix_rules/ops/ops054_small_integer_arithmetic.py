@@ -9,7 +9,8 @@ from onnx import TensorProto
 from onnxfix import dtypes
 from onnxfix.dtypes import INTEGERS
 from onnxfix.edits import AddNode, Draft, RemoveNode
-from onnxfix.graph.overlay import Model, Node, Value, is_read
+from onnxfix.graph.overlay import Node, Value, is_read
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.ops import _bounds
 from onnxfix_rules.ops import _common as ops

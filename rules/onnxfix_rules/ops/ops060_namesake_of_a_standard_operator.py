@@ -8,8 +8,9 @@ from functools import lru_cache
 from onnx import defs
 
 from onnxfix.edits import Edit
-from onnxfix.graph.overlay import Model, Node
+from onnxfix.graph.overlay import Node
 from onnxfix.graph.shared import Operator
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops._runtimes import origin

@@ -10,7 +10,8 @@ import numpy as np
 from onnx import NodeProto, TensorProto, helper
 
 from onnxfix.edits import AddNode, Draft
-from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops import _gaps

@@ -9,9 +9,10 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxfix.edits import Draft
-from onnxfix.graph import symbols
-from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.shapes import symbols
 from onnxfix_rules.ops import _common as ops
 
 _ROWS = "g (float[3,N] x, bool[3] c) => (float[A,N] y)"

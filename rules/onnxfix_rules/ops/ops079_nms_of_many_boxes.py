@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.graph.overlay import Model, Node
-from onnxfix.graph.symbols import at_least, dim_max, unknown
+from onnxfix.graph.overlay import Node
+from onnxfix.model import Model
 from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix.shapes.symbols import at_least, dim_max, unknown
 from onnxfix_rules.ops import _boxes
 
 _CALL = "y = NonMaxSuppression(b, s, m, i, t)"

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from onnxfix.edits import AddNode, Draft
-from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.ops import _rewrite as rw
 from onnxfix_rules.ops._result import put

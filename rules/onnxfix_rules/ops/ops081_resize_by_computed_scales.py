@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 
 from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Model, Node, Value
-from onnxfix.graph.symbols import Dim
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.shapes.symbols import Dim
 from onnxfix_rules.ops._ratios import Ratio, ratios
 
 _G = "g (float[1,1,4,5] x) => (float[1,1,6,8] y)"

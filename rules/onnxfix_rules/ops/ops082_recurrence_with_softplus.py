@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.graph.overlay import Model, Node, is_read
+from onnxfix.graph.overlay import Node, is_read
+from onnxfix.model import Model
 from onnxfix.rule import Example, Match, Severity, rule
 
 _ACTIVATIONS = {"RNN": 1, "GRU": 2, "LSTM": 3}

@@ -10,10 +10,11 @@ from onnx import TensorProto, helper
 
 from onnxfix import dtypes
 from onnxfix.edits import Draft
-from onnxfix.graph import symbols
-from onnxfix.graph.overlay import Model, Node, Value
-from onnxfix.graph.symbols import Dim
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.shapes import symbols
+from onnxfix.shapes.symbols import Dim
 
 _KEYS = "float[2,2,2,8] q, float[2,2,3,8] k, float[2,2,3,8] v"
 _OUT = "=> (float[2,2,2,8] y)"

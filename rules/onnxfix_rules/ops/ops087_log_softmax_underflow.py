@@ -9,9 +9,10 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Model, Node, Value
-from onnxfix.graph.symbols import Dim
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.shapes.symbols import Dim
 
 _NARROW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _FAR: dict[int, str] = {

@@ -9,7 +9,8 @@ from dataclasses import replace
 import numpy as np
 
 from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Model, Node, Value, is_read
+from onnxfix.graph.overlay import Node, Value, is_read
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.ops import _attend, _rewrite
 from onnxfix_rules.ops import _common as ops

@@ -6,9 +6,10 @@ import math
 from collections.abc import Iterator
 
 from onnxfix.edits import Draft
-from onnxfix.graph import symbols
-from onnxfix.graph.overlay import Model, Node, Value, is_read
+from onnxfix.graph.overlay import Node, Value, is_read
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.shapes import symbols
 from onnxfix.targets import Target
 from onnxfix_rules.ops import _attend
 from onnxfix_rules.ops import _common as ops

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.model import Model
 from onnxfix.targets import DEFAULT, Target
 
 HALF = int(TensorProto.FLOAT16)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onnxfix.graph.overlay import Model, Node, Value
-from onnxfix.graph.symbols import Dim, equal
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.model import Model
+from onnxfix.shapes.symbols import Dim, equal
 
 from ._common import DOUBLE, FLOAT, HALF, NUMPY, producer, rank_of, scalar, type_of
 

@@ -9,9 +9,10 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Model, Node, Value
-from onnxfix.graph.symbols import Dim
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.model import Model
 from onnxfix.rule import Fix, Safety
+from onnxfix.shapes.symbols import Dim
 
 from ._common import NUMPY, rank_of, target_of, type_of
 from ._norm import Mean, Norm, same_dims, trailing

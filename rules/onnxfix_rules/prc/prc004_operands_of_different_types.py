@@ -11,7 +11,8 @@ from onnx import TensorProto, defs
 
 from onnxfix.dtypes import is_float, name_of
 from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 
 from ._common import NUMPY, target_of, type_of

@@ -15,7 +15,8 @@ from onnx import NodeProto, TensorProto, ValueInfoProto
 
 from onnxfix.dtypes import INTEGERS, name_of
 from onnxfix.edits import AddNode, Draft, Edit, RemoveNode, ReplaceUses, SetValueInfo
-from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.model import Model
 from onnxfix.rule import Severity
 from onnxfix.targets import DEFAULT, Target
 

@@ -6,7 +6,8 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxfix.dtypes import name_of
-from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.model import Model
 from onnxfix.rule import Fix, Safety
 
 from ._common import I2, I4, I8, U2, U4, U8, WEIGHT_LIMIT, Array, Linear, Workshop, dequantized, offsets, read

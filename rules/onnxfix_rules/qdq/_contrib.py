@@ -9,8 +9,9 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxfix.edits import AddNode, Edit, RemoveNode
-from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.overlay import Node, Value
 from onnxfix.graph.signatures import takes
+from onnxfix.model import Model
 from onnxfix.rule import Fix
 
 from ._common import WEIGHT_LIMIT, Unable, Workshop

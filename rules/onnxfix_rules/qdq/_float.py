@@ -15,7 +15,8 @@ from onnx import TensorProto
 
 from onnxfix.dtypes import INTEGERS
 from onnxfix.edits import Edit, RemoveNode
-from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.model import Model
 from onnxfix.rule import Safety
 
 from ._common import (

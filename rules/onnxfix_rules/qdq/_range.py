@@ -10,7 +10,8 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxfix.dtypes import INTEGERS, is_float
-from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.model import Model
 
 from ._common import FLOATS, Array, read
 

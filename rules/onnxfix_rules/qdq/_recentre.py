@@ -14,7 +14,8 @@ import numpy as np
 
 from onnxfix.dtypes import INTEGERS, name_of
 from onnxfix.edits import Edit
-from onnxfix.graph.overlay import Model, Value
+from onnxfix.graph.overlay import Value
+from onnxfix.model import Model
 from onnxfix.rule import Safety
 
 from ._common import I4, I8, U4, U8, WEIGHT_LIMIT, Array, Linear, Workshop, numpy_type

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from onnx import TensorProto
 
 from onnxfix.dtypes import INTEGERS, holds_exactly
-from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.model import Model
 from onnxfix.rule import Fix
 
 from ._common import Linear, is_op, read

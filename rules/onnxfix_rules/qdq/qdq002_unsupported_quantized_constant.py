@@ -8,7 +8,8 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxfix.dtypes import name_of
-from onnxfix.graph.overlay import Model, Node
+from onnxfix.graph.overlay import Node
+from onnxfix.model import Model
 from onnxfix.rule import Example, Match, Safety, Severity, rule
 
 from ._common import DEQUANTIZE, I4, I8, Linear, described, read, severity_of, target_of

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from onnx import TensorProto
 
 from onnxfix.dtypes import name_of
-from onnxfix.graph.overlay import Model, Node
+from onnxfix.graph.overlay import Node
+from onnxfix.model import Model
 from onnxfix.rule import Example, Match, Safety, Severity, rule
 
 from ._common import I2, QUANTIZE, U2, U4, read, target_of

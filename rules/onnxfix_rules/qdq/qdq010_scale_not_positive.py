@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from onnxfix.graph.overlay import Model, Node
+from onnxfix.graph.overlay import Node
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 
 from ._common import (

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from onnxfix.graph import tensors
-from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.files import tensors
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.model import Model
 from onnxfix.rule import Example, Match, Safety, Severity, rule
 
 from ._common import DEQUANTIZE, QUANTIZE, U8, Linear, read, target_of

@@ -9,7 +9,8 @@ from onnx import TensorProto
 
 from onnxfix.dtypes import name_of
 from onnxfix.edits import RemoveNode
-from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 
 from ._common import FLOATS, Workshop, numpy_type, severity_of, target_of

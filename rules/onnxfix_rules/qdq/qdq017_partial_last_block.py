@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 
 from ._common import WEIGHT_LIMIT, Array, Workshop, sizes, target_of

@@ -11,8 +11,9 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from onnxfix.dtypes import name_of
 from onnxfix.edits import AddInitializer, Draft, Edit, ReplaceUses
-from onnxfix.graph import lazy, tensors
-from onnxfix.graph.overlay import Model, Node, Scope, Value
+from onnxfix.files import lazy, tensors
+from onnxfix.graph.overlay import Node, Scope, Value
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.ops._common import target_of
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from onnxfix.edits import Edit
-from onnxfix.graph.overlay import Model, Node, Value, is_read
+from onnxfix.graph.overlay import Node, Value, is_read
 from onnxfix.graph.signatures import Formal, signature, takes
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix.targets.documented import names
 

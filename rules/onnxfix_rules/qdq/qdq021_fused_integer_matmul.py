@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from onnx import TensorProto, helper
 
 from onnxfix.edits import AddNode, Draft
-from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
 from onnxfix_rules.ops._runtimes import origin
 

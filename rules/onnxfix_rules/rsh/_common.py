@@ -8,10 +8,11 @@ from functools import lru_cache
 import numpy as np
 
 from onnxfix.edits import Draft
-from onnxfix.graph import symbols
-from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.overlay import Node, Value
 from onnxfix.graph.shared import shared
-from onnxfix.graph.symbols import Dim
+from onnxfix.model import Model
+from onnxfix.shapes import symbols
+from onnxfix.shapes.symbols import Dim
 
 
 def requested(node: Node, model: Model) -> tuple[Dim, ...] | None:

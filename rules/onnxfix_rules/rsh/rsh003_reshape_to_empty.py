@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from onnxfix.edits import Draft
-from onnxfix.graph import symbols
-from onnxfix.graph.overlay import Model, Node
-from onnxfix.graph.symbols import Dim
+from onnxfix.graph.overlay import Node
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.shapes import symbols
+from onnxfix.shapes.symbols import Dim
 from onnxfix_rules.rsh import _common as c
 
 _BEFORE = "g (float[2,3] x) => (float[A,B] y) <int64[2] s = {0, 3}> { y = Reshape<allowzero=1>(x, s) }"

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from onnx import TensorProto
 
 from onnxfix.edits import Draft
-from onnxfix.graph import symbols
-from onnxfix.graph.overlay import Model, Node, Value
-from onnxfix.graph.symbols import Dim
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, rule
+from onnxfix.shapes import symbols
+from onnxfix.shapes.symbols import Dim
 from onnxfix_rules.rsh import _common as c
 
 _SHAPE = "<int64[1] i = {0}, int64[1] two = {2}, int64[1] m = {-1}, int64[1] k = {4}>"

@@ -10,10 +10,11 @@ from typing import NamedTuple
 import numpy as np
 
 from onnxfix.edits import Draft
-from onnxfix.graph import symbols
-from onnxfix.graph.overlay import Model, Node
-from onnxfix.graph.symbols import Dim
+from onnxfix.graph.overlay import Node
+from onnxfix.model import Model
 from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.shapes import symbols
+from onnxfix.shapes.symbols import Dim
 from onnxfix_rules.rsh import _common as c
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from onnx import AttributeProto, GraphProto, NodeProto
 
+from onnxfix import walk
 from onnxfix.dtypes import name_of
 from onnxfix.edits import (
     AddInitializer,
@@ -141,7 +142,7 @@ class _Fitting:
     def _node(self, proto: NodeProto, scope: Scope) -> str:
         """What is wrong with a new node or one in it; notes the types of what it makes."""
         elems = [self._elem(name, scope) for name in proto.input]
-        for graph in _graphs(proto):
+        for graph in walk.subgraphs(proto):
             fault = self._graph(graph, scope)
             if fault:
                 return fault
@@ -158,13 +159,6 @@ class _Fitting:
         self._types.update((info.name, info.type.tensor_type.elem_type) for info in graph.input)
         self._types.update((tensor.name, tensor.data_type) for tensor in graph.initializer)
         return next((fault for node in graph.node if (fault := self._node(node, scope))), "")
-
-
-def _graphs(proto: NodeProto) -> Iterator[GraphProto]:
-    for attribute in proto.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
 
 
 def _depending(node: Node) -> Iterator[Value]:

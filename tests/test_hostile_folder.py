@@ -26,7 +26,7 @@ import pytest
 import onnxfix
 from onnxfix import TrtOptions
 from onnxfix.errors import OnnxfixError
-from onnxfix.files import atomic, folders, regular, wire
+from onnxfix.files import atomic, copying, folders, loading, regular, wire
 from onnxfix.files.folders import Folder
 from onnxfix.files.temporary import Temporary, temporary_beside
 from onnxfix.fleet.journal import Journal
@@ -266,7 +266,7 @@ def limits(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> N
     monkeypatch.setattr("onnxfix.pipeline.prove.climb", lambda *_, **__: passed)
     if "split" in request.node.name:
         monkeypatch.setattr(wire, "PROTOBUF_LIMIT", LIMIT)
-        monkeypatch.setattr(wire, "SMALL", 0)
+        monkeypatch.setattr(loading, "SMALL", 0)
 
 
 def attempt(act: Act, field: Field, attack: Callable[[], None]) -> OnnxfixError | None:
@@ -388,7 +388,7 @@ def test_a_candidate_that_is_written_to(field_of: Callable[[], Field]) -> None:
     field = field_of()
     field.give()
     with temporary_beside(field.there / "out") as file:
-        wire.write(b"proven", file)
+        copying.write(b"proven", file)
         before = file.path.stat()
         file.path.write_bytes(b"others")
         os.utime(file.path, ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -402,7 +402,7 @@ def test_a_second_name_for_what_will_be_installed(field_of: Callable[[], Field])
     field.give()
     with temporary_beside(field.there / "out") as file:
         os.link(file.path, field.there / "kept")
-        wire.write(b"proven", file)
+        copying.write(b"proven", file)
         with pytest.raises(OnnxfixError, match="somebody else"):
             atomic.install([file])
 

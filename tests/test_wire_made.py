@@ -21,7 +21,7 @@ from onnx import ModelProto
 import eager
 from eager import field, shuffled, tag, varint
 from onnxfix.errors import ModelError
-from onnxfix.files import lazy, wire
+from onnxfix.files import lazy, saving
 from onnxfix.files.lazy import Pending
 
 PACKED = (4, 5, 7, 10, 11)
@@ -150,7 +150,7 @@ def held(data: bytes, overlong: bool, folder: Path, large: int = 1) -> int:
     assert eager.written(ModelProto.FromString(found)) == wanted
     if not overlong:
         assert found == wanted
-    assert wire.serialize(loaded.proto) == found
+    assert saving.serialize(loaded.proto) == found
     assert eager.written(Pending(loaded.proto, loaded).model()) == wanted
     assert lazy.NONCE not in found
     assert loaded.fresh() == loaded.proto

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from onnxfix.errors import ModelError, UsageError
-from onnxfix.files import wire
+from onnxfix.files import loading
 
 
 class File(NamedTuple):
@@ -42,14 +42,14 @@ def _identity(path: Path) -> tuple[int, int] | str:
     return found.st_dev, found.st_ino
 
 
-def files_of(loaded: wire.Loaded, folder: Path | None = None) -> Iterator[File]:
+def files_of(loaded: loading.Loaded, folder: Path | None = None) -> Iterator[File]:
     """A model that was read, its external data, and what that becomes where the model is written to ``folder``."""
     if loaded.path is not None:
         yield File("a model of this run", loaded.path)
         yield from data_of(loaded, folder)
 
 
-def data_of(loaded: wire.Loaded, folder: Path | None = None) -> Iterator[File]:
+def data_of(loaded: loading.Loaded, folder: Path | None = None) -> Iterator[File]:
     """A model's external data, and what it becomes where the model is written to ``folder``."""
     if loaded.path is None:
         return
@@ -61,7 +61,7 @@ def data_of(loaded: wire.Loaded, folder: Path | None = None) -> Iterator[File]:
 def files_named(path: Path, folder: Path | None = None) -> Iterator[File]:
     """``files_of`` for a model that is yet to be read, whether or not that will work."""
     try:
-        yield from files_of(wire.open_model(path), folder)
+        yield from files_of(loading.open_model(path), folder)
     except ModelError:  # told when its turn comes
         yield File("a model of this run", path)
 
@@ -69,10 +69,10 @@ def files_named(path: Path, folder: Path | None = None) -> Iterator[File]:
 def data_named(path: Path, folder: Path | None = None) -> Iterator[File]:
     """``data_of`` for a model that is yet to be read, whether or not that will work."""
     try:
-        small = path.stat().st_size <= wire.SMALL
+        small = path.stat().st_size <= loading.SMALL
         if small and _LOCATION not in path.read_bytes():
             return  # as most models of a long list: parsing them all would take a while
-        yield from data_of(wire.open_model(path), folder)
+        yield from data_of(loading.open_model(path), folder)
     except (ModelError, OSError, ValueError):  # told when its turn comes
         return
 

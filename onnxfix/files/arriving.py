@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path, PurePath
 
 from onnxfix.errors import OnnxfixError
-from onnxfix.files import atomic, wire
+from onnxfix.files import atomic, copying, loading
 from onnxfix.files.beside import Beside
 from onnxfix.files.folders import writing
 from onnxfix.files.lazy import stamp
@@ -19,7 +19,7 @@ from onnxfix.files.temporary import Placed, temporary_in
 def bring(locations: Iterable[str], source: Path, beside: Beside, wanted: Callable[[], bool]) -> None:
     """Bring a model's external files from the folder ``source``.
 
-    A file that is already there with the same bytes is left alone. ``wanted`` as for ``wire.copy_file``.
+    A file that is already there with the same bytes is left alone. ``wanted`` as for ``copying.copy_file``.
 
     Raises:
         OnnxfixError: another file stands in the way, the disk is full, or it is not ``wanted``. Nothing stays then.
@@ -45,8 +45,8 @@ def _bring(location: PurePath, old: Path, beside: Beside, wanted: Callable[[], b
             raise OnnxfixError(f"{new}: another file has the name of the model's external data; move it")
         beside.found[new] = known
         return
-    with temporary_in(folder, location.name, most=wire.mode_of(old)) as file:
-        wire.copy_file(old, file, wanted)
+    with temporary_in(folder, location.name, most=loading.mode_of(old)) as file:
+        copying.copy_file(old, file, wanted)
         atomic.install([file])
         beside.brought[location] = Placed(file)
 
@@ -54,7 +54,7 @@ def _bring(location: PurePath, old: Path, beside: Beside, wanted: Callable[[], b
 class Arriving:
     """A copy of a model's external data that has begun. For one thread, but for the copy itself."""
 
-    def __init__(self, loaded: wire.Loaded, source: Path, beside: Beside) -> None:
+    def __init__(self, loaded: loading.Loaded, source: Path, beside: Beside) -> None:
         pool = ThreadPoolExecutor(1, "onnxfix-copy")
         self._wanted = True
         self._copy: Future[None] = pool.submit(bring, loaded.external, source, beside, lambda: self._wanted)

@@ -22,6 +22,8 @@ from weakref import WeakValueDictionary
 from onnx import ModelProto, TensorProto
 
 from onnxfix.errors import ModelError
+from onnxfix.files.wire import prefix
+from onnxfix.walk import model_tensors
 
 RAW = 9
 """Number of the field ``TensorProto.raw_data``."""
@@ -218,21 +220,6 @@ def fill(tensor: TensorProto, where: Range) -> None:
         tensor.MergeFromString(prefix(where.field, where.length) + payload)
 
 
-def prefix(field: int, length: int) -> bytes:
-    """Tag and length of a length-delimited field, as the wire format has them."""
-    return varint(field << 3 | 2) + varint(length)
-
-
-def varint(number: int) -> bytes:
-    """An unsigned integer in the wire format's base 128."""
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)
-
-
 def tokens(data: bytes) -> Iterator[int]:
     """Where stand-ins begin in serialized messages."""
     at = data.find(NONCE)
@@ -282,11 +269,9 @@ class Pending:
             ModelError: the file has changed since it was read.
         """
         if self._whole is None:
-            from onnxfix.files.wire import all_tensors
-
             whole = ModelProto()
             whole.CopyFrom(self._proto)
-            for tensor in all_tensors(whole):
+            for tensor in model_tensors(whole):
                 where = range_of(tensor)
                 if where is not None:
                     fill(tensor, where)

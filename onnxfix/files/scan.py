@@ -4,27 +4,18 @@
 ``splice`` does the opposite for a serialized model. Both look at the fields in which tensors may lie and at nothing
 else: the rest is taken as it is, and is for protobuf to judge. Field numbers are those of onnx.proto.
 """
-# Long because: taking a file apart, putting it together and saying what is wrong with it share what a field is.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from google.protobuf.descriptor import FieldDescriptor
-from onnx import ModelProto, TensorProto
+from onnx import TensorProto
 
-from onnxfix.errors import ModelError
 from onnxfix.files import lazy
-from onnxfix.files.lazy import LARGE, PAYLOADS, RAW, TOKEN_SIZE, Range, Source, prefix
-
-MAX_DEPTH = 100
-"""Messages inside each other: protobuf reads no deeper."""
-_TAG_AND_LENGTH = 20
-_SHORT, _LONG = 5, 10
-"""Bytes that a tag or a length may take, and any other number: what protobuf reads, however small the number."""
+from onnxfix.files.lazy import LARGE, PAYLOADS, RAW, TOKEN_SIZE, Range, Source
+from onnxfix.files.wire import MAX_DEPTH, Window, check_whole_numbers, fields, prefix, read_varint
 
 TENSOR, STRING_DATA, EXTERNAL_DATA = "TensorProto", 6, 13
 INSIDE: dict[str, dict[int, str]] = {
@@ -46,92 +37,6 @@ INDICES = ("SparseTensorProto", 2)
 
 Piece: TypeAlias = "tuple[int, int] | bytes | Range"
 """Part of a file to come: bytes of the input from one position to another, bytes as they are, or a payload."""
-
-
-class Malformed(Exception):
-    """The bytes are no message: ``at`` is the offset of the field that cannot be."""
-
-    def __init__(self, at: int, why: str) -> None:
-        super().__init__(why)
-        self.at, self.why = at, why
-
-
-class Unusual(Malformed):
-    """Protobuf may read it, but this module does not."""
-
-
-class Window:
-    """The part of a file that is being looked at; grows while it is read on and on, starts small after a leap."""
-
-    def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
-        self._read, self.size = read, size
-        self.data, self.start, self.stop = b"", 0, 0
-        self._step = 1 << 12
-
-    def at(self, position: int) -> int:
-        """Index in ``data`` of a position of the file; a field's tag and length can be read from there."""
-        if position < self.start or (position + _TAG_AND_LENGTH > self.stop and self.stop < self.size):
-            on = self.start <= position <= self.stop
-            self._step = min(self._step * 4, 1 << 20) if on else 1 << 12
-            self.data = self._read(position, min(max(self._step, _TAG_AND_LENGTH), self.size - position))
-            self.start, self.stop = position, position + len(self.data)
-        return position - self.start
-
-
-def fields(window: Window, start: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
-    """The fields of a message: ``(number, wire type, where it begins, where its content begins, where it ends)``.
-
-    Raises:
-        Malformed: a field is none, or reaches beyond the message.
-    """
-    position = start
-    while position < end:
-        begin, first = position, window.at(position)
-        index, data = first, window.data
-        try:
-            tag = data[index]
-            index += 1
-            if tag > 0x7F:
-                tag, index = _varint(data, index - 1, _SHORT)
-            kind = tag & 7
-            if kind == 2:
-                length = data[index]
-                index += 1
-                if length > 0x7F:
-                    length, index = _varint(data, index - 1, _SHORT)
-            elif kind == 0:
-                length = _varint(data, index)[1] - index
-            elif kind in (1, 5):
-                length = 8 if kind == 1 else 4
-            else:
-                raise Unusual(begin, f"wire type {kind} is not one that ONNX uses")
-        except IndexError:
-            raise Malformed(begin, "the file ends within a field") from None
-        except OverflowError:
-            raise Malformed(begin, f"a number takes more than {_LONG} bytes, or a length {_SHORT}") from None
-        if tag < 8 or tag >> 32:
-            raise Malformed(begin, "there is no such field number")
-        body = begin + index - first
-        position = body + length
-        if position > end:
-            raise Malformed(
-                begin, f"field {tag >> 3} needs {length} bytes, and {max(0, end - body)} are left"
-            )
-        yield tag >> 3, kind, begin, body, position
-
-
-def _varint(data: bytes, index: int, most: int = _LONG) -> tuple[int, int]:
-    """A number in base 128, of ``most`` bytes, and the index behind it."""
-    result = shift = 0
-    while True:
-        byte = data[index]
-        index += 1
-        result |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return result, index
-        shift += 7
-        if shift >= 7 * most:
-            raise OverflowError
 
 
 @dataclass
@@ -221,7 +126,7 @@ def _cut_tensor(window: Window, source: Source, start: int, end: int, large: int
     if wire != 2 or number not in PAYLOADS or stop - body < large:
         return None
     if number != RAW:
-        _whole_numbers(source.read, TensorProto.DESCRIPTOR.fields_by_number[number], begin, body, stop)
+        check_whole_numbers(source.read, TensorProto.DESCRIPTOR.fields_by_number[number], begin, body, stop)
     parts = _Parts(start, [])
     parts.until(begin)
     parts.put(prefix(RAW, TOKEN_SIZE) + Range(source, number, body, stop - body).token, stop)
@@ -299,7 +204,7 @@ class _Splicer:
         where = lazy.range_at(self.window.data[body:stop])
         for number, wire, _, value, behind in known:
             if number == 2 and wire == 0:
-                elem = _varint(self.window.data[value:behind], 0)[0]
+                elem = read_varint(self.window.data[value:behind], 0)[0]
         self._next = next(self._positions, 1 << 62)
         reference = outside(where, elem) if outside is not None else None
         if reference is not None:
@@ -333,67 +238,3 @@ class _Splicer:
             parts.until(place)
             parts.put(head, place)
             parts.put(where, place)
-
-
-def fault(read: Callable[[int, int], bytes], size: int) -> Malformed | None:
-    """The first field of a file that protobuf cannot read as part of a ModelProto; None where all can be."""
-    window = Window(read, size)
-    stack: list[tuple[Any, int, int, int]] = [(ModelProto.DESCRIPTOR, 0, size, 0)]
-    try:
-        while stack:
-            message, start, end, depth = stack.pop()
-            if depth > MAX_DEPTH:
-                return Malformed(start, f"messages are nested deeper than {MAX_DEPTH} levels")
-            inner = []
-            for number, wire, begin, body, stop in fields(window, start, end):
-                field = message.fields_by_number.get(number)
-                if field is None or wire != 2:
-                    continue
-                if field.type == FieldDescriptor.TYPE_MESSAGE:
-                    inner.append((field.message_type, body, stop, depth + 1))
-                elif _is_repeated(field):
-                    _whole_numbers(read, field, begin, body, stop)
-            stack.extend(reversed(inner))
-    except Malformed as found:
-        return found
-    except ModelError:
-        return None  # it changes while it is read
-    return None
-
-
-_WIDTHS = {FieldDescriptor.TYPE_FLOAT: 4, FieldDescriptor.TYPE_DOUBLE: 8}
-_VARINTS = (FieldDescriptor.TYPE_INT32, FieldDescriptor.TYPE_INT64, FieldDescriptor.TYPE_UINT64)
-_TOO_LONG = re.compile(rb"[\x80-\xff]{10}")
-_STEP = 1 << 20
-
-
-def _is_repeated(field: Any) -> bool:
-    """Whether it may hold packed numbers; protobuf 7 has no labels any more, and 5 nothing else."""
-    return bool(field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED)
-
-
-def _whole_numbers(read: Callable[[int, int], bytes], field: Any, begin: int, start: int, stop: int) -> None:
-    """Make sure that packed numbers, if these are some, end where one ends; ``begin`` is where their field does.
-
-    Those of no fixed size have to be read for that. They are rare: exporters write large weights as raw data.
-
-    Raises:
-        Malformed: they do not.
-    """
-    width = _WIDTHS.get(field.type)
-    if width is not None:
-        cut = (stop - start) % width > 0
-    else:
-        cut = field.type in _VARINTS and _is_cut(read, start, stop)
-    if cut:
-        raise Malformed(begin, f"field {field.name} ends within a number")
-
-
-def _is_cut(read: Callable[[int, int], bytes], start: int, stop: int) -> bool:
-    """Whether numbers in base 128 end within one, or one takes more bytes than it may."""
-    last = b""
-    for at in range(start, stop, _STEP):
-        last = last[1 - _LONG :] + read(at, min(_STEP, stop - at))
-        if _TOO_LONG.search(last):
-            return True
-    return last[-1:] > b"\x7f"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from onnxfix.errors import ModelError
 from onnxfix.files import lazy
+from onnxfix.walk import model_tensors
 
 BITS = {
     "BOOL": 8, "INT8": 8, "UINT8": 8, "INT16": 16, "UINT16": 16, "INT32": 32, "UINT32": 32, "INT64": 64,
@@ -49,6 +51,17 @@ def nbytes(tensor: TensorProto) -> int:
 def is_external(tensor: TensorProto) -> bool:
     """Whether the tensor's bytes are in another file."""
     return bool(tensor.data_location == TensorProto.EXTERNAL)
+
+
+def locations(external: Iterable[TensorProto]) -> list[str]:
+    """Relative locations of the files that these external tensors name, sorted."""
+    entries = (entry for tensor in external for entry in tensor.external_data)
+    return sorted({entry.value for entry in entries if entry.key == "location"})
+
+
+def external_files(proto: ModelProto) -> list[str]:
+    """Relative locations of the model's external data files, sorted."""
+    return locations(tensor for tensor in model_tensors(proto) if is_external(tensor))
 
 
 def to_array(tensor: TensorProto, base_dir: Path | None, max_bytes: int) -> np.ndarray[Any, Any] | None:

@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, OperatorSetIdProto
+from onnx import AttributeProto, FunctionProto, GraphProto, OperatorSetIdProto
 from onnx.defs import onnx_opset_version
 
+from onnxfix import walk
 from onnxfix.errors import ModelError
 from onnxfix.graph.attributes import contradicted
 from onnxfix.graph.overlay import Node, Scope, Use, Value
@@ -218,13 +219,12 @@ def add_subgraphs(node: Node) -> list[Scope]:
 def _add_subgraphs(node: Node, attributes: Sequence[AttributeProto]) -> list[Scope]:
     scope = node.scope
     for attribute in attributes:
-        if attribute.type == AttributeProto.GRAPH or attribute.HasField("g"):
-            graphs = [(attribute.name, attribute.g)]
-        elif attribute.graphs:
-            graphs = [(f"{attribute.name}[{i}]", g) for i, g in enumerate(attribute.graphs)]
-        else:
+        graphs = walk.attribute_graphs(attribute)
+        if not graphs:
             continue
-        for label, graph in graphs:
+        single = attribute.HasField("g") or attribute.type == AttributeProto.GRAPH
+        for index, graph in enumerate(graphs):
+            label = attribute.name if index < single else f"{attribute.name}[{index - single}]"
             own = f"{node.name or node.first_output or node.op_type}.{label}"
             node.subgraphs.append(Scope(scope.model, graph, "subgraph", own, scope, node, label))
     if node.subgraphs and scope.depth > MAX_NESTING:
@@ -303,7 +303,8 @@ def _pin(model: Model, main: Scope, functions: list[Scope]) -> None:
         for binding in (*info.initialization_binding, *info.update_binding):
             names.update((binding.key, binding.value))
         for graph in (info.initialization, info.algorithm):
-            names |= _names_read(list(graph.node)) | {output.name for output in graph.output}
+            names.update(name for node in graph.node for name in walk.reads(node))
+            names.update(output.name for output in graph.output)
     for scope in model_scopes(main, functions):
         for value in annotated(scope):
             value.pins += 1
@@ -334,19 +335,6 @@ def annotated(scope: Scope) -> list[Value]:
         for name in sorted({entry.tensor_name, *(e.value for e in entry.quant_parameter_tensor_names)})
     ]
     return [value for value in map(scope.lookup, names) if value is not None]
-
-
-def _names_read(nodes: list[NodeProto]) -> set[str]:
-    names: set[str] = set()
-    pending = list(nodes)
-    while pending:
-        node = pending.pop()
-        names.update(node.input)
-        for attribute in node.attribute:
-            for graph in (attribute.g, *attribute.graphs):
-                names.update(output.name for output in graph.output)
-                pending.extend(graph.node)
-    return names
 
 
 def _within(scope: Scope) -> str:

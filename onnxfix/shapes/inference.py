@@ -7,7 +7,7 @@ process with a time and memory limit, and only static dimensions and ranks are t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from onnx import (
@@ -20,7 +20,9 @@ from onnx import (
     shape_inference,
 )
 
+from onnxfix import walk
 from onnxfix.files import lazy, tensors
+from onnxfix.forks import forked
 from onnxfix.graph.overlay import Value
 from onnxfix.shapes.ops.base import Unknown
 from onnxfix.shapes.ops.linalg import einsum_terms
@@ -42,8 +44,6 @@ Found = tuple[int | None, tuple[int | None, ...] | None]
 
 def infer(model: Model) -> Mapping[Value, Found]:
     """``(element type, dimensions)`` by value of the main graph and its subgraphs; empty where inference fails."""
-    from onnxfix.sandbox import forked
-
     if any(scope.depth > MAX_NESTING for scope in model.scopes):
         return {}
     outcome = forked(_infer, skeleton(model.proto), timeout=TIMEOUT_S, memory_mb=MEMORY_MB)
@@ -64,7 +64,7 @@ def infer(model: Model) -> Mapping[Value, Found]:
 def _infer(model: ModelProto) -> list[dict[str, Found]]:
     """Runs in the child."""
     inferred = shape_inference.infer_shapes(model, check_type=False, strict_mode=False, data_prop=False)
-    return [_types(graph) for graph in _graphs(inferred.graph)]
+    return [_types(graph) for graph in walk.graphs(inferred.graph)]  # in the order of `Scope.walk`
 
 
 def _types(graph: GraphProto) -> dict[str, Found]:
@@ -81,23 +81,6 @@ def _types(graph: GraphProto) -> dict[str, Found]:
             )
         found[info.name] = (tensor.elem_type or None, dims)
     return found
-
-
-def _graphs(root: GraphProto) -> Iterator[GraphProto]:
-    """The graph and every subgraph, in the order of ``Scope.walk``."""
-    stack = [root]
-    while stack:
-        graph = stack.pop()
-        yield graph
-        stack.extend(reversed([sub for node in graph.node for sub in _subgraphs(node)]))
-
-
-def _subgraphs(node: NodeProto) -> Iterator[GraphProto]:
-    for attribute in node.attribute:
-        if attribute.type == AttributeProto.GRAPH or attribute.HasField("g"):
-            yield attribute.g
-        else:
-            yield from attribute.graphs
 
 
 def skeleton(proto: ModelProto) -> ModelProto:

@@ -22,10 +22,11 @@ from onnx import (
     shape_inference,
 )
 
+from onnxfix import walk
 from onnxfix.edits import defined, least_inputs
-from onnxfix.files import lazy, wire
+from onnxfix.files import lazy
+from onnxfix.forks import forked
 from onnxfix.graph.overlay import Node, Value
-from onnxfix.sandbox import forked
 from onnxfix_rules.ops import _nested, _own
 
 TIMEOUT_S = 20.0
@@ -122,7 +123,7 @@ def _of_call(
         return None
     call.input.extend(f"in {index}" if name else "" for index, name in enumerate(source.input))
     call.output.extend(f"out {index}" if name else "" for index, name in enumerate(source.output))
-    for tensor in wire.node_tensors([call]):
+    for tensor in walk.node_tensors([call]):
         where = lazy.range_of(tensor)
         if where is not None and where.length > SIZE_LIMIT:
             return None

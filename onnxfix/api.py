@@ -18,7 +18,7 @@ from onnxfix.causes import Problem
 from onnxfix.errors import UsageError
 from onnxfix.files import apart, loading
 from onnxfix.files.lazy import Pending
-from onnxfix.graph.shared import paused_collection
+from onnxfix.garbage import paused_collection
 from onnxfix.model import Model
 from onnxfix.registry import registry
 from onnxfix.report import confirm
@@ -80,10 +80,11 @@ def check(
     _say(progress, "reading")
     loaded = loading.load(source)
     _separate([loaded], asked)
-    model = _model(loaded, loaded.proto, aim)
-    _say(progress, "checking")
     problems: list[Problem] = []
-    own = [finding_of(item) for item in engine.check(model, rules, problems)]
+    with paused_collection():
+        model = _model(loaded, loaded.proto, aim)
+        _say(progress, "checking")
+        own = [finding_of(item) for item in engine.check(model, rules, problems)]
     network = any(rule.per == "network" for rule in rules)
     with memory_limit(memory_mb):
         build, reading, notes = _built(asked, loaded, network, progress)

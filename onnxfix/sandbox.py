@@ -47,23 +47,22 @@ __all__ = [
 
 
 LEAST_MB = 64
-"""The least that a child may be limited to, in MiB: below, it does not even start."""
+"""Minimum memory limit of a child, in MiB: below, Python does not start."""
 
 
 @contextlib.contextmanager
 def memory_limit(memory_mb: int | None) -> Iterator[None]:
-    """Bound the memory of every child that is used within, in MiB; None: nothing is asked for.
+    """Limit the memory of every child that is used inside the context, in MiB; None sets no limit.
 
-    This is the one place for it. Whoever gives a whole process its share of memory sets the environment variable
-    ``ONNXFIX_MEMORY_MB`` instead, which nothing exceeds. What a call sets for itself (``memory_mb`` of ``Worker``,
-    ``run`` and ``forked``) goes before both.
+    The environment variable ``ONNXFIX_MEMORY_MB`` limits a whole process, one of several; nothing exceeds it. A limit
+    of a single call (``memory_mb`` of ``Worker``, ``run`` and ``forked``) takes precedence over both.
 
     Raises:
-        UsageError: it is too little for Python itself.
+        UsageError: it is too little to start Python.
     """
     if memory_mb is not None and memory_mb < LEAST_MB:
         raise UsageError(
-            f"a memory limit of {memory_mb} MiB is too little for Python itself: {LEAST_MB} is the least"
+            f"a memory limit of {memory_mb} MiB is too little for Python itself: the minimum is {LEAST_MB}"
         )
     token = _child.ASKED_MB.set(memory_mb if memory_mb is not None else _child.ASKED_MB.get())
     try:
@@ -73,12 +72,12 @@ def memory_limit(memory_mb: int | None) -> Iterator[None]:
 
 
 def asked_mb() -> int | None:
-    """What ``memory_limit`` bounds children to here and now, in MiB."""
+    """The present limit set by ``memory_limit``, in MiB."""
     return _child.ASKED_MB.get()
 
 
 def within(memory_mb: int) -> str:
-    """In words, what a child was limited to, and what to do about it."""
+    """A child's memory limit as text, and how to change it."""
     return f"memory is limited to {memory_mb} MiB: --memory-limit sets it"
 
 
@@ -86,7 +85,7 @@ def _kill_group(process: subprocess.Popen[bytes], owner: int) -> None:
     """Kill the child and whatever it started, and reap it; in a fork of its owner, leave it alone."""
     if os.getpid() != owner:
         return
-    if process.returncode is None:  # not reaped, so its id cannot belong to somebody else
+    if process.returncode is None:  # not reaped, so that its id cannot belong to another process
         if hasattr(os, "killpg"):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -96,7 +95,7 @@ def _kill_group(process: subprocess.Popen[bytes], owner: int) -> None:
 
 
 def _await_death(process: subprocess.Popen[bytes], seconds: float = 5.0) -> None:
-    """Wait for the child to end by itself, without reaping it: its group is still to be killed."""
+    """Wait for the child to end by itself, without reaping it: its group has yet to be killed."""
     if hasattr(os, "waitid"):
         deadline = time.monotonic() + seconds
         flags = os.WEXITED | os.WNOWAIT | os.WNOHANG
@@ -127,7 +126,7 @@ class _Child:
         environment["PYTHONPATH"] = os.pathsep.join(
             filter(None, [str(package.parent), environment.get("PYTHONPATH")])
         )
-        # Several BLAS threads cost memory and start-up time, and may change the last bit of a sum.
+        # Several BLAS threads cost memory and start-up time, and may change the last bit of sums.
         for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
             environment.setdefault(name, "1")
         # Started in the package's folder, not in the user's: files there could shadow modules.
@@ -142,13 +141,13 @@ class _Child:
             bufsize=0,
         )
         streams = self.process.stdin, self.process.stdout, self.process.stderr
-        self.requests, replies, words = (cast(io.RawIOBase, stream) for stream in streams)
-        self._streams = (self.requests, replies, words)
+        self.requests, replies, stderr = (cast(io.RawIOBase, stream) for stream in streams)
+        self._streams = (self.requests, replies, stderr)
         self.replies: queue.SimpleQueue[bytearray | None] = queue.SimpleQueue()
         self.tail = _child.Tail()
         self._threads = [
             threading.Thread(target=_pump_replies, args=(replies, self.replies), daemon=True),
-            threading.Thread(target=_pump_stderr, args=(words, self.tail), daemon=True),
+            threading.Thread(target=_pump_stderr, args=(stderr, self.tail), daemon=True),
         ]
         for thread in self._threads:
             thread.start()
@@ -217,16 +216,16 @@ class Worker:
     """A reusable child process. Not for use by two threads at once.
 
     ``memory_mb`` limits the child's data (RLIMIT_DATA, Linux); by default to three quarters of the memory
-    that is available when it starts, or to what ``memory_limit`` says: a child that was started under another limit
-    is replaced. ``generation`` counts the starts: what the child held is gone when it grew. ``limit_mb`` is what the
-    last child was limited to. ``variables`` are environment variables that the child starts with.
+    that is available when it starts, or to that of ``memory_limit``: a child that was started under another limit is
+    replaced. ``generation`` counts the starts: a new child has lost the state of the one before. ``limit_mb`` is the
+    limit of the last child. ``variables`` are environment variables that the child starts with.
     """
 
     def __init__(self, *, memory_mb: int | None = None, variables: Mapping[str, str] | None = None) -> None:
         self._memory_mb = memory_mb
         self._variables = dict(variables or {})
-        self._begun = 0  # answers that nobody waits for
-        self._asked_mb: int | None = None
+        self._begun = 0  # calls whose replies are ignored
+        self._set_mb: int | None = None
         self.limit_mb: int | None = memory_mb
         self._child: _Child | None = None
         self.generation = 0
@@ -258,19 +257,19 @@ class Worker:
 
     def start(self) -> None:
         """Start the child, unless it runs."""
-        asked = self._memory_mb if self._memory_mb is not None else asked_mb()
-        if self._child is not None and not (self._child.alive() and asked == self._asked_mb):
+        limit = self._memory_mb if self._memory_mb is not None else asked_mb()
+        if self._child is not None and not (self._child.alive() and limit == self._set_mb):
             self.close()
         if self._child is None:
-            self._asked_mb = asked
+            self._set_mb = limit
             self.limit_mb = self._memory_mb if self._memory_mb is not None else default_memory_mb()
             self._child = _Child(self.limit_mb, self._variables)
             self._begun = 0
             self.generation += 1
 
     def begin(self, target: str, *, timeout: float, **kwargs: Any) -> None:
-        """Start ``call`` and go on without waiting; whatever it returns or does wrong is dropped. The next call waits
-        for its end, so this only makes sense for what that would have to do anyway: loading large libraries."""
+        """Start ``call`` without waiting for its result, which is dropped. The next call waits for its end, so that
+        this makes sense only for work that the next call needs anyway: loading large libraries."""
         self.start()
         assert self._child is not None
         self._child.send(pickle.dumps((timeout, target, (), kwargs), protocol=5), timeout)
@@ -279,8 +278,8 @@ class Worker:
     def call(self, target: str, *, timeout: float, **kwargs: Any) -> Outcome:
         """Call ``target`` ("package.module:function") with ``kwargs`` in the child.
 
-        ``timeout`` is in seconds, counted anew from each ``note()``. Never raises for what the callee does;
-        KeyboardInterrupt kills the child and goes on. After anything but "ok" and "error" the child is gone.
+        ``timeout`` is in seconds, and each ``note()`` restarts it. Failures of the callee raise nothing here;
+        KeyboardInterrupt kills the child and is raised. After any status but "ok" and "error" the child has ended.
         """
         return self.call_with(target, (), kwargs, timeout)
 
@@ -297,7 +296,7 @@ class Worker:
             while self._begun:
                 self._begun -= 1
                 if self._receive(self._child, timeout).status != "ok":
-                    self.start()  # a child that died of it is replaced
+                    self.start()  # replace a child that died of it
             self._child.send(payload, timeout)
             return self._receive(self._child, timeout)
         except BaseException:
@@ -319,33 +318,33 @@ class Worker:
                 return self._limited(_child.obituary(code, child.tail.text(), last))
             reply = _child.decode(frame)
             if isinstance(reply, Outcome):
-                if reply.status == "memory":  # its heap is at the limit: whatever comes next would fail too
+                if reply.status == "memory":  # its heap is at the limit: the next call would fail too
                     self.close()
                 return self._limited(Outcome(reply.status, reply.value, reply.message, last))
             last = reply
 
     def _limited(self, outcome: Outcome) -> Outcome:
-        """Where memory ran out, with the limit in the message."""
+        """The outcome, with the limit in the message if memory ran out."""
         return (
             replace(outcome, message=self.starved(outcome.message)) if outcome.status == "memory" else outcome
         )
 
     def starved(self, error: str) -> str:
-        """What went wrong for want of memory in the child, with what that is limited to and what to do."""
+        """The message of an out-of-memory error in the child, with the limit and how to change it."""
         if self.limit_mb is None:
             return error
-        told = within(self.limit_mb)
-        return error if told in error else f"{error} ({told})"
+        limit = within(self.limit_mb)
+        return error if limit in error else f"{error} ({limit})"
 
 
 _SHARED = threading.local()
 
 
 def shared(purpose: str = "", variables: Mapping[str, str] | None = None) -> Worker:
-    """The worker that this thread keeps for everybody, so that not each caller pays for starting one.
+    """The worker that this thread shares between all callers, to start it only once.
 
-    One for each ``purpose``: libraries that do not bear each other in one process, or that want other environment
-    ``variables``, have a child each. It lives until the thread or the process ends. Do not close it.
+    There is one for each ``purpose``, for libraries that conflict in one process or need other environment
+    ``variables``. It lives until the thread or the process ends. Do not close it.
     """
     if getattr(_SHARED, "owner", 0) != os.getpid():  # a fork must not talk through its parent's pipes
         _SHARED.workers, _SHARED.owner = {}, os.getpid()
@@ -354,7 +353,7 @@ def shared(purpose: str = "", variables: Mapping[str, str] | None = None) -> Wor
 
 
 def close_shared() -> None:
-    """End the workers that this thread keeps for everybody. Who asks for one later gets another child."""
+    """End this thread's shared workers. A later call of ``shared`` starts a new child."""
     if getattr(_SHARED, "owner", 0) == os.getpid():
         for worker in _SHARED.workers.values():
             worker.close()

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # A module imports from earlier lines and from its own package only; modules on one line know nothing
 # of each other.
 LAYERS = [
-    ["_version", "errors", "dtypes", "interrupts", "place", "walk"],
+    ["_version", "errors", "dtypes", "garbage", "interrupts", "place", "walk"],
     ["_child"],  # the sandbox's other side
     ["causes"],
     ["sandbox"],  # know no graph, so that C++ calls that hang or crash may be guarded anywhere
@@ -36,6 +36,7 @@ LAYERS = [
     ["shapes"],
     ["model"],
     ["edits"],
+    ["changes"],
     ["transaction", "fitting"],
     ["targets"],
     ["rule"],

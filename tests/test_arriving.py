@@ -154,7 +154,9 @@ def test_what_stands_where_a_folder_goes_is_refused(tmp_path: Path, kind: str) -
         (out / "weights").write_bytes(b"no folder")
     else:
         (out / "weights").symlink_to(other)
-    with pytest.raises(OnnxfixError, match="weights: is no folder, where the model's external data has one"):
+    with pytest.raises(
+        OnnxfixError, match="weights: is not a folder, and the model's external data needs one"
+    ):
         onnxfix.apply(path, out / "m.onnx", verify=False)
     assert [item.name for item in out.iterdir()] == ["weights"]
     assert list(other.iterdir()) == []

@@ -1,8 +1,8 @@
-"""Reads the protobuf wire format of a model without its weights, and puts them back.
+"""Takes the weights out of a serialized model, and puts them back.
 
-``cut`` walks a file's messages down to its tensors and says which bytes to take over and where stand-ins go instead;
-``splice`` does the opposite for a serialized model. Both look at the fields in which tensors may lie and at nothing
-else: the rest is taken as it is, and is for protobuf to judge. Field numbers are those of onnx.proto.
+``cut`` walks a file's messages down to its tensors and lists the bytes to keep and the stand-ins for large payloads;
+``splice`` does the opposite for a serialized model. Both parse only the fields that can contain tensors. All other
+bytes are copied unparsed, for protobuf to judge. Field numbers are those of onnx.proto.
 """
 
 from __future__ import annotations
@@ -29,38 +29,38 @@ INSIDE: dict[str, dict[int, str]] = {
         5: TENSOR, 6: "GraphProto", 10: TENSOR, 11: "GraphProto", 22: "SparseTensorProto", 23: "SparseTensorProto",
     },
 }  # fmt: skip
-"""The fields in which tensors lie, by message: field number to the message that it holds."""
+"""The fields that can contain tensors, by message: field number to type of the message in it."""
 SINGULAR = {("AttributeProto", 5), ("AttributeProto", 22), ("SparseTensorProto", 1), ("SparseTensorProto", 2)}
-"""Fields that hold one message. Where a file has two, protobuf merges them, and their tensors are left alone."""
+"""Fields with one message. If a file has two, protobuf merges them, and their tensors stay in memory."""
 INDICES = ("SparseTensorProto", 2)
-"""The field of which onnx's checker reads the numbers, and from no other file."""
+"""The field whose numbers onnx's checker reads. It reads no external data, so they stay embedded."""
 
 Piece: TypeAlias = "tuple[int, int] | bytes | Range"
-"""Part of a file to come: bytes of the input from one position to another, bytes as they are, or a payload."""
+"""Part of an output file: bytes of the input from one position to another, bytes as they are, or a payload."""
 
 
 @dataclass
 class _Parts:
-    """A message in the making: what is taken over from ``taken`` on, until something else comes."""
+    """A message under construction: the input is copied from ``start`` on, up to the next replacement."""
 
-    taken: int
+    start: int
     pieces: list[Piece]
     length: int = 0
 
     def until(self, position: int) -> None:
-        """Take over what comes before ``position``."""
-        if position > self.taken:
-            self.pieces.append((self.taken, position))
-            self.length += position - self.taken
+        """Copy the input before ``position``."""
+        if position > self.start:
+            self.pieces.append((self.start, position))
+            self.length += position - self.start
 
     def put(self, piece: Piece, behind: int) -> None:
-        """Put something in the place of what ends at ``behind``."""
+        """Replace the input that ends at ``behind``."""
         self.pieces.append(piece)
         self.length += piece.length if isinstance(piece, Range) else len(piece)
-        self.taken = behind
+        self.start = behind
 
     def nest(self, number: int, inner: _Parts, behind: int) -> None:
-        """Put a changed message in the place of the one that ends at ``behind``."""
+        """Replace the message that ends at ``behind`` by a changed one."""
         self.put(prefix(number, inner.length), behind)
         self.pieces.extend(inner.pieces)
         self.length += inner.length
@@ -74,7 +74,7 @@ def cut(source: Source, large: int = LARGE) -> list[Piece]:
         large: bytes from which on a payload gets a stand-in.
 
     Raises:
-        Malformed: the file is no sequence of fields down to its tensors.
+        Malformed: the file cannot be parsed as fields down to its tensors.
         ModelError: the file changes while it is read.
     """
     window = Window(source.read, source.size)
@@ -85,14 +85,14 @@ def cut(source: Source, large: int = LARGE) -> list[Piece]:
 def _cut(
     window: Window, source: Source, kind: str, start: int, end: int, large: int, depth: int
 ) -> _Parts | None:
-    """A message without its large payloads; None where it has none."""
+    """A message without its large payloads; None if it has none."""
     if kind == TENSOR:
         return _cut_tensor(window, source, start, end, large)
     inside, parts = INSIDE[kind], _Parts(start, [])
     seen: set[int] = set()
     for number, wire, begin, body, stop in fields(window, start, end):
-        held = inside.get(number)
-        if held is None or wire != 2:
+        kind_inside = inside.get(number)
+        if kind_inside is None or wire != 2:
             continue
         if (kind, number) in SINGULAR:
             if number in seen:
@@ -100,7 +100,7 @@ def _cut(
             seen.add(number)
         if stop - body < large or depth >= MAX_DEPTH:
             continue
-        inner = _cut(window, source, held, body, stop, large, depth + 1)
+        inner = _cut(window, source, kind_inside, body, stop, large, depth + 1)
         if inner is not None:
             inner.until(stop)
             parts.until(begin)
@@ -113,7 +113,7 @@ def _cut(
 
 
 def _cut_tensor(window: Window, source: Source, start: int, end: int, large: int) -> _Parts | None:
-    """A tensor with a stand-in, where it has exactly one payload, and that in one piece."""
+    """A tensor with a stand-in; None unless it has exactly one payload, and in one piece."""
     found: tuple[int, int, int, int, int] | None = None
     for one in fields(window, start, end):
         if one[0] in PAYLOADS or one[0] in (STRING_DATA, EXTERNAL_DATA):
@@ -134,7 +134,7 @@ def _cut_tensor(window: Window, source: Source, start: int, end: int, large: int
 
 
 def assemble(source: Source, pieces: list[Piece]) -> bytes:
-    """The bytes that pieces of a file come to.
+    """Pieces of a file, joined.
 
     Raises:
         ModelError: the file has changed.
@@ -153,12 +153,12 @@ Placed = Callable[[Range, int], "bytes | None"]
 
 
 def splice(data: bytes, outside: Placed | None = None) -> tuple[list[Piece], int]:
-    """The pieces of a serialized model with its payloads in the place of their stand-ins, and the bytes they come to.
+    """The pieces of a serialized model with its stand-ins replaced by their payloads, and their total size in bytes.
 
     Args:
-        data: what protobuf made of a model with stand-ins.
-        outside: called with each payload and its tensor's type (TensorProto.DataType); gives the fields that refer to
-            it where it is to lie in another file, or None where it is to be embedded.
+        data: the serialized model, with stand-ins.
+        outside: called with each payload and its tensor's type (TensorProto.DataType); returns the fields that refer
+            to it if it goes to another file, None if it is to be embedded.
     """
     found = list(lazy.tokens(data))
     if not found:
@@ -171,7 +171,7 @@ def splice(data: bytes, outside: Placed | None = None) -> tuple[list[Piece], int
 
 
 class _Splicer:
-    """``positions`` are where stand-ins begin, in order; messages without one are not looked into."""
+    """``positions`` are the offsets of the stand-ins, in order. Messages without one are not parsed."""
 
     def __init__(self, window: Window, positions: list[int], outside: Placed | None) -> None:
         self.window, self.outside = window, outside
@@ -185,20 +185,20 @@ class _Splicer:
                 break
             if stop <= self._next:
                 continue
-            held = inside.get(number)
-            assert held is not None, "a stand-in where no tensor can be"
+            kind_inside = inside.get(number)
+            assert kind_inside is not None, "a stand-in outside of a tensor"
             assert wire == 2, "a stand-in in a number"
-            if held == TENSOR:
+            if kind_inside == TENSOR:
                 inner = self._tensor(body, stop, self.outside if (kind, number) != INDICES else None)
             else:
-                inner = self.message(held, body, stop)
+                inner = self.message(kind_inside, body, stop)
             inner.until(stop)
             parts.until(begin)
             parts.nest(number, inner, stop)
         return parts
 
     def _tensor(self, start: int, end: int, outside: Placed | None) -> _Parts:
-        """A tensor with its payload, whose field comes where protobuf would write it: in the order of numbers."""
+        """A tensor with its payload, in the order in which protobuf writes fields: by number."""
         parts, known, elem = _Parts(start, []), list(fields(self.window, start, end)), 0
         _, _, begin, body, stop = next(one for one in known if one[3] == self._next)
         where = lazy.range_at(self.window.data[body:stop])
@@ -209,7 +209,7 @@ class _Splicer:
         reference = outside(where, elem) if outside is not None else None
         if reference is not None:
             parts.until(begin)
-            parts.taken = stop
+            parts.start = stop
             parts.until(end)
             parts.put(reference, end)
         elif where.field == RAW:
@@ -217,24 +217,24 @@ class _Splicer:
             parts.put(prefix(RAW, where.length), body)
             parts.put(where, stop)
         else:
-            # What follows the stand-in has a greater number, or is unknown to protobuf and comes last.
+            # Fields after the stand-in have greater numbers, or are unknown to protobuf and come last.
             place = next((b for n, _, b, _, _ in known if b > begin or (n > where.field and b != begin)), end)
             self._typed(parts, where, place, begin, stop)
         return parts
 
     @staticmethod
     def _typed(parts: _Parts, where: Range, place: int, begin: int, stop: int) -> None:
-        """Put a payload of numbers before ``place``, and leave the stand-in from ``begin`` to ``stop`` out."""
+        """Insert a payload of numbers at ``place``, and omit the stand-in from ``begin`` to ``stop``."""
         head = prefix(where.field, where.length)
         if place <= begin:
             parts.until(place)
             parts.put(head, place)
             parts.put(where, place)
             parts.until(begin)
-            parts.taken = stop
+            parts.start = stop
         else:
             parts.until(begin)
-            parts.taken = stop
+            parts.start = stop
             parts.until(place)
             parts.put(head, place)
             parts.put(where, place)

@@ -39,7 +39,7 @@ def varint(number: int) -> bytes:
 
 
 class Malformed(Exception):
-    """The bytes are no message: ``at`` is the offset of the field that cannot be."""
+    """The bytes are not a valid message; ``at`` is the offset of the invalid field."""
 
     def __init__(self, at: int, why: str) -> None:
         super().__init__(why)
@@ -47,11 +47,11 @@ class Malformed(Exception):
 
 
 class Unusual(Malformed):
-    """Protobuf may read it, but this module does not."""
+    """Protobuf may be able to read it, this module is not."""
 
 
 class Window:
-    """The part of a file that is being looked at; grows while it is read on and on, starts small after a leap."""
+    """The part of a file in memory. It grows while the file is read sequentially, and starts small after a jump."""
 
     def __init__(self, read: Callable[[int, int], bytes], size: int) -> None:
         self._read, self.size = read, size
@@ -59,7 +59,7 @@ class Window:
         self._step = 1 << 12
 
     def at(self, position: int) -> int:
-        """Index in ``data`` of a position of the file; a field's tag and length can be read from there."""
+        """Index in ``data`` of a file position, with enough bytes behind it for a field's tag and length."""
         if position < self.start or (position + _TAG_AND_LENGTH > self.stop and self.stop < self.size):
             on = self.start <= position <= self.stop
             self._step = min(self._step * 4, 1 << 20) if on else 1 << 12
@@ -69,10 +69,10 @@ class Window:
 
 
 def fields(window: Window, start: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
-    """The fields of a message: ``(number, wire type, where it begins, where its content begins, where it ends)``.
+    """The fields of a message: ``(number, wire type, start, start of the content, end)``, as file positions.
 
     Raises:
-        Malformed: a field is none, or reaches beyond the message.
+        Malformed: a field is invalid, or reaches beyond the message.
     """
     position = start
     while position < end:
@@ -111,7 +111,12 @@ def fields(window: Window, start: int, end: int) -> Iterator[tuple[int, int, int
 
 
 def read_varint(data: bytes, index: int, most: int = _LONG) -> tuple[int, int]:
-    """A number in base 128, of ``most`` bytes, and the index behind it."""
+    """A number in base 128, of at most ``most`` bytes, and the index behind it.
+
+    Raises:
+        OverflowError: it has more bytes.
+        IndexError: the data ends within it.
+    """
     result = shift = 0
     while True:
         byte = data[index]
@@ -125,7 +130,7 @@ def read_varint(data: bytes, index: int, most: int = _LONG) -> tuple[int, int]:
 
 
 def fault(read: Callable[[int, int], bytes], size: int) -> Malformed | None:
-    """The first field of a file that protobuf cannot read as part of a ModelProto; None where all can be."""
+    """The first field of a file that protobuf cannot read as part of a ModelProto, or None."""
     window = Window(read, size)
     stack: list[tuple[Any, int, int, int]] = [(ModelProto.DESCRIPTOR, 0, size, 0)]
     try:
@@ -146,7 +151,7 @@ def fault(read: Callable[[int, int], bytes], size: int) -> Malformed | None:
     except Malformed as found:
         return found
     except ModelError:
-        return None  # it changes while it is read
+        return None  # the file changes while it is read
     return None
 
 
@@ -157,19 +162,20 @@ _STEP = 1 << 20
 
 
 def is_repeated(field: Any) -> bool:
-    """Whether it may hold packed numbers; protobuf 7 has no labels any more, and 5 nothing else."""
+    """Whether the field is repeated. Protobuf 7 has no labels any more, and 5 nothing else."""
     return bool(field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED)
 
 
 def check_whole_numbers(
     read: Callable[[int, int], bytes], field: Any, begin: int, start: int, stop: int
 ) -> None:
-    """Make sure that packed numbers, if these are some, end where one ends; ``begin`` is where their field does.
+    """Make sure that the content of a field of packed numbers does not end within a number.
 
-    Those of no fixed size have to be read for that. They are rare: exporters write large weights as raw data.
+    ``begin`` is the offset of the field. Numbers without a fixed size have to be read for that. They are rare:
+    exporters write large weights as raw data.
 
     Raises:
-        Malformed: they do not.
+        Malformed: it does.
     """
     width = _WIDTHS.get(field.type)
     if width is not None:
@@ -181,7 +187,7 @@ def check_whole_numbers(
 
 
 def _is_truncated(read: Callable[[int, int], bytes], start: int, stop: int) -> bool:
-    """Whether numbers in base 128 end within one, or one takes more bytes than it may."""
+    """Whether numbers in base 128 end within one, or one has more bytes than allowed."""
     last = b""
     for at in range(start, stop, _STEP):
         last = last[1 - _LONG :] + read(at, min(_STEP, stop - at))

@@ -6,7 +6,6 @@ holds for every call, while a call's own outputs come from walking the function'
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -79,17 +78,11 @@ class Pass:
     def run(self) -> dict[Value, Info]:
         """What is known of every value of the model."""
         frame = Frame("")
-        collecting = gc.isenabled()
-        gc.disable()  # nothing here is garbage until the pass is over, and looking for it takes a third of the time
-        try:
-            self.knowledge.begin()
-            for value in self.model.main.inputs:
-                frame.info[value] = self.knowledge.interned(graph_input(self, value))
-            for scope in (self.model.main, *self.model.functions):
-                self.walk(frame, scope)
-        finally:
-            if collecting:
-                gc.enable()
+        self.knowledge.begin()
+        for value in self.model.main.inputs:
+            frame.info[value] = self.knowledge.interned(graph_input(self, value))
+        for scope in (self.model.main, *self.model.functions):
+            self.walk(frame, scope)
         return frame.info
 
     def mint(self, frame: Frame, scope: Scope, name: str) -> str:
@@ -293,7 +286,7 @@ class Pass:
         if node.domain not in ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training"):
             return []
         if self._fallback is None:
-            from onnxfix.shapes import inference
+            from onnxfix.shapes import inference  # lazy: start-up
 
             self._fallback = inference.infer(self.model)
         infos = []

@@ -251,7 +251,7 @@ def _digest(op: str, name: str, args: tuple[Dim, ...]) -> bytes:
     """A key to sort by that is the same in every process, so that printed forms are stable."""
     if op == "symbol":
         return name.encode("utf-8", "surrogateescape")
-    import hashlib  # brings OpenSSL, of which a small run may have no need
+    import hashlib  # lazy: start-up, brings OpenSSL
 
     state = hashlib.blake2b(f"{op} {name}".encode(), digest_size=8)
     for arg in args:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from onnxfix.edits import Edit
 from onnxfix.graph.overlay import Node, Scope, Value
@@ -112,23 +112,45 @@ class Match:
 
 @dataclass(frozen=True)
 class Example:
-    """A model in ONNX's text format: flagged and turned into ``after``, or silent without one.
+    """A model in ONNX's text format that shows what a rule does: ``Fixed``, ``Flagged`` or ``Silent``.
 
-    ``detect=True`` marks a flagged example whose finding has no fix (at the given ``safety``). ``before`` is the
-    graph (and functions) only; ``opset`` and ``ir_version`` make the header unless ``before`` starts with ``<``.
-    ``build`` makes the model instead where the text format cannot say it (big-endian names, sparse, metadata).
+    ``before`` is the graph (and functions) only; ``opset`` and ``ir_version`` make the header unless it starts with
+    ``<``. It may be a function that returns a ModelProto instead, for models that the text format cannot express.
     """
 
     why: str
     before: str | Callable[[], Any]
-    after: str | None = None
-    detect: bool = False
-    safety: Safety = Safety.EXACT
-    opset: int = 18
-    ir_version: int = 9
-    target: str | None = None
-    runs: bool = True
+    after: str | None = field(default=None, init=False)
+    safety: Safety = field(default=Safety.EXACT, kw_only=True)
+    """The level of fixes that is allowed in the example."""
+    opset: int = field(default=18, kw_only=True)
+    ir_version: int = field(default=9, kw_only=True)
+    target: str | None = field(default=None, kw_only=True)
+    """A target's name; the default target where it is None."""
+    runs: bool = field(default=True, kw_only=True)
     """False where no backend can run the model (invalid on purpose); the interface is checked all the same."""
+    found: ClassVar[bool] = False
+    """Whether the rule reports a finding."""
+
+
+@dataclass(frozen=True)
+class Fixed(Example):
+    """The rule reports the model ``before`` and its fix makes ``after`` of it."""
+
+    after: str = field()
+    found: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class Flagged(Example):
+    """The rule reports the model, and there is no fix at the example's ``safety``."""
+
+    found: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class Silent(Example):
+    """The rule reports nothing."""
 
 
 Generator = Callable[..., Iterator[Match]]
@@ -137,9 +159,13 @@ NO_MODEL: Final = ("build", "network", "execution", "validity")
 """What a rule may be about that is no model: such a rule has no fixes and no examples."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Rule:
-    """A rule as the engine sees it. Make one with ``@rule``."""
+    """A rule as the engine sees it. Make one with ``@rule``.
+
+    ``examples`` are its tests and documentation. They are assigned below the rule, so that the logic comes first in a
+    file; the other fields do not change.
+    """
 
     code: str
     name: str
@@ -148,13 +174,13 @@ class Rule:
     ops: tuple[tuple[str, str], ...]
     safety: Safety | None
     severity: Severity
-    examples: tuple[Example, ...]
     default: bool
     doc: str
     module: str = ""
     general: bool = False
     hazards: tuple[int, ...] = ()
     types: tuple[int, ...] = ()
+    examples: Sequence[Example] = field(default_factory=list)
 
     @property
     def summary(self) -> str:
@@ -169,7 +195,6 @@ def rule(
     per: Per = "node",
     safety: Safety | None = None,
     severity: Severity = Severity.WARNING,
-    examples: Sequence[Example] = (),
     default: bool = True,
     general: bool = False,
     hazards: Sequence[int] = (),
@@ -187,7 +212,6 @@ def rule(
             ``(original, fixed)`` with what onnx.checker says of both, a ``Checked`` each.
         safety: of its fixes, None where it only detects; a match's own fix may say otherwise.
         severity: of its findings unless a match says otherwise.
-        examples: its tests and documentation.
         default: False for a rule that runs only when it is selected by its code.
         general: True for a rule that only says what others may say better: its findings give way to those of other
             rules that are as severe and about the same node.
@@ -209,7 +233,6 @@ def rule(
             ops=tuple(keys),
             safety=safety,
             severity=severity,
-            examples=tuple(examples),
             default=default,
             doc=inspect.getdoc(generate) or "",
             module=generate.__module__,

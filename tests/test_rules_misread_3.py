@@ -82,7 +82,7 @@ def examples(*codes: str, found: bool) -> list[Any]:
         pytest.param(code, example, id=f"{code}-{example.why[:50]}")
         for code in codes
         for example in RULES[code].examples
-        if (example.after is not None or example.detect) == found and example.why not in NOT_ABOUT
+        if example.found == found and example.why not in NOT_ABOUT
     ]
 
 

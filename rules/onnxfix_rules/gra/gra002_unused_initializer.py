@@ -12,103 +12,11 @@ from onnxfix import dtypes
 from onnxfix.edits import RemoveInitializer
 from onnxfix.graph.overlay import Scope, Value
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Match, Safety, Severity, Silent, rule
 from onnxfix.targets import DEFAULT, Target
 
-_SPARSE = "g (float[4] x) => (float[4] y) { y = Neg(x) }"
 
-
-def _model(text: str) -> ModelProto:
-    return onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 18]>\n{text}')
-
-
-def _sparse() -> ModelProto:
-    model = _model(_SPARSE)
-    values = numpy_helper.from_array(np.array([2.0], np.float32), "s")
-    indices = numpy_helper.from_array(np.array([1], np.int64), "s_indices")
-    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [4]))
-    return model
-
-
-def _annotated() -> ModelProto:
-    model = _model("g (float[4] x) => (float[4] y) <float scale = {0.5}> { y = Neg(x) }")
-    annotation = model.graph.quantization_annotation.add()
-    annotation.tensor_name = "y"
-    entry = annotation.quant_parameter_tensor_names.add()
-    entry.key, entry.value = "SCALE_TENSOR", "scale"
-    return model
-
-
-def _trained() -> ModelProto:
-    model = _model(
-        "g (float[4] x) => (float[4] y) <float[4] w = {1, 2, 3, 4}, float[4] v = {0, 0, 0, 0}> { y = Mul(x, w) }"
-    )
-    training = model.training_info.add()
-    node = helper.make_node("Add", ["w", "v"], ["w_new"])
-    training.algorithm.CopyFrom(helper.make_graph([node], "step", [], [_float4("w_new")]))
-    entry = training.update_binding.add()
-    entry.key, entry.value = "w", "w_new"
-    return model
-
-
-def _float4(name: str) -> onnx.ValueInfoProto:
-    return helper.make_tensor_value_info(name, TensorProto.FLOAT, [4])
-
-
-EXAMPLES = [
-    Example(
-        why="nothing reads it",
-        before="g (float[N] x) => (float[N] y) <float[2] c = {1, 2}> { y = Neg(x) }",
-        after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
-    ),
-    Example(
-        why="a string, which TensorRT cannot import",
-        before='g (float[N] x) => (float[N] y) <string[2] c = {"a", "b"}> { y = Neg(x) }',
-        after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
-    ),
-    Example(
-        why="in a branch",
-        before="""g (float[2] x, bool k) => (float[2] y) {
-            y = If(k)<then_branch = t () => (float[2] p) <float[2] c = {1, 2}> { p = Neg(x) },
-                      else_branch = e () => (float[2] q) <float[2] d = {3, 4}> { q = Add(x, d) }> }""",
-        after="""g (float[2] x, bool k) => (float[2] y) {
-            y = If(k)<then_branch = t () => (float[2] p) { p = Neg(x) },
-                      else_branch = e () => (float[2] q) <float[2] d = {3, 4}> { q = Add(x, d) }> }""",
-    ),
-    Example(why="a sparse one", before=_sparse, after=_SPARSE),
-    Example(
-        why="a subgraph captures it",
-        before="""g (float[2] x, bool k) => (float[2] y) <float[2] c = {1, 2}> {
-            y = If(k)<then_branch = t () => (float[2] p) { p = Add(x, c) },
-                      else_branch = e () => (float[2] q) { q = Neg(x) }> }""",
-    ),
-    Example(
-        why="callers may override it: it is a graph input",
-        before="g (float[N] x, float[2] c) => (float[N] y) <float[2] c = {1, 2}> { y = Neg(x) }",
-    ),
-    Example(
-        why="IR version 3 lists every initializer among the inputs",
-        before="g (float[N] x, float[2] c) => (float[N] y) <float[2] c = {1, 2}> { y = Neg(x) }",
-        opset=8,
-        ir_version=3,
-    ),
-    Example(
-        why="it is a graph output",
-        before="g (float[N] x) => (float[N] y, float[2] c) <float[2] c = {1, 2}> { y = Neg(x) }",
-    ),
-    Example(why="a quantization annotation names it", before=_annotated),
-    Example(why="training needs it", before=_trained),
-    Example(
-        why="16 bits, which TensorRT cannot import either",
-        before="g (float[N] x) => (float[N] y) <uint16[2] c = {1, 2}> { y = Neg(x) }",
-        after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
-    ),
-]
-
-
-@rule(
-    "GRA002", per="scope", safety=Safety.EXACT, severity=Severity.INFO, hazards=[8, 20, 30], examples=EXAMPLES
-)
+@rule("GRA002", per="scope", safety=Safety.EXACT, severity=Severity.INFO, hazards=[8, 20, 30])
 def unused_initializer(scope: Scope, model: Model) -> Iterator[Match]:
     """An initializer that no node reads and that is no graph output.
 
@@ -152,3 +60,94 @@ def _sparse_match(value: Value) -> Match:
         value=value,
         fix=Fix("remove it", [RemoveInitializer(value)]),
     )
+
+
+_SPARSE = "g (float[4] x) => (float[4] y) { y = Neg(x) }"
+
+
+def _model(text: str) -> ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 18]>\n{text}')
+
+
+def _sparse() -> ModelProto:
+    model = _model(_SPARSE)
+    values = numpy_helper.from_array(np.array([2.0], np.float32), "s")
+    indices = numpy_helper.from_array(np.array([1], np.int64), "s_indices")
+    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [4]))
+    return model
+
+
+def _annotated() -> ModelProto:
+    model = _model("g (float[4] x) => (float[4] y) <float scale = {0.5}> { y = Neg(x) }")
+    annotation = model.graph.quantization_annotation.add()
+    annotation.tensor_name = "y"
+    entry = annotation.quant_parameter_tensor_names.add()
+    entry.key, entry.value = "SCALE_TENSOR", "scale"
+    return model
+
+
+def _trained() -> ModelProto:
+    model = _model(
+        "g (float[4] x) => (float[4] y) <float[4] w = {1, 2, 3, 4}, float[4] v = {0, 0, 0, 0}> { y = Mul(x, w) }"
+    )
+    training = model.training_info.add()
+    node = helper.make_node("Add", ["w", "v"], ["w_new"])
+    training.algorithm.CopyFrom(helper.make_graph([node], "step", [], [_float4("w_new")]))
+    entry = training.update_binding.add()
+    entry.key, entry.value = "w", "w_new"
+    return model
+
+
+def _float4(name: str) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, [4])
+
+
+unused_initializer.examples = [
+    Fixed(
+        "nothing reads it",
+        before="g (float[N] x) => (float[N] y) <float[2] c = {1, 2}> { y = Neg(x) }",
+        after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
+    ),
+    Fixed(
+        "a string, which TensorRT cannot import",
+        before='g (float[N] x) => (float[N] y) <string[2] c = {"a", "b"}> { y = Neg(x) }',
+        after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
+    ),
+    Fixed(
+        "in a branch",
+        before="""g (float[2] x, bool k) => (float[2] y) {
+            y = If(k)<then_branch = t () => (float[2] p) <float[2] c = {1, 2}> { p = Neg(x) },
+                      else_branch = e () => (float[2] q) <float[2] d = {3, 4}> { q = Add(x, d) }> }""",
+        after="""g (float[2] x, bool k) => (float[2] y) {
+            y = If(k)<then_branch = t () => (float[2] p) { p = Neg(x) },
+                      else_branch = e () => (float[2] q) <float[2] d = {3, 4}> { q = Add(x, d) }> }""",
+    ),
+    Fixed("a sparse one", before=_sparse, after=_SPARSE),
+    Silent(
+        "a subgraph captures it",
+        """g (float[2] x, bool k) => (float[2] y) <float[2] c = {1, 2}> {
+            y = If(k)<then_branch = t () => (float[2] p) { p = Add(x, c) },
+                      else_branch = e () => (float[2] q) { q = Neg(x) }> }""",
+    ),
+    Silent(
+        "callers may override it: it is a graph input",
+        "g (float[N] x, float[2] c) => (float[N] y) <float[2] c = {1, 2}> { y = Neg(x) }",
+    ),
+    Silent(
+        "IR version 3 lists every initializer among the inputs",
+        "g (float[N] x, float[2] c) => (float[N] y) <float[2] c = {1, 2}> { y = Neg(x) }",
+        opset=8,
+        ir_version=3,
+    ),
+    Silent(
+        "it is a graph output",
+        "g (float[N] x) => (float[N] y, float[2] c) <float[2] c = {1, 2}> { y = Neg(x) }",
+    ),
+    Silent("a quantization annotation names it", _annotated),
+    Silent("training needs it", _trained),
+    Fixed(
+        "16 bits, which TensorRT cannot import either",
+        before="g (float[N] x) => (float[N] y) <uint16[2] c = {1, 2}> { y = Neg(x) }",
+        after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
+    ),
+]

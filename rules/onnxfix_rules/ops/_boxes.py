@@ -6,7 +6,7 @@ from onnx import TensorProto
 
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
-from onnxfix.rule import Example
+from onnxfix.rule import Silent
 from onnxfix.shapes.symbols import Dim
 from onnxfix_rules.ops import _common as ops
 
@@ -15,23 +15,20 @@ ALONE = "g (float[N,6,4] b, float[N,1,6] s) => (int64[R,3] y)"
 LIMIT = "int64 m = {3}, float i = {0.5}, float t = {0.25}"
 
 
-def left_alone(call: str) -> list[Example]:
+def left_alone(call: str) -> list[Silent]:
     """Examples that no rule about the layer finds. ``call``: a node that makes y of b and s."""
     return [
-        Example(
-            why="TensorRT-RTX has no kernel for it, and refuses it",
-            before=f"{START} <int64 m = {{3}}> {{ {call} }}",
+        Silent(
+            "TensorRT-RTX has no kernel for it, and refuses it",
+            f"{START} <int64 m = {{3}}> {{ {call} }}",
             target="rtx",
         ),
-        Example(
-            why="TensorRT before 8.5 has a plugin in place of the layer",
-            before=f"{START} <int64 m = {{3}}> {{ {call} }}",
+        Silent(
+            "TensorRT before 8.5 has a plugin in place of the layer",
+            f"{START} <int64 m = {{3}}> {{ {call} }}",
             target="trt8.4",
         ),
-        Example(
-            why="no box is asked for, which is the default",
-            before=f"{START} {{ y = NonMaxSuppression(b, s) }}",
-        ),
+        Silent("no box is asked for, which is the default", f"{START} {{ y = NonMaxSuppression(b, s) }}"),
     ]
 
 

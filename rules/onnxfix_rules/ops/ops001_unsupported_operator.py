@@ -5,158 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix.rule import Flagged, Match, Severity, Silent, rule
 from onnxfix_rules.ops import _common as ops
-
-_BRANCHES = """<then_branch = p () => (float[2] u) { u = Det(x) },
-    else_branch = q () => (float[2] v) { v = GlobalMaxPool(x) }>"""
-
-EXAMPLES = [
-    Example(
-        why="no TensorRT imports it",
-        before="g (float[2,3,3] x) => (float[2] y) { d = Det(x)  y = Neg(d) }",
-        detect=True,
-    ),
-    Example(
-        why="a dead node too",
-        before="g (float[2,3] x) => (float[2,3] y) { y = Relu(x)  u, i, v, c = Unique(x) }",
-        detect=True,
-    ),
-    Example(
-        why="inside a loop",
-        before="""g (float[2,3,3] x, int64 n) => (float[2,3,3] y) {
-            y = Loop(n, , x)<body = b (int64 i, bool c, float[2,3,3] v) => (bool d, float[2,3,3] w)
-                { d = Identity(c)  e = Det(v)  w = Neg(v) }> }""",
-        detect=True,
-    ),
-    Example(
-        why="in a branch that is taken at run time",
-        before=f"g (float[2,3,3] x, bool c) => (float[2] y) {{ y = If(c){_BRANCHES} }}",
-        detect=True,
-    ),
-    Example(
-        why="in the branch that a constant takes",
-        before=f"g (float[2,3,3] x) => (float[2] y) <bool c = {{1}}> {{ y = If(c){_BRANCHES} }}",
-        detect=True,
-    ),
-    Example(
-        why="in a function that is called",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2,3,3] x) => (float[2] y) { y = my.F(x) }
-            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { b = Det(a) }""",
-        detect=True,
-    ),
-    Example(
-        why="ONNX's domain by its other name",
-        before="""<ir_version: 9, opset_import: ["ai.onnx" : 18]>
-            g (float[2,3,3] x) => (float[2] y) { y = ai.onnx.Det(x) }""",
-        detect=True,
-    ),
-    Example(
-        why="TensorRT 8.4 has no LayerNormalization",
-        before="g (float[2,3] x, float[3] s) => (float[2,3] y) { y = LayerNormalization(x, s) }",
-        detect=True,
-        target="trt8.4",
-    ),
-    Example(
-        why="TensorRT 8.6 has",
-        before="g (float[2,3] x, float[3] s) => (float[2,3] y) { y = LayerNormalization(x, s) }",
-        target="trt8.6",
-    ),
-    Example(
-        why="the plugin for it is not in TensorRT-RTX",
-        before="g (float[2,3] x) => (int64[2,K] y) { y = NonZero(x) }",
-        detect=True,
-        target="rtx",
-    ),
-    Example(
-        why="TensorRT has the plugin",
-        before="g (float[2,3] x) => (int64[2,K] y) { y = NonZero(x) }",
-        target="trt11",
-    ),
-    Example(
-        why="in the branch that a constant does not take",
-        before=f"g (float[2,3,3] x) => (float[2] y) <bool c = {{0}}> {{ y = If(c){_BRANCHES} }}",
-    ),
-    Example(
-        why="in the branch that a Constant does not take",
-        before=f"""g (float[2,3,3] x) => (float[2] y) {{
-            c = Constant<value = bool {{0}}>()  y = If(c){_BRANCHES} }}""",
-    ),
-    Example(
-        why="in a branch for whose condition there is a default",
-        before=f"g (float[2,3,3] x, bool c) => (float[2] y) <bool c = {{0}}> {{ y = If(c){_BRANCHES} }}",
-    ),
-    Example(
-        why="in a function that nobody calls",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2,3,3] x) => (float[2,3,3] y) { y = Neg(x) }
-            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { b = Det(a) }""",
-    ),
-    Example(
-        why="another domain's operator, for which there may be a plugin",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2,3,3] x) => (float[2] y) { y = my.Det(x) }""",
-        runs=False,
-    ),
-    Example(
-        why="the call of a local function of that name",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2,3,3] x) => (float[2,3,3] y) { y = my.Det(x) }
-            <domain: "my", opset_import: ["" : 18]> Det (a) => (b) { b = Neg(a) }""",
-    ),
-    Example(
-        why="TensorRT takes a local function of that name, whatever its domain",
-        before="""<ir_version: 9, opset_import: ["" : 19, "my" : 1]>
-            g (float[1,1,3,3] x, float[1,1,2,2] w, float[1,8,2,2] o) => (float[1,1,2,2] y, float[1,1,3,3] z) {
-            y = DeformConv(x, w, o)  z = my.DeformConv(x, w, o) }
-            <domain: "my", opset_import: ["" : 19]> DeformConv (a, b, c) => (d) { d = Neg(a) }""",
-        target="rtx",
-    ),
-    Example(
-        why="ONNX's operators of classical machine learning",
-        before="""<ir_version: 9, opset_import: ["" : 18, "ai.onnx.ml" : 3]>
-            g (float[2,3] x) => (float[2,3] y) { y = ai.onnx.ml.Scaler<scale = [1.0], offset = [0.0]>(x) }""",
-        detect=True,
-    ),
-    Example(
-        why="ONNX's operators of training",
-        before="""<ir_version: 9, opset_import: ["" : 18, "ai.onnx.preview.training" : 1]>
-            g (float r, int64 t, float[2] x, float[2] d, float[2] h) => (float[2] y, float[2] z) {
-            y, z = ai.onnx.preview.training.Adagrad(r, t, x, d, h) }""",
-        detect=True,
-    ),
-    Example(
-        why="a local function of the name and domain of such an operator",
-        before="""<ir_version: 9, opset_import: ["" : 18, "ai.onnx.ml" : 3]>
-            g (float[2,3] x) => (float[2,3] y) { y = ai.onnx.ml.Scaler(x) }
-            <domain: "ai.onnx.ml", opset_import: ["" : 18]> Scaler (a) => (b) { b = Neg(a) }""",
-    ),
-    Example(
-        why="operators that every target imports",
-        before="g (float[2,3] x) => (float[2,3] y) { a = Relu(x)  y = Sigmoid(a) }",
-    ),
-    Example(
-        why="newer ones: Swish and RMSNormalization",
-        before="g (float[2,8] x, float[8] s) => (float[2,8] y) { a = Swish(x)  y = RMSNormalization(a, s) }",
-        opset=24,
-        target="rtx",
-    ),
-    Example(
-        why="GroupNormalization, Hardmax, IsInf, and GridSample in bicubic mode",
-        before="""g (float[2,4,4,4] x, float[4] s, float[2,2,2,2] q)
-            => (float[2,4,4,4] y, float[2,4,4,4] h, bool[2,4,4,4] i, float[2,4,2,2] z) {
-            y = GroupNormalization<num_groups = 2>(x, s, s)  h = Hardmax(x)  i = IsInf(x)
-            z = GridSample<mode = "cubic">(x, q) }""",
-        opset=21,
-        target="rtx",
-    ),
-    Example(
-        why="Scatter of opset 9, which TensorRT-RTX takes",
-        before="""g (float[3,3] x, int64[1,3] i, float[1,3] u) => (float[3,3] y) { y = Scatter<axis=0>(x, i, u) }""",
-        opset=9,
-    ),
-]
-
 
 _DOMAINS = ("ai.onnx.ml", "ai.onnx.preview.training")
 """ONNX's own other domains: TensorRT-RTX's parser answers that it has no importer for any operator of them."""
@@ -167,7 +17,6 @@ _DOMAINS = ("ai.onnx.ml", "ai.onnx.preview.training")
     per="model",
     severity=Severity.ERROR,
     hazards=[13, 20, 27, 29, 31],
-    examples=EXAMPLES,
     general=True,
 )
 def unsupported_operator(model: Model) -> Iterator[Match]:
@@ -215,3 +64,135 @@ def unsupported_operator(model: Model) -> Iterator[Match]:
             + f" (source: {target.source})",
             node=node,
         )
+
+
+_BRANCHES = """<then_branch = p () => (float[2] u) { u = Det(x) },
+    else_branch = q () => (float[2] v) { v = GlobalMaxPool(x) }>"""
+
+
+unsupported_operator.examples = [
+    Flagged("no TensorRT imports it", "g (float[2,3,3] x) => (float[2] y) { d = Det(x)  y = Neg(d) }"),
+    Flagged("a dead node too", "g (float[2,3] x) => (float[2,3] y) { y = Relu(x)  u, i, v, c = Unique(x) }"),
+    Flagged(
+        "inside a loop",
+        """g (float[2,3,3] x, int64 n) => (float[2,3,3] y) {
+            y = Loop(n, , x)<body = b (int64 i, bool c, float[2,3,3] v) => (bool d, float[2,3,3] w)
+                { d = Identity(c)  e = Det(v)  w = Neg(v) }> }""",
+    ),
+    Flagged(
+        "in a branch that is taken at run time",
+        f"g (float[2,3,3] x, bool c) => (float[2] y) {{ y = If(c){_BRANCHES} }}",
+    ),
+    Flagged(
+        "in the branch that a constant takes",
+        f"g (float[2,3,3] x) => (float[2] y) <bool c = {{1}}> {{ y = If(c){_BRANCHES} }}",
+    ),
+    Flagged(
+        "in a function that is called",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2,3,3] x) => (float[2] y) { y = my.F(x) }
+            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { b = Det(a) }""",
+    ),
+    Flagged(
+        "ONNX's domain by its other name",
+        """<ir_version: 9, opset_import: ["ai.onnx" : 18]>
+            g (float[2,3,3] x) => (float[2] y) { y = ai.onnx.Det(x) }""",
+    ),
+    Flagged(
+        "TensorRT 8.4 has no LayerNormalization",
+        "g (float[2,3] x, float[3] s) => (float[2,3] y) { y = LayerNormalization(x, s) }",
+        target="trt8.4",
+    ),
+    Silent(
+        "TensorRT 8.6 has",
+        "g (float[2,3] x, float[3] s) => (float[2,3] y) { y = LayerNormalization(x, s) }",
+        target="trt8.6",
+    ),
+    Flagged(
+        "the plugin for it is not in TensorRT-RTX",
+        "g (float[2,3] x) => (int64[2,K] y) { y = NonZero(x) }",
+        target="rtx",
+    ),
+    Silent(
+        "TensorRT has the plugin", "g (float[2,3] x) => (int64[2,K] y) { y = NonZero(x) }", target="trt11"
+    ),
+    Silent(
+        "in the branch that a constant does not take",
+        f"g (float[2,3,3] x) => (float[2] y) <bool c = {{0}}> {{ y = If(c){_BRANCHES} }}",
+    ),
+    Silent(
+        "in the branch that a Constant does not take",
+        f"""g (float[2,3,3] x) => (float[2] y) {{
+            c = Constant<value = bool {{0}}>()  y = If(c){_BRANCHES} }}""",
+    ),
+    Silent(
+        "in a branch for whose condition there is a default",
+        f"g (float[2,3,3] x, bool c) => (float[2] y) <bool c = {{0}}> {{ y = If(c){_BRANCHES} }}",
+    ),
+    Silent(
+        "in a function that nobody calls",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2,3,3] x) => (float[2,3,3] y) { y = Neg(x) }
+            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { b = Det(a) }""",
+    ),
+    Silent(
+        "another domain's operator, for which there may be a plugin",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2,3,3] x) => (float[2] y) { y = my.Det(x) }""",
+        runs=False,
+    ),
+    Silent(
+        "the call of a local function of that name",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2,3,3] x) => (float[2,3,3] y) { y = my.Det(x) }
+            <domain: "my", opset_import: ["" : 18]> Det (a) => (b) { b = Neg(a) }""",
+    ),
+    Silent(
+        "TensorRT takes a local function of that name, whatever its domain",
+        """<ir_version: 9, opset_import: ["" : 19, "my" : 1]>
+            g (float[1,1,3,3] x, float[1,1,2,2] w, float[1,8,2,2] o) => (float[1,1,2,2] y, float[1,1,3,3] z) {
+            y = DeformConv(x, w, o)  z = my.DeformConv(x, w, o) }
+            <domain: "my", opset_import: ["" : 19]> DeformConv (a, b, c) => (d) { d = Neg(a) }""",
+        target="rtx",
+    ),
+    Flagged(
+        "ONNX's operators of classical machine learning",
+        """<ir_version: 9, opset_import: ["" : 18, "ai.onnx.ml" : 3]>
+            g (float[2,3] x) => (float[2,3] y) { y = ai.onnx.ml.Scaler<scale = [1.0], offset = [0.0]>(x) }""",
+    ),
+    Flagged(
+        "ONNX's operators of training",
+        """<ir_version: 9, opset_import: ["" : 18, "ai.onnx.preview.training" : 1]>
+            g (float r, int64 t, float[2] x, float[2] d, float[2] h) => (float[2] y, float[2] z) {
+            y, z = ai.onnx.preview.training.Adagrad(r, t, x, d, h) }""",
+    ),
+    Silent(
+        "a local function of the name and domain of such an operator",
+        """<ir_version: 9, opset_import: ["" : 18, "ai.onnx.ml" : 3]>
+            g (float[2,3] x) => (float[2,3] y) { y = ai.onnx.ml.Scaler(x) }
+            <domain: "ai.onnx.ml", opset_import: ["" : 18]> Scaler (a) => (b) { b = Neg(a) }""",
+    ),
+    Silent(
+        "operators that every target imports",
+        "g (float[2,3] x) => (float[2,3] y) { a = Relu(x)  y = Sigmoid(a) }",
+    ),
+    Silent(
+        "newer ones: Swish and RMSNormalization",
+        "g (float[2,8] x, float[8] s) => (float[2,8] y) { a = Swish(x)  y = RMSNormalization(a, s) }",
+        opset=24,
+        target="rtx",
+    ),
+    Silent(
+        "GroupNormalization, Hardmax, IsInf, and GridSample in bicubic mode",
+        """g (float[2,4,4,4] x, float[4] s, float[2,2,2,2] q)
+            => (float[2,4,4,4] y, float[2,4,4,4] h, bool[2,4,4,4] i, float[2,4,2,2] z) {
+            y = GroupNormalization<num_groups = 2>(x, s, s)  h = Hardmax(x)  i = IsInf(x)
+            z = GridSample<mode = "cubic">(x, q) }""",
+        opset=21,
+        target="rtx",
+    ),
+    Silent(
+        "Scatter of opset 9, which TensorRT-RTX takes",
+        """g (float[3,3] x, int64[1,3] i, float[1,3] u) => (float[3,3] y) { y = Scatter<axis=0>(x, i, u) }""",
+        opset=9,
+    ),
+]

@@ -9,99 +9,9 @@ from onnx import TensorProto
 from onnxfix.dtypes import name_of
 from onnxfix.graph.shared import Operator, elem_types
 from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix.rule import Flagged, Match, Severity, Silent, rule
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops._quantized import is_quantized
-
-_LP = "g (TYPE[1,4,8,8] x) => (TYPE[1,4,7,7] y) { y = LpPool<kernel_shape=[2,2]>(x) }"
-
-EXAMPLES = [
-    Example(
-        why="the maximum of booleans",
-        before="g (bool[2,3] x) => (bool[2,1] y) <int64[1] a = {1}> { y = ReduceMax(x, a) }",
-        opset=20,
-        detect=True,
-    ),
-    Example(
-        why="uint8 moved before it is cast",
-        before="g (uint8[2,3] x) => (float[3,2] y) { t = Transpose(x)  y = Cast<to=1>(t) }",
-        detect=True,
-    ),
-    Example(
-        why="selected booleans are fine, selected uint8 are not",
-        before="""g (bool[2] c, bool[2] p, bool[2] q, uint8[2] s, uint8[2] t) => (bool[2] y, uint8[2] z) {
-            y = Where(c, p, q)  z = Where(c, s, t) }""",
-        detect=True,
-    ),
-    Example(
-        why="pooling of bfloat16",
-        before=_LP.replace("TYPE", "bfloat16"),
-        opset=22,
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="inside a branch",
-        before="""g (bool[2,3] x, bool c) => (bool[1,1] y) {
-            y = If(c)<then_branch = p () => (bool[1,1] u) { u = ReduceMin(x) },
-                      else_branch = q () => (bool[1,1] v) { v = Constant<value = bool[1,1] {1}>() }> }""",
-        opset=20,
-        detect=True,
-    ),
-    Example(
-        why="the place of the first true, which ONNX does not define either",
-        before="g (bool[2,3] x) => (int64[1,3] y) { y = ArgMax(x) }",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="filled with uint8",
-        before="g (int64[1] s) => (uint8[N] y) { y = ConstantOfShape<value = uint8[1] {3}>(s) }",
-        detect=True,
-    ),
-    Example(
-        why="filled with int32",
-        before="g (int64[1] s) => (int32[N] y) { y = ConstantOfShape<value = int32[1] {3}>(s) }",
-    ),
-    Example(why="pooling of half", before=_LP.replace("TYPE", "float16"), opset=22),
-    Example(
-        why="the maximum of integers",
-        before="g (int64[2,3] x) => (int64[2,1] y) <int64[1] a = {1}> { y = ReduceMax(x, a) }",
-        opset=20,
-    ),
-    Example(
-        why="integers without a kernel are INT006's",
-        before="g (int32[2,3] x, int32[3,2] w) => (int32[2,2] y) { y = MatMul(x, w) }",
-    ),
-    Example(
-        why="uint8 that is cast at once",
-        before="g (uint8[2,3] x) => (float[3,2] y) { t = Cast<to=1>(x)  y = Transpose(t) }",
-    ),
-    Example(
-        why="uint8 that the graph quantizes, which TensorRT reads as int8",
-        before="""g (float[2,3] x) => (float[3,2] y) <float s = {0.1}, uint8 z = {0}> {
-            q = QuantizeLinear(x, s, z)  t = Transpose(q)  y = DequantizeLinear(t, s, z) }""",
-    ),
-    Example(
-        why="a constant, which the parser may convert",
-        before="g (int64[2] i) => (float[2] y) <uint8[3] c = {1, 2, 3}> { g = Gather(c, i)  y = Cast<to=1>(g) }",
-    ),
-    Example(
-        why="nothing was measured with TensorRT 10",
-        before="g (bool[2,3] x) => (bool[2,1] y) <int64[1] a = {1}> { y = ReduceMax(x, a) }",
-        opset=20,
-        target="trt10",
-    ),
-    Example(
-        why="in a function that nobody calls",
-        before="""<ir_version: 9, opset_import: ["" : 20, "my" : 1]> g (bool[2,3] x) => (bool[2,3] y) { y = Not(x) }
-            <domain: "my", opset_import: ["" : 20]> F (a) => (b) { c = Cast<to=9>(a)  b = ReduceMax(c) }""",
-    ),
-    Example(
-        why="a Cast to uint8 that goes out",
-        before="g (float[2,3] x) => (uint8[2,3] y) { y = Cast<to=2>(x) }",
-    ),
-]
 
 TYPES = (
     TensorProto.BOOL,
@@ -120,7 +30,7 @@ _RANKING = frozenset({"ArgMax", "ArgMin", "TopK"})
 """ONNX does not define these for booleans, and they are exported nevertheless."""
 
 
-@rule("OPS002", per="model", severity=Severity.ERROR, hazards=[19, 36], examples=EXAMPLES, general=True)
+@rule("OPS002", per="model", severity=Severity.ERROR, hazards=[19, 36], general=True)
 def unsupported_operand_type(model: Model) -> Iterator[Match]:
     """A standard operator on data of a type that the target's parser refuses there.
 
@@ -172,3 +82,78 @@ def unsupported_operand_type(model: Model) -> Iterator[Match]:
                 f"{target.title} takes no {name_of(elem)} in {node.op_type} (source: {target.source})",
                 node=node,
             )
+
+
+_LP = "g (TYPE[1,4,8,8] x) => (TYPE[1,4,7,7] y) { y = LpPool<kernel_shape=[2,2]>(x) }"
+
+
+unsupported_operand_type.examples = [
+    Flagged(
+        "the maximum of booleans",
+        "g (bool[2,3] x) => (bool[2,1] y) <int64[1] a = {1}> { y = ReduceMax(x, a) }",
+        opset=20,
+    ),
+    Flagged(
+        "uint8 moved before it is cast",
+        "g (uint8[2,3] x) => (float[3,2] y) { t = Transpose(x)  y = Cast<to=1>(t) }",
+    ),
+    Flagged(
+        "selected booleans are fine, selected uint8 are not",
+        """g (bool[2] c, bool[2] p, bool[2] q, uint8[2] s, uint8[2] t) => (bool[2] y, uint8[2] z) {
+            y = Where(c, p, q)  z = Where(c, s, t) }""",
+    ),
+    Flagged("pooling of bfloat16", _LP.replace("TYPE", "bfloat16"), opset=22, runs=False),
+    Flagged(
+        "inside a branch",
+        """g (bool[2,3] x, bool c) => (bool[1,1] y) {
+            y = If(c)<then_branch = p () => (bool[1,1] u) { u = ReduceMin(x) },
+                      else_branch = q () => (bool[1,1] v) { v = Constant<value = bool[1,1] {1}>() }> }""",
+        opset=20,
+    ),
+    Flagged(
+        "the place of the first true, which ONNX does not define either",
+        "g (bool[2,3] x) => (int64[1,3] y) { y = ArgMax(x) }",
+        runs=False,
+    ),
+    Flagged(
+        "filled with uint8", "g (int64[1] s) => (uint8[N] y) { y = ConstantOfShape<value = uint8[1] {3}>(s) }"
+    ),
+    Silent(
+        "filled with int32", "g (int64[1] s) => (int32[N] y) { y = ConstantOfShape<value = int32[1] {3}>(s) }"
+    ),
+    Silent("pooling of half", _LP.replace("TYPE", "float16"), opset=22),
+    Silent(
+        "the maximum of integers",
+        "g (int64[2,3] x) => (int64[2,1] y) <int64[1] a = {1}> { y = ReduceMax(x, a) }",
+        opset=20,
+    ),
+    Silent(
+        "integers without a kernel are INT006's",
+        "g (int32[2,3] x, int32[3,2] w) => (int32[2,2] y) { y = MatMul(x, w) }",
+    ),
+    Silent(
+        "uint8 that is cast at once",
+        "g (uint8[2,3] x) => (float[3,2] y) { t = Cast<to=1>(x)  y = Transpose(t) }",
+    ),
+    Silent(
+        "uint8 that the graph quantizes, which TensorRT reads as int8",
+        """g (float[2,3] x) => (float[3,2] y) <float s = {0.1}, uint8 z = {0}> {
+            q = QuantizeLinear(x, s, z)  t = Transpose(q)  y = DequantizeLinear(t, s, z) }""",
+    ),
+    Silent(
+        "a constant, which the parser may convert",
+        "g (int64[2] i) => (float[2] y) <uint8[3] c = {1, 2, 3}> { g = Gather(c, i)  y = Cast<to=1>(g) }",
+    ),
+    Silent(
+        "nothing was measured with TensorRT 10",
+        "g (bool[2,3] x) => (bool[2,1] y) <int64[1] a = {1}> { y = ReduceMax(x, a) }",
+        opset=20,
+        target="trt10",
+    ),
+    Silent(
+        "in a function that nobody calls",
+        """<ir_version: 9, opset_import: ["" : 20, "my" : 1]> g (bool[2,3] x) => (bool[2,3] y) { y = Not(x) }
+            <domain: "my", opset_import: ["" : 20]> F (a) => (b) { c = Cast<to=9>(a)  b = ReduceMax(c) }""",
+    ),
+    Silent("a Cast to uint8 that goes out", "g (float[2,3] x) => (uint8[2,3] y) { y = Cast<to=2>(x) }"),
+]

@@ -7,77 +7,10 @@ from collections.abc import Iterator
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
-
-EXAMPLES = [
-    Example(
-        why="the upper triangle, by default",
-        before="g (float[4,5] x) => (float[4,5] y) { y = Trilu(x) }",
-        after="g (float[4,5] x) => (float[4,5] y) { y = Trilu<upper = 1>(x) }",
-    ),
-    Example(
-        why="with a diagonal, of integers, in the opset that brought the operator",
-        before="g (int64[N,4,5] x) => (int64[N,4,5] y) <int64 k = {-1}> { y = Trilu(x, k) }",
-        after="g (int64[N,4,5] x) => (int64[N,4,5] y) <int64 k = {-1}> { y = Trilu<upper = 1>(x, k) }",
-        opset=14,
-    ),
-    Example(
-        why="a causal mask whose diagonal is a graph input, in a branch",
-        before="""g (float[A,B] x, int64 k, bool c) => (float[A,B] y) {
-            y = If(c)<then_branch = p () => (float[A,B] u) { u = Trilu(x, k) },
-                      else_branch = q () => (float[A,B] v) { v = Neg(x) }> }""",
-        after="""g (float[A,B] x, int64 k, bool c) => (float[A,B] y) {
-            y = If(c)<then_branch = p () => (float[A,B] u) { u = Trilu<upper = 1>(x, k) },
-                      else_branch = q () => (float[A,B] v) { v = Neg(x) }> }""",
-    ),
-    Example(
-        why="in a local function",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[3,3] x) => (float[3,3] y) { y = my.F(x) }
-            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { b = Trilu(a) }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[3,3] x) => (float[3,3] y) { y = my.F(x) }
-            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { b = Trilu<upper = 1>(a) }""",
-    ),
-    Example(
-        why="the side is written: upper",
-        before="g (float[4,5] x) => (float[4,5] y) { y = Trilu<upper = 1>(x) }",
-    ),
-    Example(
-        why="the side is written: lower",
-        before="g (float[4,5] x, int64 k) => (float[4,5] y) { y = Trilu<upper = 0>(x, k) }",
-    ),
-    Example(
-        why="any other number than 0 is upper, for TensorRT too",
-        before="g (float[4,5] x) => (float[4,5] y) { y = Trilu<upper = 2>(x) }",
-    ),
-    Example(
-        why="nothing in it",
-        before="g (float[3,0] x) => (float[3,0] y) { y = Trilu(x) }",
-    ),
-    Example(
-        why="one number",
-        before="g (float[5,1,1] x) => (float[5,1,1] y) { y = Trilu(x) }",
-    ),
-    Example(
-        why="one number, and a diagonal beside it",
-        before="g (float[1,1] x, int64 k) => (float[1,1] y) { y = Trilu(x, k) }",
-        after="g (float[1,1] x, int64 k) => (float[1,1] y) { y = Trilu<upper = 1>(x, k) }",
-    ),
-    Example(
-        why="every call of the function says it",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[3,3] x) => (float[3,3] y) { y = my.F<side = 1>(x) }
-            <domain: "my", opset_import: ["" : 18]> F <side> (a) => (b) { b = Trilu<upper : int = @side>(a) }""",
-    ),
-    Example(
-        why="a local function that is called Trilu",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[3,3] x) => (float[3,3] y) { y = my.Trilu(x) }
-            <domain: "my", opset_import: ["" : 18]> Trilu (a) => (b) { b = Neg(a) }""",
-    ),
-]
+from onnxfix.rule import Fix, Fixed, Match, Safety, Severity, Silent, rule
 
 
-@rule("OPS010", ops=["Trilu"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[46], examples=EXAMPLES)
+@rule("OPS010", ops=["Trilu"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[46])
 def trilu_without_upper(node: Node, model: Model) -> Iterator[Match]:
     """A Trilu without the attribute `upper`, which is 1 by default: TensorRT takes 0.
 
@@ -107,3 +40,62 @@ def trilu_without_upper(node: Node, model: Model) -> Iterator[Match]:
         node=node,
         fix=Fix("write upper=1", draft.edits),
     )
+
+
+trilu_without_upper.examples = [
+    Fixed(
+        "the upper triangle, by default",
+        before="g (float[4,5] x) => (float[4,5] y) { y = Trilu(x) }",
+        after="g (float[4,5] x) => (float[4,5] y) { y = Trilu<upper = 1>(x) }",
+    ),
+    Fixed(
+        "with a diagonal, of integers, in the opset that brought the operator",
+        before="g (int64[N,4,5] x) => (int64[N,4,5] y) <int64 k = {-1}> { y = Trilu(x, k) }",
+        after="g (int64[N,4,5] x) => (int64[N,4,5] y) <int64 k = {-1}> { y = Trilu<upper = 1>(x, k) }",
+        opset=14,
+    ),
+    Fixed(
+        "a causal mask whose diagonal is a graph input, in a branch",
+        before="""g (float[A,B] x, int64 k, bool c) => (float[A,B] y) {
+            y = If(c)<then_branch = p () => (float[A,B] u) { u = Trilu(x, k) },
+                      else_branch = q () => (float[A,B] v) { v = Neg(x) }> }""",
+        after="""g (float[A,B] x, int64 k, bool c) => (float[A,B] y) {
+            y = If(c)<then_branch = p () => (float[A,B] u) { u = Trilu<upper = 1>(x, k) },
+                      else_branch = q () => (float[A,B] v) { v = Neg(x) }> }""",
+    ),
+    Fixed(
+        "in a local function",
+        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[3,3] x) => (float[3,3] y) { y = my.F(x) }
+            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { b = Trilu(a) }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[3,3] x) => (float[3,3] y) { y = my.F(x) }
+            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { b = Trilu<upper = 1>(a) }""",
+    ),
+    Silent("the side is written: upper", "g (float[4,5] x) => (float[4,5] y) { y = Trilu<upper = 1>(x) }"),
+    Silent(
+        "the side is written: lower",
+        "g (float[4,5] x, int64 k) => (float[4,5] y) { y = Trilu<upper = 0>(x, k) }",
+    ),
+    Silent(
+        "any other number than 0 is upper, for TensorRT too",
+        "g (float[4,5] x) => (float[4,5] y) { y = Trilu<upper = 2>(x) }",
+    ),
+    Silent("nothing in it", "g (float[3,0] x) => (float[3,0] y) { y = Trilu(x) }"),
+    Silent("one number", "g (float[5,1,1] x) => (float[5,1,1] y) { y = Trilu(x) }"),
+    Fixed(
+        "one number, and a diagonal beside it",
+        before="g (float[1,1] x, int64 k) => (float[1,1] y) { y = Trilu(x, k) }",
+        after="g (float[1,1] x, int64 k) => (float[1,1] y) { y = Trilu<upper = 1>(x, k) }",
+    ),
+    Silent(
+        "every call of the function says it",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[3,3] x) => (float[3,3] y) { y = my.F<side = 1>(x) }
+            <domain: "my", opset_import: ["" : 18]> F <side> (a) => (b) { b = Trilu<upper : int = @side>(a) }""",
+    ),
+    Silent(
+        "a local function that is called Trilu",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[3,3] x) => (float[3,3] y) { y = my.Trilu(x) }
+            <domain: "my", opset_import: ["" : 18]> Trilu (a) => (b) { b = Neg(a) }""",
+    ),
+]

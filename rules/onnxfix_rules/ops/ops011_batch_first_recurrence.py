@@ -10,123 +10,15 @@ from onnx import ModelProto, NodeProto, TensorProto, helper
 from onnxfix.edits import AddNode, Draft
 from onnxfix.graph.overlay import Node, is_read
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Match, Safety, Severity, Silent, rule
 
 _OUTPUTS = ((2, 0, 1, 3), (1, 0, 2), (1, 0, 2))
 """How Y, Y_h and Y_c lie with the batch first, as permutations of how they lie with the time first."""
 
 _GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 
-EXAMPLES = [
-    Example(
-        why="the last state of a GRU",
-        before="""g (float[B,T,2] x, float[1,12,2] w, float[1,12,4] r) => (float[B,1,4] h) {
-            , h = GRU<hidden_size = 4, layout = 1>(x, w, r) }""",
-        after="""g (float[B,T,2] x, float[1,12,2] w, float[1,12,4] r) => (float[B,1,4] h) {
-            t = Transpose<perm = [1,0,2]>(x)  , u = GRU<hidden_size = 4>(t, w, r)
-            h = Transpose<perm = [1,0,2]>(u) }""",
-    ),
-    Example(
-        why="all outputs of an LSTM with initial states, in the newest opset",
-        before="""g (float[2,3,2] x, float[1,16,2] w, float[1,16,4] r, float[1,32] b, float[2,1,4] i, float[2,1,4] j)
-            => (float[2,3,1,4] y, float[2,1,4] h, float[2,1,4] c) {
-            y, h, c = LSTM<hidden_size = 4, layout = 1>(x, w, r, b, , i, j) }""",
-        after="""g (float[2,3,2] x, float[1,16,2] w, float[1,16,4] r, float[1,32] b, float[2,1,4] i, float[2,1,4] j)
-            => (float[2,3,1,4] y, float[2,1,4] h, float[2,1,4] c) {
-            t = Transpose<perm = [1,0,2]>(x)  i0 = Transpose<perm = [1,0,2]>(i)  j0 = Transpose<perm = [1,0,2]>(j)
-            y0, h0, c0 = LSTM<hidden_size = 4>(t, w, r, b, , i0, j0)
-            y = Transpose<perm = [2,0,1,3]>(y0)  h = Transpose<perm = [1,0,2]>(h0)  c = Transpose<perm = [1,0,2]>(c0)
-            }""",
-        opset=22,
-    ),
-    Example(
-        why="an RNN in both directions; an output that nothing reads",
-        before="""g (float[B,T,2] x, float[2,3,2] w, float[2,3,3] r) => (float[B,T,2,3] y) {
-            y, dead = RNN<hidden_size = 3, layout = 1, direction = "bidirectional">(x, w, r) }""",
-        after="""g (float[B,T,2] x, float[2,3,2] w, float[2,3,3] r) => (float[B,T,2,3] y) {
-            t = Transpose<perm = [1,0,2]>(x)
-            y0 = RNN<hidden_size = 3, direction = "bidirectional">(t, w, r)
-            y = Transpose<perm = [2,0,1,3]>(y0) }""",
-        opset=14,
-    ),
-    Example(
-        why="inside a branch, of a captured sequence",
-        before="""g (float[2,3,2] x, float[1,3,2] w, float[1,3,3] r, bool k) => (float[2,1,3] y) {
-            y = If(k)<then_branch = p () => (float[2,1,3] u) { , u = RNN<hidden_size = 3, layout = 1>(x, w, r) },
-                      else_branch = q () => (float[2,1,3] v) { , m = RNN<hidden_size = 3, layout = 1>(x, w, r)
-                                                                 v = Neg(m) }> }""",
-        after="""g (float[2,3,2] x, float[1,3,2] w, float[1,3,3] r, bool k) => (float[2,1,3] y) {
-            y = If(k)<then_branch = p () => (float[2,1,3] u) { a = Transpose<perm = [1,0,2]>(x)
-                          , b = RNN<hidden_size = 3>(a, w, r)  u = Transpose<perm = [1,0,2]>(b) },
-                      else_branch = q () => (float[2,1,3] v) { c = Transpose<perm = [1,0,2]>(x)
-                          , d = RNN<hidden_size = 3>(c, w, r)  m = Transpose<perm = [1,0,2]>(d)  v = Neg(m) }> }""",
-    ),
-    Example(
-        why="in a local function, which has its size from the caller",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2,3,2] x, float[1,3,2] w, float[1,3,3] r) => (float[2,1,3] y) { y = my.F<size = 3>(x, w, r) }
-            <domain: "my", opset_import: ["" : 18]> F <size> (a, w, r) => (b) {
-                , b = RNN<hidden_size : int = @size, layout = 1>(a, w, r) }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2,3,2] x, float[1,3,2] w, float[1,3,3] r) => (float[2,1,3] y) { y = my.F<size = 3>(x, w, r) }
-            <domain: "my", opset_import: ["" : 18]> F <size> (a, w, r) => (b) {
-                t = Transpose<perm = [1,0,2]>(a)  , u = RNN<hidden_size : int = @size>(t, w, r)
-                b = Transpose<perm = [1,0,2]>(u) }""",
-    ),
-    Example(
-        why="sequences of different lengths",
-        before=lambda: _with_lengths("GRU", 1),
-        after="""<ir_version: 9, opset_import: ["" : 22]>
-            g (float[B,T,2] x, float[1,9,2] w, float[1,9,3] r, int32[B] l) => (float[B,T,1,3] y) {
-            t = Transpose<perm = [1,0,2]>(x)  y0 = GRU<hidden_size = 3>(t, w, r, , l)
-            y = Transpose<perm = [2,0,1,3]>(y0) }""",
-    ),
-    Example(
-        why="a batch of one sequence",
-        before="""g (float[1,3,2] x, float[1,3,2] w, float[1,3,3] r) => (float[1,1,3] h) {
-            , h = RNN<hidden_size = 3, layout = 1>(x, w, r) }""",
-        after="""g (float[1,3,2] x, float[1,3,2] w, float[1,3,3] r) => (float[1,1,3] h) {
-            t = Transpose<perm = [1,0,2]>(x)  , u = RNN<hidden_size = 3>(t, w, r)
-            h = Transpose<perm = [1,0,2]>(u) }""",
-    ),
-    Example(
-        why="time first, by default",
-        before="""g (float[T,B,2] x, float[1,12,2] w, float[1,12,4] r) => (float[1,B,4] h) {
-            , h = GRU<hidden_size = 4>(x, w, r) }""",
-    ),
-    Example(
-        why="time first, written",
-        before="""g (float[T,B,2] x, float[1,16,2] w, float[1,16,4] r) => (float[T,1,B,4] y) {
-            y = LSTM<hidden_size = 4, layout = 0>(x, w, r) }""",
-    ),
-    Example(
-        why="one step of one sequence: the axes are of the same length, and it does not matter which is first",
-        before="""g (float[1,1,2] x, float[1,3,2] w, float[1,3,3] r) => (float[1,1,3] h) {
-            , h = RNN<hidden_size = 3, layout = 1>(x, w, r) }""",
-    ),
-]
 
-
-def _with_lengths(op_type: str, layout: int) -> ModelProto:
-    """A model with sequence lengths; its output is declared as the operator makes it."""
-    gates = _GATES[op_type] * 3
-    shapes: dict[str, Any] = {"x": ["B", "T", 2], "w": [1, gates, 2], "r": [1, gates, 3]}
-    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()]
-    infos.append(helper.make_tensor_value_info("l", TensorProto.INT32, ["B"]))
-    node = helper.make_node(op_type, ["x", "w", "r", "", "l"], ["y"], hidden_size=3, layout=layout)
-    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["B", "T", 1, 3])
-    graph = helper.make_graph([node], "g", infos, [output])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=9)
-
-
-@rule(
-    "OPS011",
-    ops=sorted(_GATES),
-    safety=Safety.EXACT,
-    severity=Severity.ERROR,
-    hazards=[47],
-    examples=EXAMPLES,
-)
+@rule("OPS011", ops=sorted(_GATES), safety=Safety.EXACT, severity=Severity.ERROR, hazards=[47])
 def batch_first_recurrence(node: Node, model: Model) -> Iterator[Match]:
     """A GRU, LSTM or RNN with `layout = 1`: the batch comes first, and TensorRT takes it for the time.
 
@@ -190,3 +82,105 @@ def _time_first(node: Node) -> Draft:
     for source, name, permutation in back:
         draft.add("Transpose", [source], output=name, perm=permutation)
     return draft
+
+
+def _with_lengths(op_type: str, layout: int) -> ModelProto:
+    """A model with sequence lengths; its output is declared as the operator makes it."""
+    gates = _GATES[op_type] * 3
+    shapes: dict[str, Any] = {"x": ["B", "T", 2], "w": [1, gates, 2], "r": [1, gates, 3]}
+    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in shapes.items()]
+    infos.append(helper.make_tensor_value_info("l", TensorProto.INT32, ["B"]))
+    node = helper.make_node(op_type, ["x", "w", "r", "", "l"], ["y"], hidden_size=3, layout=layout)
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["B", "T", 1, 3])
+    graph = helper.make_graph([node], "g", infos, [output])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=9)
+
+
+batch_first_recurrence.examples = [
+    Fixed(
+        "the last state of a GRU",
+        before="""g (float[B,T,2] x, float[1,12,2] w, float[1,12,4] r) => (float[B,1,4] h) {
+            , h = GRU<hidden_size = 4, layout = 1>(x, w, r) }""",
+        after="""g (float[B,T,2] x, float[1,12,2] w, float[1,12,4] r) => (float[B,1,4] h) {
+            t = Transpose<perm = [1,0,2]>(x)  , u = GRU<hidden_size = 4>(t, w, r)
+            h = Transpose<perm = [1,0,2]>(u) }""",
+    ),
+    Fixed(
+        "all outputs of an LSTM with initial states, in the newest opset",
+        before="""g (float[2,3,2] x, float[1,16,2] w, float[1,16,4] r, float[1,32] b, float[2,1,4] i, float[2,1,4] j)
+            => (float[2,3,1,4] y, float[2,1,4] h, float[2,1,4] c) {
+            y, h, c = LSTM<hidden_size = 4, layout = 1>(x, w, r, b, , i, j) }""",
+        after="""g (float[2,3,2] x, float[1,16,2] w, float[1,16,4] r, float[1,32] b, float[2,1,4] i, float[2,1,4] j)
+            => (float[2,3,1,4] y, float[2,1,4] h, float[2,1,4] c) {
+            t = Transpose<perm = [1,0,2]>(x)  i0 = Transpose<perm = [1,0,2]>(i)  j0 = Transpose<perm = [1,0,2]>(j)
+            y0, h0, c0 = LSTM<hidden_size = 4>(t, w, r, b, , i0, j0)
+            y = Transpose<perm = [2,0,1,3]>(y0)  h = Transpose<perm = [1,0,2]>(h0)  c = Transpose<perm = [1,0,2]>(c0)
+            }""",
+        opset=22,
+    ),
+    Fixed(
+        "an RNN in both directions; an output that nothing reads",
+        before="""g (float[B,T,2] x, float[2,3,2] w, float[2,3,3] r) => (float[B,T,2,3] y) {
+            y, dead = RNN<hidden_size = 3, layout = 1, direction = "bidirectional">(x, w, r) }""",
+        after="""g (float[B,T,2] x, float[2,3,2] w, float[2,3,3] r) => (float[B,T,2,3] y) {
+            t = Transpose<perm = [1,0,2]>(x)
+            y0 = RNN<hidden_size = 3, direction = "bidirectional">(t, w, r)
+            y = Transpose<perm = [2,0,1,3]>(y0) }""",
+        opset=14,
+    ),
+    Fixed(
+        "inside a branch, of a captured sequence",
+        before="""g (float[2,3,2] x, float[1,3,2] w, float[1,3,3] r, bool k) => (float[2,1,3] y) {
+            y = If(k)<then_branch = p () => (float[2,1,3] u) { , u = RNN<hidden_size = 3, layout = 1>(x, w, r) },
+                      else_branch = q () => (float[2,1,3] v) { , m = RNN<hidden_size = 3, layout = 1>(x, w, r)
+                                                                 v = Neg(m) }> }""",
+        after="""g (float[2,3,2] x, float[1,3,2] w, float[1,3,3] r, bool k) => (float[2,1,3] y) {
+            y = If(k)<then_branch = p () => (float[2,1,3] u) { a = Transpose<perm = [1,0,2]>(x)
+                          , b = RNN<hidden_size = 3>(a, w, r)  u = Transpose<perm = [1,0,2]>(b) },
+                      else_branch = q () => (float[2,1,3] v) { c = Transpose<perm = [1,0,2]>(x)
+                          , d = RNN<hidden_size = 3>(c, w, r)  m = Transpose<perm = [1,0,2]>(d)  v = Neg(m) }> }""",
+    ),
+    Fixed(
+        "in a local function, which has its size from the caller",
+        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2,3,2] x, float[1,3,2] w, float[1,3,3] r) => (float[2,1,3] y) { y = my.F<size = 3>(x, w, r) }
+            <domain: "my", opset_import: ["" : 18]> F <size> (a, w, r) => (b) {
+                , b = RNN<hidden_size : int = @size, layout = 1>(a, w, r) }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2,3,2] x, float[1,3,2] w, float[1,3,3] r) => (float[2,1,3] y) { y = my.F<size = 3>(x, w, r) }
+            <domain: "my", opset_import: ["" : 18]> F <size> (a, w, r) => (b) {
+                t = Transpose<perm = [1,0,2]>(a)  , u = RNN<hidden_size : int = @size>(t, w, r)
+                b = Transpose<perm = [1,0,2]>(u) }""",
+    ),
+    Fixed(
+        "sequences of different lengths",
+        before=lambda: _with_lengths("GRU", 1),
+        after="""<ir_version: 9, opset_import: ["" : 22]>
+            g (float[B,T,2] x, float[1,9,2] w, float[1,9,3] r, int32[B] l) => (float[B,T,1,3] y) {
+            t = Transpose<perm = [1,0,2]>(x)  y0 = GRU<hidden_size = 3>(t, w, r, , l)
+            y = Transpose<perm = [2,0,1,3]>(y0) }""",
+    ),
+    Fixed(
+        "a batch of one sequence",
+        before="""g (float[1,3,2] x, float[1,3,2] w, float[1,3,3] r) => (float[1,1,3] h) {
+            , h = RNN<hidden_size = 3, layout = 1>(x, w, r) }""",
+        after="""g (float[1,3,2] x, float[1,3,2] w, float[1,3,3] r) => (float[1,1,3] h) {
+            t = Transpose<perm = [1,0,2]>(x)  , u = RNN<hidden_size = 3>(t, w, r)
+            h = Transpose<perm = [1,0,2]>(u) }""",
+    ),
+    Silent(
+        "time first, by default",
+        """g (float[T,B,2] x, float[1,12,2] w, float[1,12,4] r) => (float[1,B,4] h) {
+            , h = GRU<hidden_size = 4>(x, w, r) }""",
+    ),
+    Silent(
+        "time first, written",
+        """g (float[T,B,2] x, float[1,16,2] w, float[1,16,4] r) => (float[T,1,B,4] y) {
+            y = LSTM<hidden_size = 4, layout = 0>(x, w, r) }""",
+    ),
+    Silent(
+        "one step of one sequence: the axes are of the same length, and it does not matter which is first",
+        """g (float[1,1,2] x, float[1,3,2] w, float[1,3,3] r) => (float[1,1,3] h) {
+            , h = RNN<hidden_size = 3, layout = 1>(x, w, r) }""",
+    ),
+]

@@ -9,77 +9,11 @@ import numpy as np
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 from onnxfix.shapes.symbols import Dim
 
-EXAMPLES = [
-    Example(
-        why="static sizes",
-        before="""g (float[1,2,4,6] x) => (float[1,8,2,3] y) { y = SpaceToDepth<blocksize = 2, mode = "CRD">(x) }""",
-        after="""g (float[1,2,4,6] x) => (float[1,8,2,3] y)
-            <int64[6] s = {0, 2, 2, 2, 3, 2}, int64[4] t = {0, 8, 2, 3}> {
-            a = Reshape(x, s)  b = Transpose<perm = [0,1,3,5,2,4]>(a)  y = Reshape(b, t) }""",
-        opset=28,
-        ir_version=10,
-    ),
-    Example(
-        why="a dynamic batch, between other nodes",
-        before="""g (float[N,3,6,3] x) => (float[N,27,2,1] y) {
-            a = Neg(x)  b = SpaceToDepth<mode = "CRD", blocksize = 3>(a)  y = Neg(b) }""",
-        after="""g (float[N,3,6,3] x) => (float[N,27,2,1] y)
-            <int64[6] s = {0, 3, 2, 3, 1, 3}, int64[4] t = {0, 27, 2, 1}> {
-            a = Neg(x)  p = Reshape(a, s)  q = Transpose<perm = [0,1,3,5,2,4]>(p)  b = Reshape(q, t)  y = Neg(b) }""",
-        opset=28,
-        ir_version=10,
-    ),
-    Example(
-        why="a dynamic image: the channels of the other order are picked",
-        before="""g (float[N,2,H,W] x) => (float[N,8,P,Q] y) { y = SpaceToDepth<blocksize = 2, mode = "CRD">(x) }""",
-        after="""g (float[N,2,H,W] x) => (float[N,8,P,Q] y) <int64[8] i = {0, 2, 4, 6, 1, 3, 5, 7}> {
-            a = SpaceToDepth<blocksize = 2>(x)  y = Gather<axis = 1>(a, i) }""",
-        opset=28,
-        ir_version=10,
-    ),
-    Example(
-        why="how many channels there are is not known",
-        before="""g (float[N,C,H,W] x) => (float[N,K,P,Q] y) { y = SpaceToDepth<blocksize = 2, mode = "CRD">(x) }""",
-        detect=True,
-        opset=28,
-        ir_version=10,
-    ),
-    Example(
-        why="one channel has but one order",
-        before="""g (float[N,1,H,W] x) => (float[N,4,P,Q] y) { y = SpaceToDepth<blocksize = 2, mode = "CRD">(x) }""",
-        opset=28,
-        ir_version=10,
-    ),
-    Example(
-        why="the order that TensorRT reads, written",
-        before="""g (float[N,2,4,4] x) => (float[N,8,2,2] y) { y = SpaceToDepth<blocksize = 2, mode = "DCR">(x) }""",
-        opset=28,
-        ir_version=10,
-    ),
-    Example(
-        why="and by default",
-        before="g (float[N,2,4,4] x) => (float[N,8,2,2] y) { y = SpaceToDepth<blocksize = 2>(x) }",
-        opset=28,
-        ir_version=10,
-    ),
-    Example(
-        why="the way back is read right in both orders",
-        before="""g (float[N,8,2,2] x) => (float[N,2,4,4] y) { y = DepthToSpace<blocksize = 2, mode = "CRD">(x) }""",
-    ),
-]
 
-
-@rule(
-    "OPS012",
-    ops=["SpaceToDepth"],
-    safety=Safety.EXACT,
-    severity=Severity.ERROR,
-    hazards=[48],
-    examples=EXAMPLES,
-)
+@rule("OPS012", ops=["SpaceToDepth"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[48])
 def space_to_depth_crd(node: Node, model: Model) -> Iterator[Match]:
     """A SpaceToDepth with `mode = CRD`: TensorRT takes the channels in the order of DCR.
 
@@ -132,3 +66,62 @@ def _fix(node: Node, data: Value, block: object, shape: Sequence[Dim] | None) ->
     default = draft.add("SpaceToDepth", [data], hint="dcr", blocksize=block)
     draft.add("Gather", [default, draft.constant(order, "channels")], output=output.name, axis=1)
     return Fix("take the default order and pick the channels", draft.edits)
+
+
+space_to_depth_crd.examples = [
+    Fixed(
+        "static sizes",
+        before="""g (float[1,2,4,6] x) => (float[1,8,2,3] y) { y = SpaceToDepth<blocksize = 2, mode = "CRD">(x) }""",
+        after="""g (float[1,2,4,6] x) => (float[1,8,2,3] y)
+            <int64[6] s = {0, 2, 2, 2, 3, 2}, int64[4] t = {0, 8, 2, 3}> {
+            a = Reshape(x, s)  b = Transpose<perm = [0,1,3,5,2,4]>(a)  y = Reshape(b, t) }""",
+        opset=28,
+        ir_version=10,
+    ),
+    Fixed(
+        "a dynamic batch, between other nodes",
+        before="""g (float[N,3,6,3] x) => (float[N,27,2,1] y) {
+            a = Neg(x)  b = SpaceToDepth<mode = "CRD", blocksize = 3>(a)  y = Neg(b) }""",
+        after="""g (float[N,3,6,3] x) => (float[N,27,2,1] y)
+            <int64[6] s = {0, 3, 2, 3, 1, 3}, int64[4] t = {0, 27, 2, 1}> {
+            a = Neg(x)  p = Reshape(a, s)  q = Transpose<perm = [0,1,3,5,2,4]>(p)  b = Reshape(q, t)  y = Neg(b) }""",
+        opset=28,
+        ir_version=10,
+    ),
+    Fixed(
+        "a dynamic image: the channels of the other order are picked",
+        before="""g (float[N,2,H,W] x) => (float[N,8,P,Q] y) { y = SpaceToDepth<blocksize = 2, mode = "CRD">(x) }""",
+        after="""g (float[N,2,H,W] x) => (float[N,8,P,Q] y) <int64[8] i = {0, 2, 4, 6, 1, 3, 5, 7}> {
+            a = SpaceToDepth<blocksize = 2>(x)  y = Gather<axis = 1>(a, i) }""",
+        opset=28,
+        ir_version=10,
+    ),
+    Flagged(
+        "how many channels there are is not known",
+        """g (float[N,C,H,W] x) => (float[N,K,P,Q] y) { y = SpaceToDepth<blocksize = 2, mode = "CRD">(x) }""",
+        opset=28,
+        ir_version=10,
+    ),
+    Silent(
+        "one channel has but one order",
+        """g (float[N,1,H,W] x) => (float[N,4,P,Q] y) { y = SpaceToDepth<blocksize = 2, mode = "CRD">(x) }""",
+        opset=28,
+        ir_version=10,
+    ),
+    Silent(
+        "the order that TensorRT reads, written",
+        """g (float[N,2,4,4] x) => (float[N,8,2,2] y) { y = SpaceToDepth<blocksize = 2, mode = "DCR">(x) }""",
+        opset=28,
+        ir_version=10,
+    ),
+    Silent(
+        "and by default",
+        "g (float[N,2,4,4] x) => (float[N,8,2,2] y) { y = SpaceToDepth<blocksize = 2>(x) }",
+        opset=28,
+        ir_version=10,
+    ),
+    Silent(
+        "the way back is read right in both orders",
+        """g (float[N,8,2,2] x) => (float[N,2,4,4] y) { y = DepthToSpace<blocksize = 2, mode = "CRD">(x) }""",
+    ),
+]

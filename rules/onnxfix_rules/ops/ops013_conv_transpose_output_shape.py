@@ -6,117 +6,11 @@ from collections.abc import Iterator
 
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _deconv as dc
 
-_IMAGE = "g (float[N,1,3,3] x, float[1,2,3,3] w) => (float[N,2,6,6] y)"
 
-EXAMPLES = [
-    Example(
-        why="one pixel to cut along each axis",
-        before=f"{_IMAGE} {{ y = ConvTranspose<strides = [2,2], output_shape = [6,6]>(x, w) }}",
-        after=f"{_IMAGE} {{ y = ConvTranspose<strides = [2,2], pads = [1,1,0,0]>(x, w) }}",
-    ),
-    Example(
-        why="auto_pad says that there is none; pads that ONNX ignores",
-        before=f'{_IMAGE} {{ y = ConvTranspose<strides = [2,2], auto_pad = "NOTSET", pads = [1,1,0,0], '
-        "output_shape = [6,6]>(x, w) }",
-        after=f"{_IMAGE} {{ y = ConvTranspose<strides = [2,2], pads = [1,1,0,0]>(x, w) }}",
-        opset=11,
-    ),
-    Example(
-        why="an odd and an even axis, a kernel with holes, a bias",
-        before="""g (float[1,2,3,3] x, float[2,1,3,2] w, float[1] b) => (float[1,1,8,5] y) {
-            y = ConvTranspose<strides = [2,2], dilations = [2,1], output_shape = [8,5]>(x, w, b) }""",
-        after="""g (float[1,2,3,3] x, float[2,1,3,2] w, float[1] b) => (float[1,1,8,5] y) {
-            y = ConvTranspose<strides = [2,2], dilations = [2,1], pads = [1,1,0,0]>(x, w, b) }""",
-        opset=22,
-    ),
-    Example(
-        why="output_padding counts",
-        before=f"{_IMAGE} {{ y = ConvTranspose<strides = [3,3], output_padding = [1,1], output_shape = [7,7]>(x, w) }}",
-        after=f"{_IMAGE} {{ y = ConvTranspose<strides = [3,3], output_padding = [1,1], pads = [2,2,1,1]>(x, w) }}",
-        opset=14,
-    ),
-    Example(
-        why="a signal: TensorRT refuses any length",
-        before="""g (float[N,1,3] x, float[1,2,3] w) => (float[N,2,5] y) {
-            y = ConvTranspose<strides = [2], output_shape = [5]>(x, w) }""",
-        after="""g (float[N,1,3] x, float[1,2,3] w) => (float[N,2,5] y) {
-            y = ConvTranspose<strides = [2], pads = [1,1]>(x, w) }""",
-    ),
-    Example(
-        why="a volume, grouped, in a branch",
-        before="""g (float[1,2,2,2,2] x, float[2,1,3,3,3] w, bool c) => (float[1,2,4,4,4] y) {
-            y = If(c)<then_branch = p () => (float[1,2,4,4,4] u) {
-                          u = ConvTranspose<group = 2, strides = [2,2,2], output_shape = [4,4,4]>(x, w) },
-                      else_branch = q () => (float[1,2,4,4,4] v) {
-                          v = ConvTranspose<group = 2, strides = [2,2,2], pads = [1,1,1,0,0,0]>(x, w) }> }""",
-        after="""g (float[1,2,2,2,2] x, float[2,1,3,3,3] w, bool c) => (float[1,2,4,4,4] y) {
-            y = If(c)<then_branch = p () => (float[1,2,4,4,4] u) {
-                          u = ConvTranspose<group = 2, strides = [2,2,2], pads = [1,1,1,0,0,0]>(x, w) },
-                      else_branch = q () => (float[1,2,4,4,4] v) {
-                          v = ConvTranspose<group = 2, strides = [2,2,2], pads = [1,1,1,0,0,0]>(x, w) }> }""",
-    ),
-    Example(
-        why="the image is dynamic: what to cut depends on its size",
-        before="""g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,6,6] y) {
-            y = ConvTranspose<strides = [2,2], output_shape = [6,6]>(x, w) }""",
-        detect=True,
-    ),
-    Example(
-        why="the result reaches into output_padding; ONNX's reference evaluator reads it otherwise",
-        before="""g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,7,7] y) {
-            y = ConvTranspose<strides = [2,2], output_padding = [1,1], output_shape = [7,7]>(x, w) }""",
-        detect=True,
-    ),
-    Example(
-        why="a longer signal than there is: the rules of ONNX do not say where it goes",
-        before="""g (float[1,1,3] x, float[1,2,3] w) => (float[1,2,8] y) {
-            y = ConvTranspose<strides = [2], output_shape = [8]>(x, w) }""",
-        detect=True,
-    ),
-    Example(
-        why="an even number to cut",
-        before="""g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,5,5] y) {
-            y = ConvTranspose<strides = [2,2], output_shape = [5,5]>(x, w) }""",
-    ),
-    Example(
-        why="nothing to cut",
-        before="""g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,7,7] y) {
-            y = ConvTranspose<strides = [2,2], output_shape = [7,7]>(x, w) }""",
-    ),
-    Example(
-        why="more than there is, at the end for TensorRT and for ONNX's test of it",
-        before="""g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,8,8] y) {
-            y = ConvTranspose<strides = [2,2], output_shape = [8,8]>(x, w) }""",
-    ),
-    Example(
-        why="before opset 11 ONNX cut the odd one at the end, as TensorRT does",
-        before=f"{_IMAGE} {{ y = ConvTranspose<strides = [2,2], output_shape = [6,6]>(x, w) }}",
-        opset=10,
-    ),
-    Example(
-        why="explicit pads",
-        before="""g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,A,B] y) {
-            y = ConvTranspose<strides = [2,2], pads = [1,1,0,0]>(x, w) }""",
-    ),
-    Example(
-        why="the kernel is not known",
-        before="""g (float[1,1,3,3] x, float[1,2,A,B] w) => (float[1,2,6,6] y) {
-            y = ConvTranspose<strides = [2,2], output_shape = [6,6]>(x, w) }""",
-    ),
-]
-
-
-@rule(
-    "OPS013",
-    ops=["ConvTranspose"],
-    safety=Safety.EXACT,
-    severity=Severity.ERROR,
-    hazards=[49],
-    examples=EXAMPLES,
-)
+@rule("OPS013", ops=["ConvTranspose"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[49])
 def conv_transpose_output_shape(node: Node, model: Model) -> Iterator[Match]:
     """A ConvTranspose with `output_shape` for which TensorRT works out another padding than ONNX.
 
@@ -174,3 +68,101 @@ def _problem(found: dc.Deconv) -> str:
     if found.opset >= 11 and any(total > 0 and total % 2 for total in totals):
         return f"{totals} elements are to be cut; ONNX cuts the odd one at the start, TensorRT at the end"
     return ""
+
+
+_IMAGE = "g (float[N,1,3,3] x, float[1,2,3,3] w) => (float[N,2,6,6] y)"
+
+
+conv_transpose_output_shape.examples = [
+    Fixed(
+        "one pixel to cut along each axis",
+        before=f"{_IMAGE} {{ y = ConvTranspose<strides = [2,2], output_shape = [6,6]>(x, w) }}",
+        after=f"{_IMAGE} {{ y = ConvTranspose<strides = [2,2], pads = [1,1,0,0]>(x, w) }}",
+    ),
+    Fixed(
+        "auto_pad says that there is none; pads that ONNX ignores",
+        before=f'{_IMAGE} {{ y = ConvTranspose<strides = [2,2], auto_pad = "NOTSET", pads = [1,1,0,0], '
+        "output_shape = [6,6]>(x, w) }",
+        after=f"{_IMAGE} {{ y = ConvTranspose<strides = [2,2], pads = [1,1,0,0]>(x, w) }}",
+        opset=11,
+    ),
+    Fixed(
+        "an odd and an even axis, a kernel with holes, a bias",
+        before="""g (float[1,2,3,3] x, float[2,1,3,2] w, float[1] b) => (float[1,1,8,5] y) {
+            y = ConvTranspose<strides = [2,2], dilations = [2,1], output_shape = [8,5]>(x, w, b) }""",
+        after="""g (float[1,2,3,3] x, float[2,1,3,2] w, float[1] b) => (float[1,1,8,5] y) {
+            y = ConvTranspose<strides = [2,2], dilations = [2,1], pads = [1,1,0,0]>(x, w, b) }""",
+        opset=22,
+    ),
+    Fixed(
+        "output_padding counts",
+        before=f"{_IMAGE} {{ y = ConvTranspose<strides = [3,3], output_padding = [1,1], output_shape = [7,7]>(x, w) }}",
+        after=f"{_IMAGE} {{ y = ConvTranspose<strides = [3,3], output_padding = [1,1], pads = [2,2,1,1]>(x, w) }}",
+        opset=14,
+    ),
+    Fixed(
+        "a signal: TensorRT refuses any length",
+        before="""g (float[N,1,3] x, float[1,2,3] w) => (float[N,2,5] y) {
+            y = ConvTranspose<strides = [2], output_shape = [5]>(x, w) }""",
+        after="""g (float[N,1,3] x, float[1,2,3] w) => (float[N,2,5] y) {
+            y = ConvTranspose<strides = [2], pads = [1,1]>(x, w) }""",
+    ),
+    Fixed(
+        "a volume, grouped, in a branch",
+        before="""g (float[1,2,2,2,2] x, float[2,1,3,3,3] w, bool c) => (float[1,2,4,4,4] y) {
+            y = If(c)<then_branch = p () => (float[1,2,4,4,4] u) {
+                          u = ConvTranspose<group = 2, strides = [2,2,2], output_shape = [4,4,4]>(x, w) },
+                      else_branch = q () => (float[1,2,4,4,4] v) {
+                          v = ConvTranspose<group = 2, strides = [2,2,2], pads = [1,1,1,0,0,0]>(x, w) }> }""",
+        after="""g (float[1,2,2,2,2] x, float[2,1,3,3,3] w, bool c) => (float[1,2,4,4,4] y) {
+            y = If(c)<then_branch = p () => (float[1,2,4,4,4] u) {
+                          u = ConvTranspose<group = 2, strides = [2,2,2], pads = [1,1,1,0,0,0]>(x, w) },
+                      else_branch = q () => (float[1,2,4,4,4] v) {
+                          v = ConvTranspose<group = 2, strides = [2,2,2], pads = [1,1,1,0,0,0]>(x, w) }> }""",
+    ),
+    Flagged(
+        "the image is dynamic: what to cut depends on its size",
+        """g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,6,6] y) {
+            y = ConvTranspose<strides = [2,2], output_shape = [6,6]>(x, w) }""",
+    ),
+    Flagged(
+        "the result reaches into output_padding; ONNX's reference evaluator reads it otherwise",
+        """g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,7,7] y) {
+            y = ConvTranspose<strides = [2,2], output_padding = [1,1], output_shape = [7,7]>(x, w) }""",
+    ),
+    Flagged(
+        "a longer signal than there is: the rules of ONNX do not say where it goes",
+        """g (float[1,1,3] x, float[1,2,3] w) => (float[1,2,8] y) {
+            y = ConvTranspose<strides = [2], output_shape = [8]>(x, w) }""",
+    ),
+    Silent(
+        "an even number to cut",
+        """g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,5,5] y) {
+            y = ConvTranspose<strides = [2,2], output_shape = [5,5]>(x, w) }""",
+    ),
+    Silent(
+        "nothing to cut",
+        """g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,7,7] y) {
+            y = ConvTranspose<strides = [2,2], output_shape = [7,7]>(x, w) }""",
+    ),
+    Silent(
+        "more than there is, at the end for TensorRT and for ONNX's test of it",
+        """g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,8,8] y) {
+            y = ConvTranspose<strides = [2,2], output_shape = [8,8]>(x, w) }""",
+    ),
+    Silent(
+        "before opset 11 ONNX cut the odd one at the end, as TensorRT does",
+        f"{_IMAGE} {{ y = ConvTranspose<strides = [2,2], output_shape = [6,6]>(x, w) }}",
+        opset=10,
+    ),
+    Silent(
+        "explicit pads",
+        """g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,A,B] y) {
+            y = ConvTranspose<strides = [2,2], pads = [1,1,0,0]>(x, w) }""",
+    ),
+    Silent(
+        "the kernel is not known",
+        """g (float[1,1,3,3] x, float[1,2,A,B] w) => (float[1,2,6,6] y) {
+            y = ConvTranspose<strides = [2,2], output_shape = [6,6]>(x, w) }""",
+    ),
+]

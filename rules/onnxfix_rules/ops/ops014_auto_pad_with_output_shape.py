@@ -6,107 +6,11 @@ from collections.abc import Iterator
 
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _deconv as dc
 
-EXAMPLES = [
-    Example(
-        why="SAME_UPPER and another size than the one that it stands for",
-        before="""g (float[N,1,3,3] x, float[1,2,3,3] w) => (float[N,2,5,5] y) {
-            y = ConvTranspose<strides = [2,2], auto_pad = "SAME_UPPER", output_shape = [5,5]>(x, w) }""",
-        after="""g (float[N,1,3,3] x, float[1,2,3,3] w) => (float[N,2,5,5] y) {
-            y = ConvTranspose<strides = [2,2], pads = [1,1,1,1]>(x, w) }""",
-    ),
-    Example(
-        why="VALID and a size, with a bias",
-        before="""g (float[1,1,3,3] x, float[1,2,3,3] w, float[2] b) => (float[1,2,6,5] y) {
-            y = ConvTranspose<strides = [2,2], auto_pad = "VALID", output_shape = [6,5]>(x, w, b) }""",
-        after="""g (float[1,1,3,3] x, float[1,2,3,3] w, float[2] b) => (float[1,2,6,5] y) {
-            y = ConvTranspose<strides = [2,2], pads = [1,1,0,1]>(x, w, b) }""",
-    ),
-    Example(
-        why="SAME_UPPER and output_padding, which moves the cut: the size of the image does not matter",
-        before="""g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,A,B] y) {
-            y = ConvTranspose<strides = [2,2], auto_pad = "SAME_UPPER", output_padding = [1,1]>(x, w) }""",
-        after="""g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,A,B] y) {
-            y = ConvTranspose<strides = [2,2], output_padding = [1,1], pads = [1,1,1,1]>(x, w) }""",
-    ),
-    Example(
-        why="SAME_LOWER and output_padding, one axis of a signal",
-        before="""g (float[1,1,T] x, float[1,2,4] w) => (float[1,2,A] y) {
-            y = ConvTranspose<strides = [2], auto_pad = "SAME_LOWER", output_padding = [1]>(x, w) }""",
-        after="""g (float[1,1,T] x, float[1,2,4] w) => (float[1,2,A] y) {
-            y = ConvTranspose<strides = [2], output_padding = [1], pads = [2,1]>(x, w) }""",
-        opset=11,
-    ),
-    Example(
-        why="VALID and output_padding",
-        before="""g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,A,B] y) {
-            y = ConvTranspose<strides = [2,2], auto_pad = "VALID", output_padding = [1,1]>(x, w) }""",
-        after="""g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,A,B] y) {
-            y = ConvTranspose<strides = [2,2], output_padding = [1,1]>(x, w) }""",
-        opset=22,
-    ),
-    Example(
-        why="a fixed result from a dynamic image",
-        before="""g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,6,6] y) {
-            y = ConvTranspose<strides = [2,2], auto_pad = "SAME_UPPER", output_shape = [6,6]>(x, w) }""",
-        detect=True,
-    ),
-    Example(
-        why="more than there is",
-        before="""g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,8,8] y) {
-            y = ConvTranspose<strides = [2,2], auto_pad = "SAME_LOWER", output_shape = [8,8]>(x, w) }""",
-        detect=True,
-    ),
-    Example(
-        why="before opset 11 the specification had the odd one elsewhere",
-        before="""g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,6,6] y) {
-            y = ConvTranspose<strides = [2,2], auto_pad = "VALID", output_shape = [6,6]>(x, w) }""",
-        detect=True,
-        opset=10,
-    ),
-    Example(
-        why="auto_pad alone",
-        before="""g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,A,B] y) {
-            y = ConvTranspose<strides = [2,2], auto_pad = "SAME_LOWER">(x, w) }""",
-    ),
-    Example(
-        why="the size that SAME_UPPER stands for",
-        before="""g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,6,6] y) {
-            y = ConvTranspose<strides = [2,2], auto_pad = "SAME_UPPER", output_shape = [6,6]>(x, w) }""",
-    ),
-    Example(
-        why="the size that VALID stands for",
-        before="""g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,7,7] y) {
-            y = ConvTranspose<strides = [2,2], auto_pad = "VALID", output_shape = [7,7]>(x, w) }""",
-    ),
-    Example(
-        why="output_padding that does not move the cut: half of 3 is half of 2",
-        before="""g (float[1,1,H,W] x, float[1,2,4,4] w) => (float[1,2,A,B] y) {
-            y = ConvTranspose<strides = [2,2], auto_pad = "SAME_UPPER", output_padding = [1,1]>(x, w) }""",
-    ),
-    Example(
-        why="output_padding of 0",
-        before="""g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,A,B] y) {
-            y = ConvTranspose<strides = [2,2], auto_pad = "VALID", output_padding = [0,0]>(x, w) }""",
-    ),
-    Example(
-        why="no auto_pad",
-        before="""g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,A,B] y) {
-            y = ConvTranspose<strides = [2,2], auto_pad = "NOTSET", output_padding = [1,1]>(x, w) }""",
-    ),
-]
 
-
-@rule(
-    "OPS014",
-    ops=["ConvTranspose"],
-    safety=Safety.EXACT,
-    severity=Severity.ERROR,
-    hazards=[50],
-    examples=EXAMPLES,
-)
+@rule("OPS014", ops=["ConvTranspose"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[50])
 def auto_pad_with_output_shape(node: Node, model: Model) -> Iterator[Match]:
     """A ConvTranspose with `auto_pad` beside `output_shape` or `output_padding`: TensorRT ignores the latter two.
 
@@ -165,3 +69,90 @@ def _misread(found: dc.Deconv, axis: int) -> bool | None:
         if full - cut != found.wanted[axis]:
             return True
     return found.begin(cut + extra) != found.begin(cut)  # the size is right; is the start?
+
+
+auto_pad_with_output_shape.examples = [
+    Fixed(
+        "SAME_UPPER and another size than the one that it stands for",
+        before="""g (float[N,1,3,3] x, float[1,2,3,3] w) => (float[N,2,5,5] y) {
+            y = ConvTranspose<strides = [2,2], auto_pad = "SAME_UPPER", output_shape = [5,5]>(x, w) }""",
+        after="""g (float[N,1,3,3] x, float[1,2,3,3] w) => (float[N,2,5,5] y) {
+            y = ConvTranspose<strides = [2,2], pads = [1,1,1,1]>(x, w) }""",
+    ),
+    Fixed(
+        "VALID and a size, with a bias",
+        before="""g (float[1,1,3,3] x, float[1,2,3,3] w, float[2] b) => (float[1,2,6,5] y) {
+            y = ConvTranspose<strides = [2,2], auto_pad = "VALID", output_shape = [6,5]>(x, w, b) }""",
+        after="""g (float[1,1,3,3] x, float[1,2,3,3] w, float[2] b) => (float[1,2,6,5] y) {
+            y = ConvTranspose<strides = [2,2], pads = [1,1,0,1]>(x, w, b) }""",
+    ),
+    Fixed(
+        "SAME_UPPER and output_padding, which moves the cut: the size of the image does not matter",
+        before="""g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,A,B] y) {
+            y = ConvTranspose<strides = [2,2], auto_pad = "SAME_UPPER", output_padding = [1,1]>(x, w) }""",
+        after="""g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,A,B] y) {
+            y = ConvTranspose<strides = [2,2], output_padding = [1,1], pads = [1,1,1,1]>(x, w) }""",
+    ),
+    Fixed(
+        "SAME_LOWER and output_padding, one axis of a signal",
+        before="""g (float[1,1,T] x, float[1,2,4] w) => (float[1,2,A] y) {
+            y = ConvTranspose<strides = [2], auto_pad = "SAME_LOWER", output_padding = [1]>(x, w) }""",
+        after="""g (float[1,1,T] x, float[1,2,4] w) => (float[1,2,A] y) {
+            y = ConvTranspose<strides = [2], output_padding = [1], pads = [2,1]>(x, w) }""",
+        opset=11,
+    ),
+    Fixed(
+        "VALID and output_padding",
+        before="""g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,A,B] y) {
+            y = ConvTranspose<strides = [2,2], auto_pad = "VALID", output_padding = [1,1]>(x, w) }""",
+        after="""g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,A,B] y) {
+            y = ConvTranspose<strides = [2,2], output_padding = [1,1]>(x, w) }""",
+        opset=22,
+    ),
+    Flagged(
+        "a fixed result from a dynamic image",
+        """g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,6,6] y) {
+            y = ConvTranspose<strides = [2,2], auto_pad = "SAME_UPPER", output_shape = [6,6]>(x, w) }""",
+    ),
+    Flagged(
+        "more than there is",
+        """g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,8,8] y) {
+            y = ConvTranspose<strides = [2,2], auto_pad = "SAME_LOWER", output_shape = [8,8]>(x, w) }""",
+    ),
+    Flagged(
+        "before opset 11 the specification had the odd one elsewhere",
+        """g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,6,6] y) {
+            y = ConvTranspose<strides = [2,2], auto_pad = "VALID", output_shape = [6,6]>(x, w) }""",
+        opset=10,
+    ),
+    Silent(
+        "auto_pad alone",
+        """g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,A,B] y) {
+            y = ConvTranspose<strides = [2,2], auto_pad = "SAME_LOWER">(x, w) }""",
+    ),
+    Silent(
+        "the size that SAME_UPPER stands for",
+        """g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,6,6] y) {
+            y = ConvTranspose<strides = [2,2], auto_pad = "SAME_UPPER", output_shape = [6,6]>(x, w) }""",
+    ),
+    Silent(
+        "the size that VALID stands for",
+        """g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,7,7] y) {
+            y = ConvTranspose<strides = [2,2], auto_pad = "VALID", output_shape = [7,7]>(x, w) }""",
+    ),
+    Silent(
+        "output_padding that does not move the cut: half of 3 is half of 2",
+        """g (float[1,1,H,W] x, float[1,2,4,4] w) => (float[1,2,A,B] y) {
+            y = ConvTranspose<strides = [2,2], auto_pad = "SAME_UPPER", output_padding = [1,1]>(x, w) }""",
+    ),
+    Silent(
+        "output_padding of 0",
+        """g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,A,B] y) {
+            y = ConvTranspose<strides = [2,2], auto_pad = "VALID", output_padding = [0,0]>(x, w) }""",
+    ),
+    Silent(
+        "no auto_pad",
+        """g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,A,B] y) {
+            y = ConvTranspose<strides = [2,2], auto_pad = "NOTSET", output_padding = [1,1]>(x, w) }""",
+    ),
+]

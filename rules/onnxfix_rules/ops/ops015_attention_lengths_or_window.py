@@ -11,197 +11,14 @@ from onnxfix import dtypes
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 from onnxfix.shapes import symbols
 from onnxfix.shapes.symbols import Dim
 from onnxfix_rules.ops import _seen as seen
 from onnxfix_rules.ops._seen import Seen
 
-_QKV = "float[2,2,2,8] q, float[2,2,3,8] k, float[2,2,3,8] v"
-_OUT = "=> (float[2,2,2,8] y)"
-_DYNAMIC = "float[B,2,S,8] q, float[B,2,T,8] k, float[B,2,T,8] v"
 
-EXAMPLES = [
-    Example(
-        why="lengths: keys behind them are padding",
-        before=f"g ({_QKV}, int64[2] n) {_OUT} {{ y = Attention(q, k, v, , , , n) }}",
-        after=f"""g ({_QKV}, int64[2] n) {_OUT}
-            <int64[3] a = {{1, 2, 3}}, int64[3] j = {{0, 1, 2}}, bool[2,1] r = {{1, 1}}> {{
-            m = Unsqueeze(n, a)  p = Less(j, m)  w = And(p, r)  y = Attention(q, k, v, w) }}""",
-        safety=Safety.NUMERIC,
-        opset=24,
-        ir_version=10,
-    ),
-    Example(
-        why="lengths, and no key after the query's own place",
-        before=f"g ({_QKV}, int64[2] n) {_OUT} {{ y = Attention<is_causal = 1>(q, k, v, , , , n) }}",
-        after=f"""g ({_QKV}, int64[2] n) {_OUT}
-            <int64[3] a = {{1, 2, 3}}, int64[3] j = {{0, 1, 2}}, int64[2,1] i = {{-2, -1}}> {{
-            m = Unsqueeze(n, a)  p = Add(m, i)  c = LessOrEqual(j, p)  y = Attention(q, k, v, c) }}""",
-        safety=Safety.NUMERIC,
-        opset=24,
-        ir_version=10,
-    ),
-    Example(
-        why="lengths and a mask, in half precision",
-        before="""g (float16[2,2,2,8] q, float16[2,2,3,8] k, float16[2,2,3,8] v, bool[2,3] b, int64[2] n)
-            => (float16[2,2,2,8] y) { y = Attention<scale = 0.5>(q, k, v, b, , , n) }""",
-        after="""g (float16[2,2,2,8] q, float16[2,2,3,8] k, float16[2,2,3,8] v, bool[2,3] b, int64[2] n)
-            => (float16[2,2,2,8] y) <int64[3] a = {1, 2, 3}, int64[3] j = {0, 1, 2}> {
-            m = Unsqueeze(n, a)  p = Less(j, m)  w = And(b, p)  y = Attention<scale = 0.5>(q, k, v, w) }""",
-        safety=Safety.NUMERIC,
-        opset=24,
-        ir_version=10,
-    ),
-    Example(
-        why="lengths, and sequences of unknown length",
-        before=f"g ({_DYNAMIC}, int64[B] n) => (float[B,2,S,8] y) {{ y = Attention(q, k, v, , , , n) }}",
-        after=f"""g ({_DYNAMIC}, int64[B] n) => (float[B,2,S,8] y)
-            <int64[3] a = {{1, 2, 3}}, int64 o = {{0}}, int64 u = {{1}}, int64[1] b = {{1}}> {{
-            t = Shape<start = 2, end = 3>(k)  t0 = Squeeze(t)  j = Range(o, t0, u)
-            m = Unsqueeze(n, a)  p = Less(j, m)
-            s = Shape<start = 2, end = 3>(q)  s0 = Squeeze(s)  r = Range(o, s0, u)  i = Unsqueeze(r, b)
-            e = Equal(i, i)  w = And(p, e)  y = Attention(q, k, v, w) }}""",
-        safety=Safety.NUMERIC,
-        opset=24,
-        ir_version=10,
-    ),
-    Example(
-        why="lengths and a mask that is added",
-        before=f"g ({_QKV}, float[2,1,2,3] b, int64[2] n) {_OUT} {{ y = Attention(q, k, v, b, , , n) }}",
-        after=f"""g ({_QKV}, float[2,1,2,3] b, int64[2] n) {_OUT}
-            <int64[3] a = {{1, 2, 3}}, int64[3] j = {{0, 1, 2}}, float o = {{0}}, float e = {{-inf}}> {{
-            m = Unsqueeze(n, a)  p = Less(j, m)  s = Where(p, o, e)  w = Add(b, s)  y = Attention(q, k, v, w) }}""",
-        safety=Safety.NUMERIC,
-        opset=24,
-        ir_version=10,
-    ),
-    Example(
-        why="a window to the left, of known sizes: the mask is a constant",
-        before=f"g ({_QKV}) {_OUT} {{ y = Attention<left_window_size = 0>(q, k, v) }}",
-        after=f"""g ({_QKV}) {_OUT} <bool[2,3] m = {{1, 1, 1, 0, 1, 1}}> {{ y = Attention(q, k, v, m) }}""",
-        opset=25,
-        ir_version=10,
-    ),
-    Example(
-        why="a window on both sides, three-dimensional",
-        before="""g (float[2,3,8] q, float[2,3,8] k, float[2,3,8] v) => (float[2,3,8] y) {
-            y = Attention<q_num_heads = 2, kv_num_heads = 2, left_window_size = 1, right_window_size = 0>(q, k, v) }""",
-        after="""g (float[2,3,8] q, float[2,3,8] k, float[2,3,8] v) => (float[2,3,8] y)
-            <bool[3,3] m = {1, 0, 0, 1, 1, 0, 0, 1, 1}> {
-            y = Attention<q_num_heads = 2, kv_num_heads = 2>(q, k, v, m) }""",
-        opset=25,
-        ir_version=10,
-    ),
-    Example(
-        why="a causal window of unknown sizes",
-        before=f"""g ({_DYNAMIC}) => (float[B,2,S,8] y) {{
-            y = Attention<is_causal = 1, left_window_size = 2>(q, k, v) }}""",
-        after=f"""g ({_DYNAMIC}) => (float[B,2,S,8] y)
-            <int64 o = {{0}}, int64 u = {{1}}, int64[1] a = {{1}}, int64 c = {{2}}> {{
-            s = Shape<start = 2, end = 3>(q)  s0 = Squeeze(s)  r = Range(o, s0, u)  i = Unsqueeze(r, a)
-            t = Shape<start = 2, end = 3>(k)  t0 = Squeeze(t)  j = Range(o, t0, u)
-            d = LessOrEqual(j, i)  l = Sub(i, c)  e = GreaterOrEqual(j, l)  m = And(d, e)
-            y = Attention(q, k, v, m) }}""",
-        opset=25,
-        ir_version=10,
-    ),
-    Example(
-        why="by default, lengths are only reported",
-        before=f"g ({_QKV}, int64[2] n) {_OUT} {{ y = Attention(q, k, v, , , , n) }}",
-        detect=True,
-        opset=24,
-        ir_version=10,
-    ),
-    Example(
-        why="lengths that are as long as the keys, but longer than the queries: causality begins elsewhere",
-        before=f"g ({_QKV}) {_OUT} <int64[2] n = {{3, 3}}> {{ y = Attention<is_causal = 1>(q, k, v, , , , n) }}",
-        after=f"""g ({_QKV}) {_OUT}
-            <int64[2] n = {{3, 3}}, int64[3] a = {{1, 2, 3}}, int64[3] j = {{0, 1, 2}}, int64[2,1] i = {{-2, -1}}> {{
-            m = Unsqueeze(n, a)  p = Add(m, i)  c = LessOrEqual(j, p)  y = Attention(q, k, v, c) }}""",
-        safety=Safety.NUMERIC,
-        opset=24,
-        ir_version=10,
-    ),
-    Example(
-        why="a cache inside: TensorRT refuses that anyway",
-        before="""g (float[1,1,2,8] q, float[1,1,2,8] k, float[1,1,2,8] v, float[1,1,3,8] pk, float[1,1,3,8] pv)
-            => (float[1,1,2,8] y) { y = Attention<left_window_size = 1>(q, k, v, , pk, pv) }""",
-        detect=True,
-        opset=25,
-        ir_version=10,
-    ),
-    Example(
-        why="a mask that is shorter than the keys",
-        before=f"g ({_QKV}, bool[2,2] b, int64[2] n) {_OUT} {{ y = Attention(q, k, v, b, , , n) }}",
-        after=f"""g ({_QKV}, bool[2,2] b, int64[2] n) {_OUT}
-            <int64[3] a = {{1, 2, 3}}, int64[3] j = {{0, 1, 2}}, int64[4] e = {{0, 0, 0, 1}}, bool f = {{0}}> {{
-            m = Unsqueeze(n, a)  p = Less(j, m)  c = Pad(b, e, f)  w = And(c, p)  y = Attention(q, k, v, w) }}""",
-        safety=Safety.NUMERIC,
-        opset=24,
-        ir_version=10,
-    ),
-    Example(
-        why="a mask that may be shorter than the keys",
-        before=f"""g ({_DYNAMIC}, bool[S,M] b, int64[B] n) => (float[B,2,S,8] y) {{
-            y = Attention(q, k, v, b, , , n) }}""",
-        detect=True,
-        runs=False,
-        opset=24,
-        ir_version=10,
-    ),
-    Example(
-        why="no bounds, written",
-        before=f"g ({_QKV}) {_OUT} {{ y = Attention<left_window_size = -1, right_window_size = -1>(q, k, v) }}",
-        opset=25,
-        ir_version=10,
-    ),
-    Example(
-        why="a window that holds everything",
-        before=f"""g ({_QKV}) {_OUT} {{
-            y = Attention<left_window_size = 1, right_window_size = 2>(q, k, v) }}""",
-        opset=25,
-        ir_version=10,
-    ),
-    Example(
-        why="a window to the right, of which causality leaves nothing",
-        before=f"""g ({_DYNAMIC}) => (float[B,2,S,8] y) {{
-            y = Attention<is_causal = 1, right_window_size = 0>(q, k, v) }}""",
-        opset=25,
-        ir_version=10,
-    ),
-    Example(
-        why="lengths that are as long as the keys",
-        before=f"g ({_QKV}) {_OUT} <int64[2] n = {{3, 3}}> {{ y = Attention(q, k, v, , , , n) }}",
-        opset=24,
-        ir_version=10,
-    ),
-    Example(
-        why="a mask, or causality, alone",
-        before=f"""g ({_QKV}, bool[2,3] b) {_OUT} {{
-            h = Attention<is_causal = 1>(q, k, v)  y = Attention(h, k, v, b) }}""",
-        opset=24,
-        ir_version=10,
-    ),
-    Example(
-        why="a mask of integers, which have no -inf",
-        before=f"g ({_QKV}, int64[2] n, int32[2,3] m) {_OUT} {{ y = Attention(q, k, v, m, , , n) }}",
-        detect=True,
-        opset=24,
-        ir_version=10,
-        runs=False,
-    ),
-]
-
-
-@rule(
-    "OPS015",
-    ops=["Attention"],
-    safety=Safety.EXACT,
-    severity=Severity.ERROR,
-    hazards=[51, 52],
-    examples=EXAMPLES,
-)
+@rule("OPS015", ops=["Attention"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[51, 52])
 def attention_lengths_or_window(node: Node, model: Model) -> Iterator[Match]:
     """An Attention with `nonpad_kv_seqlen`, `left_window_size` or `right_window_size`: TensorRT ignores them.
 
@@ -328,3 +145,177 @@ def _joined(draft: Draft, mask: Value, elem: int, allowed: str, pads: list[int])
         return draft.add("And", [given, allowed])
     zero = draft.constant(np.array(0, dtype=dtype), "score")
     return draft.add("Add", [given, draft.add("Where", [allowed, zero, never])])
+
+
+_QKV = "float[2,2,2,8] q, float[2,2,3,8] k, float[2,2,3,8] v"
+_OUT = "=> (float[2,2,2,8] y)"
+_DYNAMIC = "float[B,2,S,8] q, float[B,2,T,8] k, float[B,2,T,8] v"
+
+
+attention_lengths_or_window.examples = [
+    Fixed(
+        "lengths: keys behind them are padding",
+        before=f"g ({_QKV}, int64[2] n) {_OUT} {{ y = Attention(q, k, v, , , , n) }}",
+        after=f"""g ({_QKV}, int64[2] n) {_OUT}
+            <int64[3] a = {{1, 2, 3}}, int64[3] j = {{0, 1, 2}}, bool[2,1] r = {{1, 1}}> {{
+            m = Unsqueeze(n, a)  p = Less(j, m)  w = And(p, r)  y = Attention(q, k, v, w) }}""",
+        safety=Safety.NUMERIC,
+        opset=24,
+        ir_version=10,
+    ),
+    Fixed(
+        "lengths, and no key after the query's own place",
+        before=f"g ({_QKV}, int64[2] n) {_OUT} {{ y = Attention<is_causal = 1>(q, k, v, , , , n) }}",
+        after=f"""g ({_QKV}, int64[2] n) {_OUT}
+            <int64[3] a = {{1, 2, 3}}, int64[3] j = {{0, 1, 2}}, int64[2,1] i = {{-2, -1}}> {{
+            m = Unsqueeze(n, a)  p = Add(m, i)  c = LessOrEqual(j, p)  y = Attention(q, k, v, c) }}""",
+        safety=Safety.NUMERIC,
+        opset=24,
+        ir_version=10,
+    ),
+    Fixed(
+        "lengths and a mask, in half precision",
+        before="""g (float16[2,2,2,8] q, float16[2,2,3,8] k, float16[2,2,3,8] v, bool[2,3] b, int64[2] n)
+            => (float16[2,2,2,8] y) { y = Attention<scale = 0.5>(q, k, v, b, , , n) }""",
+        after="""g (float16[2,2,2,8] q, float16[2,2,3,8] k, float16[2,2,3,8] v, bool[2,3] b, int64[2] n)
+            => (float16[2,2,2,8] y) <int64[3] a = {1, 2, 3}, int64[3] j = {0, 1, 2}> {
+            m = Unsqueeze(n, a)  p = Less(j, m)  w = And(b, p)  y = Attention<scale = 0.5>(q, k, v, w) }""",
+        safety=Safety.NUMERIC,
+        opset=24,
+        ir_version=10,
+    ),
+    Fixed(
+        "lengths, and sequences of unknown length",
+        before=f"g ({_DYNAMIC}, int64[B] n) => (float[B,2,S,8] y) {{ y = Attention(q, k, v, , , , n) }}",
+        after=f"""g ({_DYNAMIC}, int64[B] n) => (float[B,2,S,8] y)
+            <int64[3] a = {{1, 2, 3}}, int64 o = {{0}}, int64 u = {{1}}, int64[1] b = {{1}}> {{
+            t = Shape<start = 2, end = 3>(k)  t0 = Squeeze(t)  j = Range(o, t0, u)
+            m = Unsqueeze(n, a)  p = Less(j, m)
+            s = Shape<start = 2, end = 3>(q)  s0 = Squeeze(s)  r = Range(o, s0, u)  i = Unsqueeze(r, b)
+            e = Equal(i, i)  w = And(p, e)  y = Attention(q, k, v, w) }}""",
+        safety=Safety.NUMERIC,
+        opset=24,
+        ir_version=10,
+    ),
+    Fixed(
+        "lengths and a mask that is added",
+        before=f"g ({_QKV}, float[2,1,2,3] b, int64[2] n) {_OUT} {{ y = Attention(q, k, v, b, , , n) }}",
+        after=f"""g ({_QKV}, float[2,1,2,3] b, int64[2] n) {_OUT}
+            <int64[3] a = {{1, 2, 3}}, int64[3] j = {{0, 1, 2}}, float o = {{0}}, float e = {{-inf}}> {{
+            m = Unsqueeze(n, a)  p = Less(j, m)  s = Where(p, o, e)  w = Add(b, s)  y = Attention(q, k, v, w) }}""",
+        safety=Safety.NUMERIC,
+        opset=24,
+        ir_version=10,
+    ),
+    Fixed(
+        "a window to the left, of known sizes: the mask is a constant",
+        before=f"g ({_QKV}) {_OUT} {{ y = Attention<left_window_size = 0>(q, k, v) }}",
+        after=f"""g ({_QKV}) {_OUT} <bool[2,3] m = {{1, 1, 1, 0, 1, 1}}> {{ y = Attention(q, k, v, m) }}""",
+        opset=25,
+        ir_version=10,
+    ),
+    Fixed(
+        "a window on both sides, three-dimensional",
+        before="""g (float[2,3,8] q, float[2,3,8] k, float[2,3,8] v) => (float[2,3,8] y) {
+            y = Attention<q_num_heads = 2, kv_num_heads = 2, left_window_size = 1, right_window_size = 0>(q, k, v) }""",
+        after="""g (float[2,3,8] q, float[2,3,8] k, float[2,3,8] v) => (float[2,3,8] y)
+            <bool[3,3] m = {1, 0, 0, 1, 1, 0, 0, 1, 1}> {
+            y = Attention<q_num_heads = 2, kv_num_heads = 2>(q, k, v, m) }""",
+        opset=25,
+        ir_version=10,
+    ),
+    Fixed(
+        "a causal window of unknown sizes",
+        before=f"""g ({_DYNAMIC}) => (float[B,2,S,8] y) {{
+            y = Attention<is_causal = 1, left_window_size = 2>(q, k, v) }}""",
+        after=f"""g ({_DYNAMIC}) => (float[B,2,S,8] y)
+            <int64 o = {{0}}, int64 u = {{1}}, int64[1] a = {{1}}, int64 c = {{2}}> {{
+            s = Shape<start = 2, end = 3>(q)  s0 = Squeeze(s)  r = Range(o, s0, u)  i = Unsqueeze(r, a)
+            t = Shape<start = 2, end = 3>(k)  t0 = Squeeze(t)  j = Range(o, t0, u)
+            d = LessOrEqual(j, i)  l = Sub(i, c)  e = GreaterOrEqual(j, l)  m = And(d, e)
+            y = Attention(q, k, v, m) }}""",
+        opset=25,
+        ir_version=10,
+    ),
+    Flagged(
+        "by default, lengths are only reported",
+        f"g ({_QKV}, int64[2] n) {_OUT} {{ y = Attention(q, k, v, , , , n) }}",
+        opset=24,
+        ir_version=10,
+    ),
+    Fixed(
+        "lengths that are as long as the keys, but longer than the queries: causality begins elsewhere",
+        before=f"g ({_QKV}) {_OUT} <int64[2] n = {{3, 3}}> {{ y = Attention<is_causal = 1>(q, k, v, , , , n) }}",
+        after=f"""g ({_QKV}) {_OUT}
+            <int64[2] n = {{3, 3}}, int64[3] a = {{1, 2, 3}}, int64[3] j = {{0, 1, 2}}, int64[2,1] i = {{-2, -1}}> {{
+            m = Unsqueeze(n, a)  p = Add(m, i)  c = LessOrEqual(j, p)  y = Attention(q, k, v, c) }}""",
+        safety=Safety.NUMERIC,
+        opset=24,
+        ir_version=10,
+    ),
+    Flagged(
+        "a cache inside: TensorRT refuses that anyway",
+        """g (float[1,1,2,8] q, float[1,1,2,8] k, float[1,1,2,8] v, float[1,1,3,8] pk, float[1,1,3,8] pv)
+            => (float[1,1,2,8] y) { y = Attention<left_window_size = 1>(q, k, v, , pk, pv) }""",
+        opset=25,
+        ir_version=10,
+    ),
+    Fixed(
+        "a mask that is shorter than the keys",
+        before=f"g ({_QKV}, bool[2,2] b, int64[2] n) {_OUT} {{ y = Attention(q, k, v, b, , , n) }}",
+        after=f"""g ({_QKV}, bool[2,2] b, int64[2] n) {_OUT}
+            <int64[3] a = {{1, 2, 3}}, int64[3] j = {{0, 1, 2}}, int64[4] e = {{0, 0, 0, 1}}, bool f = {{0}}> {{
+            m = Unsqueeze(n, a)  p = Less(j, m)  c = Pad(b, e, f)  w = And(c, p)  y = Attention(q, k, v, w) }}""",
+        safety=Safety.NUMERIC,
+        opset=24,
+        ir_version=10,
+    ),
+    Flagged(
+        "a mask that may be shorter than the keys",
+        f"""g ({_DYNAMIC}, bool[S,M] b, int64[B] n) => (float[B,2,S,8] y) {{
+            y = Attention(q, k, v, b, , , n) }}""",
+        runs=False,
+        opset=24,
+        ir_version=10,
+    ),
+    Silent(
+        "no bounds, written",
+        f"g ({_QKV}) {_OUT} {{ y = Attention<left_window_size = -1, right_window_size = -1>(q, k, v) }}",
+        opset=25,
+        ir_version=10,
+    ),
+    Silent(
+        "a window that holds everything",
+        f"""g ({_QKV}) {_OUT} {{
+            y = Attention<left_window_size = 1, right_window_size = 2>(q, k, v) }}""",
+        opset=25,
+        ir_version=10,
+    ),
+    Silent(
+        "a window to the right, of which causality leaves nothing",
+        f"""g ({_DYNAMIC}) => (float[B,2,S,8] y) {{
+            y = Attention<is_causal = 1, right_window_size = 0>(q, k, v) }}""",
+        opset=25,
+        ir_version=10,
+    ),
+    Silent(
+        "lengths that are as long as the keys",
+        f"g ({_QKV}) {_OUT} <int64[2] n = {{3, 3}}> {{ y = Attention(q, k, v, , , , n) }}",
+        opset=24,
+        ir_version=10,
+    ),
+    Silent(
+        "a mask, or causality, alone",
+        f"""g ({_QKV}, bool[2,3] b) {_OUT} {{
+            h = Attention<is_causal = 1>(q, k, v)  y = Attention(h, k, v, b) }}""",
+        opset=24,
+        ir_version=10,
+    ),
+    Flagged(
+        "a mask of integers, which have no -inf",
+        f"g ({_QKV}, int64[2] n, int32[2,3] m) {_OUT} {{ y = Attention(q, k, v, m, , , n) }}",
+        opset=24,
+        ir_version=10,
+        runs=False,
+    ),
+]

@@ -7,65 +7,7 @@ from collections.abc import Iterator
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
-
-_POOL = "g (float[1,1,5,5] x) => (float[1,1,A,B] y)"
-_CONV = "g (float[1,1,5,5] x, float[1,1,3,3] w) => (float[1,1,A,B] y)"
-
-EXAMPLES = [
-    Example(
-        why="a pool: ONNX Runtime ignores the pads, TensorRT the VALID",
-        before=f"""{_POOL} {{
-            y = AveragePool<kernel_shape = [3,3], auto_pad = "VALID", pads = [1,1,1,1]>(x) }}""",
-        after=f"""{_POOL} {{ y = AveragePool<kernel_shape = [3,3], auto_pad = "VALID">(x) }}""",
-        safety=Safety.UNSAFE,
-    ),
-    Example(
-        why="by default it is only reported",
-        before=f"""{_POOL} {{ y = MaxPool<kernel_shape = [3,3], auto_pad = "VALID", pads = [1,1,1,1]>(x) }}""",
-        detect=True,
-    ),
-    Example(
-        why="a convolution, which ONNX Runtime refuses",
-        before=f"""{_CONV} {{ y = Conv<auto_pad = "VALID", pads = [1,1,1,1]>(x, w) }}""",
-        after=f"""{_CONV} {{ y = Conv<auto_pad = "VALID">(x, w) }}""",
-        safety=Safety.UNSAFE,
-    ),
-    Example(
-        why="a transposed convolution: TensorRT uses the pads; nobody agrees with anybody",
-        before=f"""{_CONV} {{ y = ConvTranspose<auto_pad = "VALID", pads = [1,1,1,1]>(x, w) }}""",
-        after=f"""{_CONV} {{ y = ConvTranspose<auto_pad = "VALID">(x, w) }}""",
-        safety=Safety.UNSAFE,
-        runs=False,
-    ),
-    Example(
-        why="SAME_UPPER with pads: TensorRT refuses it",
-        before=f"""{_POOL} {{ y = LpPool<kernel_shape = [3,3], auto_pad = "SAME_UPPER", pads = [1,1,1,1]>(x) }}""",
-        after=f"""{_POOL} {{ y = LpPool<kernel_shape = [3,3], auto_pad = "SAME_UPPER">(x) }}""",
-        safety=Safety.UNSAFE,
-    ),
-    Example(
-        why="and with pads of 0, the same as none",
-        before=f"""{_POOL} {{ y = MaxPool<kernel_shape = [3,3], auto_pad = "SAME_LOWER", pads = [0,0,0,0]>(x) }}""",
-        after=f"""{_POOL} {{ y = MaxPool<kernel_shape = [3,3], auto_pad = "SAME_LOWER">(x) }}""",
-    ),
-    Example(
-        why="VALID with pads of 0",
-        before=f"""{_POOL} {{ y = AveragePool<kernel_shape = [3,3], auto_pad = "VALID", pads = [0,0,0,0]>(x) }}""",
-    ),
-    Example(
-        why="NOTSET, written",
-        before=f"""{_CONV} {{ y = Conv<auto_pad = "NOTSET", pads = [1,1,1,1]>(x, w) }}""",
-    ),
-    Example(
-        why="pads alone",
-        before=f"""{_POOL} {{ y = MaxPool<kernel_shape = [3,3], pads = [1,1,1,1]>(x) }}""",
-    ),
-    Example(
-        why="auto_pad alone",
-        before=f"""{_CONV} {{ y = Conv<auto_pad = "SAME_UPPER">(x, w) }}""",
-    ),
-]
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 
 
 @rule(
@@ -74,7 +16,6 @@ EXAMPLES = [
     safety=Safety.UNSAFE,
     severity=Severity.ERROR,
     hazards=[54],
-    examples=EXAMPLES,
 )
 def pads_with_auto_pad(node: Node, model: Model) -> Iterator[Match]:
     """Both `auto_pad` and `pads`, which ONNX forbids: readers disagree about which one counts.
@@ -112,3 +53,53 @@ def pads_with_auto_pad(node: Node, model: Model) -> Iterator[Match]:
         node=node,
         fix=Fix("drop pads", draft.edits, Safety.UNSAFE if any(pads) else Safety.EXACT),
     )
+
+
+_POOL = "g (float[1,1,5,5] x) => (float[1,1,A,B] y)"
+_CONV = "g (float[1,1,5,5] x, float[1,1,3,3] w) => (float[1,1,A,B] y)"
+
+
+pads_with_auto_pad.examples = [
+    Fixed(
+        "a pool: ONNX Runtime ignores the pads, TensorRT the VALID",
+        before=f"""{_POOL} {{
+            y = AveragePool<kernel_shape = [3,3], auto_pad = "VALID", pads = [1,1,1,1]>(x) }}""",
+        after=f"""{_POOL} {{ y = AveragePool<kernel_shape = [3,3], auto_pad = "VALID">(x) }}""",
+        safety=Safety.UNSAFE,
+    ),
+    Flagged(
+        "by default it is only reported",
+        f"""{_POOL} {{ y = MaxPool<kernel_shape = [3,3], auto_pad = "VALID", pads = [1,1,1,1]>(x) }}""",
+    ),
+    Fixed(
+        "a convolution, which ONNX Runtime refuses",
+        before=f"""{_CONV} {{ y = Conv<auto_pad = "VALID", pads = [1,1,1,1]>(x, w) }}""",
+        after=f"""{_CONV} {{ y = Conv<auto_pad = "VALID">(x, w) }}""",
+        safety=Safety.UNSAFE,
+    ),
+    Fixed(
+        "a transposed convolution: TensorRT uses the pads; nobody agrees with anybody",
+        before=f"""{_CONV} {{ y = ConvTranspose<auto_pad = "VALID", pads = [1,1,1,1]>(x, w) }}""",
+        after=f"""{_CONV} {{ y = ConvTranspose<auto_pad = "VALID">(x, w) }}""",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Fixed(
+        "SAME_UPPER with pads: TensorRT refuses it",
+        before=f"""{_POOL} {{ y = LpPool<kernel_shape = [3,3], auto_pad = "SAME_UPPER", pads = [1,1,1,1]>(x) }}""",
+        after=f"""{_POOL} {{ y = LpPool<kernel_shape = [3,3], auto_pad = "SAME_UPPER">(x) }}""",
+        safety=Safety.UNSAFE,
+    ),
+    Fixed(
+        "and with pads of 0, the same as none",
+        before=f"""{_POOL} {{ y = MaxPool<kernel_shape = [3,3], auto_pad = "SAME_LOWER", pads = [0,0,0,0]>(x) }}""",
+        after=f"""{_POOL} {{ y = MaxPool<kernel_shape = [3,3], auto_pad = "SAME_LOWER">(x) }}""",
+    ),
+    Silent(
+        "VALID with pads of 0",
+        f"""{_POOL} {{ y = AveragePool<kernel_shape = [3,3], auto_pad = "VALID", pads = [0,0,0,0]>(x) }}""",
+    ),
+    Silent("NOTSET, written", f"""{_CONV} {{ y = Conv<auto_pad = "NOTSET", pads = [1,1,1,1]>(x, w) }}"""),
+    Silent("pads alone", f"""{_POOL} {{ y = MaxPool<kernel_shape = [3,3], pads = [1,1,1,1]>(x) }}"""),
+    Silent("auto_pad alone", f"""{_CONV} {{ y = Conv<auto_pad = "SAME_UPPER">(x, w) }}"""),
+]

@@ -9,82 +9,11 @@ from onnx import FunctionProto
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node, Scope, Value
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _common as ops
 
-_BODY = """<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) { more = Identity(on)  w = Neg(v) }>"""
-_START = "g (float[2] x, bool c, int64 n) => (float[2] y)"
 
-EXAMPLES = [
-    Example(
-        why="beside a trip count",
-        before=f"{_START} {{ y = Loop(n, c, x){_BODY} }}",
-        after=f"{_START} {{ k = Identity(c)  y = Loop(n, k, x){_BODY} }}",
-    ),
-    Example(
-        why="alone, and read by another node too",
-        before="""g (float[2] x, bool c, float l) => (float[2] y, bool d) { d = Not(c)
-            y = Loop(, c, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {
-                m = ReduceMax<keepdims = 0>(v)  more = Less(m, l)  w = Add(v, v) }> }""",
-        after="""g (float[2] x, bool c, float l) => (float[2] y, bool d) { d = Not(c)  k = Identity(c)
-            y = Loop(, k, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {
-                m = ReduceMax<keepdims = 0>(v)  more = Less(m, l)  w = Add(v, v) }> }""",
-        runs=False,  # for most inputs it does not end
-    ),
-    Example(
-        why="two loops",
-        before=f"{_START} {{ a = Loop(n, c, x){_BODY}  y = Loop(n, c, a){_BODY} }}",
-        after=f"""{_START} {{ k = Identity(c)  a = Loop(n, k, x){_BODY}
-            l = Identity(c)  y = Loop(n, l, a){_BODY} }}""",
-    ),
-    Example(
-        why="captured by a branch",
-        before=f"""{_START} {{ y = If(c)<then_branch = p () => (float[2] u) {{ u = Loop(n, c, x){_BODY} }},
-                                        else_branch = q () => (float[2] z) {{ z = Neg(x) }}> }}""",
-        after=f"""{_START} {{ y = If(c)
-            <then_branch = p () => (float[2] u) {{ k = Identity(c)  u = Loop(n, k, x){_BODY} }},
-             else_branch = q () => (float[2] z) {{ z = Neg(x) }}> }}""",
-    ),
-    Example(
-        why="handed to a local function",
-        before=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> {_START} {{ y = my.F(x, c, n) }}
-            <domain: "my", opset_import: ["" : 18]> F (a, k, m) => (r) {{ r = Loop(m, k, a){_BODY} }}""",
-        after=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> {_START} {{ y = my.F(x, c, n) }}
-            <domain: "my", opset_import: ["" : 18]> F (a, k, m) => (r) {{
-                j = Identity(k)  r = Loop(m, j, a){_BODY} }}""",
-    ),
-    Example(
-        why="a condition that a node makes, of the input or not",
-        before=f"{_START} {{ d = Not(c)  y = Loop(n, d, x){_BODY} }}",
-    ),
-    Example(
-        why="no condition; the trip count keeps its name",
-        before=f"""{_START} {{ y = Loop(n, , x)
-            <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {{ more = Not(c)  w = Neg(v) }}> }}""",
-    ),
-    Example(
-        why="a vector of one element, which TensorRT reshapes",
-        before=f"g (float[2] x, bool[1] c, int64 n) => (float[2] y) {{ y = Loop(n, c, x){_BODY} }}",
-    ),
-    Example(
-        why="there is a default, which TensorRT takes for a constant",
-        before=f"{_START} <bool c = {{1}}> {{ y = Loop(n, c, x){_BODY} }}",
-    ),
-    Example(
-        why="the condition of an If keeps its name",
-        before="""g (float[2] x, bool c) => (float[2] y) {
-            y = If(c)<then_branch = p () => (float[2] u) { u = Abs(x) },
-                      else_branch = q () => (float[2] v) { v = Neg(x) }> }""",
-    ),
-    Example(
-        why="a function that nobody calls",
-        before=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> {_START} {{ y = Neg(x) }}
-            <domain: "my", opset_import: ["" : 18]> F (a, k, m) => (r) {{ r = Loop(m, k, a){_BODY} }}""",
-    ),
-]
-
-
-@rule("OPS017", per="model", safety=Safety.EXACT, severity=Severity.ERROR, hazards=[55], examples=EXAMPLES)
+@rule("OPS017", per="model", safety=Safety.EXACT, severity=Severity.ERROR, hazards=[55])
 def loop_condition_from_input(model: Model) -> Iterator[Match]:
     """A graph input that a Loop reads as its condition: TensorRT renames the network's input.
 
@@ -162,3 +91,76 @@ def _network_input(value: Value, model: Model, calls: Mapping[int, list[Node]]) 
                 v for v in (call.input(place) for call in calls.get(id(value.scope), ())) if v is not None
             )
     return None
+
+
+_BODY = """<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) { more = Identity(on)  w = Neg(v) }>"""
+_START = "g (float[2] x, bool c, int64 n) => (float[2] y)"
+
+
+loop_condition_from_input.examples = [
+    Fixed(
+        "beside a trip count",
+        before=f"{_START} {{ y = Loop(n, c, x){_BODY} }}",
+        after=f"{_START} {{ k = Identity(c)  y = Loop(n, k, x){_BODY} }}",
+    ),
+    Fixed(
+        "alone, and read by another node too",
+        before="""g (float[2] x, bool c, float l) => (float[2] y, bool d) { d = Not(c)
+            y = Loop(, c, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {
+                m = ReduceMax<keepdims = 0>(v)  more = Less(m, l)  w = Add(v, v) }> }""",
+        after="""g (float[2] x, bool c, float l) => (float[2] y, bool d) { d = Not(c)  k = Identity(c)
+            y = Loop(, k, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {
+                m = ReduceMax<keepdims = 0>(v)  more = Less(m, l)  w = Add(v, v) }> }""",
+        runs=False,  # for most inputs it does not end
+    ),
+    Fixed(
+        "two loops",
+        before=f"{_START} {{ a = Loop(n, c, x){_BODY}  y = Loop(n, c, a){_BODY} }}",
+        after=f"""{_START} {{ k = Identity(c)  a = Loop(n, k, x){_BODY}
+            l = Identity(c)  y = Loop(n, l, a){_BODY} }}""",
+    ),
+    Fixed(
+        "captured by a branch",
+        before=f"""{_START} {{ y = If(c)<then_branch = p () => (float[2] u) {{ u = Loop(n, c, x){_BODY} }},
+                                        else_branch = q () => (float[2] z) {{ z = Neg(x) }}> }}""",
+        after=f"""{_START} {{ y = If(c)
+            <then_branch = p () => (float[2] u) {{ k = Identity(c)  u = Loop(n, k, x){_BODY} }},
+             else_branch = q () => (float[2] z) {{ z = Neg(x) }}> }}""",
+    ),
+    Fixed(
+        "handed to a local function",
+        before=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> {_START} {{ y = my.F(x, c, n) }}
+            <domain: "my", opset_import: ["" : 18]> F (a, k, m) => (r) {{ r = Loop(m, k, a){_BODY} }}""",
+        after=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> {_START} {{ y = my.F(x, c, n) }}
+            <domain: "my", opset_import: ["" : 18]> F (a, k, m) => (r) {{
+                j = Identity(k)  r = Loop(m, j, a){_BODY} }}""",
+    ),
+    Silent(
+        "a condition that a node makes, of the input or not",
+        f"{_START} {{ d = Not(c)  y = Loop(n, d, x){_BODY} }}",
+    ),
+    Silent(
+        "no condition; the trip count keeps its name",
+        f"""{_START} {{ y = Loop(n, , x)
+            <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {{ more = Not(c)  w = Neg(v) }}> }}""",
+    ),
+    Silent(
+        "a vector of one element, which TensorRT reshapes",
+        f"g (float[2] x, bool[1] c, int64 n) => (float[2] y) {{ y = Loop(n, c, x){_BODY} }}",
+    ),
+    Silent(
+        "there is a default, which TensorRT takes for a constant",
+        f"{_START} <bool c = {{1}}> {{ y = Loop(n, c, x){_BODY} }}",
+    ),
+    Silent(
+        "the condition of an If keeps its name",
+        """g (float[2] x, bool c) => (float[2] y) {
+            y = If(c)<then_branch = p () => (float[2] u) { u = Abs(x) },
+                      else_branch = q () => (float[2] v) { v = Neg(x) }> }""",
+    ),
+    Silent(
+        "a function that nobody calls",
+        f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> {_START} {{ y = Neg(x) }}
+            <domain: "my", opset_import: ["" : 18]> F (a, k, m) => (r) {{ r = Loop(m, k, a){_BODY} }}""",
+    ),
+]

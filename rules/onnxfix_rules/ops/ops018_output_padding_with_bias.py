@@ -10,112 +10,11 @@ from onnx import NodeProto, TensorProto
 from onnxfix.edits import AddNode, Draft
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _deconv as dc
 
-EXAMPLES = [
-    Example(
-        why="output_padding and no pads; the bias is a graph input",
-        before="""g (float[N,1,H,W] x, float[1,2,3,3] w, float[2] b) => (float[N,2,A,B] y) {
-            y = ConvTranspose<strides = [2,2], output_padding = [1,1]>(x, w, b) }""",
-        after="""g (float[N,1,H,W] x, float[1,2,3,3] w, float[2] b) => (float[N,2,A,B] y) <int64[3] a = {0, 2, 3}> {
-            u = ConvTranspose<strides = [2,2], output_padding = [1,1]>(x, w)
-            c = Unsqueeze(b, a)  y = Add(u, c) }""",
-    ),
-    Example(
-        why="less is cut at the end of one axis than is added; the bias is cast",
-        before="""g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,A,B] y) <int32[2] h = {1, 2}> {
-            b = Cast<to = 1>(h)
-            y = ConvTranspose<strides = [3,3], output_padding = [2,1], pads = [1,1,1,1]>(x, w, b) }""",
-        after="""g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,A,B] y)
-            <int32[2] h = {1, 2}, int64[3] a = {0, 2, 3}> { b = Cast<to = 1>(h)
-            u = ConvTranspose<strides = [3,3], output_padding = [2,1], pads = [1,1,1,1]>(x, w)
-            c = Unsqueeze(b, a)  y = Add(u, c) }""",
-    ),
-    Example(
-        why="a signal, when the axes of Unsqueeze were an attribute",
-        before="""g (float[1,1,T] x, float[1,2,3] w, float[2] b) => (float[1,2,A] y) {
-            y = ConvTranspose<strides = [2], output_padding = [1]>(x, w, b) }""",
-        after="""g (float[1,1,T] x, float[1,2,3] w, float[2] b) => (float[1,2,A] y) {
-            u = ConvTranspose<strides = [2], output_padding = [1]>(x, w)
-            c = Unsqueeze<axes = [0,2]>(b)  y = Add(u, c) }""",
-        opset=11,
-    ),
-    Example(
-        why="an output_shape beyond the result",
-        before="""g (float[1,1,3,3] x, float[1,2,3,3] w, float[2] b) => (float[1,2,8,7] y) {
-            y = ConvTranspose<strides = [2,2], output_shape = [8,7]>(x, w, b) }""",
-        after="""g (float[1,1,3,3] x, float[1,2,3,3] w, float[2] b) => (float[1,2,8,7] y) <int64[3] a = {0, 2, 3}> {
-            u = ConvTranspose<strides = [2,2], output_shape = [8,7]>(x, w)
-            c = Unsqueeze(b, a)  y = Add(u, c) }""",
-    ),
-    Example(
-        why="an output_shape that cuts less at the end than is added",
-        before="""g (float[1,1,3,3] x, float[1,2,7,7] w, float[2] b) => (float[1,2,13,13] y) {
-            y = ConvTranspose<strides = [3,3], output_padding = [2,2], output_shape = [13,13]>(x, w, b) }""",
-        after="""g (float[1,1,3,3] x, float[1,2,7,7] w, float[2] b) => (float[1,2,13,13] y)
-            <int64[3] a = {0, 2, 3}> {
-            u = ConvTranspose<strides = [3,3], output_padding = [2,2], output_shape = [13,13]>(x, w)
-            c = Unsqueeze(b, a)  y = Add(u, c) }""",
-    ),
-    Example(
-        why="other nodes read the bias as well",
-        before="""g (float[1,1,2,2] x, float[1,2,3,3] w, float[2] c) => (float[1,2,6,6] y, float[2] z) { b = Abs(c)
-            y = ConvTranspose<strides = [2,2], output_padding = [1,1]>(x, w, b)  z = Neg(b) }""",
-        after="""g (float[1,1,2,2] x, float[1,2,3,3] w, float[2] c) => (float[1,2,6,6] y, float[2] z)
-            <int64[3] a = {0, 2, 3}> { b = Abs(c)  u = ConvTranspose<strides = [2,2], output_padding = [1,1]>(x, w)
-            d = Unsqueeze(b, a)  y = Add(u, d)  z = Neg(b) }""",
-    ),
-    Example(
-        why="half precision: the sum is rounded once more",
-        before="""g (float16[1,1,2,2] x, float16[1,2,3,3] w, float16[2] b) => (float16[1,2,6,6] y) {
-            y = ConvTranspose<strides = [2,2], output_padding = [1,1]>(x, w, b) }""",
-        after="""g (float16[1,1,2,2] x, float16[1,2,3,3] w, float16[2] b) => (float16[1,2,6,6] y)
-            <int64[3] a = {0, 2, 3}> { u = ConvTranspose<strides = [2,2], output_padding = [1,1]>(x, w)
-            c = Unsqueeze(b, a)  y = Add(u, c) }""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="as much is cut at the end as is added, as PyTorch's upsampling does",
-        before="""g (float[1,1,H,W] x, float[1,2,3,3] w, float[2] b) => (float[1,2,A,B] y) {
-            y = ConvTranspose<strides = [2,2], output_padding = [1,1], pads = [1,1,1,1]>(x, w, b) }""",
-    ),
-    Example(
-        why="a constant bias: TensorRT adds it afterwards itself",
-        before="""g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,A,B] y) <float[2] b = {1, 2}> {
-            y = ConvTranspose<strides = [2,2], output_padding = [1,1]>(x, w, b) }""",
-    ),
-    Example(
-        why="a bias with a default, which TensorRT takes for a constant",
-        before="""g (float[1,1,H,W] x, float[1,2,3,3] w, float[2] b) => (float[1,2,A,B] y) <float[2] b = {1, 2}> {
-            y = ConvTranspose<strides = [2,2], output_padding = [1,1]>(x, w, b) }""",
-    ),
-    Example(
-        why="no bias",
-        before="""g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,A,B] y) {
-            y = ConvTranspose<strides = [2,2], output_padding = [1,1]>(x, w) }""",
-    ),
-    Example(
-        why="nothing is added",
-        before="""g (float[1,1,H,W] x, float[1,2,3,3] w, float[2] b) => (float[1,2,A,B] y) {
-            y = ConvTranspose<strides = [2,2]>(x, w, b) }""",
-    ),
-    Example(
-        why="auto_pad: TensorRT adds nothing (OPS014)",
-        before="""g (float[1,1,H,W] x, float[1,2,4,4] w, float[2] b) => (float[1,2,A,B] y) {
-            y = ConvTranspose<strides = [2,2], auto_pad = "SAME_UPPER", output_padding = [1,1]>(x, w, b) }""",
-    ),
-    Example(
-        why="a function's input, which may be a constant where the function is called",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[1,1,2,2] x, float[1,2,3,3] w) => (float[1,2,6,6] y) <float[2] b = {1, 2}> { y = my.F(x, w, b) }
-            <domain: "my", opset_import: ["" : 18]> F (a, k, c) => (r) {
-                r = ConvTranspose<strides = [2,2], output_padding = [1,1]>(a, k, c) }""",
-    ),
-]
 
-
-@rule("OPS018", ops=["ConvTranspose"], safety=Safety.EXACT, severity=Severity.ERROR, examples=EXAMPLES)
+@rule("OPS018", ops=["ConvTranspose"], safety=Safety.EXACT, severity=Severity.ERROR)
 def output_padding_with_bias(node: Node, model: Model) -> Iterator[Match]:
     """A ConvTranspose whose bias is computed and that adds more at the end than it cuts: TensorRT leaves the bias out.
 
@@ -186,3 +85,105 @@ def _fix(node: Node, bias: Value, spatial: int, model: Model) -> Fix | None:
     draft.add("Add", [proto.output[0], aligned], output=output.name)
     wide = elem in (TensorProto.FLOAT, TensorProto.DOUBLE)
     return Fix("add the bias afterwards", draft.edits, Safety.EXACT if wide else Safety.NUMERIC)
+
+
+output_padding_with_bias.examples = [
+    Fixed(
+        "output_padding and no pads; the bias is a graph input",
+        before="""g (float[N,1,H,W] x, float[1,2,3,3] w, float[2] b) => (float[N,2,A,B] y) {
+            y = ConvTranspose<strides = [2,2], output_padding = [1,1]>(x, w, b) }""",
+        after="""g (float[N,1,H,W] x, float[1,2,3,3] w, float[2] b) => (float[N,2,A,B] y) <int64[3] a = {0, 2, 3}> {
+            u = ConvTranspose<strides = [2,2], output_padding = [1,1]>(x, w)
+            c = Unsqueeze(b, a)  y = Add(u, c) }""",
+    ),
+    Fixed(
+        "less is cut at the end of one axis than is added; the bias is cast",
+        before="""g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,A,B] y) <int32[2] h = {1, 2}> {
+            b = Cast<to = 1>(h)
+            y = ConvTranspose<strides = [3,3], output_padding = [2,1], pads = [1,1,1,1]>(x, w, b) }""",
+        after="""g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,A,B] y)
+            <int32[2] h = {1, 2}, int64[3] a = {0, 2, 3}> { b = Cast<to = 1>(h)
+            u = ConvTranspose<strides = [3,3], output_padding = [2,1], pads = [1,1,1,1]>(x, w)
+            c = Unsqueeze(b, a)  y = Add(u, c) }""",
+    ),
+    Fixed(
+        "a signal, when the axes of Unsqueeze were an attribute",
+        before="""g (float[1,1,T] x, float[1,2,3] w, float[2] b) => (float[1,2,A] y) {
+            y = ConvTranspose<strides = [2], output_padding = [1]>(x, w, b) }""",
+        after="""g (float[1,1,T] x, float[1,2,3] w, float[2] b) => (float[1,2,A] y) {
+            u = ConvTranspose<strides = [2], output_padding = [1]>(x, w)
+            c = Unsqueeze<axes = [0,2]>(b)  y = Add(u, c) }""",
+        opset=11,
+    ),
+    Fixed(
+        "an output_shape beyond the result",
+        before="""g (float[1,1,3,3] x, float[1,2,3,3] w, float[2] b) => (float[1,2,8,7] y) {
+            y = ConvTranspose<strides = [2,2], output_shape = [8,7]>(x, w, b) }""",
+        after="""g (float[1,1,3,3] x, float[1,2,3,3] w, float[2] b) => (float[1,2,8,7] y) <int64[3] a = {0, 2, 3}> {
+            u = ConvTranspose<strides = [2,2], output_shape = [8,7]>(x, w)
+            c = Unsqueeze(b, a)  y = Add(u, c) }""",
+    ),
+    Fixed(
+        "an output_shape that cuts less at the end than is added",
+        before="""g (float[1,1,3,3] x, float[1,2,7,7] w, float[2] b) => (float[1,2,13,13] y) {
+            y = ConvTranspose<strides = [3,3], output_padding = [2,2], output_shape = [13,13]>(x, w, b) }""",
+        after="""g (float[1,1,3,3] x, float[1,2,7,7] w, float[2] b) => (float[1,2,13,13] y)
+            <int64[3] a = {0, 2, 3}> {
+            u = ConvTranspose<strides = [3,3], output_padding = [2,2], output_shape = [13,13]>(x, w)
+            c = Unsqueeze(b, a)  y = Add(u, c) }""",
+    ),
+    Fixed(
+        "other nodes read the bias as well",
+        before="""g (float[1,1,2,2] x, float[1,2,3,3] w, float[2] c) => (float[1,2,6,6] y, float[2] z) { b = Abs(c)
+            y = ConvTranspose<strides = [2,2], output_padding = [1,1]>(x, w, b)  z = Neg(b) }""",
+        after="""g (float[1,1,2,2] x, float[1,2,3,3] w, float[2] c) => (float[1,2,6,6] y, float[2] z)
+            <int64[3] a = {0, 2, 3}> { b = Abs(c)  u = ConvTranspose<strides = [2,2], output_padding = [1,1]>(x, w)
+            d = Unsqueeze(b, a)  y = Add(u, d)  z = Neg(b) }""",
+    ),
+    Fixed(
+        "half precision: the sum is rounded once more",
+        before="""g (float16[1,1,2,2] x, float16[1,2,3,3] w, float16[2] b) => (float16[1,2,6,6] y) {
+            y = ConvTranspose<strides = [2,2], output_padding = [1,1]>(x, w, b) }""",
+        after="""g (float16[1,1,2,2] x, float16[1,2,3,3] w, float16[2] b) => (float16[1,2,6,6] y)
+            <int64[3] a = {0, 2, 3}> { u = ConvTranspose<strides = [2,2], output_padding = [1,1]>(x, w)
+            c = Unsqueeze(b, a)  y = Add(u, c) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Silent(
+        "as much is cut at the end as is added, as PyTorch's upsampling does",
+        """g (float[1,1,H,W] x, float[1,2,3,3] w, float[2] b) => (float[1,2,A,B] y) {
+            y = ConvTranspose<strides = [2,2], output_padding = [1,1], pads = [1,1,1,1]>(x, w, b) }""",
+    ),
+    Silent(
+        "a constant bias: TensorRT adds it afterwards itself",
+        """g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,A,B] y) <float[2] b = {1, 2}> {
+            y = ConvTranspose<strides = [2,2], output_padding = [1,1]>(x, w, b) }""",
+    ),
+    Silent(
+        "a bias with a default, which TensorRT takes for a constant",
+        """g (float[1,1,H,W] x, float[1,2,3,3] w, float[2] b) => (float[1,2,A,B] y) <float[2] b = {1, 2}> {
+            y = ConvTranspose<strides = [2,2], output_padding = [1,1]>(x, w, b) }""",
+    ),
+    Silent(
+        "no bias",
+        """g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,A,B] y) {
+            y = ConvTranspose<strides = [2,2], output_padding = [1,1]>(x, w) }""",
+    ),
+    Silent(
+        "nothing is added",
+        """g (float[1,1,H,W] x, float[1,2,3,3] w, float[2] b) => (float[1,2,A,B] y) {
+            y = ConvTranspose<strides = [2,2]>(x, w, b) }""",
+    ),
+    Silent(
+        "auto_pad: TensorRT adds nothing (OPS014)",
+        """g (float[1,1,H,W] x, float[1,2,4,4] w, float[2] b) => (float[1,2,A,B] y) {
+            y = ConvTranspose<strides = [2,2], auto_pad = "SAME_UPPER", output_padding = [1,1]>(x, w, b) }""",
+    ),
+    Silent(
+        "a function's input, which may be a constant where the function is called",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[1,1,2,2] x, float[1,2,3,3] w) => (float[1,2,6,6] y) <float[2] b = {1, 2}> { y = my.F(x, w, b) }
+            <domain: "my", opset_import: ["" : 18]> F (a, k, c) => (r) {
+                r = ConvTranspose<strides = [2,2], output_padding = [1,1]>(a, k, c) }""",
+    ),
+]

@@ -11,102 +11,12 @@ from onnx import TensorProto
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
-
-_IN = "<int64[1] s = {1}, int64[1] e = {3}>"
-
-EXAMPLES = [
-    Example(
-        why="one start for two axes",
-        before=f"g (float[4,N] x) => (float[2,N] y) {_IN} {{ y = Slice(x, s, e) }}",
-        after="""g (float[4,N] x) => (float[2,N] y) <int64[1] s = {1}, int64[1] e = {3}, int64[1] a = {0}> {
-            y = Slice(x, s, e, a) }""",
-    ),
-    Example(
-        why="the steps keep their place, and axes have the type of the starts",
-        before="""g (float[6,3,2] x) => (float[2,1,2] y)
-            <int32[2] s = {5, 0}, int32[2] e = {-6, 1}, int32[2] t = {-3, 1}> {
-            y = Slice(x, s, e, , t) }""",
-        after="""g (float[6,3,2] x) => (float[2,1,2] y)
-            <int32[2] s = {5, 0}, int32[2] e = {-6, 1}, int32[2] t = {-3, 1}, int32[2] a = {0, 1}> {
-            y = Slice(x, s, e, a, t) }""",
-    ),
-    Example(
-        why="starts and ends come at run time, their number is known",
-        before="g (float[4,5] x, int64[1] s, int64[1] e) => (float[A,5] y) { y = Slice(x, s, e) }",
-        after="""g (float[4,5] x, int64[1] s, int64[1] e) => (float[A,5] y) <int64[1] a = {0}> {
-            y = Slice(x, s, e, a) }""",
-        opset=11,
-    ),
-    Example(
-        why="the opset that made them inputs",
-        before=f"g (float[4,5] x) => (float[2,5] y) {_IN} {{ y = Slice(x, s, e) }}",
-        after="""g (float[4,5] x) => (float[2,5] y) <int64[1] s = {1}, int64[1] e = {3}, int64[1] a = {0}> {
-            y = Slice(x, s, e, a) }""",
-        opset=10,
-    ),
-    Example(
-        why="no starts at all: a copy",
-        before="g (float[4,5] x) => (float[4,5] y) <int64[0] s = {}> { t = Slice(x, s, s)  y = Neg(t) }",
-        after="g (float[4,5] x) => (float[4,5] y) { y = Neg(x) }",
-    ),
-    Example(
-        why="in a branch, of captured data",
-        before="""g (float[4,5] x, bool c) => (float[2,5] y) <int64[1] s = {1}, int64[1] e = {3}, int64[1] a = {0}> {
-            y = If(c)<then_branch = p () => (float[2,5] u) { u = Slice(x, s, e) },
-                      else_branch = q () => (float[2,5] v) { v = Slice(x, s, e, a) }> }""",
-        after="""g (float[4,5] x, bool c) => (float[2,5] y) <int64[1] s = {1}, int64[1] e = {3}, int64[1] a = {0}> {
-            y = If(c)<then_branch = p () => (float[2,5] u) <int64[1] b = {0}> { u = Slice(x, s, e, b) },
-                      else_branch = q () => (float[2,5] v) { v = Slice(x, s, e, a) }> }""",
-    ),
-    Example(
-        why="the rank is not known, so that it may be refused",
-        before=f"""g (float[A,B] x, int64[K] h) => (float[C,D] y) {_IN} {{
-            r = Reshape(x, h)  t = Slice(r, s, e)  y = Reshape(t, h) }}""",
-        after="""g (float[A,B] x, int64[K] h) => (float[C,D] y)
-            <int64[1] s = {1}, int64[1] e = {3}, int64[1] a = {0}> {
-            r = Reshape(x, h)  t = Slice(r, s, e, a)  y = Reshape(t, h) }""",
-        runs=False,
-    ),
-    Example(
-        why="nobody knows how many starts there are",
-        before="g (float[4,5] x, int64[K] s, int64[K] e) => (float[A,B] y) { y = Slice(x, s, e) }",
-        detect=True,
-    ),
-    Example(
-        why="as many starts as axes",
-        before="""g (float[4,5] x) => (float[2,1] y) <int64[2] s = {1, 2}, int64[2] e = {3, 3}> {
-            y = Slice(x, s, e) }""",
-    ),
-    Example(
-        why="a vector has one axis",
-        before=f"g (float[4] x) => (float[2] y) {_IN} {{ y = Slice(x, s, e) }}",
-    ),
-    Example(
-        why="a vector has one axis, however many starts nobody knows",
-        before="g (float[4] x, int64[K] s, int64[K] e) => (float[A] y) { y = Slice(x, s, e) }",
-    ),
-    Example(
-        why="the axes are given",
-        before=f"g (float[5,4] x) => (float[5,2] y) {_IN[:-1]}, int64[1] a = {{1}}> {{ y = Slice(x, s, e, a) }}",
-    ),
-    Example(
-        why="before opset 10 they are attributes, and the parser counts the starts",
-        before="g (float[4,5] x) => (float[2,5] y) { y = Slice<starts = [1], ends = [3]>(x) }",
-        opset=9,
-    ),
-    Example(
-        why="a local function that is called Slice",
-        before=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[4,5] x) => (float[4,5] y) {_IN} {{ y = my.Slice(x, s, e) }}
-            <domain: "my", opset_import: ["" : 18]> Slice (a, b, c) => (d) {{ d = Neg(a) }}""",
-    ),
-]
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 
 _INDICES: dict[int, type[np.signedinteger[Any]]] = {TensorProto.INT32: np.int32, TensorProto.INT64: np.int64}
 
 
-@rule("OPS020", ops=["Slice"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[15], examples=EXAMPLES)
+@rule("OPS020", ops=["Slice"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[15])
 def slice_without_axes(node: Node, model: Model) -> Iterator[Match]:
     """A Slice without `axes` that has fewer starts than its data has axes.
 
@@ -167,3 +77,91 @@ def _fix(node: Node, count: int | None, model: Model) -> Fix | None:
         return None
     draft.set_input(node, 3, draft.constant(np.arange(count, dtype=dtype), "axes"))
     return Fix(f"write axes {list(range(count))}", draft.edits)
+
+
+_IN = "<int64[1] s = {1}, int64[1] e = {3}>"
+
+
+slice_without_axes.examples = [
+    Fixed(
+        "one start for two axes",
+        before=f"g (float[4,N] x) => (float[2,N] y) {_IN} {{ y = Slice(x, s, e) }}",
+        after="""g (float[4,N] x) => (float[2,N] y) <int64[1] s = {1}, int64[1] e = {3}, int64[1] a = {0}> {
+            y = Slice(x, s, e, a) }""",
+    ),
+    Fixed(
+        "the steps keep their place, and axes have the type of the starts",
+        before="""g (float[6,3,2] x) => (float[2,1,2] y)
+            <int32[2] s = {5, 0}, int32[2] e = {-6, 1}, int32[2] t = {-3, 1}> {
+            y = Slice(x, s, e, , t) }""",
+        after="""g (float[6,3,2] x) => (float[2,1,2] y)
+            <int32[2] s = {5, 0}, int32[2] e = {-6, 1}, int32[2] t = {-3, 1}, int32[2] a = {0, 1}> {
+            y = Slice(x, s, e, a, t) }""",
+    ),
+    Fixed(
+        "starts and ends come at run time, their number is known",
+        before="g (float[4,5] x, int64[1] s, int64[1] e) => (float[A,5] y) { y = Slice(x, s, e) }",
+        after="""g (float[4,5] x, int64[1] s, int64[1] e) => (float[A,5] y) <int64[1] a = {0}> {
+            y = Slice(x, s, e, a) }""",
+        opset=11,
+    ),
+    Fixed(
+        "the opset that made them inputs",
+        before=f"g (float[4,5] x) => (float[2,5] y) {_IN} {{ y = Slice(x, s, e) }}",
+        after="""g (float[4,5] x) => (float[2,5] y) <int64[1] s = {1}, int64[1] e = {3}, int64[1] a = {0}> {
+            y = Slice(x, s, e, a) }""",
+        opset=10,
+    ),
+    Fixed(
+        "no starts at all: a copy",
+        before="g (float[4,5] x) => (float[4,5] y) <int64[0] s = {}> { t = Slice(x, s, s)  y = Neg(t) }",
+        after="g (float[4,5] x) => (float[4,5] y) { y = Neg(x) }",
+    ),
+    Fixed(
+        "in a branch, of captured data",
+        before="""g (float[4,5] x, bool c) => (float[2,5] y) <int64[1] s = {1}, int64[1] e = {3}, int64[1] a = {0}> {
+            y = If(c)<then_branch = p () => (float[2,5] u) { u = Slice(x, s, e) },
+                      else_branch = q () => (float[2,5] v) { v = Slice(x, s, e, a) }> }""",
+        after="""g (float[4,5] x, bool c) => (float[2,5] y) <int64[1] s = {1}, int64[1] e = {3}, int64[1] a = {0}> {
+            y = If(c)<then_branch = p () => (float[2,5] u) <int64[1] b = {0}> { u = Slice(x, s, e, b) },
+                      else_branch = q () => (float[2,5] v) { v = Slice(x, s, e, a) }> }""",
+    ),
+    Fixed(
+        "the rank is not known, so that it may be refused",
+        before=f"""g (float[A,B] x, int64[K] h) => (float[C,D] y) {_IN} {{
+            r = Reshape(x, h)  t = Slice(r, s, e)  y = Reshape(t, h) }}""",
+        after="""g (float[A,B] x, int64[K] h) => (float[C,D] y)
+            <int64[1] s = {1}, int64[1] e = {3}, int64[1] a = {0}> {
+            r = Reshape(x, h)  t = Slice(r, s, e, a)  y = Reshape(t, h) }""",
+        runs=False,
+    ),
+    Flagged(
+        "nobody knows how many starts there are",
+        "g (float[4,5] x, int64[K] s, int64[K] e) => (float[A,B] y) { y = Slice(x, s, e) }",
+    ),
+    Silent(
+        "as many starts as axes",
+        """g (float[4,5] x) => (float[2,1] y) <int64[2] s = {1, 2}, int64[2] e = {3, 3}> {
+            y = Slice(x, s, e) }""",
+    ),
+    Silent("a vector has one axis", f"g (float[4] x) => (float[2] y) {_IN} {{ y = Slice(x, s, e) }}"),
+    Silent(
+        "a vector has one axis, however many starts nobody knows",
+        "g (float[4] x, int64[K] s, int64[K] e) => (float[A] y) { y = Slice(x, s, e) }",
+    ),
+    Silent(
+        "the axes are given",
+        f"g (float[5,4] x) => (float[5,2] y) {_IN[:-1]}, int64[1] a = {{1}}> {{ y = Slice(x, s, e, a) }}",
+    ),
+    Silent(
+        "before opset 10 they are attributes, and the parser counts the starts",
+        "g (float[4,5] x) => (float[2,5] y) { y = Slice<starts = [1], ends = [3]>(x) }",
+        opset=9,
+    ),
+    Silent(
+        "a local function that is called Slice",
+        f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[4,5] x) => (float[4,5] y) {_IN} {{ y = my.Slice(x, s, e) }}
+            <domain: "my", opset_import: ["" : 18]> Slice (a, b, c) => (d) {{ d = Neg(a) }}""",
+    ),
+]

@@ -8,113 +8,8 @@ from onnxfix import dtypes
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node, is_read
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _rewrite as rw
-
-_POOL = "MaxPool<kernel_shape = [2,2], strides = [2,2]>"
-_QKV = "float[1,2,N,8] q, float[1,2,N,8] k, float[1,2,N,8] v"
-
-EXAMPLES = [
-    Example(
-        why="the indices of a MaxPool",
-        before=f"g (float[N,1,4,4] x) => (float[N,1,2,2] y) {{ y, i = {_POOL}(x) }}",
-        after=f"g (float[N,1,4,4] x) => (float[N,1,2,2] y) {{ y = {_POOL}(x) }}",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="by default not: ONNX Runtime then gives a maximum of 0.0 where it gave -0.0",
-        before=f"g (float[N,1,4,4] x) => (float[N,1,2,2] y) {{ y, i = {_POOL}(x) }}",
-        detect=True,
-    ),
-    Example(
-        why="integers have no -0.0",
-        before=f"g (uint8[N,1,4,4] x) => (uint8[N,1,2,2] y) {{ y, i = {_POOL}(x) }}",
-        after=f"g (uint8[N,1,4,4] x) => (uint8[N,1,2,2] y) {{ y = {_POOL}(x) }}",
-    ),
-    Example(
-        why="mean and deviation of a LayerNormalization",
-        before="""g (float[N,4] x, float[4] s) => (float[N,4] z) {
-            y, m, d = LayerNormalization<epsilon = 0.001>(x, s)  z = Neg(y) }""",
-        after="""g (float[N,4] x, float[4] s) => (float[N,4] z) {
-            y = LayerNormalization<epsilon = 0.001>(x, s)  z = Neg(y) }""",
-    ),
-    Example(
-        why="one left out, one not",
-        before="g (float[N,4] x, float[4] s) => (float[N,4] y) { y, , d = LayerNormalization(x, s) }",
-        after="g (float[N,4] x, float[4] s) => (float[N,4] y) { y = LayerNormalization(x, s) }",
-    ),
-    Example(
-        why="keys, values and products of an Attention without a past",
-        before=f"""g ({_QKV}) => (float[1,2,N,8] y) {{
-            y, a, b, c = Attention<qk_matmul_output_mode = 1>(q, k, v) }}""",
-        after=f"g ({_QKV}) => (float[1,2,N,8] y) {{ y = Attention<qk_matmul_output_mode = 1>(q, k, v) }}",
-        opset=23,
-    ),
-    Example(
-        why="inside a branch",
-        before=f"""g (float[1,1,4,4] x, bool c) => (float[1,1,2,2] y) {{
-            y = If(c)<then_branch = p () => (float[1,1,2,2] u) {{ u, i = {_POOL}(x) }},
-                      else_branch = q () => (float[1,1,2,2] w) {{ w = {_POOL}(x) }}> }}""",
-        after=f"""g (float[1,1,4,4] x, bool c) => (float[1,1,2,2] y) {{
-            y = If(c)<then_branch = p () => (float[1,1,2,2] u) {{ u = {_POOL}(x) }},
-                      else_branch = q () => (float[1,1,2,2] w) {{ w = {_POOL}(x) }}> }}""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="in a local function, whose caller gives the axis",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2,4] x, float[4] s) => (float[2,4] y) { y = my.F<axis = 1>(x, s) }
-            <domain: "my", opset_import: ["" : 18]> F <axis> (a, s) => (b) {
-                b, m = LayerNormalization<axis : int = @axis>(a, s) }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2,4] x, float[4] s) => (float[2,4] y) { y = my.F<axis = 1>(x, s) }
-            <domain: "my", opset_import: ["" : 18]> F <axis> (a, s) => (b) {
-                b = LayerNormalization<axis : int = @axis>(a, s) }""",
-    ),
-    Example(
-        why="the indices are a graph output",
-        before=f"g (float[1,1,4,4] x) => (float[1,1,2,2] y, int64[1,1,2,2] i) {{ y, i = {_POOL}(x) }}",
-        detect=True,
-    ),
-    Example(
-        why="a branch reads the deviation, nobody the mean",
-        before="""g (float[2,4] x, float[4] s, bool c) => (float[2,4] y, float[2,1] z) {
-            y, m, d = LayerNormalization(x, s)
-            z = If(c)<then_branch = p () => (float[2,1] u) { u = Neg(d) },
-                      else_branch = q () => (float[2,1] v) { v = Abs(d) }> }""",
-        detect=True,
-    ),
-    Example(
-        why="keys and values of an Attention with a past go together",
-        before=f"""g ({_QKV}, float[1,2,P,8] a, float[1,2,P,8] b) => (float[1,2,N,8] y) {{
-            y, c, d = Attention(q, k, v, , a, b) }}""",
-        opset=23,
-        detect=True,
-    ),
-    Example(
-        why="the one output",
-        before=f"g (float[1,1,4,4] x) => (float[1,1,2,2] y) {{ y = {_POOL}(x) }}",
-    ),
-    Example(
-        why="the others are left out",
-        before="g (float[N,4] x, float[4] s) => (float[N,4] y) { y, , = LayerNormalization(x, s) }",
-    ),
-    Example(
-        why="the mask of a Dropout, which TensorRT knows",
-        before="g (float[2,3] x) => (float[2,3] y) { y, m = Dropout(x) }",
-    ),
-    Example(
-        why="the last states of an LSTM, which TensorRT knows",
-        before="""g (float[T,B,2] x, float[1,16,2] w, float[1,16,4] r) => (float[T,1,B,4] y) {
-            y, h, c = LSTM<hidden_size = 4>(x, w, r) }""",
-    ),
-    Example(
-        why="another domain's LayerNormalization",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2,4] x) => (float[2,4] y) { y, m = my.LayerNormalization(x) }""",
-        runs=False,
-    ),
-]
 
 
 @rule(
@@ -123,7 +18,6 @@ EXAMPLES = [
     safety=Safety.EXACT,
     severity=Severity.ERROR,
     hazards=[22],
-    examples=EXAMPLES,
 )
 def unused_extra_output(node: Node, model: Model) -> Iterator[Match]:
     """A LayerNormalization, MaxPool or Attention with more outputs than the first, which TensorRT does not make.
@@ -179,3 +73,103 @@ def _safety(node: Node, model: Model) -> Safety:
 
 def _has_past(node: Node) -> bool:
     return node.input(4) is not None or node.input(5) is not None
+
+
+_POOL = "MaxPool<kernel_shape = [2,2], strides = [2,2]>"
+_QKV = "float[1,2,N,8] q, float[1,2,N,8] k, float[1,2,N,8] v"
+
+
+unused_extra_output.examples = [
+    Fixed(
+        "the indices of a MaxPool",
+        before=f"g (float[N,1,4,4] x) => (float[N,1,2,2] y) {{ y, i = {_POOL}(x) }}",
+        after=f"g (float[N,1,4,4] x) => (float[N,1,2,2] y) {{ y = {_POOL}(x) }}",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "by default not: ONNX Runtime then gives a maximum of 0.0 where it gave -0.0",
+        f"g (float[N,1,4,4] x) => (float[N,1,2,2] y) {{ y, i = {_POOL}(x) }}",
+    ),
+    Fixed(
+        "integers have no -0.0",
+        before=f"g (uint8[N,1,4,4] x) => (uint8[N,1,2,2] y) {{ y, i = {_POOL}(x) }}",
+        after=f"g (uint8[N,1,4,4] x) => (uint8[N,1,2,2] y) {{ y = {_POOL}(x) }}",
+    ),
+    Fixed(
+        "mean and deviation of a LayerNormalization",
+        before="""g (float[N,4] x, float[4] s) => (float[N,4] z) {
+            y, m, d = LayerNormalization<epsilon = 0.001>(x, s)  z = Neg(y) }""",
+        after="""g (float[N,4] x, float[4] s) => (float[N,4] z) {
+            y = LayerNormalization<epsilon = 0.001>(x, s)  z = Neg(y) }""",
+    ),
+    Fixed(
+        "one left out, one not",
+        before="g (float[N,4] x, float[4] s) => (float[N,4] y) { y, , d = LayerNormalization(x, s) }",
+        after="g (float[N,4] x, float[4] s) => (float[N,4] y) { y = LayerNormalization(x, s) }",
+    ),
+    Fixed(
+        "keys, values and products of an Attention without a past",
+        before=f"""g ({_QKV}) => (float[1,2,N,8] y) {{
+            y, a, b, c = Attention<qk_matmul_output_mode = 1>(q, k, v) }}""",
+        after=f"g ({_QKV}) => (float[1,2,N,8] y) {{ y = Attention<qk_matmul_output_mode = 1>(q, k, v) }}",
+        opset=23,
+    ),
+    Fixed(
+        "inside a branch",
+        before=f"""g (float[1,1,4,4] x, bool c) => (float[1,1,2,2] y) {{
+            y = If(c)<then_branch = p () => (float[1,1,2,2] u) {{ u, i = {_POOL}(x) }},
+                      else_branch = q () => (float[1,1,2,2] w) {{ w = {_POOL}(x) }}> }}""",
+        after=f"""g (float[1,1,4,4] x, bool c) => (float[1,1,2,2] y) {{
+            y = If(c)<then_branch = p () => (float[1,1,2,2] u) {{ u = {_POOL}(x) }},
+                      else_branch = q () => (float[1,1,2,2] w) {{ w = {_POOL}(x) }}> }}""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "in a local function, whose caller gives the axis",
+        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2,4] x, float[4] s) => (float[2,4] y) { y = my.F<axis = 1>(x, s) }
+            <domain: "my", opset_import: ["" : 18]> F <axis> (a, s) => (b) {
+                b, m = LayerNormalization<axis : int = @axis>(a, s) }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2,4] x, float[4] s) => (float[2,4] y) { y = my.F<axis = 1>(x, s) }
+            <domain: "my", opset_import: ["" : 18]> F <axis> (a, s) => (b) {
+                b = LayerNormalization<axis : int = @axis>(a, s) }""",
+    ),
+    Flagged(
+        "the indices are a graph output",
+        f"g (float[1,1,4,4] x) => (float[1,1,2,2] y, int64[1,1,2,2] i) {{ y, i = {_POOL}(x) }}",
+    ),
+    Flagged(
+        "a branch reads the deviation, nobody the mean",
+        """g (float[2,4] x, float[4] s, bool c) => (float[2,4] y, float[2,1] z) {
+            y, m, d = LayerNormalization(x, s)
+            z = If(c)<then_branch = p () => (float[2,1] u) { u = Neg(d) },
+                      else_branch = q () => (float[2,1] v) { v = Abs(d) }> }""",
+    ),
+    Flagged(
+        "keys and values of an Attention with a past go together",
+        f"""g ({_QKV}, float[1,2,P,8] a, float[1,2,P,8] b) => (float[1,2,N,8] y) {{
+            y, c, d = Attention(q, k, v, , a, b) }}""",
+        opset=23,
+    ),
+    Silent("the one output", f"g (float[1,1,4,4] x) => (float[1,1,2,2] y) {{ y = {_POOL}(x) }}"),
+    Silent(
+        "the others are left out",
+        "g (float[N,4] x, float[4] s) => (float[N,4] y) { y, , = LayerNormalization(x, s) }",
+    ),
+    Silent(
+        "the mask of a Dropout, which TensorRT knows",
+        "g (float[2,3] x) => (float[2,3] y) { y, m = Dropout(x) }",
+    ),
+    Silent(
+        "the last states of an LSTM, which TensorRT knows",
+        """g (float[T,B,2] x, float[1,16,2] w, float[1,16,4] r) => (float[T,1,B,4] y) {
+            y, h, c = LSTM<hidden_size = 4>(x, w, r) }""",
+    ),
+    Silent(
+        "another domain's LayerNormalization",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2,4] x) => (float[2,4] y) { y, m = my.LayerNormalization(x) }""",
+        runs=False,
+    ),
+]

@@ -7,44 +7,11 @@ from collections.abc import Iterator
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _rewrite as rw
 
-EXAMPLES = [
-    Example(
-        why="the second half",
-        before="g (float[N,4] x) => (float[N,2] y) { , y = Split<axis = 1>(x) }",
-        after="g (float[N,4] x) => (float[N,2] y) { u, y = Split<axis = 1>(x) }",
-        opset=13,
-    ),
-    Example(
-        why="one of three, with the sizes",
-        before="g (float[6] x) => (float[3] y, float[1] z) <int64[3] s = {1, 2, 3}> { z, , y = Split(x, s) }",
-        after="g (float[6] x) => (float[3] y, float[1] z) <int64[3] s = {1, 2, 3}> { z, m, y = Split(x, s) }",
-    ),
-    Example(
-        why="inside a branch, in the opset whose sizes are an attribute",
-        before="""g (float[3] x, bool c) => (float[K] y) {
-            y = If(c)<then_branch = p () => (float[K] u) { , u = Split<split = [1,2]>(x) },
-                      else_branch = q () => (float[K] v) { v = Neg(x) }> }""",
-        after="""g (float[3] x, bool c) => (float[K] y) {
-            y = If(c)<then_branch = p () => (float[K] u) { d, u = Split<split = [1,2]>(x) },
-                      else_branch = q () => (float[K] v) { v = Neg(x) }> }""",
-        opset=11,
-    ),
-    Example(
-        why="every part has a name",
-        before="g (float[4] x) => (float[2] y) { u, y = Split<num_outputs = 2>(x) }",
-    ),
-    Example(
-        why="an LSTM's first output, which may be left out",
-        before="""g (float[T,B,2] x, float[1,16,2] w, float[1,16,4] r) => (float[1,B,4] h) {
-            , h = LSTM<hidden_size = 4>(x, w, r) }""",
-    ),
-]
 
-
-@rule("OPS022", ops=["Split"], safety=Safety.EXACT, severity=Severity.ERROR, examples=EXAMPLES)
+@rule("OPS022", ops=["Split"], safety=Safety.EXACT, severity=Severity.ERROR)
 def split_with_unnamed_output(node: Node, model: Model) -> Iterator[Match]:
     """A Split that leaves the name of one of its parts empty, since nothing reads it.
 
@@ -73,3 +40,34 @@ def split_with_unnamed_output(node: Node, model: Model) -> Iterator[Match]:
         node=node,
         fix=Fix("name every part", draft.edits),
     )
+
+
+split_with_unnamed_output.examples = [
+    Fixed(
+        "the second half",
+        before="g (float[N,4] x) => (float[N,2] y) { , y = Split<axis = 1>(x) }",
+        after="g (float[N,4] x) => (float[N,2] y) { u, y = Split<axis = 1>(x) }",
+        opset=13,
+    ),
+    Fixed(
+        "one of three, with the sizes",
+        before="g (float[6] x) => (float[3] y, float[1] z) <int64[3] s = {1, 2, 3}> { z, , y = Split(x, s) }",
+        after="g (float[6] x) => (float[3] y, float[1] z) <int64[3] s = {1, 2, 3}> { z, m, y = Split(x, s) }",
+    ),
+    Fixed(
+        "inside a branch, in the opset whose sizes are an attribute",
+        before="""g (float[3] x, bool c) => (float[K] y) {
+            y = If(c)<then_branch = p () => (float[K] u) { , u = Split<split = [1,2]>(x) },
+                      else_branch = q () => (float[K] v) { v = Neg(x) }> }""",
+        after="""g (float[3] x, bool c) => (float[K] y) {
+            y = If(c)<then_branch = p () => (float[K] u) { d, u = Split<split = [1,2]>(x) },
+                      else_branch = q () => (float[K] v) { v = Neg(x) }> }""",
+        opset=11,
+    ),
+    Silent("every part has a name", "g (float[4] x) => (float[2] y) { u, y = Split<num_outputs = 2>(x) }"),
+    Silent(
+        "an LSTM's first output, which may be left out",
+        """g (float[T,B,2] x, float[1,16,2] w, float[1,16,4] r) => (float[1,B,4] h) {
+            , h = LSTM<hidden_size = 4>(x, w, r) }""",
+    ),
+]

@@ -11,115 +11,15 @@ from onnxfix import dtypes
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _rewrite as rw
 
 _COPIES = ("ReduceMax", "ReduceMin", "ReduceProd")
 _SUMS = ("ReduceMean", "ReduceSum")
 _OTHERS = ("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare")
 
-EXAMPLES = [
-    *(
-        Example(
-            why=f"{op}: a copy",
-            before=f"g (float x) => (float y) {{ r = {op}(x)  y = Neg(r) }}",
-            after="g (float x) => (float y) { y = Neg(x) }",
-        )
-        for op in _COPIES
-    ),
-    *(
-        Example(
-            why=f"{op} in opset {opset}: a copy, but that the sum of a single -0.0 is 0.0",
-            before=f"g (float x) => (float y) {{ y = {op}(x) }}",
-            after="g (float x) => (float y) <float z = {0}> { y = Add(x, z) }",
-            opset=opset,
-        )
-        for op, opset in (("ReduceMean", 11), ("ReduceMean", 20), ("ReduceSum", 11), ("ReduceSum", 20))
-    ),
-    Example(
-        why="a copy that is the graph's output",
-        before="g (float x) => (float y) { y = ReduceProd<keepdims = 0>(x) }",
-        after="g (float x) => (float y) { y = Identity(x) }",
-    ),
-    Example(
-        why="of integers, with an empty list of axes",
-        before="g (int64 x) => (int64 y) <int64[0] a = {}> { r = ReduceSum(x, a)  y = Neg(r) }",
-        after="g (int64 x) => (int64 y) { y = Neg(x) }",
-        opset=13,
-    ),
-    Example(
-        why="the second of two reductions",
-        before="g (float[N] x) => (float y) { a = ReduceMax<keepdims = 0>(x)  m = ReduceMax(a)  y = Neg(m) }",
-        after="g (float[N] x) => (float y) { a = ReduceMax<keepdims = 0>(x)  y = Neg(a) }",
-        opset=11,
-    ),
-    Example(
-        why="the sum of absolute values",
-        before="g (float x) => (float y) { y = ReduceL1(x) }",
-        after="g (float x) => (float y) { y = Abs(x) }",
-    ),
-    Example(
-        why="the sum of squares",
-        before="g (int64 x) => (int64 y) { y = ReduceSumSquare<keepdims = 0>(x) }",
-        after="g (int64 x) => (int64 y) { y = Mul(x, x) }",
-        opset=11,
-    ),
-    Example(
-        why="the logarithm of the sum",
-        before="g (float x) => (float y) { y = ReduceLogSum(x) }",
-        after="g (float x) => (float y) { y = Log(x) }",
-    ),
-    Example(
-        why="what overflows on the way stays as it is, with an axis",
-        before="g (float x) => (float y, float z) { y = ReduceL2(x)  z = ReduceLogSumExp<keepdims = 0>(x) }",
-        after="""g (float x) => (float y, float z)
-            <int64[1] a = {0}, int64[1] b = {0}, int64[1] c = {0}, int64[1] d = {0}> {
-            u = Unsqueeze(x, a)  y = ReduceL2<keepdims = 0>(u, b)
-            v = Unsqueeze(x, c)  z = ReduceLogSumExp<keepdims = 0>(v, d) }""",
-    ),
-    Example(
-        why="the same where the axes are an attribute",
-        before="g (float x) => (float y) { y = ReduceL2(x) }",
-        after="""g (float x) => (float y) <int64[1] a = {0}> {
-            u = Unsqueeze(x, a)  y = ReduceL2<keepdims = 0, axes = [0]>(u) }""",
-        opset=13,
-    ),
-    Example(
-        why="inside a branch, of a captured scalar",
-        before="""g (float x, bool c) => (float y) {
-            y = If(c)<then_branch = p () => (float u) { u = ReduceL1(x) },
-                      else_branch = q () => (float v) { v = ReduceMin(x) }> }""",
-        after="""g (float x, bool c) => (float y) {
-            y = If(c)<then_branch = p () => (float u) { u = Abs(x) },
-                      else_branch = q () => (float v) { v = Identity(x) }> }""",
-    ),
-    Example(
-        why="the logarithm of integers has no kernel either",
-        before="g (int32 x) => (int32 y) { y = ReduceLogSum(x) }",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="told to do nothing, and TensorRT does nothing",
-        before="g (float x) => (float y) { y = ReduceSum<noop_with_empty_axes = 1>(x) }",
-    ),
-    Example(why="of a vector", before="g (float[1] x) => (float[1] y) { y = ReduceSum(x) }"),
-    Example(
-        why="of unknown rank",
-        before="g (float[A,B] x, int64[K] h) => (float[C] y) { r = Reshape(x, h)  y = ReduceSum<keepdims = 0>(r) }",
-        runs=False,
-    ),
-]
 
-
-@rule(
-    "OPS024",
-    ops=[*_COPIES, *_SUMS, *_OTHERS],
-    safety=Safety.EXACT,
-    severity=Severity.ERROR,
-    hazards=[14],
-    examples=EXAMPLES,
-)
+@rule("OPS024", ops=[*_COPIES, *_SUMS, *_OTHERS], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[14])
 def reduction_of_scalar(node: Node, model: Model) -> Iterator[Match]:
     """A reduction of a scalar, which has no axis to reduce.
 
@@ -185,3 +85,96 @@ def _with_axis(node: Node, data: Value, draft: Draft) -> Fix:
     rw.set_attribute(proto, "keepdims", 0)
     rw.replace(draft, node, proto)
     return Fix("give the scalar an axis to reduce", draft.edits)
+
+
+reduction_of_scalar.examples = [
+    *(
+        Fixed(
+            f"{op}: a copy",
+            before=f"g (float x) => (float y) {{ r = {op}(x)  y = Neg(r) }}",
+            after="g (float x) => (float y) { y = Neg(x) }",
+        )
+        for op in _COPIES
+    ),
+    *(
+        Fixed(
+            f"{op} in opset {opset}: a copy, but that the sum of a single -0.0 is 0.0",
+            before=f"g (float x) => (float y) {{ y = {op}(x) }}",
+            after="g (float x) => (float y) <float z = {0}> { y = Add(x, z) }",
+            opset=opset,
+        )
+        for op, opset in (("ReduceMean", 11), ("ReduceMean", 20), ("ReduceSum", 11), ("ReduceSum", 20))
+    ),
+    Fixed(
+        "a copy that is the graph's output",
+        before="g (float x) => (float y) { y = ReduceProd<keepdims = 0>(x) }",
+        after="g (float x) => (float y) { y = Identity(x) }",
+    ),
+    Fixed(
+        "of integers, with an empty list of axes",
+        before="g (int64 x) => (int64 y) <int64[0] a = {}> { r = ReduceSum(x, a)  y = Neg(r) }",
+        after="g (int64 x) => (int64 y) { y = Neg(x) }",
+        opset=13,
+    ),
+    Fixed(
+        "the second of two reductions",
+        before="g (float[N] x) => (float y) { a = ReduceMax<keepdims = 0>(x)  m = ReduceMax(a)  y = Neg(m) }",
+        after="g (float[N] x) => (float y) { a = ReduceMax<keepdims = 0>(x)  y = Neg(a) }",
+        opset=11,
+    ),
+    Fixed(
+        "the sum of absolute values",
+        before="g (float x) => (float y) { y = ReduceL1(x) }",
+        after="g (float x) => (float y) { y = Abs(x) }",
+    ),
+    Fixed(
+        "the sum of squares",
+        before="g (int64 x) => (int64 y) { y = ReduceSumSquare<keepdims = 0>(x) }",
+        after="g (int64 x) => (int64 y) { y = Mul(x, x) }",
+        opset=11,
+    ),
+    Fixed(
+        "the logarithm of the sum",
+        before="g (float x) => (float y) { y = ReduceLogSum(x) }",
+        after="g (float x) => (float y) { y = Log(x) }",
+    ),
+    Fixed(
+        "what overflows on the way stays as it is, with an axis",
+        before="g (float x) => (float y, float z) { y = ReduceL2(x)  z = ReduceLogSumExp<keepdims = 0>(x) }",
+        after="""g (float x) => (float y, float z)
+            <int64[1] a = {0}, int64[1] b = {0}, int64[1] c = {0}, int64[1] d = {0}> {
+            u = Unsqueeze(x, a)  y = ReduceL2<keepdims = 0>(u, b)
+            v = Unsqueeze(x, c)  z = ReduceLogSumExp<keepdims = 0>(v, d) }""",
+    ),
+    Fixed(
+        "the same where the axes are an attribute",
+        before="g (float x) => (float y) { y = ReduceL2(x) }",
+        after="""g (float x) => (float y) <int64[1] a = {0}> {
+            u = Unsqueeze(x, a)  y = ReduceL2<keepdims = 0, axes = [0]>(u) }""",
+        opset=13,
+    ),
+    Fixed(
+        "inside a branch, of a captured scalar",
+        before="""g (float x, bool c) => (float y) {
+            y = If(c)<then_branch = p () => (float u) { u = ReduceL1(x) },
+                      else_branch = q () => (float v) { v = ReduceMin(x) }> }""",
+        after="""g (float x, bool c) => (float y) {
+            y = If(c)<then_branch = p () => (float u) { u = Abs(x) },
+                      else_branch = q () => (float v) { v = Identity(x) }> }""",
+    ),
+    Flagged(
+        "the logarithm of integers has no kernel either",
+        "g (int32 x) => (int32 y) { y = ReduceLogSum(x) }",
+        runs=False,
+    ),
+    Silent(
+        "told to do nothing, and TensorRT does nothing",
+        "g (float x) => (float y) { y = ReduceSum<noop_with_empty_axes = 1>(x) }",
+    ),
+    Silent("of a vector", "g (float[1] x) => (float[1] y) { y = ReduceSum(x) }"),
+    Silent(
+        "of unknown rank",
+        "g (float[A,B] x, int64[K] h) => (float[C] y) { r = Reshape(x, h)  y = ReduceSum<keepdims = 0>(r) }",
+        runs=False,
+    ),
+]

@@ -10,73 +10,11 @@ from onnx import TensorProto
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _rewrite as rw
 
-EXAMPLES = [
-    Example(
-        why="whether any of them is true",
-        before="g (bool[N,3] x) => (bool[N,1] y) <int64[1] a = {1}> { y = ReduceMax(x, a) }",
-        after="""g (bool[N,3] x) => (bool[N,1] y) <int64[1] a = {1}, int32[1,1] z = {0}> {
-            i = Cast<to = 6>(x)  m = ReduceMax(i, a)  y = Greater(m, z) }""",
-        opset=20,
-    ),
-    Example(
-        why="whether all of them are",
-        before="""g (bool[N,3] x) => (bool[3] z) <int64[1] a = {0}> {
-            y = ReduceMin<keepdims = 0>(x, a)  z = Not(y) }""",
-        after="""g (bool[N,3] x) => (bool[3] z) <int64[1] a = {0}> {
-            i = Cast<to = 6>(x)  m = ReduceMin<keepdims = 0>(i, a)  y = Cast<to = 9>(m)  z = Not(y) }""",
-        opset=20,
-    ),
-    Example(
-        why="no element at all: the maximum is false",
-        before="g (bool[0,3] x) => (bool[1,3] y) <int64[1] a = {0}> { y = ReduceMax(x, a) }",
-        after="""g (bool[0,3] x) => (bool[1,3] y) <int64[1] a = {0}, int32[1,1] z = {0}> {
-            i = Cast<to = 6>(x)  m = ReduceMax(i, a)  y = Greater(m, z) }""",
-        opset=20,
-        runs=False,
-    ),
-    Example(
-        why="along all axes, inside a branch",
-        before="""g (bool[2,3] x, bool c) => (bool y) {
-            y = If(c)<then_branch = p () => (bool u) { u = ReduceMax<keepdims = 0>(x) },
-                      else_branch = q () => (bool v) { v = ReduceMin<keepdims = 0>(x) }> }""",
-        after="""g (bool[2,3] x, bool c) => (bool y) {
-            y = If(c)<then_branch = p () => (bool u) <int32 z = {0}> {
-                          i = Cast<to = 6>(x)  m = ReduceMax<keepdims = 0>(i)  u = Greater(m, z) },
-                      else_branch = q () => (bool v) {
-                          i = Cast<to = 6>(x)  m = ReduceMin<keepdims = 0>(i)  v = Cast<to = 9>(m) }> }""",
-        opset=20,
-    ),
-    Example(
-        why="integers",
-        before="g (int32[N,3] x) => (int32[N,1] y) <int64[1] a = {1}> { y = ReduceMax(x, a) }",
-        opset=20,
-    ),
-    Example(
-        why="booleans that are cast before",
-        before="""g (bool[N,3] x) => (bool[N,1] y) <int64[1] a = {1}> {
-            i = Cast<to = 6>(x)  m = ReduceMax(i, a)  y = Cast<to = 9>(m) }""",
-        opset=20,
-    ),
-    Example(
-        why="of unknown type",
-        before="""<ir_version: 9, opset_import: ["" : 20, "my" : 1]>
-            g (bool[2,3] x) => (bool[1,1] y) { u = my.Unknown(x)  y = ReduceMax(u) }""",
-        runs=False,
-    ),
-]
 
-
-@rule(
-    "OPS025",
-    ops=["ReduceMax", "ReduceMin"],
-    safety=Safety.EXACT,
-    severity=Severity.ERROR,
-    hazards=[36],
-    examples=EXAMPLES,
-)
+@rule("OPS025", ops=["ReduceMax", "ReduceMin"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[36])
 def reduction_of_booleans(node: Node, model: Model) -> Iterator[Match]:
     """A ReduceMax or ReduceMin of booleans: whether any, or all, of them are true.
 
@@ -111,3 +49,57 @@ def reduction_of_booleans(node: Node, model: Model) -> Iterator[Match]:
         node=node,
         fix=Fix("reduce int32 instead", draft.edits),
     )
+
+
+reduction_of_booleans.examples = [
+    Fixed(
+        "whether any of them is true",
+        before="g (bool[N,3] x) => (bool[N,1] y) <int64[1] a = {1}> { y = ReduceMax(x, a) }",
+        after="""g (bool[N,3] x) => (bool[N,1] y) <int64[1] a = {1}, int32[1,1] z = {0}> {
+            i = Cast<to = 6>(x)  m = ReduceMax(i, a)  y = Greater(m, z) }""",
+        opset=20,
+    ),
+    Fixed(
+        "whether all of them are",
+        before="""g (bool[N,3] x) => (bool[3] z) <int64[1] a = {0}> {
+            y = ReduceMin<keepdims = 0>(x, a)  z = Not(y) }""",
+        after="""g (bool[N,3] x) => (bool[3] z) <int64[1] a = {0}> {
+            i = Cast<to = 6>(x)  m = ReduceMin<keepdims = 0>(i, a)  y = Cast<to = 9>(m)  z = Not(y) }""",
+        opset=20,
+    ),
+    Fixed(
+        "no element at all: the maximum is false",
+        before="g (bool[0,3] x) => (bool[1,3] y) <int64[1] a = {0}> { y = ReduceMax(x, a) }",
+        after="""g (bool[0,3] x) => (bool[1,3] y) <int64[1] a = {0}, int32[1,1] z = {0}> {
+            i = Cast<to = 6>(x)  m = ReduceMax(i, a)  y = Greater(m, z) }""",
+        opset=20,
+        runs=False,
+    ),
+    Fixed(
+        "along all axes, inside a branch",
+        before="""g (bool[2,3] x, bool c) => (bool y) {
+            y = If(c)<then_branch = p () => (bool u) { u = ReduceMax<keepdims = 0>(x) },
+                      else_branch = q () => (bool v) { v = ReduceMin<keepdims = 0>(x) }> }""",
+        after="""g (bool[2,3] x, bool c) => (bool y) {
+            y = If(c)<then_branch = p () => (bool u) <int32 z = {0}> {
+                          i = Cast<to = 6>(x)  m = ReduceMax<keepdims = 0>(i)  u = Greater(m, z) },
+                      else_branch = q () => (bool v) {
+                          i = Cast<to = 6>(x)  m = ReduceMin<keepdims = 0>(i)  v = Cast<to = 9>(m) }> }""",
+        opset=20,
+    ),
+    Silent(
+        "integers", "g (int32[N,3] x) => (int32[N,1] y) <int64[1] a = {1}> { y = ReduceMax(x, a) }", opset=20
+    ),
+    Silent(
+        "booleans that are cast before",
+        """g (bool[N,3] x) => (bool[N,1] y) <int64[1] a = {1}> {
+            i = Cast<to = 6>(x)  m = ReduceMax(i, a)  y = Cast<to = 9>(m) }""",
+        opset=20,
+    ),
+    Silent(
+        "of unknown type",
+        """<ir_version: 9, opset_import: ["" : 20, "my" : 1]>
+            g (bool[2,3] x) => (bool[1,1] y) { u = my.Unknown(x)  y = ReduceMax(u) }""",
+        runs=False,
+    ),
+]

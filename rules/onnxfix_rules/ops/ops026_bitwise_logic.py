@@ -7,80 +7,13 @@ from collections.abc import Iterator
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _logic
 
 _LOGIC = {"BitwiseAnd": "And", "BitwiseOr": "Or", "BitwiseXor": "Xor"}
 
-EXAMPLES = [
-    *(
-        Example(
-            why=f"{bitwise} of booleans, between Casts",
-            before=f"""g (bool[N,3] p, bool[3] q) => (bool[N,3] y) {{
-                a = Cast<to = 6>(p)  b = Cast<to = 6>(q)  c = {bitwise}(a, b)  y = Cast<to = 9>(c) }}""",
-            after=f"""g (bool[N,3] p, bool[3] q) => (bool[N,3] y) {{
-                l = {logic}(p, q)  c = Cast<to = 6>(l)  y = Cast<to = 9>(c) }}""",
-        )
-        for bitwise, logic in _LOGIC.items()
-    ),
-    Example(
-        why="the result stays an integer",
-        before="""g (bool[N] p, bool[N] q) => (int64[N] y) {
-            a = Cast<to = 7>(p)  b = Cast<to = 7>(q)  y = BitwiseOr(a, b) }""",
-        after="g (bool[N] p, bool[N] q) => (int64[N] y) { l = Or(p, q)  y = Cast<to = 7>(l) }",
-    ),
-    Example(
-        why="of three, one behind the other, the last a constant of 0 and 1",
-        before="""g (bool[2] p, bool[2] q) => (int32[2] y) <int32[2] k = {1, 0}> {
-            a = Cast<to = 6>(p)  b = Cast<to = 6>(q)  c = BitwiseOr(a, b)  y = BitwiseAnd(k, c) }""",
-        after="""g (bool[2] p, bool[2] q) => (int32[2] y) <bool[2] k = {1, 0}> {
-            l = Or(p, q)  m = And(k, l)  y = Cast<to = 6>(m) }""",
-    ),
-    Example(
-        why="inside a branch, of captured Casts that others read",
-        before="""g (bool[2] p, bool[2] q, bool c) => (int32[2] y, int32[2] a) {
-            a = Cast<to = 6>(p)  b = Cast<to = 6>(q)
-            y = If(c)<then_branch = t () => (int32[2] u) { u = BitwiseXor(a, b) },
-                      else_branch = e () => (int32[2] v) { v = Neg(b) }> }""",
-        after="""g (bool[2] p, bool[2] q, bool c) => (int32[2] y, int32[2] a) {
-            a = Cast<to = 6>(p)  b = Cast<to = 6>(q)
-            y = If(c)<then_branch = t () => (int32[2] u) { l = Xor(p, q)  u = Cast<to = 6>(l) },
-                      else_branch = e () => (int32[2] v) { v = Neg(b) }> }""",
-    ),
-    Example(
-        why="a constant that has another bit",
-        before="""g (bool[2] p) => (int32[2] y) <int32[2] k = {1, 2}> {
-            a = Cast<to = 6>(p)  y = BitwiseAnd(a, k) }""",
-    ),
-    Example(
-        why="any integers",
-        before="g (int32[2] p, bool[2] q) => (int32[2] y) { b = Cast<to = 6>(q)  y = BitwiseAnd(p, b) }",
-    ),
-    Example(
-        why="integers that were cast to other integers",
-        before="""g (int32[2] p, bool[2] q) => (int64[2] y) {
-            a = Cast<to = 7>(p)  b = Cast<to = 7>(q)  y = BitwiseAnd(a, b) }""",
-    ),
-    Example(
-        why="a constant that the caller may replace",
-        before="""g (bool[2] p, int32[2] k) => (int32[2] y) <int32[2] k = {1, 0}> {
-            a = Cast<to = 6>(p)  y = BitwiseAnd(a, k) }""",
-    ),
-    Example(
-        why="BitwiseNot makes -1 of 0",
-        before="g (bool[2] p) => (int32[2] y) { a = Cast<to = 6>(p)  y = BitwiseNot(a) }",
-    ),
-]
 
-
-@rule(
-    "OPS026",
-    ops=sorted(_LOGIC),
-    safety=Safety.EXACT,
-    severity=Severity.ERROR,
-    hazards=[36, 13],
-    examples=EXAMPLES,
-)
+@rule("OPS026", ops=sorted(_LOGIC), safety=Safety.EXACT, severity=Severity.ERROR, hazards=[36, 13])
 def bitwise_logic(node: Node, model: Model) -> Iterator[Match]:
     """A bitwise And, Or or Xor of booleans that were cast to integers.
 
@@ -119,3 +52,63 @@ def bitwise_logic(node: Node, model: Model) -> Iterator[Match]:
         fix=Fix(f"write {_LOGIC[node.op_type]} of the booleans", draft.edits),
         reads=(*first.reads, *second.reads),
     )
+
+
+bitwise_logic.examples = [
+    *(
+        Fixed(
+            f"{bitwise} of booleans, between Casts",
+            before=f"""g (bool[N,3] p, bool[3] q) => (bool[N,3] y) {{
+                a = Cast<to = 6>(p)  b = Cast<to = 6>(q)  c = {bitwise}(a, b)  y = Cast<to = 9>(c) }}""",
+            after=f"""g (bool[N,3] p, bool[3] q) => (bool[N,3] y) {{
+                l = {logic}(p, q)  c = Cast<to = 6>(l)  y = Cast<to = 9>(c) }}""",
+        )
+        for bitwise, logic in _LOGIC.items()
+    ),
+    Fixed(
+        "the result stays an integer",
+        before="""g (bool[N] p, bool[N] q) => (int64[N] y) {
+            a = Cast<to = 7>(p)  b = Cast<to = 7>(q)  y = BitwiseOr(a, b) }""",
+        after="g (bool[N] p, bool[N] q) => (int64[N] y) { l = Or(p, q)  y = Cast<to = 7>(l) }",
+    ),
+    Fixed(
+        "of three, one behind the other, the last a constant of 0 and 1",
+        before="""g (bool[2] p, bool[2] q) => (int32[2] y) <int32[2] k = {1, 0}> {
+            a = Cast<to = 6>(p)  b = Cast<to = 6>(q)  c = BitwiseOr(a, b)  y = BitwiseAnd(k, c) }""",
+        after="""g (bool[2] p, bool[2] q) => (int32[2] y) <bool[2] k = {1, 0}> {
+            l = Or(p, q)  m = And(k, l)  y = Cast<to = 6>(m) }""",
+    ),
+    Fixed(
+        "inside a branch, of captured Casts that others read",
+        before="""g (bool[2] p, bool[2] q, bool c) => (int32[2] y, int32[2] a) {
+            a = Cast<to = 6>(p)  b = Cast<to = 6>(q)
+            y = If(c)<then_branch = t () => (int32[2] u) { u = BitwiseXor(a, b) },
+                      else_branch = e () => (int32[2] v) { v = Neg(b) }> }""",
+        after="""g (bool[2] p, bool[2] q, bool c) => (int32[2] y, int32[2] a) {
+            a = Cast<to = 6>(p)  b = Cast<to = 6>(q)
+            y = If(c)<then_branch = t () => (int32[2] u) { l = Xor(p, q)  u = Cast<to = 6>(l) },
+                      else_branch = e () => (int32[2] v) { v = Neg(b) }> }""",
+    ),
+    Silent(
+        "a constant that has another bit",
+        """g (bool[2] p) => (int32[2] y) <int32[2] k = {1, 2}> {
+            a = Cast<to = 6>(p)  y = BitwiseAnd(a, k) }""",
+    ),
+    Silent(
+        "any integers",
+        "g (int32[2] p, bool[2] q) => (int32[2] y) { b = Cast<to = 6>(q)  y = BitwiseAnd(p, b) }",
+    ),
+    Silent(
+        "integers that were cast to other integers",
+        """g (int32[2] p, bool[2] q) => (int64[2] y) {
+            a = Cast<to = 7>(p)  b = Cast<to = 7>(q)  y = BitwiseAnd(a, b) }""",
+    ),
+    Silent(
+        "a constant that the caller may replace",
+        """g (bool[2] p, int32[2] k) => (int32[2] y) <int32[2] k = {1, 0}> {
+            a = Cast<to = 6>(p)  y = BitwiseAnd(a, k) }""",
+    ),
+    Silent(
+        "BitwiseNot makes -1 of 0", "g (bool[2] p) => (int32[2] y) { a = Cast<to = 6>(p)  y = BitwiseNot(a) }"
+    ),
+]

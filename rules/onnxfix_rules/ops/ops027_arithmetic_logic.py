@@ -10,65 +10,11 @@ from onnxfix.dtypes import name_of
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops import _logic
 
 _LOGIC = {"Add": "Or", "Max": "Or", "Mul": "And", "Min": "And"}
-
-EXAMPLES = [
-    *(
-        Example(
-            why=f"{arithmetic} between Casts is {logic}",
-            before=f"""g (bool[N,3] p, bool[3] q) => (bool[N,3] z) {{
-                a = Cast<to = 6>(p)  b = Cast<to = 6>(q)  c = {arithmetic}(a, b)  y = Cast<to = 9>(c)  z = Not(y) }}""",
-            after=f"g (bool[N,3] p, bool[3] q) => (bool[N,3] z) {{ y = {logic}(p, q)  z = Not(y) }}",
-        )
-        for arithmetic, logic in _LOGIC.items()
-    ),
-    Example(
-        why="by way of uint8, which TensorRT has not between nodes; the result is the graph's output",
-        before="""g (bool[N] p, bool[N] q) => (bool[N] y) {
-            a = Cast<to = 2>(p)  b = Cast<to = 2>(q)  c = Mul(a, b)  y = Cast<to = 9>(c) }""",
-        after="g (bool[N] p, bool[N] q) => (bool[N] y) { y = And(p, q) }",
-        opset=14,
-    ),
-    Example(
-        why="the sum is read elsewhere too, and stays for that",
-        before="""g (bool[N] p, bool[N] q) => (bool[N] y, float[N] s) {
-            a = Cast<to = 1>(p)  b = Cast<to = 1>(q)  s = Add(a, b)  y = Cast<to = 9>(s) }""",
-        after="""g (bool[N] p, bool[N] q) => (bool[N] y, float[N] s) {
-            a = Cast<to = 1>(p)  b = Cast<to = 1>(q)  s = Add(a, b)  y = Or(p, q) }""",
-    ),
-    Example(
-        why="with a constant of 0 and 1, inside a branch",
-        before="""g (bool[2] p, bool c) => (bool[2] y) <float[2] k = {1, 0}> {
-            y = If(c)<then_branch = t () => (bool[2] u) { a = Cast<to = 1>(p)  m = Mul(a, k)  u = Cast<to = 9>(m) },
-                      else_branch = e () => (bool[2] v) { v = Not(p) }> }""",
-        after="""g (bool[2] p, bool c) => (bool[2] y) {
-            y = If(c)<then_branch = t () => (bool[2] u) <bool[2] k = {1, 0}> { u = And(p, k) },
-                      else_branch = e () => (bool[2] v) { v = Not(p) }> }""",
-    ),
-    Example(
-        why="numbers that were no booleans: -1 and 1 add up to 0",
-        before="g (int32[N] p, bool[N] q) => (bool[N] y) { b = Cast<to = 6>(q)  c = Add(p, b)  y = Cast<to = 9>(c) }",
-    ),
-    Example(
-        why="a difference",
-        before="""g (bool[N] p, bool[N] q) => (bool[N] y) {
-            a = Cast<to = 6>(p)  b = Cast<to = 6>(q)  c = Sub(a, b)  y = Cast<to = 9>(c) }""",
-    ),
-    Example(
-        why="the sum is what is wanted",
-        before="""g (bool[N] p, bool[N] q) => (int32[N] y) {
-            a = Cast<to = 6>(p)  b = Cast<to = 6>(q)  y = Add(a, b) }""",
-    ),
-    Example(
-        why="a constant 2",
-        before="""g (bool[2] p) => (bool[2] y) <int32[2] k = {2, 0}> {
-            a = Cast<to = 6>(p)  c = Mul(a, k)  y = Cast<to = 9>(c) }""",
-    ),
-]
 
 
 @rule(
@@ -77,7 +23,6 @@ EXAMPLES = [
     safety=Safety.EXACT,
     severity=Severity.INFO,
     hazards=[36],
-    examples=EXAMPLES,
     types=[TensorProto.BOOL],
 )
 def arithmetic_logic(node: Node, model: Model) -> Iterator[Match]:
@@ -118,3 +63,58 @@ def arithmetic_logic(node: Node, model: Model) -> Iterator[Match]:
         severity=Severity.INFO if ops.target_of(model).between(elem) else Severity.ERROR,
         reads=(made, *first.reads, *second.reads),
     )
+
+
+arithmetic_logic.examples = [
+    *(
+        Fixed(
+            f"{arithmetic} between Casts is {logic}",
+            before=f"""g (bool[N,3] p, bool[3] q) => (bool[N,3] z) {{
+                a = Cast<to = 6>(p)  b = Cast<to = 6>(q)  c = {arithmetic}(a, b)  y = Cast<to = 9>(c)  z = Not(y) }}""",
+            after=f"g (bool[N,3] p, bool[3] q) => (bool[N,3] z) {{ y = {logic}(p, q)  z = Not(y) }}",
+        )
+        for arithmetic, logic in _LOGIC.items()
+    ),
+    Fixed(
+        "by way of uint8, which TensorRT has not between nodes; the result is the graph's output",
+        before="""g (bool[N] p, bool[N] q) => (bool[N] y) {
+            a = Cast<to = 2>(p)  b = Cast<to = 2>(q)  c = Mul(a, b)  y = Cast<to = 9>(c) }""",
+        after="g (bool[N] p, bool[N] q) => (bool[N] y) { y = And(p, q) }",
+        opset=14,
+    ),
+    Fixed(
+        "the sum is read elsewhere too, and stays for that",
+        before="""g (bool[N] p, bool[N] q) => (bool[N] y, float[N] s) {
+            a = Cast<to = 1>(p)  b = Cast<to = 1>(q)  s = Add(a, b)  y = Cast<to = 9>(s) }""",
+        after="""g (bool[N] p, bool[N] q) => (bool[N] y, float[N] s) {
+            a = Cast<to = 1>(p)  b = Cast<to = 1>(q)  s = Add(a, b)  y = Or(p, q) }""",
+    ),
+    Fixed(
+        "with a constant of 0 and 1, inside a branch",
+        before="""g (bool[2] p, bool c) => (bool[2] y) <float[2] k = {1, 0}> {
+            y = If(c)<then_branch = t () => (bool[2] u) { a = Cast<to = 1>(p)  m = Mul(a, k)  u = Cast<to = 9>(m) },
+                      else_branch = e () => (bool[2] v) { v = Not(p) }> }""",
+        after="""g (bool[2] p, bool c) => (bool[2] y) {
+            y = If(c)<then_branch = t () => (bool[2] u) <bool[2] k = {1, 0}> { u = And(p, k) },
+                      else_branch = e () => (bool[2] v) { v = Not(p) }> }""",
+    ),
+    Silent(
+        "numbers that were no booleans: -1 and 1 add up to 0",
+        "g (int32[N] p, bool[N] q) => (bool[N] y) { b = Cast<to = 6>(q)  c = Add(p, b)  y = Cast<to = 9>(c) }",
+    ),
+    Silent(
+        "a difference",
+        """g (bool[N] p, bool[N] q) => (bool[N] y) {
+            a = Cast<to = 6>(p)  b = Cast<to = 6>(q)  c = Sub(a, b)  y = Cast<to = 9>(c) }""",
+    ),
+    Silent(
+        "the sum is what is wanted",
+        """g (bool[N] p, bool[N] q) => (int32[N] y) {
+            a = Cast<to = 6>(p)  b = Cast<to = 6>(q)  y = Add(a, b) }""",
+    ),
+    Silent(
+        "a constant 2",
+        """g (bool[2] p) => (bool[2] y) <int32[2] k = {2, 0}> {
+            a = Cast<to = 6>(p)  c = Mul(a, k)  y = Cast<to = 9>(c) }""",
+    ),
+]

@@ -10,125 +10,11 @@ from onnx import ModelProto, TensorProto, helper
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _common as ops
 
-_XY = "g (float[N,3] x, float[3,4] z) => (float[N,4] y)"
 
-EXAMPLES = [
-    Example(
-        why="upper case",
-        before=f'{_XY} {{ y = Einsum<equation = "BI,IO->BO">(x, z) }}',
-        after=f'{_XY} {{ y = Einsum<equation = "ab,bc->ac">(x, z) }}',
-    ),
-    Example(
-        why="upper and lower case mean different axes, and lower case stays",
-        before=f'{_XY} {{ y = Einsum<equation = "Aa,ab->Ab">(x, z) }}',
-        after=f'{_XY} {{ y = Einsum<equation = "ca,ab->cb">(x, z) }}',
-    ),
-    Example(
-        why="with spaces and dots",
-        before="""g (float[M,N,3] x, float[3,4] z) => (float[M,N,4] y) {
-            y = Einsum<equation = "...K, K l -> ...l">(x, z) }""",
-        after="""g (float[M,N,3] x, float[3,4] z) => (float[M,N,4] y) {
-            y = Einsum<equation = "...a, a l -> ...l">(x, z) }""",
-    ),
-    Example(
-        why="without an arrow the result's axes are in alphabetical order, which is written down",
-        before='g (float[2,3] x) => (float[3,2] y) { y = Einsum<equation = "KH">(x) }',
-        after='g (float[2,3] x) => (float[3,2] y) { y = Einsum<equation = "ab->ba">(x) }',
-    ),
-    Example(
-        why="where capitals are in the alphabet is not agreed on",
-        before='g (float[2,3] x) => (float[3,2] y) { y = Einsum<equation = "aB">(x) }',
-        detect=True,
-    ),
-    Example(
-        why="without an arrow, a label that occurs twice is summed, and dots come first",
-        before='g (float[2,3,4] x, float[3,5] z) => (float[A,B,C] y) { y = Einsum<equation = "...KL,KM">(x, z) }',
-        after='g (float[2,3,4] x, float[3,5] z) => (float[A,B,C] y) { y = Einsum<equation = "...ab,ac->...bc">(x, z) }',
-    ),
-    Example(
-        why="inside a branch",
-        before="""g (float[3,3] x, bool c) => (float[3] y) {
-            y = If(c)<then_branch = p () => (float[3] u) { u = Einsum<equation = "II->I">(x) },
-                      else_branch = q () => (float[3] v) { v = Einsum<equation = "ii->i">(x) }> }""",
-        after="""g (float[3,3] x, bool c) => (float[3] y) {
-            y = If(c)<then_branch = p () => (float[3] u) { u = Einsum<equation = "aa->a">(x) },
-                      else_branch = q () => (float[3] v) { v = Einsum<equation = "ii->i">(x) }> }""",
-    ),
-    Example(
-        why="more than 26 different labels",
-        before=lambda: _long(),
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="labels that ONNX does not have",
-        before='g (float[2,3] x) => (float[3,2] y) { y = Einsum<equation = "a1->1a">(x) }',
-        detect=True,
-        runs=False,
-    ),
-    Example(why="lower case", before=f'{_XY} {{ y = Einsum<equation = "ab , bc -> ac">(x, z) }}'),
-    Example(
-        why="a local function that is called Einsum",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2] x) => (float[2] y) { y = my.Einsum<equation = "AB">(x) }
-            <domain: "my", opset_import: ["" : 18]> Einsum <equation> (a) => (b) { b = Neg(a) }""",
-    ),
-    Example(
-        why="every call of the function says it",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2,3] x) => (float[3,2] y) { y = my.F<e = "AB->BA">(x) }
-            <domain: "my", opset_import: ["" : 18]> F <e> (a) => (b) { b = Einsum<equation : string = @e>(a) }""",
-    ),
-    Example(
-        why="a diagonal, dots and three operands in lower case, which TensorRT takes",
-        before="""g (float[3,3] x, float[2,3,3] z) => (float[3] u, float[2,3] v, float[2,3] w) {
-            u = Einsum<equation = "ii->i">(x)  v = Einsum<equation = "...ii->...i">(z)
-            w = Einsum<equation = "ij,bjk,kk->bi">(x, z, x) }""",
-    ),
-    Example(
-        why="a diagonal and an ellipsis, for TensorRT 8",
-        before="""g (float[2,3,3] z) => (float[2,3] w) { w = Einsum<equation = "...ii->...i">(z) }""",
-        detect=True,
-        target="trt8.6",
-    ),
-    Example(
-        why="a diagonal, for TensorRT 8",
-        before="""g (float[3,3] z) => (float[3] w) { w = Einsum<equation = "ii->i">(z) }""",
-        detect=True,
-        target="trt8.4",
-    ),
-    Example(
-        why="a diagonal and an ellipsis, for TensorRT 11",
-        before="""g (float[2,3,3] z) => (float[2,3] w) { w = Einsum<equation = "...ii->...i">(z) }""",
-    ),
-    Example(
-        why="a diagonal and an ellipsis, for TensorRT-RTX",
-        before="""g (float[2,3,3] z) => (float[2,3] w) { w = Einsum<equation = "...ii->...i">(z) }""",
-        target="rtx",
-    ),
-    Example(
-        why="a product, for TensorRT 8",
-        before="""g (float[2,3] x, float[3,4] w) => (float[2,4] y) { y = Einsum<equation = "ij,jk->ik">(x, w) }""",
-        target="trt8.6",
-    ),
-]
-
-
-def _long() -> ModelProto:
-    """An outer product of 27 vectors."""
-    labels = string.ascii_lowercase + "A"
-    infos = [helper.make_tensor_value_info(f"x{i}", TensorProto.FLOAT, [1]) for i in range(27)]
-    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])
-    names = [info.name for info in infos]
-    node = helper.make_node("Einsum", names, ["y"], equation=f"{','.join(labels)}->A")
-    graph = helper.make_graph([node], "g", infos, [output])
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
-
-
-@rule("OPS028", ops=["Einsum"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[33], examples=EXAMPLES)
+@rule("OPS028", ops=["Einsum"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[33])
 def einsum_label(node: Node, model: Model) -> Iterator[Match]:
     """An Einsum whose equation has other labels than small letters.
 
@@ -199,3 +85,110 @@ def _rewritten(equation: str) -> str | None:
         if label.isupper() and label not in names:
             names[label] = next(spare)
     return "".join(names.get(c, c) for c in equation)
+
+
+_XY = "g (float[N,3] x, float[3,4] z) => (float[N,4] y)"
+
+
+def _long() -> ModelProto:
+    """An outer product of 27 vectors."""
+    labels = string.ascii_lowercase + "A"
+    infos = [helper.make_tensor_value_info(f"x{i}", TensorProto.FLOAT, [1]) for i in range(27)]
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])
+    names = [info.name for info in infos]
+    node = helper.make_node("Einsum", names, ["y"], equation=f"{','.join(labels)}->A")
+    graph = helper.make_graph([node], "g", infos, [output])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+einsum_label.examples = [
+    Fixed(
+        "upper case",
+        before=f'{_XY} {{ y = Einsum<equation = "BI,IO->BO">(x, z) }}',
+        after=f'{_XY} {{ y = Einsum<equation = "ab,bc->ac">(x, z) }}',
+    ),
+    Fixed(
+        "upper and lower case mean different axes, and lower case stays",
+        before=f'{_XY} {{ y = Einsum<equation = "Aa,ab->Ab">(x, z) }}',
+        after=f'{_XY} {{ y = Einsum<equation = "ca,ab->cb">(x, z) }}',
+    ),
+    Fixed(
+        "with spaces and dots",
+        before="""g (float[M,N,3] x, float[3,4] z) => (float[M,N,4] y) {
+            y = Einsum<equation = "...K, K l -> ...l">(x, z) }""",
+        after="""g (float[M,N,3] x, float[3,4] z) => (float[M,N,4] y) {
+            y = Einsum<equation = "...a, a l -> ...l">(x, z) }""",
+    ),
+    Fixed(
+        "without an arrow the result's axes are in alphabetical order, which is written down",
+        before='g (float[2,3] x) => (float[3,2] y) { y = Einsum<equation = "KH">(x) }',
+        after='g (float[2,3] x) => (float[3,2] y) { y = Einsum<equation = "ab->ba">(x) }',
+    ),
+    Flagged(
+        "where capitals are in the alphabet is not agreed on",
+        'g (float[2,3] x) => (float[3,2] y) { y = Einsum<equation = "aB">(x) }',
+    ),
+    Fixed(
+        "without an arrow, a label that occurs twice is summed, and dots come first",
+        before='g (float[2,3,4] x, float[3,5] z) => (float[A,B,C] y) { y = Einsum<equation = "...KL,KM">(x, z) }',
+        after='g (float[2,3,4] x, float[3,5] z) => (float[A,B,C] y) { y = Einsum<equation = "...ab,ac->...bc">(x, z) }',
+    ),
+    Fixed(
+        "inside a branch",
+        before="""g (float[3,3] x, bool c) => (float[3] y) {
+            y = If(c)<then_branch = p () => (float[3] u) { u = Einsum<equation = "II->I">(x) },
+                      else_branch = q () => (float[3] v) { v = Einsum<equation = "ii->i">(x) }> }""",
+        after="""g (float[3,3] x, bool c) => (float[3] y) {
+            y = If(c)<then_branch = p () => (float[3] u) { u = Einsum<equation = "aa->a">(x) },
+                      else_branch = q () => (float[3] v) { v = Einsum<equation = "ii->i">(x) }> }""",
+    ),
+    Flagged("more than 26 different labels", lambda: _long(), runs=False),
+    Flagged(
+        "labels that ONNX does not have",
+        'g (float[2,3] x) => (float[3,2] y) { y = Einsum<equation = "a1->1a">(x) }',
+        runs=False,
+    ),
+    Silent("lower case", f'{_XY} {{ y = Einsum<equation = "ab , bc -> ac">(x, z) }}'),
+    Silent(
+        "a local function that is called Einsum",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2] x) => (float[2] y) { y = my.Einsum<equation = "AB">(x) }
+            <domain: "my", opset_import: ["" : 18]> Einsum <equation> (a) => (b) { b = Neg(a) }""",
+    ),
+    Silent(
+        "every call of the function says it",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2,3] x) => (float[3,2] y) { y = my.F<e = "AB->BA">(x) }
+            <domain: "my", opset_import: ["" : 18]> F <e> (a) => (b) { b = Einsum<equation : string = @e>(a) }""",
+    ),
+    Silent(
+        "a diagonal, dots and three operands in lower case, which TensorRT takes",
+        """g (float[3,3] x, float[2,3,3] z) => (float[3] u, float[2,3] v, float[2,3] w) {
+            u = Einsum<equation = "ii->i">(x)  v = Einsum<equation = "...ii->...i">(z)
+            w = Einsum<equation = "ij,bjk,kk->bi">(x, z, x) }""",
+    ),
+    Flagged(
+        "a diagonal and an ellipsis, for TensorRT 8",
+        """g (float[2,3,3] z) => (float[2,3] w) { w = Einsum<equation = "...ii->...i">(z) }""",
+        target="trt8.6",
+    ),
+    Flagged(
+        "a diagonal, for TensorRT 8",
+        """g (float[3,3] z) => (float[3] w) { w = Einsum<equation = "ii->i">(z) }""",
+        target="trt8.4",
+    ),
+    Silent(
+        "a diagonal and an ellipsis, for TensorRT 11",
+        """g (float[2,3,3] z) => (float[2,3] w) { w = Einsum<equation = "...ii->...i">(z) }""",
+    ),
+    Silent(
+        "a diagonal and an ellipsis, for TensorRT-RTX",
+        """g (float[2,3,3] z) => (float[2,3] w) { w = Einsum<equation = "...ii->...i">(z) }""",
+        target="rtx",
+    ),
+    Silent(
+        "a product, for TensorRT 8",
+        """g (float[2,3] x, float[3,4] w) => (float[2,4] y) { y = Einsum<equation = "ij,jk->ik">(x, w) }""",
+        target="trt8.6",
+    ),
+]

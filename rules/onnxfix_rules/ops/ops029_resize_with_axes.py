@@ -9,84 +9,11 @@ import numpy as np
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Match, Safety, Severity, Silent, rule
 from onnxfix.shapes.symbols import Dim
 
-_SIZES = "int64[2] s = {8, 6}"
 
-EXAMPLES = [
-    Example(
-        why="a dynamic batch",
-        before=f"g (float[N,3,4,4] x) => (float[N,3,8,6] y) <{_SIZES}> {{ y = Resize<axes = [2,3]>(x, , , s) }}",
-        after="""g (float[N,3,4,4] x) => (float[N,3,8,6] y) <int64[3] s = {3, 8, 6}> {
-            b = Shape<start = 0, end = 1>(x)  f = Concat<axis = 0>(b, s)  y = Resize(x, , , f) }""",
-    ),
-    Example(
-        why="axes counted from the end, in another order, linear, and a region that is not read",
-        before=f"""g (float[N,M,4,4] x) => (float[N,M,6,8] y) <{_SIZES}, float[4] r = {{0, 0, 1, 1}}> {{
-            y = Resize<axes = [-1,-2], mode = "linear">(x, r, , s) }}""",
-        after="""g (float[N,M,4,4] x) => (float[N,M,6,8] y) <int64[2] s = {6, 8}> {
-            b = Shape<start = 0, end = 2>(x)  f = Concat<axis = 0>(b, s)
-            y = Resize<mode = "linear">(x, , , f) }""",
-    ),
-    Example(
-        why="one axis, dynamic ones on both sides, the sizes a Constant",
-        before="""g (float[N,3,H,W] x) => (float[N,3,5,W] y) {
-            s = Constant<value_ints = [5]>()  y = Resize<axes = [2]>(x, , , s) }""",
-        after="""g (float[N,3,H,W] x) => (float[N,3,5,W] y) <int64[2] s = {3, 5}> {
-            b = Shape<start = 0, end = 1>(x)  w = Shape<start = 3, end = 4>(x)
-            f = Concat<axis = 0>(b, s, w)  y = Resize(x, , , f) }""",
-    ),
-    Example(
-        why="the resized axis is dynamic as well",
-        before="g (float[N,H] x) => (float[N,5] y) <int64[1] s = {5}> { y = Resize<axes = [1]>(x, , , s) }",
-        after="""g (float[N,H] x) => (float[N,5] y) <int64[1] s = {5}> {
-            b = Shape<start = 0, end = 1>(x)  f = Concat<axis = 0>(b, s)  y = Resize(x, , , f) }""",
-    ),
-    Example(
-        why="inside a branch, of captured data",
-        before="""g (float[N,4] x, bool c) => (float[N,8] y) <int64[1] s = {8}> {
-            y = If(c)<then_branch = p () => (float[N,8] u) { u = Resize<axes = [1]>(x, , , s) },
-                      else_branch = q () => (float[N,8] v) { v = Concat<axis = 1>(x, x) }> }""",
-        after="""g (float[N,4] x, bool c) => (float[N,8] y) {
-            y = If(c)<then_branch = p () => (float[N,8] u) <int64[1] s = {8}> {
-                          b = Shape<start = 0, end = 1>(x)  f = Concat<axis = 0>(b, s)  u = Resize(x, , , f) },
-                      else_branch = q () => (float[N,8] v) { v = Concat<axis = 1>(x, x) }> }""",
-        opset=19,
-    ),
-    Example(
-        why="the other axes are static",
-        before=f"g (float[2,3,H,W] x) => (float[2,3,8,6] y) <{_SIZES}> {{ y = Resize<axes = [2,3]>(x, , , s) }}",
-    ),
-    Example(
-        why="scales in place of sizes",
-        before="""g (float[N,3,4,4] x) => (float[N,3,8,8] y) <float[2] s = {2, 2}> {
-            y = Resize<axes = [2,3]>(x, , s) }""",
-    ),
-    Example(
-        why="sizes of all axes",
-        before="g (float[N,4] x) => (float[2,8] y) <int64[2] s = {2, 8}> { y = Resize(x, , , s) }",
-    ),
-    Example(
-        why="sizes that are computed",
-        before="""g (float[N,3,4,4] x, float[H,W] z) => (float[N,3,H,W] y) {
-            s = Shape(z)  y = Resize<axes = [2,3]>(x, , , s) }""",
-    ),
-    Example(
-        why="the aspect ratio is kept, so the sizes are not those of the result: OPS031",
-        before=f"""g (float[N,3,4,4] x) => (float[N,3,H,W] y) <{_SIZES}> {{
-            y = Resize<axes = [2,3], keep_aspect_ratio_policy = "not_larger">(x, , , s) }}""",
-    ),
-    Example(
-        why="of unknown rank",
-        before="""g (float[A,B] x, int64[K] h, int64[K] k) => (float[C] y) <int64[1] s = {8}> {
-            r = Reshape(x, h)  y0 = Resize<axes = [0]>(r, , , s)  y = Reshape(y0, k) }""",
-        runs=False,
-    ),
-]
-
-
-@rule("OPS029", ops=["Resize"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[25], examples=EXAMPLES)
+@rule("OPS029", ops=["Resize"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[25])
 def resize_with_axes(node: Node, model: Model) -> Iterator[Match]:
     """A Resize to constant sizes of some `axes`, where another axis is dynamic.
 
@@ -160,3 +87,78 @@ def _all_sizes(draft: Draft, data: Value, shape: Sequence[Dim], given: dict[int,
     if known:
         parts.append(draft.constant(np.array(known, np.int64), "sizes"))
     return parts[0] if len(parts) == 1 else draft.add("Concat", parts, hint="all_sizes", axis=0)
+
+
+_SIZES = "int64[2] s = {8, 6}"
+
+
+resize_with_axes.examples = [
+    Fixed(
+        "a dynamic batch",
+        before=f"g (float[N,3,4,4] x) => (float[N,3,8,6] y) <{_SIZES}> {{ y = Resize<axes = [2,3]>(x, , , s) }}",
+        after="""g (float[N,3,4,4] x) => (float[N,3,8,6] y) <int64[3] s = {3, 8, 6}> {
+            b = Shape<start = 0, end = 1>(x)  f = Concat<axis = 0>(b, s)  y = Resize(x, , , f) }""",
+    ),
+    Fixed(
+        "axes counted from the end, in another order, linear, and a region that is not read",
+        before=f"""g (float[N,M,4,4] x) => (float[N,M,6,8] y) <{_SIZES}, float[4] r = {{0, 0, 1, 1}}> {{
+            y = Resize<axes = [-1,-2], mode = "linear">(x, r, , s) }}""",
+        after="""g (float[N,M,4,4] x) => (float[N,M,6,8] y) <int64[2] s = {6, 8}> {
+            b = Shape<start = 0, end = 2>(x)  f = Concat<axis = 0>(b, s)
+            y = Resize<mode = "linear">(x, , , f) }""",
+    ),
+    Fixed(
+        "one axis, dynamic ones on both sides, the sizes a Constant",
+        before="""g (float[N,3,H,W] x) => (float[N,3,5,W] y) {
+            s = Constant<value_ints = [5]>()  y = Resize<axes = [2]>(x, , , s) }""",
+        after="""g (float[N,3,H,W] x) => (float[N,3,5,W] y) <int64[2] s = {3, 5}> {
+            b = Shape<start = 0, end = 1>(x)  w = Shape<start = 3, end = 4>(x)
+            f = Concat<axis = 0>(b, s, w)  y = Resize(x, , , f) }""",
+    ),
+    Fixed(
+        "the resized axis is dynamic as well",
+        before="g (float[N,H] x) => (float[N,5] y) <int64[1] s = {5}> { y = Resize<axes = [1]>(x, , , s) }",
+        after="""g (float[N,H] x) => (float[N,5] y) <int64[1] s = {5}> {
+            b = Shape<start = 0, end = 1>(x)  f = Concat<axis = 0>(b, s)  y = Resize(x, , , f) }""",
+    ),
+    Fixed(
+        "inside a branch, of captured data",
+        before="""g (float[N,4] x, bool c) => (float[N,8] y) <int64[1] s = {8}> {
+            y = If(c)<then_branch = p () => (float[N,8] u) { u = Resize<axes = [1]>(x, , , s) },
+                      else_branch = q () => (float[N,8] v) { v = Concat<axis = 1>(x, x) }> }""",
+        after="""g (float[N,4] x, bool c) => (float[N,8] y) {
+            y = If(c)<then_branch = p () => (float[N,8] u) <int64[1] s = {8}> {
+                          b = Shape<start = 0, end = 1>(x)  f = Concat<axis = 0>(b, s)  u = Resize(x, , , f) },
+                      else_branch = q () => (float[N,8] v) { v = Concat<axis = 1>(x, x) }> }""",
+        opset=19,
+    ),
+    Silent(
+        "the other axes are static",
+        f"g (float[2,3,H,W] x) => (float[2,3,8,6] y) <{_SIZES}> {{ y = Resize<axes = [2,3]>(x, , , s) }}",
+    ),
+    Silent(
+        "scales in place of sizes",
+        """g (float[N,3,4,4] x) => (float[N,3,8,8] y) <float[2] s = {2, 2}> {
+            y = Resize<axes = [2,3]>(x, , s) }""",
+    ),
+    Silent(
+        "sizes of all axes",
+        "g (float[N,4] x) => (float[2,8] y) <int64[2] s = {2, 8}> { y = Resize(x, , , s) }",
+    ),
+    Silent(
+        "sizes that are computed",
+        """g (float[N,3,4,4] x, float[H,W] z) => (float[N,3,H,W] y) {
+            s = Shape(z)  y = Resize<axes = [2,3]>(x, , , s) }""",
+    ),
+    Silent(
+        "the aspect ratio is kept, so the sizes are not those of the result: OPS031",
+        f"""g (float[N,3,4,4] x) => (float[N,3,H,W] y) <{_SIZES}> {{
+            y = Resize<axes = [2,3], keep_aspect_ratio_policy = "not_larger">(x, , , s) }}""",
+    ),
+    Silent(
+        "of unknown rank",
+        """g (float[A,B] x, int64[K] h, int64[K] k) => (float[C] y) <int64[1] s = {8}> {
+            r = Reshape(x, h)  y0 = Resize<axes = [0]>(r, , , s)  y = Reshape(y0, k) }""",
+        runs=False,
+    ),
+]

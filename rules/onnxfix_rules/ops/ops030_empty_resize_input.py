@@ -7,65 +7,10 @@ from collections.abc import Iterator
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
-
-EXAMPLES = [
-    Example(
-        why="a region of interest without elements",
-        before="""g (float[1,1,4,4] x) => (float[1,1,8,8] y) <float[0] r = {}, float[4] s = {1, 1, 2, 2}> {
-            y = Resize(x, r, s) }""",
-        after="g (float[1,1,4,4] x) => (float[1,1,8,8] y) <float[4] s = {1, 1, 2, 2}> { y = Resize(x, , s) }",
-        opset=13,
-    ),
-    Example(
-        why="region and scales are the same empty initializer, which another Resize reads",
-        before="""g (float[1,1,N,4] x) => (float[1,1,8,8] y, float[1,1,A,8] z)
-            <float[0] r = {}, int64[4] s = {1, 1, 8, 8}, float[4] t = {1, 1, 2, 2}> {
-            y = Resize(x, r, r, s)  z = Resize(x, r, t) }""",
-        after="""g (float[1,1,N,4] x) => (float[1,1,8,8] y, float[1,1,A,8] z)
-            <int64[4] s = {1, 1, 8, 8}, float[4] t = {1, 1, 2, 2}> {
-            y = Resize(x, , , s)  z = Resize(x, , t) }""",
-    ),
-    Example(
-        why="inside a branch",
-        before="""g (float[1,4] x, bool c) => (float[1,8] y) <float[0] r = {}, float[2] s = {1, 2}> {
-            y = If(c)<then_branch = p () => (float[1,8] u) { u = Resize(x, r, s) },
-                      else_branch = q () => (float[1,8] v) { v = Concat<axis = 1>(x, x) }> }""",
-        after="""g (float[1,4] x, bool c) => (float[1,8] y) <float[2] s = {1, 2}> {
-            y = If(c)<then_branch = p () => (float[1,8] u) { u = Resize(x, , s) },
-                      else_branch = q () => (float[1,8] v) { v = Concat<axis = 1>(x, x) }> }""",
-    ),
-    Example(
-        why="left out",
-        before="g (float[1,1,4,4] x) => (float[1,1,8,8] y) <float[4] s = {1, 1, 2, 2}> { y = Resize(x, , s) }",
-    ),
-    Example(
-        why="in opset 11 the region has to be there",
-        before="""g (float[1,1,4,4] x) => (float[1,1,8,8] y) <float[0] r = {}, float[4] s = {1, 1, 2, 2}> {
-            y = Resize(x, r, s) }""",
-        opset=11,
-    ),
-    Example(
-        why="a Constant, of which TensorRT says nothing",
-        before="""g (float[1,1,4,4] x) => (float[1,1,8,8] y) <float[4] s = {1, 1, 2, 2}> {
-            r = Constant<value = float[0] {}>()  y = Resize(x, r, s) }""",
-    ),
-    Example(
-        why="an empty region that the caller may replace",
-        before="""g (float[1,1,4,4] x, float[R] r) => (float[1,1,8,8] y) <float[0] r = {}, float[4] s = {1, 1, 2, 2}> {
-            y = Resize(x, r, s) }""",
-        runs=False,
-    ),
-    Example(
-        why="the mode that reads the region",
-        before="""g (float[1,1,4,4] x) => (float[1,1,8,8] y) <float[0] r = {}, float[4] s = {1, 1, 2, 2}> {
-            y = Resize<coordinate_transformation_mode = "tf_crop_and_resize">(x, r, s) }""",
-        runs=False,
-    ),
-]
+from onnxfix.rule import Fix, Fixed, Match, Safety, Severity, Silent, rule
 
 
-@rule("OPS030", ops=["Resize"], safety=Safety.EXACT, severity=Severity.INFO, hazards=[25], examples=EXAMPLES)
+@rule("OPS030", ops=["Resize"], safety=Safety.EXACT, severity=Severity.INFO, hazards=[25])
 def empty_resize_input(node: Node, model: Model) -> Iterator[Match]:
     """A Resize whose region of interest or scales are an initializer without elements.
 
@@ -106,3 +51,59 @@ def _is_empty(node: Node, index: int) -> bool:
     if index == 2 and node.input(3) is None:
         return False
     return list(value.initializer.dims) == [0]
+
+
+empty_resize_input.examples = [
+    Fixed(
+        "a region of interest without elements",
+        before="""g (float[1,1,4,4] x) => (float[1,1,8,8] y) <float[0] r = {}, float[4] s = {1, 1, 2, 2}> {
+            y = Resize(x, r, s) }""",
+        after="g (float[1,1,4,4] x) => (float[1,1,8,8] y) <float[4] s = {1, 1, 2, 2}> { y = Resize(x, , s) }",
+        opset=13,
+    ),
+    Fixed(
+        "region and scales are the same empty initializer, which another Resize reads",
+        before="""g (float[1,1,N,4] x) => (float[1,1,8,8] y, float[1,1,A,8] z)
+            <float[0] r = {}, int64[4] s = {1, 1, 8, 8}, float[4] t = {1, 1, 2, 2}> {
+            y = Resize(x, r, r, s)  z = Resize(x, r, t) }""",
+        after="""g (float[1,1,N,4] x) => (float[1,1,8,8] y, float[1,1,A,8] z)
+            <int64[4] s = {1, 1, 8, 8}, float[4] t = {1, 1, 2, 2}> {
+            y = Resize(x, , , s)  z = Resize(x, , t) }""",
+    ),
+    Fixed(
+        "inside a branch",
+        before="""g (float[1,4] x, bool c) => (float[1,8] y) <float[0] r = {}, float[2] s = {1, 2}> {
+            y = If(c)<then_branch = p () => (float[1,8] u) { u = Resize(x, r, s) },
+                      else_branch = q () => (float[1,8] v) { v = Concat<axis = 1>(x, x) }> }""",
+        after="""g (float[1,4] x, bool c) => (float[1,8] y) <float[2] s = {1, 2}> {
+            y = If(c)<then_branch = p () => (float[1,8] u) { u = Resize(x, , s) },
+                      else_branch = q () => (float[1,8] v) { v = Concat<axis = 1>(x, x) }> }""",
+    ),
+    Silent(
+        "left out",
+        "g (float[1,1,4,4] x) => (float[1,1,8,8] y) <float[4] s = {1, 1, 2, 2}> { y = Resize(x, , s) }",
+    ),
+    Silent(
+        "in opset 11 the region has to be there",
+        """g (float[1,1,4,4] x) => (float[1,1,8,8] y) <float[0] r = {}, float[4] s = {1, 1, 2, 2}> {
+            y = Resize(x, r, s) }""",
+        opset=11,
+    ),
+    Silent(
+        "a Constant, of which TensorRT says nothing",
+        """g (float[1,1,4,4] x) => (float[1,1,8,8] y) <float[4] s = {1, 1, 2, 2}> {
+            r = Constant<value = float[0] {}>()  y = Resize(x, r, s) }""",
+    ),
+    Silent(
+        "an empty region that the caller may replace",
+        """g (float[1,1,4,4] x, float[R] r) => (float[1,1,8,8] y) <float[0] r = {}, float[4] s = {1, 1, 2, 2}> {
+            y = Resize(x, r, s) }""",
+        runs=False,
+    ),
+    Silent(
+        "the mode that reads the region",
+        """g (float[1,1,4,4] x) => (float[1,1,8,8] y) <float[0] r = {}, float[4] s = {1, 1, 2, 2}> {
+            y = Resize<coordinate_transformation_mode = "tf_crop_and_resize">(x, r, s) }""",
+        runs=False,
+    ),
+]

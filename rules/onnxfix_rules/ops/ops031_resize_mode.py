@@ -7,120 +7,13 @@ from collections.abc import Iterator
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 from onnxfix.shapes.symbols import equal
-
-_G = "g (float[1,1,4,4] x) => (float[1,1,8,8] y) <float[4] s = {1, 1, 2, 2}, float[8] r = {0,0,0,0,1,1,1,1}>"
-_Z = "g (float[1,1,4,4] x) => (float[1,1,8,8] y) <int64[4] s = {1, 1, 8, 8}>"
-_MODE = "coordinate_transformation_mode"
-
-EXAMPLES = [
-    Example(
-        why="crops",
-        before=f'{_G} {{ y = Resize<{_MODE} = "tf_crop_and_resize", mode = "linear">(x, r, s) }}',
-        detect=True,
-    ),
-    Example(
-        why="symmetric half pixels",
-        before=f'{_Z} {{ y = Resize<{_MODE} = "half_pixel_symmetric">(x, , , s) }}',
-        opset=19,
-        detect=True,
-    ),
-    Example(
-        why="antialiasing, linear",
-        before=f'{_Z} {{ y = Resize<antialias = 1, mode = "linear">(x, , , s) }}',
-        detect=True,
-    ),
-    Example(
-        why="antialiasing, cubic",
-        before=f'{_Z} {{ y = Resize<antialias = 1, mode = "cubic">(x, , , s) }}',
-        detect=True,
-    ),
-    Example(
-        why="the aspect ratio is kept",
-        before=f'{_Z} {{ y = Resize<keep_aspect_ratio_policy = "not_larger">(x, , , s) }}',
-        detect=True,
-    ),
-    Example(
-        why="with scales there is no aspect ratio to keep",
-        before=f'{_G} {{ y = Resize<keep_aspect_ratio_policy = "not_smaller">(x, , s) }}',
-        after=f"{_G} {{ y = Resize(x, , s) }}",
-    ),
-    Example(
-        why="half pixels for the nearest neighbor, rounded otherwise",
-        before=f'{_G} {{ y = Resize<{_MODE} = "tf_half_pixel_for_nn", nearest_mode = "floor">(x, r, s) }}',
-        opset=11,
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="how neighbors are rounded is nothing to a linear one",
-        before=f"""{_Z} {{
-            y = Resize<{_MODE} = "tf_half_pixel_for_nn", nearest_mode = "floor", mode = "linear">(x, , , s) }}""",
-        after=f'{_Z} {{ y = Resize<{_MODE} = "tf_half_pixel_for_nn", mode = "linear">(x, , , s) }}',
-        opset=13,
-        runs=False,
-    ),
-    Example(
-        why="cubic along three axes",
-        before="""g (float[1,1,4,4,4] x) => (float[1,1,8,8,8] y) <float[5] s = {1, 1, 2, 2, 2}> {
-            y = Resize<mode = "cubic">(x, , s) }""",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="cubic along an axis that is not among the last two",
-        before="""g (float[1,4,4,3] x) => (float[1,8,8,3] y) <float[2] s = {2, 2}> {
-            y = Resize<mode = "cubic", axes = [1,2]>(x, , s) }""",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="linear along four axes, by sizes",
-        before="""g (float[2,4,4,4] x) => (float[4,8,8,8] y) <int64[4] s = {4, 8, 8, 8}> {
-            y = Resize<mode = "linear">(x, , , s) }""",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="cubic, four axes of which two stay as they are",
-        before=f'{_G} {{ y = Resize<mode = "cubic", exclude_outside = 1>(x, , s) }}',
-    ),
-    Example(
-        why="linear along three of five axes",
-        before="""g (float[1,1,4,4,4] x) => (float[1,1,8,8,8] y) <float[5] s = {1, 1, 2, 2, 2}> {
-            y = Resize<mode = "linear">(x, , s) }""",
-    ),
-    Example(
-        why="channels last, linear",
-        before="""g (float[1,4,4,3] x) => (float[1,8,8,3] y) <float[4] s = {1, 2, 2, 1}> {
-            y = Resize<mode = "linear">(x, , s) }""",
-    ),
-    Example(
-        why="cubic of three axes by sizes, which the parser does not count",
-        before="""g (float[1,4,4,4] x) => (float[1,8,8,8] y) <int64[4] s = {1, 8, 8, 8}> {
-            y = Resize<mode = "cubic">(x, , , s) }""",
-        runs=False,
-    ),
-    *(
-        Example(
-            why=f"the mode {mode}", before=f'{_G} {{ y = Resize<{_MODE} = "{mode}">(x, r, s) }}', opset=13
-        )
-        for mode in ("align_corners", "asymmetric", "half_pixel", "pytorch_half_pixel")
-    ),
-    Example(
-        why="half pixels for the nearest neighbor, rounded as TensorRT does",
-        before="""g (float[1,1,4,4] x) => (float[1,1,8,8] y) <float[4] s = {1, 1, 2, 2}> {
-            y = Resize<coordinate_transformation_mode = "tf_half_pixel_for_nn", nearest_mode = "round_prefer_floor">
-                (x, , s) }""",
-        opset=13,
-    ),
-]
 
 _KNOWN = ("align_corners", "asymmetric", "half_pixel", "pytorch_half_pixel", "tf_half_pixel_for_nn")
 
 
-@rule("OPS031", ops=["Resize"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[25], examples=EXAMPLES)
+@rule("OPS031", ops=["Resize"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[25])
 def resize_mode(node: Node, model: Model) -> Iterator[Match]:
     """A Resize in a way that TensorRT does not have: crops, antialiasing, a kept aspect ratio, too many axes.
 
@@ -235,3 +128,92 @@ def _first_resized(node: Node, model: Model) -> tuple[int, int, bool] | None:
     else:
         changed = [a for a, size in zip(axes, wanted, strict=True) if equal(shape[a], int(size)).no]
     return (min(changed), len(shape), sizes is None) if changed else None
+
+
+_G = "g (float[1,1,4,4] x) => (float[1,1,8,8] y) <float[4] s = {1, 1, 2, 2}, float[8] r = {0,0,0,0,1,1,1,1}>"
+_Z = "g (float[1,1,4,4] x) => (float[1,1,8,8] y) <int64[4] s = {1, 1, 8, 8}>"
+_MODE = "coordinate_transformation_mode"
+
+
+resize_mode.examples = [
+    Flagged("crops", f'{_G} {{ y = Resize<{_MODE} = "tf_crop_and_resize", mode = "linear">(x, r, s) }}'),
+    Flagged(
+        "symmetric half pixels",
+        f'{_Z} {{ y = Resize<{_MODE} = "half_pixel_symmetric">(x, , , s) }}',
+        opset=19,
+    ),
+    Flagged("antialiasing, linear", f'{_Z} {{ y = Resize<antialias = 1, mode = "linear">(x, , , s) }}'),
+    Flagged("antialiasing, cubic", f'{_Z} {{ y = Resize<antialias = 1, mode = "cubic">(x, , , s) }}'),
+    Flagged(
+        "the aspect ratio is kept",
+        f'{_Z} {{ y = Resize<keep_aspect_ratio_policy = "not_larger">(x, , , s) }}',
+    ),
+    Fixed(
+        "with scales there is no aspect ratio to keep",
+        before=f'{_G} {{ y = Resize<keep_aspect_ratio_policy = "not_smaller">(x, , s) }}',
+        after=f"{_G} {{ y = Resize(x, , s) }}",
+    ),
+    Flagged(
+        "half pixels for the nearest neighbor, rounded otherwise",
+        f'{_G} {{ y = Resize<{_MODE} = "tf_half_pixel_for_nn", nearest_mode = "floor">(x, r, s) }}',
+        opset=11,
+        runs=False,
+    ),
+    Fixed(
+        "how neighbors are rounded is nothing to a linear one",
+        before=f"""{_Z} {{
+            y = Resize<{_MODE} = "tf_half_pixel_for_nn", nearest_mode = "floor", mode = "linear">(x, , , s) }}""",
+        after=f'{_Z} {{ y = Resize<{_MODE} = "tf_half_pixel_for_nn", mode = "linear">(x, , , s) }}',
+        opset=13,
+        runs=False,
+    ),
+    Flagged(
+        "cubic along three axes",
+        """g (float[1,1,4,4,4] x) => (float[1,1,8,8,8] y) <float[5] s = {1, 1, 2, 2, 2}> {
+            y = Resize<mode = "cubic">(x, , s) }""",
+        runs=False,
+    ),
+    Flagged(
+        "cubic along an axis that is not among the last two",
+        """g (float[1,4,4,3] x) => (float[1,8,8,3] y) <float[2] s = {2, 2}> {
+            y = Resize<mode = "cubic", axes = [1,2]>(x, , s) }""",
+        runs=False,
+    ),
+    Flagged(
+        "linear along four axes, by sizes",
+        """g (float[2,4,4,4] x) => (float[4,8,8,8] y) <int64[4] s = {4, 8, 8, 8}> {
+            y = Resize<mode = "linear">(x, , , s) }""",
+        runs=False,
+    ),
+    Silent(
+        "cubic, four axes of which two stay as they are",
+        f'{_G} {{ y = Resize<mode = "cubic", exclude_outside = 1>(x, , s) }}',
+    ),
+    Silent(
+        "linear along three of five axes",
+        """g (float[1,1,4,4,4] x) => (float[1,1,8,8,8] y) <float[5] s = {1, 1, 2, 2, 2}> {
+            y = Resize<mode = "linear">(x, , s) }""",
+    ),
+    Silent(
+        "channels last, linear",
+        """g (float[1,4,4,3] x) => (float[1,8,8,3] y) <float[4] s = {1, 2, 2, 1}> {
+            y = Resize<mode = "linear">(x, , s) }""",
+    ),
+    Silent(
+        "cubic of three axes by sizes, which the parser does not count",
+        """g (float[1,4,4,4] x) => (float[1,8,8,8] y) <int64[4] s = {1, 8, 8, 8}> {
+            y = Resize<mode = "cubic">(x, , , s) }""",
+        runs=False,
+    ),
+    *(
+        Silent(f"the mode {mode}", f'{_G} {{ y = Resize<{_MODE} = "{mode}">(x, r, s) }}', opset=13)
+        for mode in ("align_corners", "asymmetric", "half_pixel", "pytorch_half_pixel")
+    ),
+    Silent(
+        "half pixels for the nearest neighbor, rounded as TensorRT does",
+        """g (float[1,1,4,4] x) => (float[1,1,8,8] y) <float[4] s = {1, 1, 2, 2}> {
+            y = Resize<coordinate_transformation_mode = "tf_half_pixel_for_nn", nearest_mode = "round_prefer_floor">
+                (x, , s) }""",
+        opset=13,
+    ),
+]

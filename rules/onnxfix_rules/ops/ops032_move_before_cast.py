@@ -12,113 +12,10 @@ from onnxfix.edits import AddNode, Draft
 from onnxfix.files import lazy
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops import _rewrite as rw
 from onnxfix_rules.ops._quantized import is_quantized
-
-EXAMPLES = [
-    Example(
-        why="an image, its channels put first",
-        before="""g (uint8[N,4,5,3] x) => (float[N,3,4,5] y) {
-            t = Transpose<perm = [0,3,1,2]>(x)  y = Cast<to = 1>(t) }""",
-        after="""g (uint8[N,4,5,3] x) => (float[N,3,4,5] y) {
-            c = Cast<to = 1>(x)  y = Transpose<perm = [0,3,1,2]>(c) }""",
-    ),
-    Example(
-        why="moved three times",
-        before="""g (uint8[4,6] x) => (float[4,12] y) <int64[2] h = {4, 12}> {
-            t = Transpose(x)  u = Concat<axis = 1>(t, t)  r = Reshape(u, h)  y = Cast<to = 1>(r) }""",
-        after="""g (uint8[4,6] x) => (float[4,12] y) <int64[2] h = {4, 12}> {
-            c = Cast<to = 1>(x)  t = Transpose(c)  u = Concat<axis = 1>(t, t)  y = Reshape(u, h) }""",
-    ),
-    Example(
-        why="cast twice to the same type, once inside a branch; its shape is read too",
-        before="""g (uint8[2,3] x, bool b) => (int32[3,2] y, int32[3,2] z, int64[2] s) {
-            t = Transpose(x)  y = Cast<to = 6>(t)  s = Shape(t)
-            z = If(b)<then_branch = p () => (int32[3,2] u) { c = Cast<to = 6>(t)  u = Neg(c) },
-                      else_branch = q () => (int32[3,2] v) { v = Abs(y) }> }""",
-        after="""g (uint8[2,3] x, bool b) => (int32[3,2] y, int32[3,2] z, int64[2] s) {
-            c = Cast<to = 6>(x)  y = Transpose(c)  s = Shape(y)
-            z = If(b)<then_branch = p () => (int32[3,2] u) { u = Neg(y) },
-                      else_branch = q () => (int32[3,2] v) { v = Abs(y) }> }""",
-    ),
-    Example(
-        why="selected, one of both a constant",
-        before="""g (bool[3] c, uint8[3] x) => (float[3] y) <uint8[3] k = {1, 2, 255}> {
-            w = Where(c, x, k)  y = Cast<to = 1>(w) }""",
-        after="""g (bool[3] c, uint8[3] x) => (float[3] y) <float[3] k = {1, 2, 255}> {
-            h = Cast<to = 1>(x)  y = Where(c, h, k) }""",
-    ),
-    Example(
-        why="a table of 16-bit integers",
-        before="""g (int64[N] i) => (float[N,2] y) <uint16[3,2] w = {1, 2, 3, 4, 5, 65535}> {
-            e = Gather(w, i)  y = Cast<to = 1>(e) }""",
-        after="""g (int64[N] i) => (float[N,2] y) <float[3,2] w = {1, 2, 3, 4, 5, 65535}> {
-            y = Gather(w, i) }""",
-    ),
-    Example(
-        why="a table of int8, which TensorRT takes for a quantized one",
-        before="""g (int64[N] i) => (int32[N] z) <int8[3] w = {1, -2, 3}> {
-            e = Gather(w, i)  y = Cast<to = 6>(e)  z = Neg(y) }""",
-        after="g (int64[N] i) => (int32[N] z) <int32[3] w = {1, -2, 3}> { y = Gather(w, i)  z = Neg(y) }",
-    ),
-    Example(
-        why="filled by ConstantOfShape",
-        before="g (int64[2] s) => (float[A,B] y) { k = ConstantOfShape<value = uint8[1] {3}>(s)  y = Cast<to = 1>(k) }",
-        after="g (int64[2] s) => (float[A,B] y) { y = ConstantOfShape<value = float[1] {3}>(s) }",
-    ),
-    Example(
-        why="padded with a value",
-        before="""g (uint8[2,3] x, uint8 v) => (float[2,5] y) <int64[4] p = {0, 1, 0, 1}> {
-            t = Pad(x, p, v)  y = Cast<to = 1>(t) }""",
-        after="""g (uint8[2,3] x, uint8 v) => (float[2,5] y) <int64[4] p = {0, 1, 0, 1}> {
-            c = Cast<to = 1>(x)  d = Cast<to = 1>(v)  y = Pad(c, p, d) }""",
-    ),
-    Example(
-        why="a table of uint8, which the parser itself converts",
-        before="""g (int64[N] i) => (float[N] y) <uint8[3] w = {1, 2, 3}> {
-            e = Gather(w, i)  y = Cast<to = 1>(e) }""",
-    ),
-    Example(
-        why="cast to two types",
-        before="""g (uint8[2,3] x) => (float[3,2] y, int32[3,2] z) {
-            t = Transpose(x)  y = Cast<to = 1>(t)  z = Cast<to = 6>(t) }""",
-    ),
-    Example(
-        why="also a graph output",
-        before="g (uint8[2,3] x) => (float[3,2] y, uint8[3,2] t) { t = Transpose(x)  y = Cast<to = 1>(t) }",
-    ),
-    Example(
-        why="arithmetic, which wraps",
-        before="g (uint8[2,3] x) => (float[2,3] y) { a = Add(x, x)  y = Cast<to = 1>(a) }",
-        opset=14,
-    ),
-    Example(
-        why="a type that TensorRT has",
-        before="g (int32[2,3] x) => (float[3,2] y) { t = Transpose(x)  y = Cast<to = 1>(t) }",
-    ),
-    Example(
-        why="to a type that TensorRT has not",
-        before="g (uint8[2,3] x) => (uint16[3,2] y) { t = Transpose(x)  y = Cast<to = 4>(t) }",
-    ),
-    Example(
-        why="nothing is cast",
-        before="g (uint8[2,3] x) => (uint8[3,2] y) { y = Transpose(x) }",
-    ),
-    Example(
-        why="quantized by the graph, which TensorRT reads as int8 and moves",
-        before="""g (float[2,3] x) => (float[6,2] y) <float s = {0.1}, uint8 z = {0}> {
-            q = QuantizeLinear(x, s, z)  c = Concat<axis = 1>(q, q)  t = Transpose(c)  y = Cast<to = 1>(t) }""",
-    ),
-    Example(
-        why="Slice and Squeeze of an image",
-        before="""g (uint8[1,4,5,3] x) => (float[2,5,3] y) <int64[1] a={0}, int64[1] b={2}, int64[1] c={1}, int64[1]
-            ax={0}> { s = Slice(x, a, b, c) q = Squeeze(s, ax) y = Cast<to=1>(q) }""",
-        after="""g (uint8[1,4,5,3] x) => (float[2,5,3] y) <int64[1] a={0}, int64[1] b={2}, int64[1] c={1}, int64[1]
-            ax={0}> { q = Cast<to=1>(x)  s = Slice(q, a, b, c)  y = Squeeze(s, ax) }""",
-    ),
-]
 
 _DATA = {
     **dict.fromkeys(
@@ -149,7 +46,6 @@ _LIMIT = 1 << 26
     severity=Severity.ERROR,
     hazards=[19, 20],
     types=(TensorProto.INT8, *_STRANGE),
-    examples=EXAMPLES,
 )
 def move_before_cast(node: Node, model: Model) -> Iterator[Match]:
     """Integers of a type that TensorRT does not have between nodes, moved about and only then cast.
@@ -264,3 +160,104 @@ def _join(draft: Draft, node: Node, proto: NodeProto, casts: list[Node], output:
             draft.remove(cast)
             copy = helper.make_node("Identity", [proto.output[0]], [result.name])
             draft.edits.append(AddNode(cast.scope, copy, cast))
+
+
+move_before_cast.examples = [
+    Fixed(
+        "an image, its channels put first",
+        before="""g (uint8[N,4,5,3] x) => (float[N,3,4,5] y) {
+            t = Transpose<perm = [0,3,1,2]>(x)  y = Cast<to = 1>(t) }""",
+        after="""g (uint8[N,4,5,3] x) => (float[N,3,4,5] y) {
+            c = Cast<to = 1>(x)  y = Transpose<perm = [0,3,1,2]>(c) }""",
+    ),
+    Fixed(
+        "moved three times",
+        before="""g (uint8[4,6] x) => (float[4,12] y) <int64[2] h = {4, 12}> {
+            t = Transpose(x)  u = Concat<axis = 1>(t, t)  r = Reshape(u, h)  y = Cast<to = 1>(r) }""",
+        after="""g (uint8[4,6] x) => (float[4,12] y) <int64[2] h = {4, 12}> {
+            c = Cast<to = 1>(x)  t = Transpose(c)  u = Concat<axis = 1>(t, t)  y = Reshape(u, h) }""",
+    ),
+    Fixed(
+        "cast twice to the same type, once inside a branch; its shape is read too",
+        before="""g (uint8[2,3] x, bool b) => (int32[3,2] y, int32[3,2] z, int64[2] s) {
+            t = Transpose(x)  y = Cast<to = 6>(t)  s = Shape(t)
+            z = If(b)<then_branch = p () => (int32[3,2] u) { c = Cast<to = 6>(t)  u = Neg(c) },
+                      else_branch = q () => (int32[3,2] v) { v = Abs(y) }> }""",
+        after="""g (uint8[2,3] x, bool b) => (int32[3,2] y, int32[3,2] z, int64[2] s) {
+            c = Cast<to = 6>(x)  y = Transpose(c)  s = Shape(y)
+            z = If(b)<then_branch = p () => (int32[3,2] u) { u = Neg(y) },
+                      else_branch = q () => (int32[3,2] v) { v = Abs(y) }> }""",
+    ),
+    Fixed(
+        "selected, one of both a constant",
+        before="""g (bool[3] c, uint8[3] x) => (float[3] y) <uint8[3] k = {1, 2, 255}> {
+            w = Where(c, x, k)  y = Cast<to = 1>(w) }""",
+        after="""g (bool[3] c, uint8[3] x) => (float[3] y) <float[3] k = {1, 2, 255}> {
+            h = Cast<to = 1>(x)  y = Where(c, h, k) }""",
+    ),
+    Fixed(
+        "a table of 16-bit integers",
+        before="""g (int64[N] i) => (float[N,2] y) <uint16[3,2] w = {1, 2, 3, 4, 5, 65535}> {
+            e = Gather(w, i)  y = Cast<to = 1>(e) }""",
+        after="""g (int64[N] i) => (float[N,2] y) <float[3,2] w = {1, 2, 3, 4, 5, 65535}> {
+            y = Gather(w, i) }""",
+    ),
+    Fixed(
+        "a table of int8, which TensorRT takes for a quantized one",
+        before="""g (int64[N] i) => (int32[N] z) <int8[3] w = {1, -2, 3}> {
+            e = Gather(w, i)  y = Cast<to = 6>(e)  z = Neg(y) }""",
+        after="g (int64[N] i) => (int32[N] z) <int32[3] w = {1, -2, 3}> { y = Gather(w, i)  z = Neg(y) }",
+    ),
+    Fixed(
+        "filled by ConstantOfShape",
+        before="g (int64[2] s) => (float[A,B] y) { k = ConstantOfShape<value = uint8[1] {3}>(s)  y = Cast<to = 1>(k) }",
+        after="g (int64[2] s) => (float[A,B] y) { y = ConstantOfShape<value = float[1] {3}>(s) }",
+    ),
+    Fixed(
+        "padded with a value",
+        before="""g (uint8[2,3] x, uint8 v) => (float[2,5] y) <int64[4] p = {0, 1, 0, 1}> {
+            t = Pad(x, p, v)  y = Cast<to = 1>(t) }""",
+        after="""g (uint8[2,3] x, uint8 v) => (float[2,5] y) <int64[4] p = {0, 1, 0, 1}> {
+            c = Cast<to = 1>(x)  d = Cast<to = 1>(v)  y = Pad(c, p, d) }""",
+    ),
+    Silent(
+        "a table of uint8, which the parser itself converts",
+        """g (int64[N] i) => (float[N] y) <uint8[3] w = {1, 2, 3}> {
+            e = Gather(w, i)  y = Cast<to = 1>(e) }""",
+    ),
+    Silent(
+        "cast to two types",
+        """g (uint8[2,3] x) => (float[3,2] y, int32[3,2] z) {
+            t = Transpose(x)  y = Cast<to = 1>(t)  z = Cast<to = 6>(t) }""",
+    ),
+    Silent(
+        "also a graph output",
+        "g (uint8[2,3] x) => (float[3,2] y, uint8[3,2] t) { t = Transpose(x)  y = Cast<to = 1>(t) }",
+    ),
+    Silent(
+        "arithmetic, which wraps",
+        "g (uint8[2,3] x) => (float[2,3] y) { a = Add(x, x)  y = Cast<to = 1>(a) }",
+        opset=14,
+    ),
+    Silent(
+        "a type that TensorRT has",
+        "g (int32[2,3] x) => (float[3,2] y) { t = Transpose(x)  y = Cast<to = 1>(t) }",
+    ),
+    Silent(
+        "to a type that TensorRT has not",
+        "g (uint8[2,3] x) => (uint16[3,2] y) { t = Transpose(x)  y = Cast<to = 4>(t) }",
+    ),
+    Silent("nothing is cast", "g (uint8[2,3] x) => (uint8[3,2] y) { y = Transpose(x) }"),
+    Silent(
+        "quantized by the graph, which TensorRT reads as int8 and moves",
+        """g (float[2,3] x) => (float[6,2] y) <float s = {0.1}, uint8 z = {0}> {
+            q = QuantizeLinear(x, s, z)  c = Concat<axis = 1>(q, q)  t = Transpose(c)  y = Cast<to = 1>(t) }""",
+    ),
+    Fixed(
+        "Slice and Squeeze of an image",
+        before="""g (uint8[1,4,5,3] x) => (float[2,5,3] y) <int64[1] a={0}, int64[1] b={2}, int64[1] c={1}, int64[1]
+            ax={0}> { s = Slice(x, a, b, c) q = Squeeze(s, ax) y = Cast<to=1>(q) }""",
+        after="""g (uint8[1,4,5,3] x) => (float[2,5,3] y) <int64[1] a={0}, int64[1] b={2}, int64[1] c={1}, int64[1]
+            ax={0}> { q = Cast<to=1>(x)  s = Slice(q, a, b, c)  y = Squeeze(s, ax) }""",
+    ),
+]

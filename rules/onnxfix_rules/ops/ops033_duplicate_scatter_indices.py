@@ -6,63 +6,11 @@ from collections.abc import Iterator
 
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix.rule import Flagged, Match, Severity, Silent, rule
 from onnxfix_rules.ops import _places
 
-_G = "g (float[4,3] x, float[2,3] u) => (float[4,3] y)"
 
-EXAMPLES = [
-    Example(
-        why="a row twice",
-        before=f"{_G} <int64[2,1] i = {{1, 1}}> {{ y = ScatterND(x, i, u) }}",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="a row twice, once counted from the end",
-        before=f"{_G} <int64[2,1] i = {{3, -1}}> {{ y = ScatterND(x, i, u) }}",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="an element twice",
-        before=f"{_G} <int64[2,3] i = {{0, 1, 2, 3, 1, 0}}> {{ y = ScatterElements(x, i, u) }}",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="rows that differ",
-        before=f"{_G} <int64[2,1] i = {{0, -1}}> {{ y = ScatterND(x, i, u) }}",
-    ),
-    Example(
-        why="the same number in another column",
-        before=f"{_G} <int64[2,3] i = {{0, 1, 2, 1, 0, 0}}> {{ y = ScatterElements(x, i, u) }}",
-    ),
-    Example(
-        why="along the other axis",
-        before=f"{_G} <int64[2,3] i = {{0, 1, 2, 0, 1, 2}}> {{ y = ScatterElements<axis = -1>(x, i, u) }}",
-    ),
-    Example(
-        why="perhaps: the axis is dynamic",
-        before="""g (float[N,3] x, float[2,3] u) => (float[N,3] y) <int64[2,1] i = {0, -1}> {
-            y = ScatterND(x, i, u) }""",
-        runs=False,
-    ),
-    Example(
-        why="added up, where the order does not matter: OPS039",
-        before=f'{_G} <int64[2,1] i = {{1, 1}}> {{ y = ScatterND<reduction = "add">(x, i, u) }}',
-    ),
-    Example(
-        why="indices at run time",
-        before="g (float[4,3] x, float[2,3] u, int64[2,1] i) => (float[4,3] y) { y = ScatterND(x, i, u) }",
-        runs=False,
-    ),
-]
-
-
-@rule(
-    "OPS033", ops=["ScatterElements", "ScatterND"], severity=Severity.WARNING, hazards=[32], examples=EXAMPLES
-)
+@rule("OPS033", ops=["ScatterElements", "ScatterND"], severity=Severity.WARNING, hazards=[32])
 def duplicate_scatter_indices(node: Node, model: Model) -> Iterator[Match]:
     """A ScatterND or ScatterElements whose constant indices name one place twice.
 
@@ -79,3 +27,45 @@ def duplicate_scatter_indices(node: Node, model: Model) -> Iterator[Match]:
     """
     if node.attr("reduction", "none") == "none" and _places.distinct(node, model) is False:
         yield Match(f"{node.op_type} has duplicate indices, and which update wins is undefined", node=node)
+
+
+_G = "g (float[4,3] x, float[2,3] u) => (float[4,3] y)"
+
+
+duplicate_scatter_indices.examples = [
+    Flagged("a row twice", f"{_G} <int64[2,1] i = {{1, 1}}> {{ y = ScatterND(x, i, u) }}", runs=False),
+    Flagged(
+        "a row twice, once counted from the end",
+        f"{_G} <int64[2,1] i = {{3, -1}}> {{ y = ScatterND(x, i, u) }}",
+        runs=False,
+    ),
+    Flagged(
+        "an element twice",
+        f"{_G} <int64[2,3] i = {{0, 1, 2, 3, 1, 0}}> {{ y = ScatterElements(x, i, u) }}",
+        runs=False,
+    ),
+    Silent("rows that differ", f"{_G} <int64[2,1] i = {{0, -1}}> {{ y = ScatterND(x, i, u) }}"),
+    Silent(
+        "the same number in another column",
+        f"{_G} <int64[2,3] i = {{0, 1, 2, 1, 0, 0}}> {{ y = ScatterElements(x, i, u) }}",
+    ),
+    Silent(
+        "along the other axis",
+        f"{_G} <int64[2,3] i = {{0, 1, 2, 0, 1, 2}}> {{ y = ScatterElements<axis = -1>(x, i, u) }}",
+    ),
+    Silent(
+        "perhaps: the axis is dynamic",
+        """g (float[N,3] x, float[2,3] u) => (float[N,3] y) <int64[2,1] i = {0, -1}> {
+            y = ScatterND(x, i, u) }""",
+        runs=False,
+    ),
+    Silent(
+        "added up, where the order does not matter: OPS039",
+        f'{_G} <int64[2,1] i = {{1, 1}}> {{ y = ScatterND<reduction = "add">(x, i, u) }}',
+    ),
+    Silent(
+        "indices at run time",
+        "g (float[4,3] x, float[2,3] u, int64[2,1] i) => (float[4,3] y) { y = ScatterND(x, i, u) }",
+        runs=False,
+    ),
+]

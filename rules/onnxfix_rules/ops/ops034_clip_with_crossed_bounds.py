@@ -9,71 +9,12 @@ from onnx import TensorProto
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
-
-_BOUNDS = "<float a = {5}, float b = {1}>"
-
-EXAMPLES = [
-    Example(
-        why="crossed: ONNX gives the maximum everywhere",
-        before=f"g (float[N,3] x) => (float[N,3] y) {_BOUNDS} {{ y = Clip(x, a, b) }}",
-        after=f"g (float[N,3] x) => (float[N,3] y) {_BOUNDS} {{ m = Max(x, a)  y = Min(m, b) }}",
-    ),
-    Example(
-        why="bounds that another Clip reads the right way round",
-        before=f"""g (float[N] x) => (float[N] y, float[N] z) {_BOUNDS} {{
-            y = Clip(x, a, b)  z = Clip(x, b, a) }}""",
-        after=f"""g (float[N] x) => (float[N] y, float[N] z) {_BOUNDS} {{
-            m = Max(x, a)  y = Min(m, b)  z = Clip(x, b, a) }}""",
-        opset=11,
-    ),
-    Example(
-        why="inside a branch, of half precision",
-        before="""g (float16[3] x, bool c) => (float16[3] y) {
-            y = If(c)<then_branch = p () => (float16[3] u) {
-                          a = Constant<value = float16 {16896}>()  b = Constant<value = float16 {15360}>()
-                          u = Clip(x, a, b) },
-                      else_branch = q () => (float16[3] v) { v = Neg(x) }> }""",
-        after="""g (float16[3] x, bool c) => (float16[3] y) {
-            y = If(c)<then_branch = p () => (float16[3] u) {
-                          a = Constant<value = float16 {16896}>()  b = Constant<value = float16 {15360}>()
-                          m = Max(x, a)  u = Min(m, b) },
-                      else_branch = q () => (float16[3] v) { v = Neg(x) }> }""",
-        opset=13,
-    ),
-    Example(
-        why="as attributes, which ONNX Runtime refuses",
-        before="g (float[3] x) => (float[3] y) { y = Clip<min = 5.0, max = 1.0>(x) }",
-        opset=10,
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="the bounds are in order",
-        before="g (float[3] x) => (float[3] y) <float a = {1}, float b = {5}> { y = Clip(x, a, b) }",
-    ),
-    Example(
-        why="the bounds are equal",
-        before="g (float[3] x) => (float[3] y) <float a = {5}, float b = {5}> { y = Clip(x, a, b) }",
-    ),
-    Example(
-        why="integers, which TensorRT clips by maximum and minimum",
-        before="g (int32[3] x) => (int32[3] y) <int32 a = {5}, int32 b = {1}> { y = Clip(x, a, b) }",
-    ),
-    Example(
-        why="a bound that the caller gives",
-        before="g (float[3] x, float a) => (float[3] y) <float b = {1}> { y = Clip(x, a, b) }",
-    ),
-    Example(
-        why="only one bound",
-        before="g (float[3] x) => (float[3] y) <float a = {5}> { y = Clip(x, a) }",
-    ),
-]
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 
 
-@rule("OPS034", ops=["Clip"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[43], examples=EXAMPLES)
+@rule("OPS034", ops=["Clip"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[43])
 def clip_with_crossed_bounds(node: Node, model: Model) -> Iterator[Match]:
     """A Clip of floats whose minimum is larger than its maximum.
 
@@ -120,3 +61,60 @@ def clip_with_crossed_bounds(node: Node, model: Model) -> Iterator[Match]:
 def _bound(value: Value | None) -> float | None:
     array = None if value is None else value.constant()
     return float(array.reshape(-1)[0]) if array is not None and array.size == 1 else None
+
+
+_BOUNDS = "<float a = {5}, float b = {1}>"
+
+
+clip_with_crossed_bounds.examples = [
+    Fixed(
+        "crossed: ONNX gives the maximum everywhere",
+        before=f"g (float[N,3] x) => (float[N,3] y) {_BOUNDS} {{ y = Clip(x, a, b) }}",
+        after=f"g (float[N,3] x) => (float[N,3] y) {_BOUNDS} {{ m = Max(x, a)  y = Min(m, b) }}",
+    ),
+    Fixed(
+        "bounds that another Clip reads the right way round",
+        before=f"""g (float[N] x) => (float[N] y, float[N] z) {_BOUNDS} {{
+            y = Clip(x, a, b)  z = Clip(x, b, a) }}""",
+        after=f"""g (float[N] x) => (float[N] y, float[N] z) {_BOUNDS} {{
+            m = Max(x, a)  y = Min(m, b)  z = Clip(x, b, a) }}""",
+        opset=11,
+    ),
+    Fixed(
+        "inside a branch, of half precision",
+        before="""g (float16[3] x, bool c) => (float16[3] y) {
+            y = If(c)<then_branch = p () => (float16[3] u) {
+                          a = Constant<value = float16 {16896}>()  b = Constant<value = float16 {15360}>()
+                          u = Clip(x, a, b) },
+                      else_branch = q () => (float16[3] v) { v = Neg(x) }> }""",
+        after="""g (float16[3] x, bool c) => (float16[3] y) {
+            y = If(c)<then_branch = p () => (float16[3] u) {
+                          a = Constant<value = float16 {16896}>()  b = Constant<value = float16 {15360}>()
+                          m = Max(x, a)  u = Min(m, b) },
+                      else_branch = q () => (float16[3] v) { v = Neg(x) }> }""",
+        opset=13,
+    ),
+    Flagged(
+        "as attributes, which ONNX Runtime refuses",
+        "g (float[3] x) => (float[3] y) { y = Clip<min = 5.0, max = 1.0>(x) }",
+        opset=10,
+        runs=False,
+    ),
+    Silent(
+        "the bounds are in order",
+        "g (float[3] x) => (float[3] y) <float a = {1}, float b = {5}> { y = Clip(x, a, b) }",
+    ),
+    Silent(
+        "the bounds are equal",
+        "g (float[3] x) => (float[3] y) <float a = {5}, float b = {5}> { y = Clip(x, a, b) }",
+    ),
+    Silent(
+        "integers, which TensorRT clips by maximum and minimum",
+        "g (int32[3] x) => (int32[3] y) <int32 a = {5}, int32 b = {1}> { y = Clip(x, a, b) }",
+    ),
+    Silent(
+        "a bound that the caller gives",
+        "g (float[3] x, float a) => (float[3] y) <float b = {1}> { y = Clip(x, a, b) }",
+    ),
+    Silent("only one bound", "g (float[3] x) => (float[3] y) <float a = {5}> { y = Clip(x, a) }"),
+]

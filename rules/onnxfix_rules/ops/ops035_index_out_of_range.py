@@ -8,96 +8,15 @@ import numpy as np
 
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix.rule import Flagged, Match, Severity, Silent, rule
 from onnxfix_rules.ops import _common as ops
-
-EXAMPLES = [
-    Example(
-        why="Gather",
-        before="g (float[4,N] x) => (float[2,N] y) <int64[2] i = {0, 9}> { y = Gather(x, i) }",
-        detect=True,
-    ),
-    Example(
-        why="Gather, below the first",
-        before="g (float[N,4] x) => (float[N] y) <int64 i = {-5}> { y = Gather<axis = -1>(x, i) }",
-        detect=True,
-    ),
-    Example(
-        why="GatherElements",
-        before="g (float[4,3] x) => (float[1,3] y) <int64[1,3] i = {0, 1, 4}> { y = GatherElements(x, i) }",
-        detect=True,
-    ),
-    Example(
-        why="ScatterElements",
-        before="""g (float[4,3] x, float[1,3] u) => (float[4,3] y) <int64[1,3] i = {0, 1, 4}> {
-            y = ScatterElements(x, i, u) }""",
-        detect=True,
-    ),
-    Example(
-        why="GatherND, in the second place",
-        before="g (float[4,3] x) => (float[1] y) <int64[1,2] i = {3, 3}> { y = GatherND(x, i) }",
-        detect=True,
-    ),
-    Example(
-        why="ScatterND",
-        before="g (float[4,3] x, float[1,3] u) => (float[4,3] y) <int64[1,1] i = {4}> { y = ScatterND(x, i, u) }",
-        detect=True,
-    ),
-    Example(
-        why="GatherND with a batch, whose axis comes after it",
-        before="g (float[2,3] x) => (float[2] y) <int64[2,1] i = {0, 3}> { y = GatherND<batch_dims = 1>(x, i) }",
-        detect=True,
-    ),
-    Example(
-        why="GatherND with a batch that is shorter than the axis after it",
-        before="g (float[2,3] x) => (float[2] y) <int64[2,1] i = {0, 2}> { y = GatherND<batch_dims = 1>(x, i) }",
-    ),
-    Example(
-        why="negative ones count from the end",
-        before="g (float[4,3] x) => (float[2,3] y) <int64[2] i = {-4, -1}> { y = Gather(x, i) }",
-    ),
-    Example(
-        why="the axis is dynamic",
-        before="g (float[N,3] x) => (float[1,3] y) <int64[1] i = {9}> { y = Gather(x, i) }",
-    ),
-    Example(
-        why="the indices are",
-        before="g (float[4,3] x, int64[1] i) => (float[1,3] y) { y = Gather(x, i) }",
-    ),
-    Example(
-        why="no indices at all",
-        before="g (float[4,3] x) => (float[0,3] y) <int64[0] i = {}> { y = Gather(x, i) }",
-    ),
-    Example(
-        why="GatherND in range",
-        before="g (float[4,3] x) => (float[1] y) <int64[1,2] i = {3, -3}> { y = GatherND(x, i) }",
-    ),
-    Example(
-        why="the last row, for TensorRT 8.0 and 8.1",
-        before="g (float[4,3] x) => (float[1,3] y) <int64[1] i = {-1}> { y = Gather(x, i) }",
-        detect=True,
-        target="trt8.4",
-    ),
-    Example(
-        why="the last row, for TensorRT-RTX",
-        before="g (float[4,3] x) => (float[1,3] y) <int64[1] i = {-1}> { y = Gather(x, i) }",
-        target="rtx",
-    ),
-    Example(
-        why="the last row, for TensorRT 8.6",
-        before="g (float[4,3] x) => (float[1,3] y) <int64[1] i = {-1}> { y = Gather(x, i) }",
-        target="trt8.6",
-    ),
-]
 
 _AXIS = ("Gather", "GatherElements", "Scatter", "ScatterElements")
 _LIMIT = 1 << 24
 """Bytes of indices that are looked at."""
 
 
-@rule(
-    "OPS035", ops=[*_AXIS, "GatherND", "ScatterND"], severity=Severity.ERROR, hazards=[43], examples=EXAMPLES
-)
+@rule("OPS035", ops=[*_AXIS, "GatherND", "ScatterND"], severity=Severity.ERROR, hazards=[43])
 def index_out_of_range(node: Node, model: Model) -> Iterator[Match]:
     """Constant indices of a Gather or Scatter that point outside of the data.
 
@@ -148,3 +67,65 @@ def index_out_of_range(node: Node, model: Model) -> Iterator[Match]:
             node=node,
             severity=Severity.WARNING,
         )
+
+
+index_out_of_range.examples = [
+    Flagged("Gather", "g (float[4,N] x) => (float[2,N] y) <int64[2] i = {0, 9}> { y = Gather(x, i) }"),
+    Flagged(
+        "Gather, below the first",
+        "g (float[N,4] x) => (float[N] y) <int64 i = {-5}> { y = Gather<axis = -1>(x, i) }",
+    ),
+    Flagged(
+        "GatherElements",
+        "g (float[4,3] x) => (float[1,3] y) <int64[1,3] i = {0, 1, 4}> { y = GatherElements(x, i) }",
+    ),
+    Flagged(
+        "ScatterElements",
+        """g (float[4,3] x, float[1,3] u) => (float[4,3] y) <int64[1,3] i = {0, 1, 4}> {
+            y = ScatterElements(x, i, u) }""",
+    ),
+    Flagged(
+        "GatherND, in the second place",
+        "g (float[4,3] x) => (float[1] y) <int64[1,2] i = {3, 3}> { y = GatherND(x, i) }",
+    ),
+    Flagged(
+        "ScatterND",
+        "g (float[4,3] x, float[1,3] u) => (float[4,3] y) <int64[1,1] i = {4}> { y = ScatterND(x, i, u) }",
+    ),
+    Flagged(
+        "GatherND with a batch, whose axis comes after it",
+        "g (float[2,3] x) => (float[2] y) <int64[2,1] i = {0, 3}> { y = GatherND<batch_dims = 1>(x, i) }",
+    ),
+    Silent(
+        "GatherND with a batch that is shorter than the axis after it",
+        "g (float[2,3] x) => (float[2] y) <int64[2,1] i = {0, 2}> { y = GatherND<batch_dims = 1>(x, i) }",
+    ),
+    Silent(
+        "negative ones count from the end",
+        "g (float[4,3] x) => (float[2,3] y) <int64[2] i = {-4, -1}> { y = Gather(x, i) }",
+    ),
+    Silent(
+        "the axis is dynamic", "g (float[N,3] x) => (float[1,3] y) <int64[1] i = {9}> { y = Gather(x, i) }"
+    ),
+    Silent("the indices are", "g (float[4,3] x, int64[1] i) => (float[1,3] y) { y = Gather(x, i) }"),
+    Silent("no indices at all", "g (float[4,3] x) => (float[0,3] y) <int64[0] i = {}> { y = Gather(x, i) }"),
+    Silent(
+        "GatherND in range",
+        "g (float[4,3] x) => (float[1] y) <int64[1,2] i = {3, -3}> { y = GatherND(x, i) }",
+    ),
+    Flagged(
+        "the last row, for TensorRT 8.0 and 8.1",
+        "g (float[4,3] x) => (float[1,3] y) <int64[1] i = {-1}> { y = Gather(x, i) }",
+        target="trt8.4",
+    ),
+    Silent(
+        "the last row, for TensorRT-RTX",
+        "g (float[4,3] x) => (float[1,3] y) <int64[1] i = {-1}> { y = Gather(x, i) }",
+        target="rtx",
+    ),
+    Silent(
+        "the last row, for TensorRT 8.6",
+        "g (float[4,3] x) => (float[1,3] y) <int64[1] i = {-1}> { y = Gather(x, i) }",
+        target="trt8.6",
+    ),
+]

@@ -6,57 +6,10 @@ from collections.abc import Iterator
 
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Severity, rule
-
-EXAMPLES = [
-    Example(
-        why="as wide as the axis",
-        before='g (float[1,3] x) => (float[1,6] y) <int64[4] p = {0, 0, 0, 3}> { y = Pad<mode = "reflect">(x, p) }',
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="of one axis, by number",
-        before="""g (float[N,3] x) => (float[N,7] y) <int64[2] p = {4, 0}, int64[1] a = {-1}> {
-            y = Pad<mode = "reflect">(x, p, , a) }""",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="as an attribute",
-        before='g (float[1,3] x) => (float[1,6] y) { y = Pad<mode = "reflect", pads = [0, 0, 0, 3]>(x) }',
-        opset=10,
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="one less",
-        before='g (float[1,3] x) => (float[1,7] y) <int64[4] p = {0, 2, 0, 2}> { y = Pad<mode = "reflect">(x, p) }',
-    ),
-    Example(
-        why="wrapping around may go on and on",
-        before='g (float[1,3] x) => (float[1,12] y) <int64[4] p = {0, 4, 0, 5}> { y = Pad<mode = "wrap">(x, p) }',
-        opset=19,
-    ),
-    Example(
-        why="with a value",
-        before="g (float[1,3] x) => (float[1,12] y) <int64[4] p = {0, 4, 0, 5}> { y = Pad(x, p) }",
-    ),
-    Example(
-        why="the axis is dynamic",
-        before='g (float[1,N] x) => (float[1,M] y) <int64[4] p = {0, 4, 0, 5}> { y = Pad<mode = "reflect">(x, p) }',
-        runs=False,
-    ),
-    Example(
-        why="the edge may be repeated as often as one likes, and less than nothing is cut off",
-        before="""g (float[1,3] x) => (float[1,12] y, float[1,1] z)
-            <int64[4] p = {0, 4, 0, 5}, int64[4] q = {0, -1, 0, -1}> {
-            y = Pad<mode = "edge">(x, p)  z = Pad<mode = "reflect">(x, q) }""",
-    ),
-]
+from onnxfix.rule import Flagged, Match, Severity, Silent, rule
 
 
-@rule("OPS036", ops=["Pad"], severity=Severity.ERROR, hazards=[43], examples=EXAMPLES)
+@rule("OPS036", ops=["Pad"], severity=Severity.ERROR, hazards=[43])
 def reflect_padding_too_wide(node: Node, model: Model) -> Iterator[Match]:
     """A Pad by reflection that is wider than the axis it reflects.
 
@@ -98,3 +51,47 @@ def _pads(node: Node) -> list[int] | None:
     value = node.input(1)
     array = None if value is None else value.constant()
     return None if array is None else [int(p) for p in array.reshape(-1)]
+
+
+reflect_padding_too_wide.examples = [
+    Flagged(
+        "as wide as the axis",
+        'g (float[1,3] x) => (float[1,6] y) <int64[4] p = {0, 0, 0, 3}> { y = Pad<mode = "reflect">(x, p) }',
+        runs=False,
+    ),
+    Flagged(
+        "of one axis, by number",
+        """g (float[N,3] x) => (float[N,7] y) <int64[2] p = {4, 0}, int64[1] a = {-1}> {
+            y = Pad<mode = "reflect">(x, p, , a) }""",
+        runs=False,
+    ),
+    Flagged(
+        "as an attribute",
+        'g (float[1,3] x) => (float[1,6] y) { y = Pad<mode = "reflect", pads = [0, 0, 0, 3]>(x) }',
+        opset=10,
+        runs=False,
+    ),
+    Silent(
+        "one less",
+        'g (float[1,3] x) => (float[1,7] y) <int64[4] p = {0, 2, 0, 2}> { y = Pad<mode = "reflect">(x, p) }',
+    ),
+    Silent(
+        "wrapping around may go on and on",
+        'g (float[1,3] x) => (float[1,12] y) <int64[4] p = {0, 4, 0, 5}> { y = Pad<mode = "wrap">(x, p) }',
+        opset=19,
+    ),
+    Silent(
+        "with a value", "g (float[1,3] x) => (float[1,12] y) <int64[4] p = {0, 4, 0, 5}> { y = Pad(x, p) }"
+    ),
+    Silent(
+        "the axis is dynamic",
+        'g (float[1,N] x) => (float[1,M] y) <int64[4] p = {0, 4, 0, 5}> { y = Pad<mode = "reflect">(x, p) }',
+        runs=False,
+    ),
+    Silent(
+        "the edge may be repeated as often as one likes, and less than nothing is cut off",
+        """g (float[1,3] x) => (float[1,12] y, float[1,1] z)
+            <int64[4] p = {0, 4, 0, 5}, int64[4] q = {0, -1, 0, -1}> {
+            y = Pad<mode = "edge">(x, p)  z = Pad<mode = "reflect">(x, q) }""",
+    ),
+]

@@ -10,105 +10,9 @@ from onnx import TensorProto, helper
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _gaps
 from onnxfix_rules.ops._result import put
-
-EXAMPLES = [
-    Example(
-        why="two elements, one between them left out",
-        before="g (float[N,2,L] x) => (float[N,2,M] y) { y = MaxPool<kernel_shape = [2], dilations = [2]>(x) }",
-        after="""g (float[N,2,L] x) => (float[N,2,M] y) <int64[1] s = {0}, int64[1] e = {-2}, int64[1] a = {2},
-            int64[1] t = {1}, int64[1] u = {2}, int64[1] v = {9223372036854775807}> {
-            p = Slice(x, s, e, a, t)  q = Slice(x, u, v, a, t)  y = Max(p, q) }""",
-        safety=Safety.NUMERIC,
-        runs=False,
-    ),
-    Example(
-        why="in two dimensions, with steps and padding",
-        before="""g (float[1,2,8,7] x) => (float[1,2,A,B] z) {
-            y = MaxPool<kernel_shape = [1,2], dilations = [1,3], strides = [2,3], pads = [0,1,0,0]>(x)  z = Neg(y) }""",
-        after="""g (float[1,2,8,7] x) => (float[1,2,A,B] z) <int64[8] p = {0,0,0,1,0,0,0,0}, float l = {-inf},
-            int64[4] r = {0,2,4,6}, int64[2] s = {0,3}, int64[2] t = {3,6}> {
-            d = Pad(x, p, l)  e = Gather<axis = 2>(d, r)  c = Gather<axis = 3>(e, s)  f = Gather<axis = 3>(e, t)
-            y = Max(c, f)  z = Neg(y) }""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="one axis after the other",
-        before="""g (float[N,2,8,8] x) => (float[N,2,6,6] y) {
-            y = MaxPool<kernel_shape = [2,2], dilations = [2,2]>(x) }""",
-        after="""g (float[N,2,8,8] x) => (float[N,2,6,6] y) <int64[6] a = {0,1,2,3,4,5}, int64[6] b = {2,3,4,5,6,7},
-            int64[6] c = {0,1,2,3,4,5}, int64[6] d = {2,3,4,5,6,7}> {
-            p = Gather<axis = 2>(x, a)  q = Gather<axis = 2>(x, b)  r = Max(p, q)
-            s = Gather<axis = 3>(r, c)  t = Gather<axis = 3>(r, d)  y = Max(s, t) }""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="by default it is only reported",
-        before="g (float[1,2,9] x) => (float[1,2,7] y) { y = MaxPool<kernel_shape = [2], dilations = [2]>(x) }",
-        detect=True,
-    ),
-    Example(
-        why="a wide window of dynamic size: too many layers",
-        before="""g (float[1,1,H,W] x) => (float[1,1,A,B] y) {
-            y = MaxPool<kernel_shape = [5,5], dilations = [2,2]>(x) }""",
-        safety=Safety.NUMERIC,
-        detect=True,
-    ),
-    Example(
-        why="the size rounded up",
-        before="""g (float[1,1,10] x) => (float[1,1,4] y) {
-            y = MaxPool<kernel_shape = [2], dilations = [2], strides = [3], ceil_mode = 1>(x) }""",
-        after="""g (float[1,1,10] x) => (float[1,1,4] y) <int64[6] p = {0,0,0,0,0,2}, float l = {-inf},
-            int64[4] a = {0,3,6,9}, int64[4] b = {2,5,8,11}> {
-            d = Pad(x, p, l)  q = Gather<axis = 2>(d, a)  r = Gather<axis = 2>(d, b)  y = Max(q, r) }""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="a size that is not known, rounded up",
-        before="""g (float[1,1,L] x) => (float[1,1,A] y) {
-            y = MaxPool<kernel_shape = [2], dilations = [2], strides = [3], ceil_mode = 1>(x) }""",
-        safety=Safety.NUMERIC,
-        detect=True,
-    ),
-    Example(
-        why="the indices are read",
-        before="""g (float[1,1,9] x) => (float[1,1,7] y, int64[1,1,7] i) {
-            y, i = MaxPool<kernel_shape = [2], dilations = [2]>(x) }""",
-        safety=Safety.NUMERIC,
-        detect=True,
-    ),
-    Example(
-        why="a mean",
-        before="g (float[1,1,9] x) => (float[1,1,7] y) { y = AveragePool<kernel_shape = [2], dilations = [2]>(x) }",
-        opset=19,
-        detect=True,
-    ),
-    Example(
-        why="a norm",
-        before="g (float[1,1,9] x) => (float[1,1,7] y) { y = LpPool<kernel_shape = [2], dilations = [2]>(x) }",
-        detect=True,
-    ),
-    Example(
-        why="no gaps",
-        before="g (float[1,1,9] x) => (float[1,1,8] y) { y = MaxPool<kernel_shape = [2], dilations = [1]>(x) }",
-    ),
-    Example(
-        why="no attribute",
-        before="g (float[1,1,9] x) => (float[1,1,8] y) { y = MaxPool<kernel_shape = [2]>(x) }",
-    ),
-    Example(
-        why="an attribute that MaxPool did not have before opset 10",
-        before="g (float[1,1,9] x) => (float[1,1,7] y) { y = MaxPool<kernel_shape = [2], dilations = [2]>(x) }",
-        opset=9,
-        runs=False,
-    ),
-    Example(
-        why="a Conv, which may have gaps",
-        before="""g (float[1,1,9] x, float[1,1,2] w) => (float[1,1,7] y) { y = Conv<dilations = [2]>(x, w) }""",
-    ),
-]
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 _LAYERS = 200
@@ -122,7 +26,6 @@ _END = np.iinfo(np.int64).max
     safety=Safety.NUMERIC,
     severity=Severity.ERROR,
     hazards=[44],
-    examples=EXAMPLES,
     general=True,
 )
 def dilated_pool(node: Node, model: Model) -> Iterator[Match]:
@@ -205,3 +108,91 @@ def _padded(draft: Draft, data: Value, pads: list[int], elem: int) -> str:
     amounts = draft.constant(np.array([0, 0, *pads[:half], 0, 0, *pads[half:]], np.int64), "pads")
     lowest = draft.constant(np.array(-np.inf, helper.tensor_dtype_to_np_dtype(elem)), "lowest")
     return draft.add("Pad", [data, amounts, lowest])
+
+
+dilated_pool.examples = [
+    Fixed(
+        "two elements, one between them left out",
+        before="g (float[N,2,L] x) => (float[N,2,M] y) { y = MaxPool<kernel_shape = [2], dilations = [2]>(x) }",
+        after="""g (float[N,2,L] x) => (float[N,2,M] y) <int64[1] s = {0}, int64[1] e = {-2}, int64[1] a = {2},
+            int64[1] t = {1}, int64[1] u = {2}, int64[1] v = {9223372036854775807}> {
+            p = Slice(x, s, e, a, t)  q = Slice(x, u, v, a, t)  y = Max(p, q) }""",
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Fixed(
+        "in two dimensions, with steps and padding",
+        before="""g (float[1,2,8,7] x) => (float[1,2,A,B] z) {
+            y = MaxPool<kernel_shape = [1,2], dilations = [1,3], strides = [2,3], pads = [0,1,0,0]>(x)  z = Neg(y) }""",
+        after="""g (float[1,2,8,7] x) => (float[1,2,A,B] z) <int64[8] p = {0,0,0,1,0,0,0,0}, float l = {-inf},
+            int64[4] r = {0,2,4,6}, int64[2] s = {0,3}, int64[2] t = {3,6}> {
+            d = Pad(x, p, l)  e = Gather<axis = 2>(d, r)  c = Gather<axis = 3>(e, s)  f = Gather<axis = 3>(e, t)
+            y = Max(c, f)  z = Neg(y) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "one axis after the other",
+        before="""g (float[N,2,8,8] x) => (float[N,2,6,6] y) {
+            y = MaxPool<kernel_shape = [2,2], dilations = [2,2]>(x) }""",
+        after="""g (float[N,2,8,8] x) => (float[N,2,6,6] y) <int64[6] a = {0,1,2,3,4,5}, int64[6] b = {2,3,4,5,6,7},
+            int64[6] c = {0,1,2,3,4,5}, int64[6] d = {2,3,4,5,6,7}> {
+            p = Gather<axis = 2>(x, a)  q = Gather<axis = 2>(x, b)  r = Max(p, q)
+            s = Gather<axis = 3>(r, c)  t = Gather<axis = 3>(r, d)  y = Max(s, t) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "by default it is only reported",
+        "g (float[1,2,9] x) => (float[1,2,7] y) { y = MaxPool<kernel_shape = [2], dilations = [2]>(x) }",
+    ),
+    Flagged(
+        "a wide window of dynamic size: too many layers",
+        """g (float[1,1,H,W] x) => (float[1,1,A,B] y) {
+            y = MaxPool<kernel_shape = [5,5], dilations = [2,2]>(x) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "the size rounded up",
+        before="""g (float[1,1,10] x) => (float[1,1,4] y) {
+            y = MaxPool<kernel_shape = [2], dilations = [2], strides = [3], ceil_mode = 1>(x) }""",
+        after="""g (float[1,1,10] x) => (float[1,1,4] y) <int64[6] p = {0,0,0,0,0,2}, float l = {-inf},
+            int64[4] a = {0,3,6,9}, int64[4] b = {2,5,8,11}> {
+            d = Pad(x, p, l)  q = Gather<axis = 2>(d, a)  r = Gather<axis = 2>(d, b)  y = Max(q, r) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "a size that is not known, rounded up",
+        """g (float[1,1,L] x) => (float[1,1,A] y) {
+            y = MaxPool<kernel_shape = [2], dilations = [2], strides = [3], ceil_mode = 1>(x) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "the indices are read",
+        """g (float[1,1,9] x) => (float[1,1,7] y, int64[1,1,7] i) {
+            y, i = MaxPool<kernel_shape = [2], dilations = [2]>(x) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "a mean",
+        "g (float[1,1,9] x) => (float[1,1,7] y) { y = AveragePool<kernel_shape = [2], dilations = [2]>(x) }",
+        opset=19,
+    ),
+    Flagged(
+        "a norm",
+        "g (float[1,1,9] x) => (float[1,1,7] y) { y = LpPool<kernel_shape = [2], dilations = [2]>(x) }",
+    ),
+    Silent(
+        "no gaps",
+        "g (float[1,1,9] x) => (float[1,1,8] y) { y = MaxPool<kernel_shape = [2], dilations = [1]>(x) }",
+    ),
+    Silent("no attribute", "g (float[1,1,9] x) => (float[1,1,8] y) { y = MaxPool<kernel_shape = [2]>(x) }"),
+    Silent(
+        "an attribute that MaxPool did not have before opset 10",
+        "g (float[1,1,9] x) => (float[1,1,7] y) { y = MaxPool<kernel_shape = [2], dilations = [2]>(x) }",
+        opset=9,
+        runs=False,
+    ),
+    Silent(
+        "a Conv, which may have gaps",
+        """g (float[1,1,9] x, float[1,1,2] w) => (float[1,1,7] y) { y = Conv<dilations = [2]>(x, w) }""",
+    ),
+]

@@ -6,78 +6,12 @@ from collections.abc import Iterator
 
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Severity, rule
-
-_UP = "g (float[1,1,4,4] x, float[1,1,2,2] w) => (float[1,1,A,B] y)"
-_LSTM = "g (float[T,B,2] x, float[1,16,2] w, float[1,16,4] r) => (float[T,1,B,4] y)"
-
-EXAMPLES = [
-    Example(
-        why="strides and dilations combined",
-        before=f"{_UP} {{ y = ConvTranspose<strides = [2,2], dilations = [2,2]>(x, w) }}",
-        detect=True,
-    ),
-    Example(
-        why="steps along one axis, gaps along the other",
-        before=f"{_UP} {{ y = ConvTranspose<strides = [2,1], dilations = [1,2]>(x, w) }}",
-        detect=True,
-    ),
-    Example(
-        why="four dimensions beside batch and channels",
-        before="""g (float[1,1,4,4,4,4] x, float[1,1,2,2,2,2] w) => (float[1,1,3,3,3,3] y) { y = Conv(x, w) }""",
-        detect=True,
-    ),
-    Example(
-        why="four dimensions of pooling",
-        before="""g (float[1,1,4,4,4,4] x) => (float[1,1,3,3,3,3] y) {
-            y = AveragePool<kernel_shape = [2,2,2,2]>(x) }""",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="an LSTM whose forget gate is one minus its input gate",
-        before=f"{_LSTM} {{ y = LSTM<hidden_size = 4, input_forget = 1>(x, w, r) }}",
-        detect=True,
-    ),
-    Example(
-        why="steps alone", before=f"{_UP} {{ y = ConvTranspose<strides = [2,2], dilations = [1,1]>(x, w) }}"
-    ),
-    Example(why="gaps alone", before=f"{_UP} {{ y = ConvTranspose<dilations = [2,2]>(x, w) }}"),
-    Example(
-        why="both, but in a Conv",
-        before="""g (float[1,1,6,6] x, float[1,1,2,2] w) => (float[1,1,A,B] y) {
-            y = Conv<strides = [2,2], dilations = [2,2]>(x, w) }""",
-    ),
-    Example(
-        why="three dimensions",
-        before="g (float[1,1,4,4,4] x, float[1,1,2,2,2] w) => (float[1,1,3,3,3] y) { y = Conv(x, w) }",
-    ),
-    Example(
-        why="one dimension",
-        before="g (float[1,1,4] x, float[1,1,2] w) => (float[1,1,3] y) { y = Conv(x, w) }",
-    ),
-    Example(
-        why="an LSTM with a limit for its gates",
-        before=f"{_LSTM} {{ y = LSTM<hidden_size = 4, clip = 1.0>(x, w, r) }}",
-    ),
-    Example(
-        why="padding at one end, groups and auto_pad",
-        before="""g (float[1,1,9] x, float[1,4,4,4] u, float[4,1,2,2] w, float[4,4,2,2] v)
-            => (float[1,1,9] y, float[1,2,5,5] z, float[1,4,4,4] t) {
-            y = MaxPool<kernel_shape = [2], pads = [0,1]>(x)  z = ConvTranspose<group = 2>(u, w)
-            t = Conv<auto_pad = "SAME_UPPER">(u, v) }""",
-    ),
-    Example(
-        why="a GRU that applies its reset gate after the product",
-        before="""g (float[T,B,2] x, float[1,12,2] w, float[1,12,4] r) => (float[T,1,B,4] y) {
-            y = GRU<hidden_size = 4, linear_before_reset = 1>(x, w, r) }""",
-    ),
-]
+from onnxfix.rule import Flagged, Match, Severity, Silent, rule
 
 _SPATIAL = ("AveragePool", "Conv", "ConvTranspose", "LpPool", "MaxPool")
 
 
-@rule("OPS038", ops=[*_SPATIAL, "LSTM"], severity=Severity.ERROR, hazards=[44], examples=EXAMPLES)
+@rule("OPS038", ops=[*_SPATIAL, "LSTM"], severity=Severity.ERROR, hazards=[44])
 def layer_limit(node: Node, model: Model) -> Iterator[Match]:
     """A ConvTranspose with strides and dilations, a convolution or pooling of four dimensions, an LSTM with
     `input_forget`.
@@ -115,3 +49,60 @@ def layer_limit(node: Node, model: Model) -> Iterator[Match]:
 
 def _above_one(node: Node, name: str) -> bool:
     return any(size > 1 for size in node.attr(name) or ())
+
+
+_UP = "g (float[1,1,4,4] x, float[1,1,2,2] w) => (float[1,1,A,B] y)"
+_LSTM = "g (float[T,B,2] x, float[1,16,2] w, float[1,16,4] r) => (float[T,1,B,4] y)"
+
+
+layer_limit.examples = [
+    Flagged(
+        "strides and dilations combined",
+        f"{_UP} {{ y = ConvTranspose<strides = [2,2], dilations = [2,2]>(x, w) }}",
+    ),
+    Flagged(
+        "steps along one axis, gaps along the other",
+        f"{_UP} {{ y = ConvTranspose<strides = [2,1], dilations = [1,2]>(x, w) }}",
+    ),
+    Flagged(
+        "four dimensions beside batch and channels",
+        """g (float[1,1,4,4,4,4] x, float[1,1,2,2,2,2] w) => (float[1,1,3,3,3,3] y) { y = Conv(x, w) }""",
+    ),
+    Flagged(
+        "four dimensions of pooling",
+        """g (float[1,1,4,4,4,4] x) => (float[1,1,3,3,3,3] y) {
+            y = AveragePool<kernel_shape = [2,2,2,2]>(x) }""",
+        runs=False,
+    ),
+    Flagged(
+        "an LSTM whose forget gate is one minus its input gate",
+        f"{_LSTM} {{ y = LSTM<hidden_size = 4, input_forget = 1>(x, w, r) }}",
+    ),
+    Silent("steps alone", f"{_UP} {{ y = ConvTranspose<strides = [2,2], dilations = [1,1]>(x, w) }}"),
+    Silent("gaps alone", f"{_UP} {{ y = ConvTranspose<dilations = [2,2]>(x, w) }}"),
+    Silent(
+        "both, but in a Conv",
+        """g (float[1,1,6,6] x, float[1,1,2,2] w) => (float[1,1,A,B] y) {
+            y = Conv<strides = [2,2], dilations = [2,2]>(x, w) }""",
+    ),
+    Silent(
+        "three dimensions",
+        "g (float[1,1,4,4,4] x, float[1,1,2,2,2] w) => (float[1,1,3,3,3] y) { y = Conv(x, w) }",
+    ),
+    Silent("one dimension", "g (float[1,1,4] x, float[1,1,2] w) => (float[1,1,3] y) { y = Conv(x, w) }"),
+    Silent(
+        "an LSTM with a limit for its gates", f"{_LSTM} {{ y = LSTM<hidden_size = 4, clip = 1.0>(x, w, r) }}"
+    ),
+    Silent(
+        "padding at one end, groups and auto_pad",
+        """g (float[1,1,9] x, float[1,4,4,4] u, float[4,1,2,2] w, float[4,4,2,2] v)
+            => (float[1,1,9] y, float[1,2,5,5] z, float[1,4,4,4] t) {
+            y = MaxPool<kernel_shape = [2], pads = [0,1]>(x)  z = ConvTranspose<group = 2>(u, w)
+            t = Conv<auto_pad = "SAME_UPPER">(u, v) }""",
+    ),
+    Silent(
+        "a GRU that applies its reset gate after the product",
+        """g (float[T,B,2] x, float[1,12,2] w, float[1,12,4] r) => (float[T,1,B,4] y) {
+            y = GRU<hidden_size = 4, linear_before_reset = 1>(x, w, r) }""",
+    ),
+]

@@ -11,149 +11,17 @@ from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.graph.signatures import takes
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops import _places, _scatter
 from onnxfix_rules.ops import _rewrite as rw
 from onnxfix_rules.ops._result import put
 
-_ND = "g (float[4,3] x, float[2,3] u) => (float[4,3] y)"
-_EL = "g (float[4,3] x, float[2,3] u) => (float[4,3] y)"
-_ROWS = "<int64[2,1] i = {0, 2}>"
-_PLACES = "<int64[2,3] i = {0, 1, 2, 3, 0, 1}>"
-
-EXAMPLES = [
-    *(
-        Example(
-            why=f"ScatterND, {reduction}: rows that differ",
-            before=f'{_ND} {_ROWS} {{ y = ScatterND<reduction = "{reduction}">(x, i, u) }}',
-            after=f"{_ND} {_ROWS} {{ g = GatherND(x, i)  r = {op}(g, u)  y = ScatterND(x, i, r) }}",
-            safety=Safety.EXACT if reduction in ("add", "mul") else Safety.NUMERIC,
-        )
-        for reduction, op in (("add", "Add"), ("mul", "Mul"), ("max", "Max"), ("min", "Min"))
-    ),
-    Example(
-        why="integers, the largest: exact; one index counts from the end",
-        before="""g (int64[4,3] x, int64[2,3] u) => (int64[4,3] y) <int64[2,1] i = {0, -1}> {
-            y = ScatterND<reduction = "max">(x, i, u) }""",
-        after="""g (int64[4,3] x, int64[2,3] u) => (int64[4,3] y) <int64[2,1] i = {0, -1}> {
-            g = GatherND(x, i)  l = Less(g, u)  r = Where(l, u, g)  y = ScatterND(x, i, r) }""",
-    ),
-    Example(
-        why="of a dynamic axis, inside a branch",
-        before="""g (float[N,3] x, float[1,3] u, bool c) => (float[N,3] y) <int64[1,1] i = {0}> {
-            y = If(c)<then_branch = p () => (float[N,3] v) { v = ScatterND<reduction = "add">(x, i, u) },
-                      else_branch = q () => (float[N,3] w) { w = Neg(x) }> }""",
-        after="""g (float[N,3] x, float[1,3] u, bool c) => (float[N,3] y) <int64[1,1] i = {0}> {
-            y = If(c)<then_branch = p () => (float[N,3] v) {
-                          g = GatherND(x, i)  r = Add(g, u)  v = ScatterND(x, i, r) },
-                      else_branch = q () => (float[N,3] w) { w = Neg(x) }> }""",
-        opset=16,
-    ),
-    Example(
-        why="ScatterElements, places that differ",
-        before=f'{_EL} {_PLACES} {{ y = ScatterElements<axis = 0, reduction = "add">(x, i, u) }}',
-        after=f"""{_EL} {_PLACES} {{
-            g = GatherElements<axis = 0>(x, i)  r = Add(g, u)  y = ScatterElements<axis = 0>(x, i, r) }}""",
-        target="rtx",
-    ),
-    Example(
-        why="the same row twice",
-        before=f'{_ND} <int64[2,1] i = {{1, 1}}> {{ y = ScatterND<reduction = "add">(x, i, u) }}',
-        detect=True,
-    ),
-    Example(
-        why="the same row twice, once counted from the end",
-        before=f'{_ND} <int64[2,1] i = {{3, -1}}> {{ y = ScatterND<reduction = "add">(x, i, u) }}',
-        detect=True,
-    ),
-    Example(
-        why="perhaps the same row: the axis is dynamic",
-        before="""g (float[N,3] x, float[2,3] u) => (float[N,3] y) <int64[2,1] i = {0, -1}> {
-            y = ScatterND<reduction = "add">(x, i, u) }""",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="indices at run time: each place is compared with each",
-        before="""g (int32[4,3] x, int32[2,3] u, int64[2,1] i) => (int32[4,3] y) {
-            y = ScatterND<reduction = "add">(x, i, u) }""",
-        after="""g (int32[4,3] x, int32[2,3] u, int64[2,1] i) => (int32[4,3] y)
-            <int64[2] a = {2, 1}, int64[1] n = {4}, int64[3] b = {1, 2, 1}, int64[4,1,1] r = {0, 1, 2, 3},
-             int64[3] c = {1, 2, 3}, int32 zero = {0}, int64[1] k = {1}, int64[2] s = {4, 3}> {
-            d = Reshape(i, a)  e = Mod(d, n)  f = Reshape(e, b)  h = Equal(f, r)
-            v = Reshape(u, c)  w = Where(h, v, zero)  t = ReduceSum<keepdims = 0>(w, k)  q = Reshape(t, s)
-            y = Add(x, q) }""",
-        safety=Safety.NUMERIC,
-        runs=False,  # indices that are out of range
-    ),
-    Example(
-        why="the same row twice, with numeric fixes",
-        before=f'{_ND} <int64[2,1] i = {{1, 1}}> {{ y = ScatterND<reduction = "max">(x, i, u) }}',
-        after=f"""{_ND} <int64[2,1] i = {{1, 1}}, int64[2] a = {{2, 1}}, int64[1] n = {{4}}, int64[3] b = {{1, 2, 1}},
-             int64[4,1,1] r = {{0, 1, 2, 3}}, int64[3] c = {{1, 2, 3}}, float zero = {{-inf}}, int64[1] k = {{1}},
-             int64[2] s = {{4, 3}}> {{
-            d = Reshape(i, a)  e = Mod(d, n)  f = Reshape(e, b)  h = Equal(f, r)
-            v = Reshape(u, c)  w = Where(h, v, zero)  t = ReduceMax<keepdims = 0>(w, k)  q = Reshape(t, s)
-            y = Max(x, q) }}""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="ScatterElements with indices at run time",
-        before="""g (int32[3,2] x, int32[2,2] u, int64[2,2] i) => (int32[3,2] y) {
-            y = ScatterElements<axis = 0, reduction = "mul">(x, i, u) }""",
-        after="""g (int32[3,2] x, int32[2,2] u, int64[2,2] i) => (int32[3,2] y)
-            <int64 n = {3}, int64[3,1] r = {0, 1, 2}, int32 one = {1}, int64[1] a = {1}, int64[1] f = {1},
-             int64[1] b = {2}> {
-            it = Transpose<perm = [1,0]>(i)  ut = Transpose<perm = [1,0]>(u)
-            c = Mod(it, n)  d = Unsqueeze(c, a)  h = Equal(d, r)  v = Unsqueeze(ut, f)  w = Where(h, v, one)
-            t = ReduceProd<keepdims = 0>(w, b)  q = Transpose<perm = [1,0]>(t)  y = Mul(x, q) }""",
-        safety=Safety.NUMERIC,
-        target="rtx",
-        runs=False,
-    ),
-    Example(
-        why="int8, which ONNX does not add along an axis",
-        before="""g (int8[4,3] x, int8[2,3] u, int64[2,1] i) => (int8[4,3] y) {
-            y = ScatterND<reduction = "add">(x, i, u) }""",
-        detect=True,
-        safety=Safety.NUMERIC,
-        runs=False,
-    ),
-    Example(
-        why="indices at run time into a dynamic axis",
-        before="""g (float[N,3] x, float[2,3] u, int64[2,1] i) => (float[N,3] y) {
-            y = ScatterND<reduction = "add">(x, i, u) }""",
-        detect=True,
-        safety=Safety.NUMERIC,
-        runs=False,
-    ),
-    Example(
-        why="for ScatterElements TensorRT has a plugin",
-        before=f'{_EL} {_PLACES} {{ y = ScatterElements<axis = 0, reduction = "add">(x, i, u) }}',
-    ),
-    Example(why="no reduction", before=f"{_ND} {_ROWS} {{ y = ScatterND(x, i, u) }}"),
-    Example(why="none, written", before=f'{_ND} {_ROWS} {{ y = ScatterND<reduction = "none">(x, i, u) }}'),
-    Example(
-        why="booleans, which a scatter adds and Add does not",
-        before="""g (bool[4] x, bool[2] u) => (bool[4] y) <int64[2,1] i = {0, 2}> {
-            y = ScatterND<reduction = "add">(x, i, u) }""",
-        detect=True,
-        safety=Safety.NUMERIC,
-        runs=False,
-    ),
-]
-
 _OPS = {"add": "Add", "mul": "Mul", "max": "Max", "min": "Min"}
 
 
 @rule(
-    "OPS039",
-    ops=["ScatterElements", "ScatterND"],
-    safety=Safety.EXACT,
-    severity=Severity.ERROR,
-    hazards=[32],
-    examples=EXAMPLES,
+    "OPS039", ops=["ScatterElements", "ScatterND"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[32]
 )
 def scatter_with_reduction(node: Node, model: Model) -> Iterator[Match]:
     """A ScatterND or ScatterElements with `reduction`.
@@ -253,3 +121,126 @@ def _combined(draft: Draft, op: str, there: str, updates: Value | str, *, intege
         return draft.add(op, [there, updates])
     smaller = draft.add("Less", [there, updates] if op == "Max" else [updates, there])
     return draft.add("Where", [smaller, updates, there])
+
+
+_ND = "g (float[4,3] x, float[2,3] u) => (float[4,3] y)"
+_EL = "g (float[4,3] x, float[2,3] u) => (float[4,3] y)"
+_ROWS = "<int64[2,1] i = {0, 2}>"
+_PLACES = "<int64[2,3] i = {0, 1, 2, 3, 0, 1}>"
+
+
+scatter_with_reduction.examples = [
+    *(
+        Fixed(
+            f"ScatterND, {reduction}: rows that differ",
+            before=f'{_ND} {_ROWS} {{ y = ScatterND<reduction = "{reduction}">(x, i, u) }}',
+            after=f"{_ND} {_ROWS} {{ g = GatherND(x, i)  r = {op}(g, u)  y = ScatterND(x, i, r) }}",
+            safety=Safety.EXACT if reduction in ("add", "mul") else Safety.NUMERIC,
+        )
+        for reduction, op in (("add", "Add"), ("mul", "Mul"), ("max", "Max"), ("min", "Min"))
+    ),
+    Fixed(
+        "integers, the largest: exact; one index counts from the end",
+        before="""g (int64[4,3] x, int64[2,3] u) => (int64[4,3] y) <int64[2,1] i = {0, -1}> {
+            y = ScatterND<reduction = "max">(x, i, u) }""",
+        after="""g (int64[4,3] x, int64[2,3] u) => (int64[4,3] y) <int64[2,1] i = {0, -1}> {
+            g = GatherND(x, i)  l = Less(g, u)  r = Where(l, u, g)  y = ScatterND(x, i, r) }""",
+    ),
+    Fixed(
+        "of a dynamic axis, inside a branch",
+        before="""g (float[N,3] x, float[1,3] u, bool c) => (float[N,3] y) <int64[1,1] i = {0}> {
+            y = If(c)<then_branch = p () => (float[N,3] v) { v = ScatterND<reduction = "add">(x, i, u) },
+                      else_branch = q () => (float[N,3] w) { w = Neg(x) }> }""",
+        after="""g (float[N,3] x, float[1,3] u, bool c) => (float[N,3] y) <int64[1,1] i = {0}> {
+            y = If(c)<then_branch = p () => (float[N,3] v) {
+                          g = GatherND(x, i)  r = Add(g, u)  v = ScatterND(x, i, r) },
+                      else_branch = q () => (float[N,3] w) { w = Neg(x) }> }""",
+        opset=16,
+    ),
+    Fixed(
+        "ScatterElements, places that differ",
+        before=f'{_EL} {_PLACES} {{ y = ScatterElements<axis = 0, reduction = "add">(x, i, u) }}',
+        after=f"""{_EL} {_PLACES} {{
+            g = GatherElements<axis = 0>(x, i)  r = Add(g, u)  y = ScatterElements<axis = 0>(x, i, r) }}""",
+        target="rtx",
+    ),
+    Flagged(
+        "the same row twice",
+        f'{_ND} <int64[2,1] i = {{1, 1}}> {{ y = ScatterND<reduction = "add">(x, i, u) }}',
+    ),
+    Flagged(
+        "the same row twice, once counted from the end",
+        f'{_ND} <int64[2,1] i = {{3, -1}}> {{ y = ScatterND<reduction = "add">(x, i, u) }}',
+    ),
+    Flagged(
+        "perhaps the same row: the axis is dynamic",
+        """g (float[N,3] x, float[2,3] u) => (float[N,3] y) <int64[2,1] i = {0, -1}> {
+            y = ScatterND<reduction = "add">(x, i, u) }""",
+        runs=False,
+    ),
+    Fixed(
+        "indices at run time: each place is compared with each",
+        before="""g (int32[4,3] x, int32[2,3] u, int64[2,1] i) => (int32[4,3] y) {
+            y = ScatterND<reduction = "add">(x, i, u) }""",
+        after="""g (int32[4,3] x, int32[2,3] u, int64[2,1] i) => (int32[4,3] y)
+            <int64[2] a = {2, 1}, int64[1] n = {4}, int64[3] b = {1, 2, 1}, int64[4,1,1] r = {0, 1, 2, 3},
+             int64[3] c = {1, 2, 3}, int32 zero = {0}, int64[1] k = {1}, int64[2] s = {4, 3}> {
+            d = Reshape(i, a)  e = Mod(d, n)  f = Reshape(e, b)  h = Equal(f, r)
+            v = Reshape(u, c)  w = Where(h, v, zero)  t = ReduceSum<keepdims = 0>(w, k)  q = Reshape(t, s)
+            y = Add(x, q) }""",
+        safety=Safety.NUMERIC,
+        runs=False,  # indices that are out of range
+    ),
+    Fixed(
+        "the same row twice, with numeric fixes",
+        before=f'{_ND} <int64[2,1] i = {{1, 1}}> {{ y = ScatterND<reduction = "max">(x, i, u) }}',
+        after=f"""{_ND} <int64[2,1] i = {{1, 1}}, int64[2] a = {{2, 1}}, int64[1] n = {{4}}, int64[3] b = {{1, 2, 1}},
+             int64[4,1,1] r = {{0, 1, 2, 3}}, int64[3] c = {{1, 2, 3}}, float zero = {{-inf}}, int64[1] k = {{1}},
+             int64[2] s = {{4, 3}}> {{
+            d = Reshape(i, a)  e = Mod(d, n)  f = Reshape(e, b)  h = Equal(f, r)
+            v = Reshape(u, c)  w = Where(h, v, zero)  t = ReduceMax<keepdims = 0>(w, k)  q = Reshape(t, s)
+            y = Max(x, q) }}""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "ScatterElements with indices at run time",
+        before="""g (int32[3,2] x, int32[2,2] u, int64[2,2] i) => (int32[3,2] y) {
+            y = ScatterElements<axis = 0, reduction = "mul">(x, i, u) }""",
+        after="""g (int32[3,2] x, int32[2,2] u, int64[2,2] i) => (int32[3,2] y)
+            <int64 n = {3}, int64[3,1] r = {0, 1, 2}, int32 one = {1}, int64[1] a = {1}, int64[1] f = {1},
+             int64[1] b = {2}> {
+            it = Transpose<perm = [1,0]>(i)  ut = Transpose<perm = [1,0]>(u)
+            c = Mod(it, n)  d = Unsqueeze(c, a)  h = Equal(d, r)  v = Unsqueeze(ut, f)  w = Where(h, v, one)
+            t = ReduceProd<keepdims = 0>(w, b)  q = Transpose<perm = [1,0]>(t)  y = Mul(x, q) }""",
+        safety=Safety.NUMERIC,
+        target="rtx",
+        runs=False,
+    ),
+    Flagged(
+        "int8, which ONNX does not add along an axis",
+        """g (int8[4,3] x, int8[2,3] u, int64[2,1] i) => (int8[4,3] y) {
+            y = ScatterND<reduction = "add">(x, i, u) }""",
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Flagged(
+        "indices at run time into a dynamic axis",
+        """g (float[N,3] x, float[2,3] u, int64[2,1] i) => (float[N,3] y) {
+            y = ScatterND<reduction = "add">(x, i, u) }""",
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Silent(
+        "for ScatterElements TensorRT has a plugin",
+        f'{_EL} {_PLACES} {{ y = ScatterElements<axis = 0, reduction = "add">(x, i, u) }}',
+    ),
+    Silent("no reduction", f"{_ND} {_ROWS} {{ y = ScatterND(x, i, u) }}"),
+    Silent("none, written", f'{_ND} {_ROWS} {{ y = ScatterND<reduction = "none">(x, i, u) }}'),
+    Flagged(
+        "booleans, which a scatter adds and Add does not",
+        """g (bool[4] x, bool[2] u) => (bool[4] y) <int64[2,1] i = {0, 2}> {
+            y = ScatterND<reduction = "add">(x, i, u) }""",
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+]

@@ -6,100 +6,13 @@ from collections.abc import Iterator
 
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix.rule import Flagged, Match, Severity, Silent, rule
 from onnxfix_rules.ops import _axes
 
 _REDUCTIONS = (
     "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
     "ReduceSum", "ReduceSumSquare",
 )  # fmt: skip
-_G = "g (float[2,3,4] x, int64[1] a)"
-
-EXAMPLES = [
-    Example(
-        why="the caller gives the axes of a reduction",
-        before=f"{_G} => (float[A,B,C] y) {{ y = ReduceSum(x, a) }}",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="the caller gives where an axis is added",
-        before=f"{_G} => (float[A,B,C,D] y) {{ y = Unsqueeze(x, a) }}",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="the caller gives which axis goes",
-        before="g (float[1,3,1] x, int64[1] a) => (float[A,B] y) { y = Squeeze(x, a) }",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="the axes are computed from data, inside a branch",
-        before="""g (float[2,3] x, bool c) => (float[A,B] y) {
-            m = ReduceMax<keepdims = 0>(x)  i = Cast<to = 7>(m)  a = Unsqueeze(i, z)  z = Constant<value_ints = [0]>()
-            y = If(c)<then_branch = p () => (float[A,B] u) { u = ReduceMean(x, a) },
-                      else_branch = q () => (float[A,B] v) { v = Neg(x) }> }""",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="as many classes as the batch has samples",
-        before="""g (int64[3] i, float[N,5] x) => (float[A,B] y) <float[2] v = {0, 1}> {
-            d = Shape<start = 0, end = 1>(x)  y = OneHot(i, d, v) }""",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="as many classes as a static axis has elements",
-        before="""g (int64[3] i, float[N,5] x) => (float[3,5] y) <float[2] v = {0, 1}> {
-            d = Shape<start = 1>(x)  y = OneHot(i, d, v) }""",
-    ),
-    Example(
-        why="constant",
-        before="g (float[2,3,4] x) => (float[2,1,4] y) <int64[1] a = {1}> { y = ReduceSum(x, a) }",
-    ),
-    Example(
-        why="axes that can be computed beforehand, which INT001 does",
-        before="""g (float[2,3,4] x) => (float[2] y) <int64 a = {1}, int64 b = {3}, int64 d = {1}> {
-            r = Range(a, b, d)  y = ReduceSum<keepdims = 0>(x, r) }""",
-    ),
-    Example(
-        why="axes for which there is a default",
-        before=f"{_G} => (float[A,B,C] y) <int64[1] a = {{1}}> {{ y = ReduceSum(x, a) }}",
-        runs=False,
-    ),
-    Example(
-        why="a running sum, whose axis may come at run time",
-        before="g (float[2,3] x, int64 a) => (float[2,3] y) { y = CumSum(x, a) }",
-        runs=False,
-    ),
-    Example(
-        why="in a function, whose caller may give a constant",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2,3] x) => (float[A] y) <int64[1] a = {1}> { y = my.F(x, a) }
-            <domain: "my", opset_import: ["" : 18]> F (x, a) => (y) { y = ReduceSum<keepdims = 0>(x, a) }""",
-    ),
-    Example(
-        why="before opset 13 axes are attributes",
-        before="g (float[2,3] x) => (float[2,1] y) { y = ReduceSum<axes = [1]>(x) }",
-        opset=11,
-    ),
-    Example(
-        why="Trilu's k, Tile's repeats and Pad's pads at run time",
-        before="""g (float[3,3] x, int64 k, int64[2] r, int64[4] p) => (float[3,3] y, float[A,B] z, float[C,D] w) { y
-            = Trilu<upper=1>(x, k) z = Tile(x, r) w = Pad(x, p) }""",
-    ),
-    Example(
-        why="starts, ends and axes of a Slice at run time",
-        before="""g (float[2,3] x, int64[1] s, int64[1] e, int64[1] a) => (float[A,B] y) { y = Slice(x, s, e, a) }""",
-    ),
-    Example(
-        why="depth as a graph input",
-        before="g (int64[3] i, int64 d) => (float[A,B] y) <float[2] v={0,1}> { y = OneHot(i, d, v) }",
-        detect=True,
-    ),
-]
 
 
 @rule(
@@ -107,7 +20,6 @@ EXAMPLES = [
     ops=[*_REDUCTIONS, "OneHot", "Squeeze", "Unsqueeze"],
     severity=Severity.ERROR,
     hazards=[26],
-    examples=EXAMPLES,
     general=True,
 )
 def non_constant_axes(node: Node, model: Model) -> Iterator[Match]:
@@ -142,3 +54,84 @@ def non_constant_axes(node: Node, model: Model) -> Iterator[Match]:
 
 def _from_caller(value: Value) -> bool:
     return value.is_input and value.scope.parent is None
+
+
+_G = "g (float[2,3,4] x, int64[1] a)"
+
+
+non_constant_axes.examples = [
+    Flagged(
+        "the caller gives the axes of a reduction",
+        f"{_G} => (float[A,B,C] y) {{ y = ReduceSum(x, a) }}",
+        runs=False,
+    ),
+    Flagged(
+        "the caller gives where an axis is added",
+        f"{_G} => (float[A,B,C,D] y) {{ y = Unsqueeze(x, a) }}",
+        runs=False,
+    ),
+    Flagged(
+        "the caller gives which axis goes",
+        "g (float[1,3,1] x, int64[1] a) => (float[A,B] y) { y = Squeeze(x, a) }",
+        runs=False,
+    ),
+    Flagged(
+        "the axes are computed from data, inside a branch",
+        """g (float[2,3] x, bool c) => (float[A,B] y) {
+            m = ReduceMax<keepdims = 0>(x)  i = Cast<to = 7>(m)  a = Unsqueeze(i, z)  z = Constant<value_ints = [0]>()
+            y = If(c)<then_branch = p () => (float[A,B] u) { u = ReduceMean(x, a) },
+                      else_branch = q () => (float[A,B] v) { v = Neg(x) }> }""",
+        runs=False,
+    ),
+    Flagged(
+        "as many classes as the batch has samples",
+        """g (int64[3] i, float[N,5] x) => (float[A,B] y) <float[2] v = {0, 1}> {
+            d = Shape<start = 0, end = 1>(x)  y = OneHot(i, d, v) }""",
+        runs=False,
+    ),
+    Silent(
+        "as many classes as a static axis has elements",
+        """g (int64[3] i, float[N,5] x) => (float[3,5] y) <float[2] v = {0, 1}> {
+            d = Shape<start = 1>(x)  y = OneHot(i, d, v) }""",
+    ),
+    Silent("constant", "g (float[2,3,4] x) => (float[2,1,4] y) <int64[1] a = {1}> { y = ReduceSum(x, a) }"),
+    Silent(
+        "axes that can be computed beforehand, which INT001 does",
+        """g (float[2,3,4] x) => (float[2] y) <int64 a = {1}, int64 b = {3}, int64 d = {1}> {
+            r = Range(a, b, d)  y = ReduceSum<keepdims = 0>(x, r) }""",
+    ),
+    Silent(
+        "axes for which there is a default",
+        f"{_G} => (float[A,B,C] y) <int64[1] a = {{1}}> {{ y = ReduceSum(x, a) }}",
+        runs=False,
+    ),
+    Silent(
+        "a running sum, whose axis may come at run time",
+        "g (float[2,3] x, int64 a) => (float[2,3] y) { y = CumSum(x, a) }",
+        runs=False,
+    ),
+    Silent(
+        "in a function, whose caller may give a constant",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2,3] x) => (float[A] y) <int64[1] a = {1}> { y = my.F(x, a) }
+            <domain: "my", opset_import: ["" : 18]> F (x, a) => (y) { y = ReduceSum<keepdims = 0>(x, a) }""",
+    ),
+    Silent(
+        "before opset 13 axes are attributes",
+        "g (float[2,3] x) => (float[2,1] y) { y = ReduceSum<axes = [1]>(x) }",
+        opset=11,
+    ),
+    Silent(
+        "Trilu's k, Tile's repeats and Pad's pads at run time",
+        """g (float[3,3] x, int64 k, int64[2] r, int64[4] p) => (float[3,3] y, float[A,B] z, float[C,D] w) { y
+            = Trilu<upper=1>(x, k) z = Tile(x, r) w = Pad(x, p) }""",
+    ),
+    Silent(
+        "starts, ends and axes of a Slice at run time",
+        """g (float[2,3] x, int64[1] s, int64[1] e, int64[1] a) => (float[A,B] y) { y = Slice(x, s, e, a) }""",
+    ),
+    Flagged(
+        "depth as a graph input",
+        "g (int64[3] i, int64 d) => (float[A,B] y) <float[2] v={0,1}> { y = OneHot(i, d, v) }",
+    ),
+]

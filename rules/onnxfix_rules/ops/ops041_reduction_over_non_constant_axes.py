@@ -11,7 +11,7 @@ from onnx import helper
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _axes, _rewrite
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops._axes import ONE, Choice
@@ -25,182 +25,9 @@ _REDUCTIONS = (
 _LAYERS = {"ReduceL1": 2, "ReduceL2": 3, "ReduceLogSum": 2, "ReduceLogSumExp": 12, "ReduceSumSquare": 2}
 _MOST_LAYERS = 200
 _COPIES = ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum")
-_TABLES = """int64[1] rank = {2}, int64[1] zero = {0}, int64[4,1] from = {0, 3, 0, 3}, int64[4,1] to = {3, 5, 3, 5},
-    int64[1] a0 = {0}, int64[1] a1 = {1}, int64[1] line = {0}"""
-_LOOKUP = "p = Add(a, rank)  c = Squeeze(p, zero)"
-_PICK = "f = Gather<axis = 0>(from, c)  t = Gather<axis = 0>(to, c)  u = Slice(all, f, t, line)"
-
-EXAMPLES = [
-    Example(
-        why="one of two axes: both are reduced, and one result is taken",
-        before="g (float[2,3] x, int64[1] a) => (float[A,B] y) { y = ReduceSum(x, a) }",
-        after=f"""g (float[2,3] x, int64[1] a) => (float[A,B] y)
-            <{_TABLES}, int64[4,2] shapes = {{1, 3, 2, 1, 1, 3, 2, 1}}> {{
-            {_LOOKUP}
-            r = ReduceSum<keepdims = 0>(x, a0)  q = ReduceSum<keepdims = 0>(x, a1)  all = Concat<axis = 0>(r, q)
-            {_PICK}  s = Gather<axis = 0>(shapes, c)  y = Reshape(u, s) }}""",
-        opset=13,
-    ),
-    Example(
-        why="in a branch, without the axis, and the mean is exact too: the same reduction computes it",
-        before="""g (float[2,3] x, int64[1] a, bool b) => (float[A] y) <int64[1] one = {1}> {
-            y = If(b)<then_branch = p () => (float[A] m) { m = ReduceMean<keepdims = 0>(x, a) },
-                      else_branch = q () => (float[2] v) { v = ReduceMean<keepdims = 0>(x, one) }> }""",
-        after=f"""g (float[2,3] x, int64[1] a, bool b) => (float[A] y) <int64[1] one = {{1}}> {{
-            y = If(b)<then_branch = p () => (float[A] m) <{_TABLES}, int64[4,1] shapes = {{3, 2, 3, 2}}> {{
-                          {_LOOKUP}
-                          r = ReduceMean<keepdims = 0>(x, a0)  q = ReduceMean<keepdims = 0>(x, a1)
-                          all = Concat<axis = 0>(r, q)  {_PICK}
-                          s = Gather<axis = 0>(shapes, c)  m = Reshape(u, s) }},
-                      else_branch = q () => (float[2] v) {{ v = ReduceMean<keepdims = 0>(x, one) }}> }}""",
-    ),
-    Example(
-        why="two of three axes, of which one is dynamic and may be empty",
-        before="g (int32[N,2,3] x, int64[2] a) => (int32[A,B,C] y) { y = ReduceMax(x, a) }",
-        after="""g (int32[N,2,3] x, int64[2] a) => (int32[A,B,C] y)
-            <int64[1] rank = {3}, int64[6] powers = {1, 2, 4, 1, 2, 4}, int64[1] zero = {0}, int64[2] more = {1, 0},
-            int64[2] a01 = {0, 1}, int64[2] a02 = {0, 2}, int64[2] a12 = {1, 2}, int64[1] one = {1},
-            int64[4,3] dims = {3, 3, 2, 3, 1, 3, 0, 3, 3, 4, 4, 4},
-            int64[4,4] before = {0, 0, 0, 0, 1, 0, 0, 0, 1, 1, 0, 0, 1, 1, 1, 0},
-            int64[9,1] which = {3, 3, 3, 0, 3, 1, 2, 3, 3},
-            int64[9,3] kept = {4, 4, 4, 4, 4, 4, 4, 4, 4, 3, 3, 2, 4, 4, 4, 3, 1, 3, 0, 3, 3, 4, 4, 4, 4, 4, 4},
-            int64[1] s0 = {0}, int64[1] s1 = {1}> {
-            p = Add(a, rank)  b = Gather(powers, p)  c = ReduceSum<keepdims = 0>(b, zero)
-            r = ReduceMax<keepdims = 0>(x, a01)  q = ReduceMax<keepdims = 0>(x, a02)
-            w = ReduceMax<keepdims = 0>(x, a12)  all = Concat<axis = 0>(r, q, w)
-            h = Shape(x)  e = Concat<axis = 0>(h, more)  d = Gather(e, dims)
-            n = ReduceProd<keepdims = 0>(d, one)  k = Mul(before, n)  l = ReduceSum<keepdims = 0>(k, s1)
-            i = Gather<axis = 0>(which, c)  f = Gather(l, i)  z = Gather(n, i)  t = Add(f, z)
-            u = Slice(all, f, t, s0)
-            j = Gather<axis = 0>(kept, c)  s = Gather(e, j)  y = Reshape<allowzero = 1>(u, s) }""",
-    ),
-    Example(
-        why="an empty tensor, before opset 14: a Reshape cannot say 0, but what comes out are zeros",
-        before="g (float[2,0] x, int64[1] a) => (float[A,B] y) { y = ReduceSum(x, a) }",
-        after="""g (float[2,0] x, int64[1] a) => (float[A,B] y)
-            <int64[1] rank = {2}, int64[1] zero = {0}, float o = {0}, int64[4,2] shapes = {1, 0, 2, 1, 1, 0, 2, 1}> {
-            p = Add(a, rank)  c = Squeeze(p, zero)  s = Gather<axis = 0>(shapes, c)  y = Expand(o, s) }""",
-        opset=13,
-    ),
-    Example(
-        why="as many axes as there are: all of them",
-        before="g (float[N,3] x, int64[2] a) => (float y) { y = ReduceL2<keepdims = 0>(x, a) }",
-        after="g (float[N,3] x, int64[2] a) => (float y) <int64[2] b = {0, 1}> { y = ReduceL2<keepdims = 0>(x, b) }",
-    ),
-    Example(
-        why="no axes, which means all of them; the rank does not matter",
-        before="""g (float[A,B] x, int64[K] h, int64[0] a) => (float y) {
-            r = Reshape(x, h)  y = ReduceLogSum<keepdims = 0>(r, a) }""",
-        after="""g (float[A,B] x, int64[K] h, int64[0] a) => (float y) {
-            r = Reshape(x, h)  y = ReduceLogSum<keepdims = 0>(r) }""",
-        runs=False,
-    ),
-    Example(
-        why="no axes, and told to do nothing then: TensorRT copies",
-        before="g (float[N,3] x, int64[0] a) => (float[N,3] y) { y = ReduceSum<noop_with_empty_axes = 1>(x, a) }",
-        after="g (float[N,3] x, int64[0] a) => (float[N,3] y) { y = ReduceSum<noop_with_empty_axes = 1>(x) }",
-        opset=13,
-    ),
-    Example(
-        why="of no axes the sum of squares is still the square, and TensorRT would copy",
-        before="""g (float[N,3] x, int64[0] a) => (float[N,3] y) {
-            y = ReduceSumSquare<noop_with_empty_axes = 1>(x, a) }""",
-    ),
-    Example(
-        why="keepdims that is neither 0 nor 1, which is 1 for ONNX's reference and 0 for ONNX Runtime",
-        before="g (float[2,3] x, int64[1] a) => (float[A,B] y) { y = ReduceSum<keepdims = 2>(x, a) }",
-    ),
-    Example(
-        why="an unknown number of axes",
-        before="g (float[2,3] x, int64[K] a) => (float[A,B] y) { y = ReduceSum(x, a) }",
-        runs=False,
-    ),
-    Example(
-        why="unknown rank",
-        before="g (float[A,B] x, int64[K] h, int64[1] a) => (float[D,E] y) { r = Reshape(x, h)  y = ReduceSum(r, a) }",
-        runs=False,
-    ),
-    Example(
-        why="a dynamic axis before opset 14: a Reshape cannot say that it is empty",
-        before="g (float[N,3] x, int64[1] a) => (float[A,B] y) { y = ReduceSum(x, a) }",
-        opset=13,
-        runs=False,
-    ),
-    Example(
-        why="axes that are computed from floats, which TensorRT takes for no shape",
-        before="""g (float[2,3] x, float[1] f) => (float[A,B] y) { a = Cast<to = 7>(f)  y = ReduceSum(x, a) }""",
-        runs=False,
-    ),
-    Example(
-        why="axes that depend on the step of a loop",
-        before="""g (float[2,3] x, int64 n) => (float[2,3] y) <int64[1] s = {1}> {
-            y = Loop(n, , x)<body = b (int64 i, bool c, float[2,3] v) => (bool d, float[2,3] w) {
-                d = Identity(c)  a = Reshape(i, s)  r = ReduceMax(v, a)  w = Add(v, r) }> }""",
-        runs=False,
-    ),
-    Example(
-        why="a rewrite of 948 layers",
-        before="""g (float[2,2,2,2,2,2,2,2] x, int64[4] a) => (float[A,B,C,D] y) {
-            y = ReduceLogSumExp<keepdims = 0>(x, a) }""",
-        runs=False,
-    ),
-    Example(
-        why="more axes than there are",
-        before="g (float[3] x, int64[2] a) => (float[A] y) { y = ReduceSum(x, a) }",
-        runs=False,
-    ),
-    Example(
-        why="a scalar, which OPS024 takes",
-        before="g (float x, int64[0] a) => (float y) { y = ReduceSum(x, a) }",
-    ),
-    Example(
-        why="a type that TensorRT does not reduce either",
-        before="g (int32[2,3] x, int64[1] a) => (int32[A,B] y) { y = ReduceLogSum(x, a) }",
-        runs=False,
-    ),
-    Example(
-        why="booleans, which are made integers first, by OPS025",
-        before="g (bool[2,3] x, int64[1] a) => (bool[A,B] y) { y = ReduceMax(x, a) }",
-        opset=20,
-        runs=False,
-    ),
-    Example(
-        why="constant axes",
-        before="g (float[2,3] x) => (float[2,1] y) <int64[1] a = {1}> { y = ReduceSum(x, a) }",
-    ),
-    Example(why="no axes at all", before="g (float[2,3] x) => (float[1,1] y) { y = ReduceSum(x) }"),
-    Example(
-        why="axes that can be computed beforehand, which INT001 does",
-        before="""g (float[2,3] x) => (float[2] y) <int64[1] o = {1}, int64[1] z = {0}> {
-            a = Add(o, z)  y = ReduceSum<keepdims = 0>(x, a) }""",
-    ),
-    Example(
-        why="in a function, whose caller may give a constant",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2,3] x) => (float[A] y) <int64[1] a = {1}> { y = my.F(x, a) }
-            <domain: "my", opset_import: ["" : 18]> F (x, a) => (y) { y = ReduceSum<keepdims = 0>(x, a) }""",
-    ),
-    Example(
-        why="before opset 18 the axes of a mean are an attribute",
-        before="g (float[2,3] x) => (float[2,1] y) { y = ReduceMean<axes = [1]>(x) }",
-        opset=17,
-    ),
-    Example(
-        why="a default that a caller may override is a weight to TensorRT, which follows Cast and Identity to it",
-        before="""g (float[2,3] x, int64[1] a = {1}) => (float[A,B] y) {
-            b = Identity(a)  c = Cast<to = 6>(b)  d = Cast<to = 7>(c)  y = ReduceSum(x, d) }""",
-    ),
-]
 
 
-@rule(
-    "OPS041",
-    ops=_REDUCTIONS,
-    safety=Safety.EXACT,
-    severity=Severity.ERROR,
-    hazards=[26],
-    examples=EXAMPLES,
-)
+@rule("OPS041", ops=_REDUCTIONS, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[26])
 def reduction_over_non_constant_axes(node: Node, model: Model) -> Iterator[Match]:
     """A reduction whose axes come at run time, but of which it is known how many they are.
 
@@ -333,3 +160,166 @@ def _candidates(draft: Draft, node: Node, data: Value, choice: Choice, left: int
             reduced = draft.add("Reshape", [reduced, line], hint="flat")
         flat.append(reduced)
     return draft.add("Concat", flat, axis=0)
+
+
+_TABLES = """int64[1] rank = {2}, int64[1] zero = {0}, int64[4,1] from = {0, 3, 0, 3}, int64[4,1] to = {3, 5, 3, 5},
+    int64[1] a0 = {0}, int64[1] a1 = {1}, int64[1] line = {0}"""
+_LOOKUP = "p = Add(a, rank)  c = Squeeze(p, zero)"
+_PICK = "f = Gather<axis = 0>(from, c)  t = Gather<axis = 0>(to, c)  u = Slice(all, f, t, line)"
+
+
+reduction_over_non_constant_axes.examples = [
+    Fixed(
+        "one of two axes: both are reduced, and one result is taken",
+        before="g (float[2,3] x, int64[1] a) => (float[A,B] y) { y = ReduceSum(x, a) }",
+        after=f"""g (float[2,3] x, int64[1] a) => (float[A,B] y)
+            <{_TABLES}, int64[4,2] shapes = {{1, 3, 2, 1, 1, 3, 2, 1}}> {{
+            {_LOOKUP}
+            r = ReduceSum<keepdims = 0>(x, a0)  q = ReduceSum<keepdims = 0>(x, a1)  all = Concat<axis = 0>(r, q)
+            {_PICK}  s = Gather<axis = 0>(shapes, c)  y = Reshape(u, s) }}""",
+        opset=13,
+    ),
+    Fixed(
+        "in a branch, without the axis, and the mean is exact too: the same reduction computes it",
+        before="""g (float[2,3] x, int64[1] a, bool b) => (float[A] y) <int64[1] one = {1}> {
+            y = If(b)<then_branch = p () => (float[A] m) { m = ReduceMean<keepdims = 0>(x, a) },
+                      else_branch = q () => (float[2] v) { v = ReduceMean<keepdims = 0>(x, one) }> }""",
+        after=f"""g (float[2,3] x, int64[1] a, bool b) => (float[A] y) <int64[1] one = {{1}}> {{
+            y = If(b)<then_branch = p () => (float[A] m) <{_TABLES}, int64[4,1] shapes = {{3, 2, 3, 2}}> {{
+                          {_LOOKUP}
+                          r = ReduceMean<keepdims = 0>(x, a0)  q = ReduceMean<keepdims = 0>(x, a1)
+                          all = Concat<axis = 0>(r, q)  {_PICK}
+                          s = Gather<axis = 0>(shapes, c)  m = Reshape(u, s) }},
+                      else_branch = q () => (float[2] v) {{ v = ReduceMean<keepdims = 0>(x, one) }}> }}""",
+    ),
+    Fixed(
+        "two of three axes, of which one is dynamic and may be empty",
+        before="g (int32[N,2,3] x, int64[2] a) => (int32[A,B,C] y) { y = ReduceMax(x, a) }",
+        after="""g (int32[N,2,3] x, int64[2] a) => (int32[A,B,C] y)
+            <int64[1] rank = {3}, int64[6] powers = {1, 2, 4, 1, 2, 4}, int64[1] zero = {0}, int64[2] more = {1, 0},
+            int64[2] a01 = {0, 1}, int64[2] a02 = {0, 2}, int64[2] a12 = {1, 2}, int64[1] one = {1},
+            int64[4,3] dims = {3, 3, 2, 3, 1, 3, 0, 3, 3, 4, 4, 4},
+            int64[4,4] before = {0, 0, 0, 0, 1, 0, 0, 0, 1, 1, 0, 0, 1, 1, 1, 0},
+            int64[9,1] which = {3, 3, 3, 0, 3, 1, 2, 3, 3},
+            int64[9,3] kept = {4, 4, 4, 4, 4, 4, 4, 4, 4, 3, 3, 2, 4, 4, 4, 3, 1, 3, 0, 3, 3, 4, 4, 4, 4, 4, 4},
+            int64[1] s0 = {0}, int64[1] s1 = {1}> {
+            p = Add(a, rank)  b = Gather(powers, p)  c = ReduceSum<keepdims = 0>(b, zero)
+            r = ReduceMax<keepdims = 0>(x, a01)  q = ReduceMax<keepdims = 0>(x, a02)
+            w = ReduceMax<keepdims = 0>(x, a12)  all = Concat<axis = 0>(r, q, w)
+            h = Shape(x)  e = Concat<axis = 0>(h, more)  d = Gather(e, dims)
+            n = ReduceProd<keepdims = 0>(d, one)  k = Mul(before, n)  l = ReduceSum<keepdims = 0>(k, s1)
+            i = Gather<axis = 0>(which, c)  f = Gather(l, i)  z = Gather(n, i)  t = Add(f, z)
+            u = Slice(all, f, t, s0)
+            j = Gather<axis = 0>(kept, c)  s = Gather(e, j)  y = Reshape<allowzero = 1>(u, s) }""",
+    ),
+    Fixed(
+        "an empty tensor, before opset 14: a Reshape cannot say 0, but what comes out are zeros",
+        before="g (float[2,0] x, int64[1] a) => (float[A,B] y) { y = ReduceSum(x, a) }",
+        after="""g (float[2,0] x, int64[1] a) => (float[A,B] y)
+            <int64[1] rank = {2}, int64[1] zero = {0}, float o = {0}, int64[4,2] shapes = {1, 0, 2, 1, 1, 0, 2, 1}> {
+            p = Add(a, rank)  c = Squeeze(p, zero)  s = Gather<axis = 0>(shapes, c)  y = Expand(o, s) }""",
+        opset=13,
+    ),
+    Fixed(
+        "as many axes as there are: all of them",
+        before="g (float[N,3] x, int64[2] a) => (float y) { y = ReduceL2<keepdims = 0>(x, a) }",
+        after="g (float[N,3] x, int64[2] a) => (float y) <int64[2] b = {0, 1}> { y = ReduceL2<keepdims = 0>(x, b) }",
+    ),
+    Fixed(
+        "no axes, which means all of them; the rank does not matter",
+        before="""g (float[A,B] x, int64[K] h, int64[0] a) => (float y) {
+            r = Reshape(x, h)  y = ReduceLogSum<keepdims = 0>(r, a) }""",
+        after="""g (float[A,B] x, int64[K] h, int64[0] a) => (float y) {
+            r = Reshape(x, h)  y = ReduceLogSum<keepdims = 0>(r) }""",
+        runs=False,
+    ),
+    Fixed(
+        "no axes, and told to do nothing then: TensorRT copies",
+        before="g (float[N,3] x, int64[0] a) => (float[N,3] y) { y = ReduceSum<noop_with_empty_axes = 1>(x, a) }",
+        after="g (float[N,3] x, int64[0] a) => (float[N,3] y) { y = ReduceSum<noop_with_empty_axes = 1>(x) }",
+        opset=13,
+    ),
+    Silent(
+        "of no axes the sum of squares is still the square, and TensorRT would copy",
+        """g (float[N,3] x, int64[0] a) => (float[N,3] y) {
+            y = ReduceSumSquare<noop_with_empty_axes = 1>(x, a) }""",
+    ),
+    Silent(
+        "keepdims that is neither 0 nor 1, which is 1 for ONNX's reference and 0 for ONNX Runtime",
+        "g (float[2,3] x, int64[1] a) => (float[A,B] y) { y = ReduceSum<keepdims = 2>(x, a) }",
+    ),
+    Silent(
+        "an unknown number of axes",
+        "g (float[2,3] x, int64[K] a) => (float[A,B] y) { y = ReduceSum(x, a) }",
+        runs=False,
+    ),
+    Silent(
+        "unknown rank",
+        "g (float[A,B] x, int64[K] h, int64[1] a) => (float[D,E] y) { r = Reshape(x, h)  y = ReduceSum(r, a) }",
+        runs=False,
+    ),
+    Silent(
+        "a dynamic axis before opset 14: a Reshape cannot say that it is empty",
+        "g (float[N,3] x, int64[1] a) => (float[A,B] y) { y = ReduceSum(x, a) }",
+        opset=13,
+        runs=False,
+    ),
+    Silent(
+        "axes that are computed from floats, which TensorRT takes for no shape",
+        """g (float[2,3] x, float[1] f) => (float[A,B] y) { a = Cast<to = 7>(f)  y = ReduceSum(x, a) }""",
+        runs=False,
+    ),
+    Silent(
+        "axes that depend on the step of a loop",
+        """g (float[2,3] x, int64 n) => (float[2,3] y) <int64[1] s = {1}> {
+            y = Loop(n, , x)<body = b (int64 i, bool c, float[2,3] v) => (bool d, float[2,3] w) {
+                d = Identity(c)  a = Reshape(i, s)  r = ReduceMax(v, a)  w = Add(v, r) }> }""",
+        runs=False,
+    ),
+    Silent(
+        "a rewrite of 948 layers",
+        """g (float[2,2,2,2,2,2,2,2] x, int64[4] a) => (float[A,B,C,D] y) {
+            y = ReduceLogSumExp<keepdims = 0>(x, a) }""",
+        runs=False,
+    ),
+    Silent(
+        "more axes than there are",
+        "g (float[3] x, int64[2] a) => (float[A] y) { y = ReduceSum(x, a) }",
+        runs=False,
+    ),
+    Silent("a scalar, which OPS024 takes", "g (float x, int64[0] a) => (float y) { y = ReduceSum(x, a) }"),
+    Silent(
+        "a type that TensorRT does not reduce either",
+        "g (int32[2,3] x, int64[1] a) => (int32[A,B] y) { y = ReduceLogSum(x, a) }",
+        runs=False,
+    ),
+    Silent(
+        "booleans, which are made integers first, by OPS025",
+        "g (bool[2,3] x, int64[1] a) => (bool[A,B] y) { y = ReduceMax(x, a) }",
+        opset=20,
+        runs=False,
+    ),
+    Silent("constant axes", "g (float[2,3] x) => (float[2,1] y) <int64[1] a = {1}> { y = ReduceSum(x, a) }"),
+    Silent("no axes at all", "g (float[2,3] x) => (float[1,1] y) { y = ReduceSum(x) }"),
+    Silent(
+        "axes that can be computed beforehand, which INT001 does",
+        """g (float[2,3] x) => (float[2] y) <int64[1] o = {1}, int64[1] z = {0}> {
+            a = Add(o, z)  y = ReduceSum<keepdims = 0>(x, a) }""",
+    ),
+    Silent(
+        "in a function, whose caller may give a constant",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2,3] x) => (float[A] y) <int64[1] a = {1}> { y = my.F(x, a) }
+            <domain: "my", opset_import: ["" : 18]> F (x, a) => (y) { y = ReduceSum<keepdims = 0>(x, a) }""",
+    ),
+    Silent(
+        "before opset 18 the axes of a mean are an attribute",
+        "g (float[2,3] x) => (float[2,1] y) { y = ReduceMean<axes = [1]>(x) }",
+        opset=17,
+    ),
+    Silent(
+        "a default that a caller may override is a weight to TensorRT, which follows Cast and Identity to it",
+        """g (float[2,3] x, int64[1] a = {1}) => (float[A,B] y) {
+            b = Identity(a)  c = Cast<to = 6>(b)  d = Cast<to = 7>(c)  y = ReduceSum(x, d) }""",
+    ),
+]

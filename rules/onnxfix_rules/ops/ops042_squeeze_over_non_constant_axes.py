@@ -10,123 +10,15 @@ import numpy as np
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Match, Safety, Severity, Silent, rule
 from onnxfix.shapes.symbols import Dim
 from onnxfix_rules.ops import _axes
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops._axes import ONE, Axes, Choice
 from onnxfix_rules.ops._result import put
 
-_ADD = "g (float[2,3] x, int64[1] a) => (float[A,B,C] y)"
 
-EXAMPLES = [
-    Example(
-        why="where the axis is added",
-        before=f"{_ADD} {{ y = Unsqueeze(x, a) }}",
-        after=f"""{_ADD} <int64[1] rank = {{3}}, int64[1] zero = {{0}},
-            int64[6,3] shapes = {{1, 2, 3, 2, 1, 3, 2, 3, 1, 1, 2, 3, 2, 1, 3, 2, 3, 1}}> {{
-            p = Add(a, rank)  c = Squeeze(p, zero)  s = Gather<axis = 0>(shapes, c)  y = Reshape(x, s) }}""",
-        opset=13,
-    ),
-    Example(
-        why="two axes; the data have one, which is dynamic and may be empty",
-        before="g (int32[N] x, int64[2] a) => (int32[A,B,C] y) { y = Unsqueeze(x, a) }",
-        after="""g (int32[N] x, int64[2] a) => (int32[A,B,C] y)
-            <int64[1] rank = {3}, int64[6] powers = {1, 2, 4, 1, 2, 4}, int64[1] zero = {0}, int64[2] more = {1, 0},
-            int64[9,3] dims = {2, 2, 2, 2, 2, 2, 2, 2, 2, 1, 1, 0, 2, 2, 2, 1, 0, 1, 0, 1, 1, 2, 2, 2, 2, 2, 2}> {
-            p = Add(a, rank)  b = Gather(powers, p)  c = ReduceSum<keepdims = 0>(b, zero)
-            j = Gather<axis = 0>(dims, c)  h = Shape(x)  e = Concat<axis = 0>(h, more)
-            s = Gather(e, j)  y = Reshape<allowzero = 1>(x, s) }""",
-    ),
-    Example(
-        why="which of two axes goes",
-        before="g (float[1,3,1] x, int64[1] a) => (float[A,B] y) { y = Squeeze(x, a) }",
-        after="""g (float[1,3,1] x, int64[1] a) => (float[A,B] y) <int64[1] rank = {3}, int64[1] zero = {0},
-            int64[6,2] shapes = {3, 1, 0, 0, 1, 3, 3, 1, 0, 0, 1, 3}> {
-            p = Add(a, rank)  c = Squeeze(p, zero)  s = Gather<axis = 0>(shapes, c)  y = Reshape(x, s) }""",
-        opset=13,
-        runs=False,  # axes that are made up do not fit
-    ),
-    Example(
-        why="only one axis can go",
-        before="g (float[1,3,4] x, int64[1] a) => (float[A,B] y) { y = Squeeze(x, a) }",
-        after="g (float[1,3,4] x, int64[1] a) => (float[A,B] y) <int64[1] b = {0}> { y = Squeeze(x, b) }",
-    ),
-    Example(
-        why="whichever goes, the result is the same",
-        before="g (float[1,1,3] x, int64[1] a) => (float[A,B] y) { y = Squeeze(x, a) }",
-        after="g (float[1,1,3] x, int64[1] a) => (float[A,B] y) <int64[1] b = {0}> { y = Squeeze(x, b) }",
-    ),
-    Example(
-        why="a scalar gets two axes",
-        before="g (float x, int64[2] a) => (float[A,B] y) { y = Unsqueeze(x, a) }",
-        after="g (float x, int64[2] a) => (float[A,B] y) <int64[2] b = {0, 1}> { y = Unsqueeze(x, b) }",
-    ),
-    Example(
-        why="no axis is added",
-        before="g (float[N] x, int64[0] a) => (float[N] y) { u = Unsqueeze(x, a)  y = Neg(u) }",
-        after="g (float[N] x, int64[0] a) => (float[N] y) { y = Neg(x) }",
-    ),
-    Example(
-        why="an empty list of axes to remove: all of length 1 for ONNX Runtime, none for ONNX's reference",
-        before="g (float[1,3] x, int64[0] a) => (float[A] y) { y = Squeeze(x, a) }",
-        runs=False,
-    ),
-    Example(
-        why="nothing can go: the model is broken",
-        before="g (float[2,3] x, int64[1] a) => (float[A] y) { y = Squeeze(x, a) }",
-        runs=False,
-    ),
-    Example(
-        why="axes that are computed from floats, which TensorRT takes for no shape",
-        before="""g (float[2,3] x, float[1] f) => (float[A,B,C] y) { a = Cast<to = 7>(f)  y = Unsqueeze(x, a) }""",
-        runs=False,
-    ),
-    Example(
-        why="an unknown number of axes",
-        before="g (float[2,3] x, int64[K] a) => (float[A,B,C] y) { y = Unsqueeze(x, a) }",
-        runs=False,
-    ),
-    Example(
-        why="a dynamic axis before opset 14: a Reshape cannot say that it is empty",
-        before="g (float[N,3] x, int64[1] a) => (float[A,B,C] y) { y = Unsqueeze(x, a) }",
-        opset=13,
-        runs=False,
-    ),
-    Example(
-        why="more than eight dimensions, which TensorRT has not",
-        before="g (float[1,1,1,2,1,1,1,2] x, int64[1] a) => (float[A,B,C,D,E,F,G,H,I] y) { y = Unsqueeze(x, a) }",
-        runs=False,
-    ),
-    Example(
-        why="constant axes",
-        before="g (float[2,3] x) => (float[2,1,3] y) <int64[1] a = {1}> { y = Unsqueeze(x, a) }",
-    ),
-    Example(
-        why="no axes: all of length 1",
-        before="g (float[1,3] x) => (float[3] y) { y = Squeeze(x) }",
-    ),
-    Example(
-        why="before opset 13 axes are an attribute",
-        before="g (float[2,3] x) => (float[2,1,3] y) { y = Unsqueeze<axes = [1]>(x) }",
-        opset=12,
-    ),
-    Example(
-        why="computed from a default that a caller may override, which is a weight to TensorRT",
-        before="""g (float[2,1] x, int64[1] a = {1}) => (float[A] y) <int64[1] z = {0}> {
-            b = Add(a, z)  y = Squeeze(x, b) }""",
-    ),
-]
-
-
-@rule(
-    "OPS042",
-    ops=["Squeeze", "Unsqueeze"],
-    safety=Safety.EXACT,
-    severity=Severity.ERROR,
-    hazards=[26],
-    examples=EXAMPLES,
-)
+@rule("OPS042", ops=["Squeeze", "Unsqueeze"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[26])
 def squeeze_over_non_constant_axes(node: Node, model: Model) -> Iterator[Match]:
     """An Unsqueeze or Squeeze whose axes come at run time, but of which it is known how many they are.
 
@@ -233,3 +125,102 @@ def _size(shape: tuple[Dim, ...], dim: int) -> tuple[str, int]:
         return "size", 1
     known = shape[dim].value
     return ("size", known) if known is not None else ("dim", dim)
+
+
+_ADD = "g (float[2,3] x, int64[1] a) => (float[A,B,C] y)"
+
+
+squeeze_over_non_constant_axes.examples = [
+    Fixed(
+        "where the axis is added",
+        before=f"{_ADD} {{ y = Unsqueeze(x, a) }}",
+        after=f"""{_ADD} <int64[1] rank = {{3}}, int64[1] zero = {{0}},
+            int64[6,3] shapes = {{1, 2, 3, 2, 1, 3, 2, 3, 1, 1, 2, 3, 2, 1, 3, 2, 3, 1}}> {{
+            p = Add(a, rank)  c = Squeeze(p, zero)  s = Gather<axis = 0>(shapes, c)  y = Reshape(x, s) }}""",
+        opset=13,
+    ),
+    Fixed(
+        "two axes; the data have one, which is dynamic and may be empty",
+        before="g (int32[N] x, int64[2] a) => (int32[A,B,C] y) { y = Unsqueeze(x, a) }",
+        after="""g (int32[N] x, int64[2] a) => (int32[A,B,C] y)
+            <int64[1] rank = {3}, int64[6] powers = {1, 2, 4, 1, 2, 4}, int64[1] zero = {0}, int64[2] more = {1, 0},
+            int64[9,3] dims = {2, 2, 2, 2, 2, 2, 2, 2, 2, 1, 1, 0, 2, 2, 2, 1, 0, 1, 0, 1, 1, 2, 2, 2, 2, 2, 2}> {
+            p = Add(a, rank)  b = Gather(powers, p)  c = ReduceSum<keepdims = 0>(b, zero)
+            j = Gather<axis = 0>(dims, c)  h = Shape(x)  e = Concat<axis = 0>(h, more)
+            s = Gather(e, j)  y = Reshape<allowzero = 1>(x, s) }""",
+    ),
+    Fixed(
+        "which of two axes goes",
+        before="g (float[1,3,1] x, int64[1] a) => (float[A,B] y) { y = Squeeze(x, a) }",
+        after="""g (float[1,3,1] x, int64[1] a) => (float[A,B] y) <int64[1] rank = {3}, int64[1] zero = {0},
+            int64[6,2] shapes = {3, 1, 0, 0, 1, 3, 3, 1, 0, 0, 1, 3}> {
+            p = Add(a, rank)  c = Squeeze(p, zero)  s = Gather<axis = 0>(shapes, c)  y = Reshape(x, s) }""",
+        opset=13,
+        runs=False,  # axes that are made up do not fit
+    ),
+    Fixed(
+        "only one axis can go",
+        before="g (float[1,3,4] x, int64[1] a) => (float[A,B] y) { y = Squeeze(x, a) }",
+        after="g (float[1,3,4] x, int64[1] a) => (float[A,B] y) <int64[1] b = {0}> { y = Squeeze(x, b) }",
+    ),
+    Fixed(
+        "whichever goes, the result is the same",
+        before="g (float[1,1,3] x, int64[1] a) => (float[A,B] y) { y = Squeeze(x, a) }",
+        after="g (float[1,1,3] x, int64[1] a) => (float[A,B] y) <int64[1] b = {0}> { y = Squeeze(x, b) }",
+    ),
+    Fixed(
+        "a scalar gets two axes",
+        before="g (float x, int64[2] a) => (float[A,B] y) { y = Unsqueeze(x, a) }",
+        after="g (float x, int64[2] a) => (float[A,B] y) <int64[2] b = {0, 1}> { y = Unsqueeze(x, b) }",
+    ),
+    Fixed(
+        "no axis is added",
+        before="g (float[N] x, int64[0] a) => (float[N] y) { u = Unsqueeze(x, a)  y = Neg(u) }",
+        after="g (float[N] x, int64[0] a) => (float[N] y) { y = Neg(x) }",
+    ),
+    Silent(
+        "an empty list of axes to remove: all of length 1 for ONNX Runtime, none for ONNX's reference",
+        "g (float[1,3] x, int64[0] a) => (float[A] y) { y = Squeeze(x, a) }",
+        runs=False,
+    ),
+    Silent(
+        "nothing can go: the model is broken",
+        "g (float[2,3] x, int64[1] a) => (float[A] y) { y = Squeeze(x, a) }",
+        runs=False,
+    ),
+    Silent(
+        "axes that are computed from floats, which TensorRT takes for no shape",
+        """g (float[2,3] x, float[1] f) => (float[A,B,C] y) { a = Cast<to = 7>(f)  y = Unsqueeze(x, a) }""",
+        runs=False,
+    ),
+    Silent(
+        "an unknown number of axes",
+        "g (float[2,3] x, int64[K] a) => (float[A,B,C] y) { y = Unsqueeze(x, a) }",
+        runs=False,
+    ),
+    Silent(
+        "a dynamic axis before opset 14: a Reshape cannot say that it is empty",
+        "g (float[N,3] x, int64[1] a) => (float[A,B,C] y) { y = Unsqueeze(x, a) }",
+        opset=13,
+        runs=False,
+    ),
+    Silent(
+        "more than eight dimensions, which TensorRT has not",
+        "g (float[1,1,1,2,1,1,1,2] x, int64[1] a) => (float[A,B,C,D,E,F,G,H,I] y) { y = Unsqueeze(x, a) }",
+        runs=False,
+    ),
+    Silent(
+        "constant axes", "g (float[2,3] x) => (float[2,1,3] y) <int64[1] a = {1}> { y = Unsqueeze(x, a) }"
+    ),
+    Silent("no axes: all of length 1", "g (float[1,3] x) => (float[3] y) { y = Squeeze(x) }"),
+    Silent(
+        "before opset 13 axes are an attribute",
+        "g (float[2,3] x) => (float[2,1,3] y) { y = Unsqueeze<axes = [1]>(x) }",
+        opset=12,
+    ),
+    Silent(
+        "computed from a default that a caller may override, which is a weight to TensorRT",
+        """g (float[2,1] x, int64[1] a = {1}) => (float[A] y) <int64[1] z = {0}> {
+            b = Add(a, z)  y = Squeeze(x, b) }""",
+    ),
+]

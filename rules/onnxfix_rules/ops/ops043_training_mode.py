@@ -7,84 +7,8 @@ from collections.abc import Iterator
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node, Value, is_read
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _rewrite as rw
-
-_BN = "g (float[N,2,4] x, float[2] s, float[2] b, float[2] m, float[2] v) => (float[N,2,4] y)"
-_DO = "g (float[N,4] x) => (float[N,4] y)"
-
-EXAMPLES = [
-    Example(
-        why="BatchNormalization, its running mean and variance unread",
-        before=f"{_BN} {{ y, p, q = BatchNormalization<training_mode = 1, epsilon = 0.01>(x, s, b, m, v) }}",
-        after=f"{_BN} {{ y = BatchNormalization<epsilon = 0.01>(x, s, b, m, v) }}",
-        safety=Safety.UNSAFE,
-        runs=False,
-    ),
-    Example(
-        why="by default it is only reported",
-        before=f"{_BN} {{ y, p, q = BatchNormalization<training_mode = 1>(x, s, b, m, v) }}",
-        detect=True,
-    ),
-    Example(
-        why="its running mean is the graph's output",
-        before="""g (float[3,2] x, float[2] s, float[2] b, float[2] m, float[2] v) => (float[3,2] y, float[2] p) {
-            y, p, q = BatchNormalization<training_mode = 1>(x, s, b, m, v) }""",
-        safety=Safety.UNSAFE,
-        detect=True,
-    ),
-    Example(
-        why="before opset 14 more outputs mean training",
-        before=f"{_BN} {{ y, p, q, r, t = BatchNormalization(x, s, b, m, v) }}",
-        after=f"{_BN} {{ y = BatchNormalization(x, s, b, m, v) }}",
-        opset=9,
-        safety=Safety.UNSAFE,
-        runs=False,
-    ),
-    Example(
-        why="Dropout that drops half of it",
-        before=f"{_DO} <float r = {{0.5}}, bool t = {{1}}> {{ d, k = Dropout<seed = 3>(x, r, t)  y = Neg(d) }}",
-        after=f"{_DO} {{ y = Neg(x) }}",
-        safety=Safety.UNSAFE,
-        runs=False,
-    ),
-    Example(
-        why="Dropout with the ratio that ONNX takes for granted",
-        before=f"{_DO} <bool t = {{1}}> {{ y = Dropout(x, , t) }}",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="Dropout that drops nothing: exact",
-        before=f"{_DO} <float r = {{0}}, bool t = {{1}}> {{ d = Dropout(x, r, t)  y = Neg(d) }}",
-        after=f"{_DO} {{ y = Neg(x) }}",
-    ),
-    Example(
-        why="its mask is read, so it only leaves training",
-        before="""g (float[N,4] x) => (float[N,4] y, bool[N,4] k) <float r = {0}, bool t = {1}> {
-            y, k = Dropout(x, r, t) }""",
-        after="g (float[N,4] x) => (float[N,4] y, bool[N,4] k) <float r = {0}> { y, k = Dropout(x, r) }",
-    ),
-    Example(
-        why="the caller says whether it trains",
-        before="g (float[N,4] x, bool t) => (float[N,4] y) <float r = {0.5}> { y = Dropout(x, r, t) }",
-        detect=True,
-        runs=False,
-    ),
-    Example(why="a Dropout of inference", before=f"{_DO} <float r = {{0.5}}> {{ y = Dropout(x, r) }}"),
-    Example(
-        why="training is off",
-        before=f"{_DO} <float r = {{0.5}}, bool t = {{0}}> {{ y = Dropout(x, r, t) }}",
-    ),
-    Example(
-        why="a BatchNormalization of inference", before=f"{_BN} {{ y = BatchNormalization(x, s, b, m, v) }}"
-    ),
-    Example(
-        why="the opset of BatchNormalization without a mode",
-        before=f"{_BN} {{ y = BatchNormalization(x, s, b, m, v) }}",
-        opset=9,
-    ),
-]
 
 
 @rule(
@@ -93,7 +17,6 @@ EXAMPLES = [
     safety=Safety.UNSAFE,
     severity=Severity.ERROR,
     hazards=[23],
-    examples=EXAMPLES,
 )
 def training_mode(node: Node, model: Model) -> Iterator[Match]:
     """A BatchNormalization or Dropout in training mode.
@@ -169,3 +92,72 @@ def _dropout(node: Node) -> Iterator[Match]:
 def _scalar(value: Value | None) -> float | None:
     array = None if value is None else value.constant()
     return float(array.reshape(-1)[0]) if array is not None and array.size == 1 else None
+
+
+_BN = "g (float[N,2,4] x, float[2] s, float[2] b, float[2] m, float[2] v) => (float[N,2,4] y)"
+_DO = "g (float[N,4] x) => (float[N,4] y)"
+
+
+training_mode.examples = [
+    Fixed(
+        "BatchNormalization, its running mean and variance unread",
+        before=f"{_BN} {{ y, p, q = BatchNormalization<training_mode = 1, epsilon = 0.01>(x, s, b, m, v) }}",
+        after=f"{_BN} {{ y = BatchNormalization<epsilon = 0.01>(x, s, b, m, v) }}",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Flagged(
+        "by default it is only reported",
+        f"{_BN} {{ y, p, q = BatchNormalization<training_mode = 1>(x, s, b, m, v) }}",
+    ),
+    Flagged(
+        "its running mean is the graph's output",
+        """g (float[3,2] x, float[2] s, float[2] b, float[2] m, float[2] v) => (float[3,2] y, float[2] p) {
+            y, p, q = BatchNormalization<training_mode = 1>(x, s, b, m, v) }""",
+        safety=Safety.UNSAFE,
+    ),
+    Fixed(
+        "before opset 14 more outputs mean training",
+        before=f"{_BN} {{ y, p, q, r, t = BatchNormalization(x, s, b, m, v) }}",
+        after=f"{_BN} {{ y = BatchNormalization(x, s, b, m, v) }}",
+        opset=9,
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Fixed(
+        "Dropout that drops half of it",
+        before=f"{_DO} <float r = {{0.5}}, bool t = {{1}}> {{ d, k = Dropout<seed = 3>(x, r, t)  y = Neg(d) }}",
+        after=f"{_DO} {{ y = Neg(x) }}",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Flagged(
+        "Dropout with the ratio that ONNX takes for granted",
+        f"{_DO} <bool t = {{1}}> {{ y = Dropout(x, , t) }}",
+        runs=False,
+    ),
+    Fixed(
+        "Dropout that drops nothing: exact",
+        before=f"{_DO} <float r = {{0}}, bool t = {{1}}> {{ d = Dropout(x, r, t)  y = Neg(d) }}",
+        after=f"{_DO} {{ y = Neg(x) }}",
+    ),
+    Fixed(
+        "its mask is read, so it only leaves training",
+        before="""g (float[N,4] x) => (float[N,4] y, bool[N,4] k) <float r = {0}, bool t = {1}> {
+            y, k = Dropout(x, r, t) }""",
+        after="g (float[N,4] x) => (float[N,4] y, bool[N,4] k) <float r = {0}> { y, k = Dropout(x, r) }",
+    ),
+    Flagged(
+        "the caller says whether it trains",
+        "g (float[N,4] x, bool t) => (float[N,4] y) <float r = {0.5}> { y = Dropout(x, r, t) }",
+        runs=False,
+    ),
+    Silent("a Dropout of inference", f"{_DO} <float r = {{0.5}}> {{ y = Dropout(x, r) }}"),
+    Silent("training is off", f"{_DO} <float r = {{0.5}}, bool t = {{0}}> {{ y = Dropout(x, r, t) }}"),
+    Silent("a BatchNormalization of inference", f"{_BN} {{ y = BatchNormalization(x, s, b, m, v) }}"),
+    Silent(
+        "the opset of BatchNormalization without a mode",
+        f"{_BN} {{ y = BatchNormalization(x, s, b, m, v) }}",
+        opset=9,
+    ),
+]

@@ -6,52 +6,13 @@ from collections.abc import Iterator
 
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix.rule import Flagged, Match, Severity, Silent, rule
 from onnxfix_rules.ops import _common as ops
-
-_G = "g (float[2,5000] x) => (float[2,K] y, int64[2,K] i)"
-
-EXAMPLES = [
-    Example(
-        why="one more than it takes",
-        before=f"{_G} <int64[1] k = {{3841}}> {{ y, i = TopK(x, k) }}",
-        detect=True,
-    ),
-    Example(
-        why="all of them: a sort",
-        before="""g (float[1,8400] x) => (int64[1,8400] i) {
-            k = Constant<value_ints = [8400]>()  v, i = TopK<sorted = 1>(x, k) }""",
-        detect=True,
-    ),
-    Example(
-        why="as an attribute",
-        before=f"{_G} {{ y, i = TopK<k = 4000>(x) }}",
-        opset=9,
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="as many as an axis has, by Shape",
-        before="""g (float[2,5000] x) => (float[2,5000] y, int64[2,5000] i) {
-            k = Shape<start = 1>(x)  y, i = TopK(x, k) }""",
-        detect=True,
-    ),
-    Example(why="as many as it takes", before=f"{_G} <int64[1] k = {{3840}}> {{ y, i = TopK(x, k) }}"),
-    Example(
-        why="how many is said at run time",
-        before="g (float[2,N] x, int64[1] k) => (float[2,K] y, int64[2,K] i) { y, i = TopK(x, k) }",
-    ),
-    Example(
-        why="not in order, which is accepted today",
-        before=f"{_G} <int64[1] k = {{5}}> {{ y, i = TopK<sorted = 0>(x, k) }}",
-        runs=False,
-    ),
-]
 
 LIMIT = 3840
 
 
-@rule("OPS044", ops=["TopK"], severity=Severity.ERROR, hazards=[24], examples=EXAMPLES)
+@rule("OPS044", ops=["TopK"], severity=Severity.ERROR, hazards=[24])
 def top_k_too_large(node: Node, model: Model) -> Iterator[Match]:
     """A TopK of more than 3840 elements.
 
@@ -79,3 +40,32 @@ def top_k_too_large(node: Node, model: Model) -> Iterator[Match]:
             f"TopK of {wanted} elements: {ops.target_of(model).title} sorts {LIMIT} at most",
             node=node,
         )
+
+
+_G = "g (float[2,5000] x) => (float[2,K] y, int64[2,K] i)"
+
+
+top_k_too_large.examples = [
+    Flagged("one more than it takes", f"{_G} <int64[1] k = {{3841}}> {{ y, i = TopK(x, k) }}"),
+    Flagged(
+        "all of them: a sort",
+        """g (float[1,8400] x) => (int64[1,8400] i) {
+            k = Constant<value_ints = [8400]>()  v, i = TopK<sorted = 1>(x, k) }""",
+    ),
+    Flagged("as an attribute", f"{_G} {{ y, i = TopK<k = 4000>(x) }}", opset=9, runs=False),
+    Flagged(
+        "as many as an axis has, by Shape",
+        """g (float[2,5000] x) => (float[2,5000] y, int64[2,5000] i) {
+            k = Shape<start = 1>(x)  y, i = TopK(x, k) }""",
+    ),
+    Silent("as many as it takes", f"{_G} <int64[1] k = {{3840}}> {{ y, i = TopK(x, k) }}"),
+    Silent(
+        "how many is said at run time",
+        "g (float[2,N] x, int64[1] k) => (float[2,K] y, int64[2,K] i) { y, i = TopK(x, k) }",
+    ),
+    Silent(
+        "not in order, which is accepted today",
+        f"{_G} <int64[1] k = {{5}}> {{ y, i = TopK<sorted = 0>(x, k) }}",
+        runs=False,
+    ),
+]

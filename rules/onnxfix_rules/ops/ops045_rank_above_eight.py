@@ -12,62 +12,11 @@ from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node, UnknownAttribute, Value
 from onnxfix.graph.shared import every_node
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _common as ops
 
-_WIDE = "int64[9] s = {2,1,1,3,1,1,1,2,2}"
 
-EXAMPLES = [
-    Example(
-        why="reshaped to nine dimensions, transposed and reshaped back",
-        before=f"""g (float[2,3,4] x) => (float[4,6] y) <{_WIDE}, int64[2] t = {{4,6}}> {{
-            r = Reshape(x, s)  p = Transpose<perm = [8,7,1,2,0,4,5,6,3]>(r)  y = Reshape(p, t) }}""",
-        after="""g (float[2,3,4] x) => (float[4,6] y) <int64[3] s = {6,2,2}, int64[2] t = {4,6}> {
-            r = Reshape(x, s)  p = Transpose<perm = [2,1,0]>(r)  y = Reshape(p, t) }""",
-    ),
-    Example(
-        why="axes that stay together count as one",
-        before="""g (float[512] x) => (float[512] y) <int64[9] s = {2,2,2,2,2,2,2,2,2}, int64[1] t = {512}> {
-            r = Reshape(x, s)  p = Transpose<perm = [4,5,6,7,8,0,1,2,3]>(r)  y = Reshape(p, t) }""",
-        after="""g (float[512] x) => (float[512] y) <int64[2] s = {16,32}, int64[1] t = {512}> {
-            r = Reshape(x, s)  p = Transpose<perm = [1,0]>(r)  y = Reshape(p, t) }""",
-    ),
-    Example(
-        why="nine axes that are all moved",
-        before="""g (float[512] x) => (float[512] y) <int64[9] s = {2,2,2,2,2,2,2,2,2}, int64[1] t = {512}> {
-            r = Reshape(x, s)  p = Transpose<perm = [8,7,6,5,4,3,2,1,0]>(r)  y = Reshape(p, t) }""",
-        detect=True,
-    ),
-    Example(
-        why="something else reads the nine dimensions",
-        before=f"""g (float[2,3,4] x) => (float[4,6] y, float[A,B,C,D,E,F,G,H,I] z) <{_WIDE}, int64[2] t = {{4,6}}> {{
-            r = Reshape(x, s)  p = Transpose<perm = [8,7,1,2,0,4,5,6,3]>(r)  y = Reshape(p, t)  z = Neg(r) }}""",
-        detect=True,
-    ),
-    Example(
-        why="a graph input",
-        before="g (float[1,1,1,1,1,1,1,2,3] x) => (float[1,1,1,1,1,1,1,2,3] y) { y = Relu(x) }",
-        detect=True,
-    ),
-    Example(
-        why="eight dimensions",
-        before="g (float[1,1,1,1,1,1,2,3] x) => (float[1,1,1,1,1,1,2,3] y) { y = Relu(x) }",
-    ),
-    Example(
-        why="of unknown rank",
-        before="g (float[A,B] x, int64[K] h) => (float[C,D] y) { r = Reshape(x, h)  n = Neg(r)  y = Reshape(n, h) }",
-        runs=False,
-    ),
-    Example(
-        why="nine dimensions of which one is dynamic",
-        before="""g (float[N,4] x) => (float[A,4] y) <int64[9] s = {-1,1,1,1,1,1,1,2,2}, int64[2] t = {-1,4}> {
-            r = Reshape(x, s)  p = Transpose<perm = [0,1,2,3,4,5,6,8,7]>(r)  y = Reshape(p, t) }""",
-        detect=True,
-    ),
-]
-
-
-@rule("OPS045", per="model", safety=Safety.EXACT, severity=Severity.ERROR, hazards=[37], examples=EXAMPLES)
+@rule("OPS045", per="model", safety=Safety.EXACT, severity=Severity.ERROR, hazards=[37])
 def rank_above_eight(model: Model) -> Iterator[Match]:
     """A tensor of more than eight dimensions, which TensorRT has not.
 
@@ -171,3 +120,48 @@ def _merged(sizes: tuple[int, ...], order: list[int]) -> tuple[list[int], list[i
     place = {group[0]: i for i, group in enumerate(first)}
     shape = [math.prod(sizes[axis] for axis in group) for group in first]
     return (shape, [place[group[0]] for group in groups]) if shape else ([1], [0])
+
+
+_WIDE = "int64[9] s = {2,1,1,3,1,1,1,2,2}"
+
+
+rank_above_eight.examples = [
+    Fixed(
+        "reshaped to nine dimensions, transposed and reshaped back",
+        before=f"""g (float[2,3,4] x) => (float[4,6] y) <{_WIDE}, int64[2] t = {{4,6}}> {{
+            r = Reshape(x, s)  p = Transpose<perm = [8,7,1,2,0,4,5,6,3]>(r)  y = Reshape(p, t) }}""",
+        after="""g (float[2,3,4] x) => (float[4,6] y) <int64[3] s = {6,2,2}, int64[2] t = {4,6}> {
+            r = Reshape(x, s)  p = Transpose<perm = [2,1,0]>(r)  y = Reshape(p, t) }""",
+    ),
+    Fixed(
+        "axes that stay together count as one",
+        before="""g (float[512] x) => (float[512] y) <int64[9] s = {2,2,2,2,2,2,2,2,2}, int64[1] t = {512}> {
+            r = Reshape(x, s)  p = Transpose<perm = [4,5,6,7,8,0,1,2,3]>(r)  y = Reshape(p, t) }""",
+        after="""g (float[512] x) => (float[512] y) <int64[2] s = {16,32}, int64[1] t = {512}> {
+            r = Reshape(x, s)  p = Transpose<perm = [1,0]>(r)  y = Reshape(p, t) }""",
+    ),
+    Flagged(
+        "nine axes that are all moved",
+        """g (float[512] x) => (float[512] y) <int64[9] s = {2,2,2,2,2,2,2,2,2}, int64[1] t = {512}> {
+            r = Reshape(x, s)  p = Transpose<perm = [8,7,6,5,4,3,2,1,0]>(r)  y = Reshape(p, t) }""",
+    ),
+    Flagged(
+        "something else reads the nine dimensions",
+        f"""g (float[2,3,4] x) => (float[4,6] y, float[A,B,C,D,E,F,G,H,I] z) <{_WIDE}, int64[2] t = {{4,6}}> {{
+            r = Reshape(x, s)  p = Transpose<perm = [8,7,1,2,0,4,5,6,3]>(r)  y = Reshape(p, t)  z = Neg(r) }}""",
+    ),
+    Flagged(
+        "a graph input", "g (float[1,1,1,1,1,1,1,2,3] x) => (float[1,1,1,1,1,1,1,2,3] y) { y = Relu(x) }"
+    ),
+    Silent("eight dimensions", "g (float[1,1,1,1,1,1,2,3] x) => (float[1,1,1,1,1,1,2,3] y) { y = Relu(x) }"),
+    Silent(
+        "of unknown rank",
+        "g (float[A,B] x, int64[K] h) => (float[C,D] y) { r = Reshape(x, h)  n = Neg(r)  y = Reshape(n, h) }",
+        runs=False,
+    ),
+    Flagged(
+        "nine dimensions of which one is dynamic",
+        """g (float[N,4] x) => (float[A,4] y) <int64[9] s = {-1,1,1,1,1,1,1,2,2}, int64[2] t = {-1,4}> {
+            r = Reshape(x, s)  p = Transpose<perm = [0,1,2,3,4,5,6,8,7]>(r)  y = Reshape(p, t) }""",
+    ),
+]

@@ -10,54 +10,11 @@ from onnx import TensorProto
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _rewrite as rw
 
-_RANGES = """s = Shape(x)  a = Gather(s, zero)  b = Gather(s, one)
-            r = Range(zero, a, one)  c = Range(zero, b, one)"""
-_SCALARS = "int64 zero = {0}, int64 one = {1}, int64[1] v = {1}, int64[1] w = {0}"
 
-EXAMPLES = [
-    Example(
-        why="of the type of its input",
-        before="g (float[A,B] x) => (float[A,B] y) { y = EyeLike(x) }",
-        after=f"""g (float[A,B] x) => (float[A,B] y) <{_SCALARS}> {{
-            {_RANGES}  i = Unsqueeze(r, v)  j = Unsqueeze(c, w)  e = Equal(i, j)  y = Cast<to = 1>(e) }}""",
-        opset=13,
-    ),
-    Example(
-        why="another diagonal, another type",
-        before="g (float[3,N] x) => (int64[3,N] y) { y = EyeLike<k = -1, dtype = 7>(x) }",
-        after=f"""g (float[3,N] x) => (int64[3,N] y) <{_SCALARS}, int64[1,1] k = {{-1}}> {{
-            {_RANGES}  i = Unsqueeze(r, v)  m = Add(i, k)  j = Unsqueeze(c, w)  e = Equal(m, j)
-            y = Cast<to = 7>(e) }}""",
-    ),
-    Example(
-        why="of booleans, before opset 13",
-        before="g (float[A,B] x) => (bool[A,B] z) { y = EyeLike<dtype = 9>(x)  z = Not(y) }",
-        after="""g (float[A,B] x) => (bool[A,B] z) <int64 zero = {0}, int64 one = {1}> {
-            s = Shape(x)  a = Gather(s, zero)  b = Gather(s, one)  r = Range(zero, a, one)  c = Range(zero, b, one)
-            i = Unsqueeze<axes = [1]>(r)  j = Unsqueeze<axes = [0]>(c)  y = Equal(i, j)  z = Not(y) }""",
-        opset=11,
-    ),
-    Example(
-        why="before opset 11 there is no Range",
-        before="g (float[A,B] x) => (float[A,B] y) { y = EyeLike(x) }",
-        opset=9,
-        detect=True,
-    ),
-    Example(why="of a static shape", before="g (float[3,4] x) => (float[3,4] y) { y = EyeLike<k = 1>(x) }"),
-    Example(
-        why="of a static shape, by way of a dynamic one",
-        before="g (float[N] x) => (float[2,2] y) { s = ConstantOfShape(k)  k = Constant<value_ints = [2,2]>()"
-        "  y = EyeLike(s) }",
-    ),
-]
-
-
-@rule(
-    "OPS046", ops=["EyeLike"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[26], examples=EXAMPLES
-)
+@rule("OPS046", ops=["EyeLike"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[26])
 def identity_of_dynamic_shape(node: Node, model: Model) -> Iterator[Match]:
     """An EyeLike of a dynamic shape.
 
@@ -99,3 +56,43 @@ def _compare(draft: Draft, data: Value, output: Value, kind: int, diagonal: int)
         draft.add("Equal", [rows, columns], output=output.name)
     else:
         draft.add("Cast", [draft.add("Equal", [rows, columns])], output=output.name, to=kind)
+
+
+_RANGES = """s = Shape(x)  a = Gather(s, zero)  b = Gather(s, one)
+            r = Range(zero, a, one)  c = Range(zero, b, one)"""
+_SCALARS = "int64 zero = {0}, int64 one = {1}, int64[1] v = {1}, int64[1] w = {0}"
+
+
+identity_of_dynamic_shape.examples = [
+    Fixed(
+        "of the type of its input",
+        before="g (float[A,B] x) => (float[A,B] y) { y = EyeLike(x) }",
+        after=f"""g (float[A,B] x) => (float[A,B] y) <{_SCALARS}> {{
+            {_RANGES}  i = Unsqueeze(r, v)  j = Unsqueeze(c, w)  e = Equal(i, j)  y = Cast<to = 1>(e) }}""",
+        opset=13,
+    ),
+    Fixed(
+        "another diagonal, another type",
+        before="g (float[3,N] x) => (int64[3,N] y) { y = EyeLike<k = -1, dtype = 7>(x) }",
+        after=f"""g (float[3,N] x) => (int64[3,N] y) <{_SCALARS}, int64[1,1] k = {{-1}}> {{
+            {_RANGES}  i = Unsqueeze(r, v)  m = Add(i, k)  j = Unsqueeze(c, w)  e = Equal(m, j)
+            y = Cast<to = 7>(e) }}""",
+    ),
+    Fixed(
+        "of booleans, before opset 13",
+        before="g (float[A,B] x) => (bool[A,B] z) { y = EyeLike<dtype = 9>(x)  z = Not(y) }",
+        after="""g (float[A,B] x) => (bool[A,B] z) <int64 zero = {0}, int64 one = {1}> {
+            s = Shape(x)  a = Gather(s, zero)  b = Gather(s, one)  r = Range(zero, a, one)  c = Range(zero, b, one)
+            i = Unsqueeze<axes = [1]>(r)  j = Unsqueeze<axes = [0]>(c)  y = Equal(i, j)  z = Not(y) }""",
+        opset=11,
+    ),
+    Flagged(
+        "before opset 11 there is no Range", "g (float[A,B] x) => (float[A,B] y) { y = EyeLike(x) }", opset=9
+    ),
+    Silent("of a static shape", "g (float[3,4] x) => (float[3,4] y) { y = EyeLike<k = 1>(x) }"),
+    Silent(
+        "of a static shape, by way of a dynamic one",
+        "g (float[N] x) => (float[2,2] y) { s = ConstantOfShape(k)  k = Constant<value_ints = [2,2]>()"
+        "  y = EyeLike(s) }",
+    ),
+]

@@ -11,67 +11,12 @@ from onnx import TensorProto
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops._integers import SMALL, WORDS, Computer, wide_of
 
-_TABLE = "int32[9] t = {1, 2, 4, 8, 16, 32, 64, 128, 256}, int32 k = {8}"
 
-EXAMPLES = [
-    Example(
-        why="the high half of packed bytes",
-        before='g (uint8[N,3] x) => (uint8[N,3] y) <uint8 s = {4}> { y = BitShift<direction = "RIGHT">(x, s) }',
-        after="""g (uint8[N,3] x) => (uint8[N,3] y) <int32 f = {16}> {
-            w = Cast<to = 6>(x)  r = Div(w, f)  y = Cast<to = 2>(r) }""",
-    ),
-    Example(
-        why="to the left, by several amounts, the last beyond the type",
-        before="""g (uint8[N,3] x) => (uint8[N,3] y) <uint8[3] s = {1, 7, 8}> {
-            y = BitShift<direction = "LEFT">(x, s) }""",
-        after="""g (uint8[N,3] x) => (uint8[N,3] y) <int32[3] f = {2, 128, 256}, int32 m = {256}> {
-            w = Cast<to = 6>(x)  p = Mul(w, f)  r = Mod(p, m)  y = Cast<to = 2>(r) }""",
-    ),
-    Example(
-        why="by amounts that come at run time: a table of powers",
-        before='g (uint8[N] x, uint8[N] s) => (uint8[N] y) { y = BitShift<direction = "RIGHT">(x, s) }',
-        after=f"""g (uint8[N] x, uint8[N] s) => (uint8[N] y) <{_TABLE}> {{
-            v = Cast<to = 6>(s)  b = Greater(v, k)  i = Where(b, k, v)  f = Gather(t, i)
-            w = Cast<to = 6>(x)  r = Div(w, f)  y = Cast<to = 2>(r) }}""",
-        runs=False,  # ONNX Runtime's machine shift takes amounts beyond 31 for smaller ones
-    ),
-    Example(
-        why="powers of two",
-        before='g (uint8[N] s) => (uint8[N] y) <uint8 x = {1}> { y = BitShift<direction = "LEFT">(x, s) }',
-        after=f"""g (uint8[N] s) => (uint8[N] y) <{_TABLE}, int32 one = {{1}}, int32 m = {{256}}> {{
-            v = Cast<to = 6>(s)  b = Greater(v, k)  i = Where(b, k, v)  f = Gather(t, i)
-            p = Mul(one, f)  r = Mod(p, m)  y = Cast<to = 2>(r) }}""",
-        runs=False,
-    ),
-    Example(
-        why="a negative number to the right: towards minus infinity",
-        before='g (int32[N] x) => (int32[N] y) <int32 s = {3}> { y = BitShift<direction = "RIGHT">(x, s) }',
-        after="""g (int32[N] x) => (int32[N] y) <int64 f = {8}> {
-            w = Cast<to = 7>(x)  m = Mod(w, f)  d = Sub(w, m)  r = Div(d, f)  y = Cast<to = 6>(r) }""",
-        opset=28,
-        ir_version=14,
-    ),
-    Example(
-        why="a type that TensorRT has not at all",
-        before='g (uint32[N] x) => (uint32[N] y) <uint32 s = {1}> { y = BitShift<direction = "LEFT">(x, s) }',
-    ),
-    Example(
-        why="int32 is computed in int64, which TensorRT 8 has not",
-        before='g (int32[N] x) => (int32[N] y) <int32 s = {1}> { y = BitShift<direction = "LEFT">(x, s) }',
-        opset=28,
-        ir_version=14,
-        target="trt8.6",
-    ),
-]
-
-
-@rule(
-    "OPS051", ops=["BitShift"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[13], examples=EXAMPLES
-)
+@rule("OPS051", ops=["BitShift"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[13])
 def bit_shift(node: Node, model: Model) -> Iterator[Match]:
     """A BitShift.
 
@@ -192,3 +137,58 @@ def _left_of_words(shift: Shift, x: str) -> str:
     weight = shift.table("signs", lambda k: -(1 << 63) if k in moved else 0)
     total = computer.add("Add", product, computer.add("Mul", bit, weight))
     return shift.where(lambda k: k == 0, x, total)
+
+
+_TABLE = "int32[9] t = {1, 2, 4, 8, 16, 32, 64, 128, 256}, int32 k = {8}"
+
+
+bit_shift.examples = [
+    Fixed(
+        "the high half of packed bytes",
+        before='g (uint8[N,3] x) => (uint8[N,3] y) <uint8 s = {4}> { y = BitShift<direction = "RIGHT">(x, s) }',
+        after="""g (uint8[N,3] x) => (uint8[N,3] y) <int32 f = {16}> {
+            w = Cast<to = 6>(x)  r = Div(w, f)  y = Cast<to = 2>(r) }""",
+    ),
+    Fixed(
+        "to the left, by several amounts, the last beyond the type",
+        before="""g (uint8[N,3] x) => (uint8[N,3] y) <uint8[3] s = {1, 7, 8}> {
+            y = BitShift<direction = "LEFT">(x, s) }""",
+        after="""g (uint8[N,3] x) => (uint8[N,3] y) <int32[3] f = {2, 128, 256}, int32 m = {256}> {
+            w = Cast<to = 6>(x)  p = Mul(w, f)  r = Mod(p, m)  y = Cast<to = 2>(r) }""",
+    ),
+    Fixed(
+        "by amounts that come at run time: a table of powers",
+        before='g (uint8[N] x, uint8[N] s) => (uint8[N] y) { y = BitShift<direction = "RIGHT">(x, s) }',
+        after=f"""g (uint8[N] x, uint8[N] s) => (uint8[N] y) <{_TABLE}> {{
+            v = Cast<to = 6>(s)  b = Greater(v, k)  i = Where(b, k, v)  f = Gather(t, i)
+            w = Cast<to = 6>(x)  r = Div(w, f)  y = Cast<to = 2>(r) }}""",
+        runs=False,  # ONNX Runtime's machine shift takes amounts beyond 31 for smaller ones
+    ),
+    Fixed(
+        "powers of two",
+        before='g (uint8[N] s) => (uint8[N] y) <uint8 x = {1}> { y = BitShift<direction = "LEFT">(x, s) }',
+        after=f"""g (uint8[N] s) => (uint8[N] y) <{_TABLE}, int32 one = {{1}}, int32 m = {{256}}> {{
+            v = Cast<to = 6>(s)  b = Greater(v, k)  i = Where(b, k, v)  f = Gather(t, i)
+            p = Mul(one, f)  r = Mod(p, m)  y = Cast<to = 2>(r) }}""",
+        runs=False,
+    ),
+    Fixed(
+        "a negative number to the right: towards minus infinity",
+        before='g (int32[N] x) => (int32[N] y) <int32 s = {3}> { y = BitShift<direction = "RIGHT">(x, s) }',
+        after="""g (int32[N] x) => (int32[N] y) <int64 f = {8}> {
+            w = Cast<to = 7>(x)  m = Mod(w, f)  d = Sub(w, m)  r = Div(d, f)  y = Cast<to = 6>(r) }""",
+        opset=28,
+        ir_version=14,
+    ),
+    Silent(
+        "a type that TensorRT has not at all",
+        'g (uint32[N] x) => (uint32[N] y) <uint32 s = {1}> { y = BitShift<direction = "LEFT">(x, s) }',
+    ),
+    Silent(
+        "int32 is computed in int64, which TensorRT 8 has not",
+        'g (int32[N] x) => (int32[N] y) <int32 s = {1}> { y = BitShift<direction = "LEFT">(x, s) }',
+        opset=28,
+        ir_version=14,
+        target="trt8.6",
+    ),
+]

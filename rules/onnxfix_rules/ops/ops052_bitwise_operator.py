@@ -9,117 +9,10 @@ from onnx import TensorProto
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _bits, _logic
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops._integers import SMALL, Computer
-
-EXAMPLES = [
-    Example(
-        why="the low half of packed bytes",
-        before="g (uint8[N,3] x) => (uint8[N,3] y) <uint8 m = {15}> { y = BitwiseAnd(x, m) }",
-        after="""g (uint8[N,3] x) => (uint8[N,3] y) <int32 m = {16}> {
-            w = Cast<to = 6>(x)  r = Mod(w, m)  y = Cast<to = 2>(r) }""",
-    ),
-    Example(
-        why="the high half: less what lies below",
-        before="g (uint8[N,3] x) => (uint8[N,3] y) <uint8 m = {240}> { y = BitwiseAnd(m, x) }",
-        after="""g (uint8[N,3] x) => (uint8[N,3] y) <int32 m = {16}> {
-            w = Cast<to = 6>(x)  l = Mod(w, m)  r = Sub(w, l)  y = Cast<to = 2>(r) }""",
-    ),
-    Example(
-        why="bits 2 to 5, and bit 31 of a negative mask, of int32",
-        before="g (int32[N] x) => (int32[N] y) <int32 m = {-2147483588}> { y = BitwiseAnd(x, m) }",
-        after="""g (int32[N] x) => (int32[N] y)
-            <int32 six = {64}, int32 two = {4}, int32 zero = {0}, int32 n = {-2147483648}> {
-            a = Mod(x, six)  b = Mod(x, two)  c = Sub(a, b)
-            s = Less(x, zero)  d = Where(s, n, zero)  y = Add(c, d) }""",
-    ),
-    Example(
-        why="a bit set",
-        before="g (int64[N] x) => (int64[N] y) <int64 m = {8}> { y = BitwiseOr(x, m) }",
-        after="""g (int64[N] x) => (int64[N] y) <int64 a = {16}, int64 b = {8}> {
-            p = Mod(x, a)  q = Mod(x, b)  r = Sub(p, q)  s = Sub(b, r)  y = Add(x, s) }""",
-    ),
-    Example(
-        why="all bits the other way round",
-        before="g (int32[N] x) => (int32[N] y) { y = BitwiseNot(x) }",
-        after="g (int32[N] x) => (int32[N] y) <int32 k = {-1}> { y = Sub(k, x) }",
-    ),
-    Example(
-        why="the same of bytes",
-        before="g (uint8[N] x) => (uint8[N] y) { y = BitwiseNot(x) }",
-        after="""g (uint8[N] x) => (uint8[N] y) <int32 k = {255}> {
-            w = Cast<to = 6>(x)  r = Sub(k, w)  y = Cast<to = 2>(r) }""",
-    ),
-    Example(
-        why="two tensors, bit by bit, broadcast",
-        before="g (uint8[N,3] x, uint8[3] z) => (uint8[N,3] y) { y = BitwiseAnd(x, z) }",
-        after="""g (uint8[N,3] x, uint8[3] z) => (uint8[N,3] y)
-            <int32[8] p = {1, 2, 4, 8, 16, 32, 64, 128}, int32[8] ws = {1, 2, 4, 8, 16, 32, 64, 128}, int32 two = {2},
-             int64[1] a = {-1}, int64[1] s = {2}> {
-            v = Cast<to = 6>(x)  w = Cast<to = 6>(z)
-            b = Unsqueeze(v, a)  c = Div(b, p)  d = Mod(c, two)
-            e = Unsqueeze(w, a)  f = Div(e, p)  h = Mod(f, two)
-            i = Mul(d, h)  j = Mul(i, ws)  k = ReduceSum<keepdims = 0>(j, s)  y = Cast<to = 2>(k) }""",
-    ),
-    Example(
-        why="of nothing: ONNX Runtime keeps an empty axis that is counted from the end",
-        before="g (uint8[0,3] x, uint8[3] z) => (uint8[0,3] y) { y = BitwiseAnd(x, z) }",
-        after="""g (uint8[0,3] x, uint8[3] z) => (uint8[0,3] y)
-            <int32[8] p = {1, 2, 4, 8, 16, 32, 64, 128}, int32[8] ws = {1, 2, 4, 8, 16, 32, 64, 128}, int32 two = {2},
-             int64[1] a = {-1}, int64[1] s = {2}> {
-            v = Cast<to = 6>(x)  w = Cast<to = 6>(z)
-            b = Unsqueeze(v, a)  c = Div(b, p)  d = Mod(c, two)
-            e = Unsqueeze(w, a)  f = Div(e, p)  h = Mod(f, two)
-            i = Mul(d, h)  j = Mul(i, ws)  k = ReduceSum<keepdims = 0>(j, s)  y = Cast<to = 2>(k) }""",
-    ),
-    Example(
-        why="signed: the sign apart from the other bits",
-        before="g (int8[3] x, int8[3] z) => (int8[3] y) { y = BitwiseXor(x, z) }",
-        after="""g (int8[3] x, int8[3] z) => (int8[3] y)
-            <int32[7] p = {1, 2, 4, 8, 16, 32, 64}, int32[7] ws = {1, 2, 4, 8, 16, 32, 64}, int32 two = {2},
-             int64[1] a = {-1}, int64[1] last = {1}, int32 zero = {0}, int32 n = {-128}> {
-            v = Cast<to = 6>(x)  w = Cast<to = 6>(z)
-            s = Less(v, zero)  sn = Where(s, n, zero)  sl = Sub(v, sn)
-            b = Unsqueeze(sl, a)  c = Div(b, p)  d = Mod(c, two)
-            t = Less(w, zero)  tn = Where(t, n, zero)  tl = Sub(w, tn)
-            e = Unsqueeze(tl, a)  f = Div(e, p)  h = Mod(f, two)
-            i = Mul(d, h)  j = Mul(i, ws)  k = ReduceSum<keepdims = 0>(j, last)
-            l = And(s, t)  m = Where(l, n, zero)  both = Add(k, m)
-            q = Sub(v, both)  r = Sub(w, both)  u = Add(q, r)  y = Cast<to = 3>(u) }""",
-    ),
-    Example(
-        why="a constant of several masks",
-        before="g (uint8[2] x) => (uint8[2] y) <uint8[2] m = {15, 7}> { y = BitwiseAnd(x, m) }",
-        after="""g (uint8[2] x) => (uint8[2] y)
-             <int64[1] a = {-1}, int64[1] e = {1}, int32[8] p = {1, 2, 4, 8, 16, 32, 64, 128},
-             int32 two = {2}, int32[2,8] w = {1, 2, 4, 8, 0, 0, 0, 0, 1, 2, 4, 0, 0, 0, 0, 0}> {
-            v = Cast<to = 6>(x)  b = Unsqueeze(v, a)  c = Div(b, p)  d = Mod(c, two)
-            j = Mul(d, w)  k = ReduceSum<keepdims = 0>(j, e)  y = Cast<to = 2>(k) }""",
-    ),
-    Example(
-        why="a mask that the caller may replace, and nobody knows the rank",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (int32[2] x, int32 m) => (int32[2] y) <int32 m = {15}> { u = my.Unknown(x)  c = Cast<to = 6>(u)
-            y = BitwiseAnd(c, m) }""",
-        runs=False,
-    ),
-    Example(
-        why="booleans in other clothes: OPS026 has something simpler",
-        before="""g (bool[N] p, bool[N] q) => (int32[N] y) {
-            a = Cast<to = 6>(p)  b = Cast<to = 6>(q)  y = BitwiseOr(a, b) }""",
-    ),
-    Example(
-        why="a type that TensorRT has not at all",
-        before="g (uint16[N] x) => (uint16[N] y) { y = BitwiseNot(x) }",
-    ),
-    Example(
-        why="int64 where TensorRT computes in int32",
-        before="g (int64[N] x) => (int64[N] y) { y = BitwiseNot(x) }",
-        target="trt8.6",
-    ),
-]
 
 _TYPES = (*SMALL, TensorProto.INT32, TensorProto.INT64)
 
@@ -130,7 +23,6 @@ _TYPES = (*SMALL, TensorProto.INT32, TensorProto.INT64)
     safety=Safety.EXACT,
     severity=Severity.ERROR,
     hazards=[13, 36],
-    examples=EXAMPLES,
 )
 def bitwise_operator(node: Node, model: Model) -> Iterator[Match]:
     """A bitwise operator on integers.
@@ -215,3 +107,108 @@ def _combined(computer: Computer, op_type: str, x: str, y: str, both: str) -> st
     if op_type == "BitwiseOr":
         return computer.add("Add", x, rest)
     return computer.add("Add", computer.add("Sub", x, both), rest)
+
+
+bitwise_operator.examples = [
+    Fixed(
+        "the low half of packed bytes",
+        before="g (uint8[N,3] x) => (uint8[N,3] y) <uint8 m = {15}> { y = BitwiseAnd(x, m) }",
+        after="""g (uint8[N,3] x) => (uint8[N,3] y) <int32 m = {16}> {
+            w = Cast<to = 6>(x)  r = Mod(w, m)  y = Cast<to = 2>(r) }""",
+    ),
+    Fixed(
+        "the high half: less what lies below",
+        before="g (uint8[N,3] x) => (uint8[N,3] y) <uint8 m = {240}> { y = BitwiseAnd(m, x) }",
+        after="""g (uint8[N,3] x) => (uint8[N,3] y) <int32 m = {16}> {
+            w = Cast<to = 6>(x)  l = Mod(w, m)  r = Sub(w, l)  y = Cast<to = 2>(r) }""",
+    ),
+    Fixed(
+        "bits 2 to 5, and bit 31 of a negative mask, of int32",
+        before="g (int32[N] x) => (int32[N] y) <int32 m = {-2147483588}> { y = BitwiseAnd(x, m) }",
+        after="""g (int32[N] x) => (int32[N] y)
+            <int32 six = {64}, int32 two = {4}, int32 zero = {0}, int32 n = {-2147483648}> {
+            a = Mod(x, six)  b = Mod(x, two)  c = Sub(a, b)
+            s = Less(x, zero)  d = Where(s, n, zero)  y = Add(c, d) }""",
+    ),
+    Fixed(
+        "a bit set",
+        before="g (int64[N] x) => (int64[N] y) <int64 m = {8}> { y = BitwiseOr(x, m) }",
+        after="""g (int64[N] x) => (int64[N] y) <int64 a = {16}, int64 b = {8}> {
+            p = Mod(x, a)  q = Mod(x, b)  r = Sub(p, q)  s = Sub(b, r)  y = Add(x, s) }""",
+    ),
+    Fixed(
+        "all bits the other way round",
+        before="g (int32[N] x) => (int32[N] y) { y = BitwiseNot(x) }",
+        after="g (int32[N] x) => (int32[N] y) <int32 k = {-1}> { y = Sub(k, x) }",
+    ),
+    Fixed(
+        "the same of bytes",
+        before="g (uint8[N] x) => (uint8[N] y) { y = BitwiseNot(x) }",
+        after="""g (uint8[N] x) => (uint8[N] y) <int32 k = {255}> {
+            w = Cast<to = 6>(x)  r = Sub(k, w)  y = Cast<to = 2>(r) }""",
+    ),
+    Fixed(
+        "two tensors, bit by bit, broadcast",
+        before="g (uint8[N,3] x, uint8[3] z) => (uint8[N,3] y) { y = BitwiseAnd(x, z) }",
+        after="""g (uint8[N,3] x, uint8[3] z) => (uint8[N,3] y)
+            <int32[8] p = {1, 2, 4, 8, 16, 32, 64, 128}, int32[8] ws = {1, 2, 4, 8, 16, 32, 64, 128}, int32 two = {2},
+             int64[1] a = {-1}, int64[1] s = {2}> {
+            v = Cast<to = 6>(x)  w = Cast<to = 6>(z)
+            b = Unsqueeze(v, a)  c = Div(b, p)  d = Mod(c, two)
+            e = Unsqueeze(w, a)  f = Div(e, p)  h = Mod(f, two)
+            i = Mul(d, h)  j = Mul(i, ws)  k = ReduceSum<keepdims = 0>(j, s)  y = Cast<to = 2>(k) }""",
+    ),
+    Fixed(
+        "of nothing: ONNX Runtime keeps an empty axis that is counted from the end",
+        before="g (uint8[0,3] x, uint8[3] z) => (uint8[0,3] y) { y = BitwiseAnd(x, z) }",
+        after="""g (uint8[0,3] x, uint8[3] z) => (uint8[0,3] y)
+            <int32[8] p = {1, 2, 4, 8, 16, 32, 64, 128}, int32[8] ws = {1, 2, 4, 8, 16, 32, 64, 128}, int32 two = {2},
+             int64[1] a = {-1}, int64[1] s = {2}> {
+            v = Cast<to = 6>(x)  w = Cast<to = 6>(z)
+            b = Unsqueeze(v, a)  c = Div(b, p)  d = Mod(c, two)
+            e = Unsqueeze(w, a)  f = Div(e, p)  h = Mod(f, two)
+            i = Mul(d, h)  j = Mul(i, ws)  k = ReduceSum<keepdims = 0>(j, s)  y = Cast<to = 2>(k) }""",
+    ),
+    Fixed(
+        "signed: the sign apart from the other bits",
+        before="g (int8[3] x, int8[3] z) => (int8[3] y) { y = BitwiseXor(x, z) }",
+        after="""g (int8[3] x, int8[3] z) => (int8[3] y)
+            <int32[7] p = {1, 2, 4, 8, 16, 32, 64}, int32[7] ws = {1, 2, 4, 8, 16, 32, 64}, int32 two = {2},
+             int64[1] a = {-1}, int64[1] last = {1}, int32 zero = {0}, int32 n = {-128}> {
+            v = Cast<to = 6>(x)  w = Cast<to = 6>(z)
+            s = Less(v, zero)  sn = Where(s, n, zero)  sl = Sub(v, sn)
+            b = Unsqueeze(sl, a)  c = Div(b, p)  d = Mod(c, two)
+            t = Less(w, zero)  tn = Where(t, n, zero)  tl = Sub(w, tn)
+            e = Unsqueeze(tl, a)  f = Div(e, p)  h = Mod(f, two)
+            i = Mul(d, h)  j = Mul(i, ws)  k = ReduceSum<keepdims = 0>(j, last)
+            l = And(s, t)  m = Where(l, n, zero)  both = Add(k, m)
+            q = Sub(v, both)  r = Sub(w, both)  u = Add(q, r)  y = Cast<to = 3>(u) }""",
+    ),
+    Fixed(
+        "a constant of several masks",
+        before="g (uint8[2] x) => (uint8[2] y) <uint8[2] m = {15, 7}> { y = BitwiseAnd(x, m) }",
+        after="""g (uint8[2] x) => (uint8[2] y)
+             <int64[1] a = {-1}, int64[1] e = {1}, int32[8] p = {1, 2, 4, 8, 16, 32, 64, 128},
+             int32 two = {2}, int32[2,8] w = {1, 2, 4, 8, 0, 0, 0, 0, 1, 2, 4, 0, 0, 0, 0, 0}> {
+            v = Cast<to = 6>(x)  b = Unsqueeze(v, a)  c = Div(b, p)  d = Mod(c, two)
+            j = Mul(d, w)  k = ReduceSum<keepdims = 0>(j, e)  y = Cast<to = 2>(k) }""",
+    ),
+    Silent(
+        "a mask that the caller may replace, and nobody knows the rank",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (int32[2] x, int32 m) => (int32[2] y) <int32 m = {15}> { u = my.Unknown(x)  c = Cast<to = 6>(u)
+            y = BitwiseAnd(c, m) }""",
+        runs=False,
+    ),
+    Silent(
+        "booleans in other clothes: OPS026 has something simpler",
+        """g (bool[N] p, bool[N] q) => (int32[N] y) {
+            a = Cast<to = 6>(p)  b = Cast<to = 6>(q)  y = BitwiseOr(a, b) }""",
+    ),
+    Silent("a type that TensorRT has not at all", "g (uint16[N] x) => (uint16[N] y) { y = BitwiseNot(x) }"),
+    Silent(
+        "int64 where TensorRT computes in int32",
+        "g (int64[N] x) => (int64[N] y) { y = BitwiseNot(x) }",
+        target="trt8.6",
+    ),
+]

@@ -12,68 +12,16 @@ from onnxfix import dtypes
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops._result import put
-
-EXAMPLES = [
-    Example(
-        why="of four: the products of two neighbors, and of two such",
-        before="g (float[N,4] x) => (float[N,4] y) <int64 a = {1}> { y = CumProd(x, a) }",
-        after="""g (float[N,4] x) => (float[N,4] y)
-            <float one = {1}, int64[4] i = {0, 0, 1, 2}, int64[4] j = {0, 0, 0, 1},
-             bool[1,4] m = {1, 0, 0, 0}, bool[1,4] n = {1, 1, 0, 0}> {
-            s = Gather<axis = 1>(x, i)  b = Where(m, one, s)  c = Mul(x, b)
-            t = Gather<axis = 1>(c, j)  d = Where(n, one, t)  y = Mul(c, d) }""",
-        opset=26,
-        ir_version=13,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="of integers, from the end and without the element itself: exact",
-        before="g (int32[3] x) => (int32[3] y) <int64 a = {-1}> { y = CumProd<reverse = 1, exclusive = 1>(x, a) }",
-        after="""g (int32[3] x) => (int32[3] y) <int32 one = {1}, int64[3] i = {1, 2, 2}, int64[3] j = {2, 2, 2},
-            bool[3] m = {0, 0, 1}, bool[3] n = {0, 1, 1}> {
-            r = Gather<axis = 0>(x, i)  e = Where(m, one, r)  s = Gather<axis = 0>(e, i)  b = Where(m, one, s)
-            c = Mul(e, b)  t = Gather<axis = 0>(c, j)  d = Where(n, one, t)  y = Mul(c, d) }""",
-        opset=26,
-        ir_version=13,
-    ),
-    Example(
-        why="the axis comes at run time: along each, and one is chosen",
-        before="g (int32[2,2] x, int32 a) => (int32[2,2] y) { y = CumProd(x, a) }",
-        after="""g (int32[2,2] x, int32 a) => (int32[2,2] y)
-            <int32 one = {1}, int64[2] i = {0, 0}, bool[2,1] m = {1, 0}, bool[1,2] n = {1, 0}, int32 two = {2},
-             int32 z = {0}> {
-            s = Gather<axis = 0>(x, i)  b = Where(m, one, s)  c = Mul(x, b)
-            t = Gather<axis = 1>(x, i)  d = Where(n, one, t)  e = Mul(x, d)
-            r = Mod(a, two)  f = Equal(r, z)  y = Where(f, c, e) }""",
-        opset=26,
-        ir_version=13,
-        runs=False,  # ONNX's reference takes an axis that is out of range for none
-    ),
-    Example(
-        why="along a dynamic axis: nobody knows how many steps",
-        before="g (float[N,4] x) => (float[N,4] y) <int64 a = {0}> { y = CumProd(x, a) }",
-        detect=True,
-        safety=Safety.NUMERIC,
-        opset=26,
-        ir_version=13,
-    ),
-    Example(
-        why="a cumulative sum, which TensorRT has",
-        before="g (float[N,4] x) => (float[N,4] y) <int64 a = {1}> { y = CumSum(x, a) }",
-    ),
-]
 
 _LAYERS = 200
 _STEP_LAYERS = 8
 """TensorRT layers of a Gather, a Where and a Mul, constants included."""
 
 
-@rule(
-    "OPS053", ops=["CumProd"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[13], examples=EXAMPLES
-)
+@rule("OPS053", ops=["CumProd"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[13])
 def cumulative_product(node: Node, model: Model) -> Iterator[Match]:
     """A CumProd.
 
@@ -187,3 +135,53 @@ def _chosen(draft: Draft, axis: Value, products: dict[int, str], model: Model) -
         same = draft.add("Equal", [counted, draft.constant(np.array(index, dtype), "index")])
         result = draft.add("Where", [same, products[index], result])
     return result
+
+
+cumulative_product.examples = [
+    Fixed(
+        "of four: the products of two neighbors, and of two such",
+        before="g (float[N,4] x) => (float[N,4] y) <int64 a = {1}> { y = CumProd(x, a) }",
+        after="""g (float[N,4] x) => (float[N,4] y)
+            <float one = {1}, int64[4] i = {0, 0, 1, 2}, int64[4] j = {0, 0, 0, 1},
+             bool[1,4] m = {1, 0, 0, 0}, bool[1,4] n = {1, 1, 0, 0}> {
+            s = Gather<axis = 1>(x, i)  b = Where(m, one, s)  c = Mul(x, b)
+            t = Gather<axis = 1>(c, j)  d = Where(n, one, t)  y = Mul(c, d) }""",
+        opset=26,
+        ir_version=13,
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "of integers, from the end and without the element itself: exact",
+        before="g (int32[3] x) => (int32[3] y) <int64 a = {-1}> { y = CumProd<reverse = 1, exclusive = 1>(x, a) }",
+        after="""g (int32[3] x) => (int32[3] y) <int32 one = {1}, int64[3] i = {1, 2, 2}, int64[3] j = {2, 2, 2},
+            bool[3] m = {0, 0, 1}, bool[3] n = {0, 1, 1}> {
+            r = Gather<axis = 0>(x, i)  e = Where(m, one, r)  s = Gather<axis = 0>(e, i)  b = Where(m, one, s)
+            c = Mul(e, b)  t = Gather<axis = 0>(c, j)  d = Where(n, one, t)  y = Mul(c, d) }""",
+        opset=26,
+        ir_version=13,
+    ),
+    Fixed(
+        "the axis comes at run time: along each, and one is chosen",
+        before="g (int32[2,2] x, int32 a) => (int32[2,2] y) { y = CumProd(x, a) }",
+        after="""g (int32[2,2] x, int32 a) => (int32[2,2] y)
+            <int32 one = {1}, int64[2] i = {0, 0}, bool[2,1] m = {1, 0}, bool[1,2] n = {1, 0}, int32 two = {2},
+             int32 z = {0}> {
+            s = Gather<axis = 0>(x, i)  b = Where(m, one, s)  c = Mul(x, b)
+            t = Gather<axis = 1>(x, i)  d = Where(n, one, t)  e = Mul(x, d)
+            r = Mod(a, two)  f = Equal(r, z)  y = Where(f, c, e) }""",
+        opset=26,
+        ir_version=13,
+        runs=False,  # ONNX's reference takes an axis that is out of range for none
+    ),
+    Flagged(
+        "along a dynamic axis: nobody knows how many steps",
+        "g (float[N,4] x) => (float[N,4] y) <int64 a = {0}> { y = CumProd(x, a) }",
+        safety=Safety.NUMERIC,
+        opset=26,
+        ir_version=13,
+    ),
+    Silent(
+        "a cumulative sum, which TensorRT has",
+        "g (float[N,4] x) => (float[N,4] y) <int64 a = {1}> { y = CumSum(x, a) }",
+    ),
+]

@@ -11,147 +11,12 @@ from onnxfix.dtypes import INTEGERS
 from onnxfix.edits import AddNode, Draft, RemoveNode
 from onnxfix.graph.overlay import Node, Value, is_read
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _bounds
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops import _rewrite as rw
 from onnxfix_rules.ops._integers import SMALL, Computer, range_of, unnarrowed
 from onnxfix_rules.ops._quantized import is_quantized
-
-EXAMPLES = [
-    Example(
-        why="compared",
-        before="g (uint8[N,3] x, uint8[3] z) => (bool[N,3] y) { y = Greater(x, z) }",
-        after="""g (uint8[N,3] x, uint8[3] z) => (bool[N,3] y) {
-            v = Cast<to = 6>(x)  w = Cast<to = 6>(z)  y = Greater(v, w) }""",
-    ),
-    Example(
-        why="a threshold",
-        before="g (uint8[N,3] x) => (bool[N,3] y) <uint8 t = {200}> { y = GreaterOrEqual(x, t) }",
-        after="g (uint8[N,3] x) => (bool[N,3] y) <int32 t = {200}> { v = Cast<to = 6>(x)  y = GreaterOrEqual(v, t) }",
-    ),
-    Example(
-        why="a sum, wrapped around",
-        before="g (uint8[N] x, uint8[N] z) => (uint8[N] y) { y = Add(x, z) }",
-        after="""g (uint8[N] x, uint8[N] z) => (uint8[N] y) <int32 m = {256}> {
-            v = Cast<to = 6>(x)  w = Cast<to = 6>(z)  s = Add(v, w)  r = Mod(s, m)  y = Cast<to = 2>(r) }""",
-    ),
-    Example(
-        why="a difference that cannot leave the type",
-        before="g (uint8[N] x) => (uint8[N] y) <uint8 k = {255}> { y = Sub(k, x) }",
-        after="""g (uint8[N] x) => (uint8[N] y) <int32 k = {255}> {
-            v = Cast<to = 6>(x)  s = Sub(k, v)  y = Cast<to = 2>(s) }""",
-    ),
-    Example(
-        why="one behind the other: what was narrowed without loss is read as it was",
-        before="g (uint8[N] x, uint8[N] z) => (uint8[N] y) { a = Max(x, z)  y = Min(a, z) }",
-        after="""g (uint8[N] x, uint8[N] z) => (uint8[N] y) {
-            u = Cast<to = 6>(x)  v = Cast<to = 6>(z)  a = Max(u, v)
-            w = Cast<to = 6>(z)  b = Min(a, w)  y = Cast<to = 2>(b) }""",
-    ),
-    Example(
-        why="int8 within bounds, one of which comes at run time",
-        before="g (int8[N] x, int8 m) => (int8[N] y) { y = Clip(x, m) }",
-        after="""g (int8[N] x, int8 m) => (int8[N] y) {
-            v = Cast<to = 6>(x)  n = Cast<to = 6>(m)  c = Clip(v, n)  y = Cast<to = 3>(c) }""",
-    ),
-    Example(
-        why="uint8 within bounds that are constants",
-        before="g (uint8[N] x) => (uint8[N] y) <uint8 a = {1}, uint8 b = {200}> { y = Clip(x, a, b) }",
-        after="""g (uint8[N] x) => (uint8[N] y) <int32 a = {1}, int32 b = {200}> {
-            v = Cast<to = 6>(x)  c = Clip(v, a, b)  y = Cast<to = 2>(c) }""",
-    ),
-    Example(
-        why="int8 within an upper bound",
-        before="g (int8[N] x) => (int8[N] y) <int8 b = {20}> { y = Clip(x, , b) }",
-        after="""g (int8[N] x) => (int8[N] y) <int32 b = {20}> {
-            v = Cast<to = 6>(x)  c = Clip(v, , b)  y = Cast<to = 3>(c) }""",
-    ),
-    Example(
-        why="pooled, in float, which holds all of them",
-        before="g (uint8[1,1,4,4] x) => (uint8[1,1,2,2] y) { y = MaxPool<kernel_shape = [3, 3]>(x) }",
-        after="""g (uint8[1,1,4,4] x) => (uint8[1,1,2,2] y) {
-            v = Cast<to = 1>(x)  p = MaxPool<kernel_shape = [3, 3]>(v)  y = Cast<to = 2>(p) }""",
-    ),
-    Example(
-        why="pooled, with a window that has nothing but padding",
-        before="g (uint8[1,1,4,4] x) => (uint8[1,1,4,5] y) { y = MaxPool<kernel_shape = [3, 2], pads = [1,2,1,0]>(x) }",
-        runs=False,
-    ),
-    Example(
-        why="the place of the largest",
-        before="g (uint8[2,5] x) => (int64[2,1] y) { y = ArgMax<axis = 1>(x) }",
-        after="g (uint8[2,5] x) => (int64[2,1] y) { v = Cast<to = 6>(x)  y = ArgMax<axis = 1>(v) }",
-    ),
-    Example(
-        why="inside a branch, of a captured value",
-        before="""g (uint8[2] x, bool c) => (bool[2] y) <uint8 t = {3}> {
-            y = If(c)<then_branch = p () => (bool[2] u) { u = Less(x, t) },
-                      else_branch = q () => (bool[2] v) { v = Equal(x, t) }> }""",
-        after="""g (uint8[2] x, bool c) => (bool[2] y) <uint8 t = {3}> {
-            y = If(c)<then_branch = p () => (bool[2] u) <int32 s = {3}> { w = Cast<to = 6>(x)  u = Less(w, s) },
-                      else_branch = q () => (bool[2] v) { v = Equal(x, t) }> }""",
-    ),
-    Example(
-        why="two graph inputs compared for equality, which TensorRT takes",
-        before="g (uint8[N] x, uint8[N] z) => (bool[N] y) { y = Equal(x, z) }",
-    ),
-    Example(
-        why="int8, which TensorRT adds", before="g (int8[N] x, int8[N] z) => (int8[N] y) { y = Add(x, z) }"
-    ),
-    Example(
-        why="int8 within bounds that are constants, which TensorRT takes and misreads (OPS074)",
-        before="g (int8[N] x) => (int8[N] y) <int8 a = {-10}, int8 b = {20}> { y = Clip(x, a, b) }",
-    ),
-    Example(
-        why="int8 whose bounds are left out by empty names",
-        before="g (int8[N] x) => (int8[N] y) { y = Clip(x, , ) }",
-        after="""g (int8[N] x) => (int8[N] y) { v = Cast<to = 6>(x)  c = Clip(v, , )  y = Cast<to = 3>(c) }""",
-    ),
-    Example(why="int8 without bounds", before="g (int8[N] x) => (int8[N] y) { y = Clip(x) }"),
-    Example(
-        why="quantized by the graph, which TensorRT reads as int8 and pools; a Cast back to uint8 it would refuse",
-        before="""g (float[1,2,8,8] x, float[1,2,8,8] w) => (float[1,4,4,4] y) <float s = {0.1}, uint8 z = {0}> {
-            a = QuantizeLinear(x, s, z)  b = QuantizeLinear(w, s, z)  c = Concat<axis = 1>(a, b)
-            p = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(c)  t = Transpose<perm = [0, 2, 3, 1]>(p)
-            y = DequantizeLinear(t, s, z) }""",
-    ),
-    Example(
-        why="quantized by the graph, where TensorRT refuses int8 as well; a Cast back to uint8 would be no better",
-        before="""g (float[4] x) => (float[4] y) <float s = {0.1}, uint8 z = {0}, uint8 m = {7}> {
-            q = QuantizeLinear(x, s, z)  r = Mod(q, m)  y = DequantizeLinear(r, s, z) }""",
-        detect=True,
-    ),
-    Example(
-        why="quantized by the graph and returned as uint8",
-        before="""g (float[4] x) => (uint8[4] y) <float s = {0.1}, uint8 z = {0}, uint8 m = {7}> {
-            q = QuantizeLinear(x, s, z)  y = Mod(q, m) }""",
-        after="""g (float[4] x) => (uint8[4] y) <float s = {0.1}, uint8 z = {0}, int32 m = {7}> {
-            q = QuantizeLinear(x, s, z)  w = Cast<to = 6>(q)  n = Mod(w, m)  y = Cast<to = 2>(n) }""",
-    ),
-    Example(
-        why="quantized outside of the loop that compares it",
-        before="""g (float[2] x, int64 n) => (bool[2] y) <float s = {0.1}, bool k = {1}, bool[2] f = {0, 0}> {
-            q = QuantizeLinear(x, s)
-            e, y = Loop(n, k, q, f)<body = b (int64 i, bool c, uint8[2] v, bool[2] u)
-                => (bool o, uint8[2] w, bool[2] r) { o = Identity(c)  w = Max(v, v)  r = Greater(v, w) }> }""",
-        after="""g (float[2] x, int64 n) => (bool[2] y) <float s = {0.1}, bool k = {1}, bool[2] f = {0, 0}> {
-            q = QuantizeLinear(x, s)
-            e, y = Loop(n, k, q, f)<body = b (int64 i, bool c, uint8[2] v, bool[2] u)
-                => (bool o, uint8[2] w, bool[2] r) { o = Identity(c)  w = Max(v, v)
-                j = Cast<to = 6>(v)  l = Cast<to = 6>(w)  r = Greater(j, l) }> }""",
-    ),
-    Example(why="int32", before="g (int32[N] x, int32[N] z) => (bool[N] y) { y = Greater(x, z) }"),
-    Example(
-        why="uint16, which TensorRT has not at all",
-        before="g (uint16[N] x) => (bool[N] y) { y = Greater(x, x) }",
-    ),
-    Example(
-        why="TensorRT 8.4 has no uint8 at all",
-        before="g (uint8[N] x, uint8[N] z) => (bool[N] y) { y = Greater(x, z) }",
-        target="trt8.4",
-    ),
-]
 
 _ARITHMETIC = ("Add", "Mul", "Sub")
 _ONE_OPERAND = ("Abs", "ArgMax", "ArgMin", "MaxPool", "Sign")
@@ -159,15 +24,7 @@ _OTHER_RESULT = ("ArgMax", "ArgMin", "Equal", "Greater", "GreaterOrEqual", "Less
 _OPS = (*_ARITHMETIC, *_ONE_OPERAND, *_OTHER_RESULT[2:], "Clip", "Div", "Max", "Min", "Mod")
 
 
-@rule(
-    "OPS054",
-    ops=_OPS,
-    safety=Safety.EXACT,
-    severity=Severity.ERROR,
-    hazards=[19, 20],
-    types=SMALL,
-    examples=EXAMPLES,
-)
+@rule("OPS054", ops=_OPS, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[19, 20], types=SMALL)
 def small_integer_arithmetic(node: Node, model: Model) -> Iterator[Match]:
     """Arithmetic or a comparison of uint8, or a Clip or Mod of int8.
 
@@ -274,3 +131,133 @@ def _stays(node: Node, model: Model, elem: int) -> bool:
         "Mul": (low * least, high * most),  # of uint8: no int8 comes here
     }[node.op_type]
     return INTEGERS[elem].low <= ends[0] and ends[1] <= INTEGERS[elem].high
+
+
+small_integer_arithmetic.examples = [
+    Fixed(
+        "compared",
+        before="g (uint8[N,3] x, uint8[3] z) => (bool[N,3] y) { y = Greater(x, z) }",
+        after="""g (uint8[N,3] x, uint8[3] z) => (bool[N,3] y) {
+            v = Cast<to = 6>(x)  w = Cast<to = 6>(z)  y = Greater(v, w) }""",
+    ),
+    Fixed(
+        "a threshold",
+        before="g (uint8[N,3] x) => (bool[N,3] y) <uint8 t = {200}> { y = GreaterOrEqual(x, t) }",
+        after="g (uint8[N,3] x) => (bool[N,3] y) <int32 t = {200}> { v = Cast<to = 6>(x)  y = GreaterOrEqual(v, t) }",
+    ),
+    Fixed(
+        "a sum, wrapped around",
+        before="g (uint8[N] x, uint8[N] z) => (uint8[N] y) { y = Add(x, z) }",
+        after="""g (uint8[N] x, uint8[N] z) => (uint8[N] y) <int32 m = {256}> {
+            v = Cast<to = 6>(x)  w = Cast<to = 6>(z)  s = Add(v, w)  r = Mod(s, m)  y = Cast<to = 2>(r) }""",
+    ),
+    Fixed(
+        "a difference that cannot leave the type",
+        before="g (uint8[N] x) => (uint8[N] y) <uint8 k = {255}> { y = Sub(k, x) }",
+        after="""g (uint8[N] x) => (uint8[N] y) <int32 k = {255}> {
+            v = Cast<to = 6>(x)  s = Sub(k, v)  y = Cast<to = 2>(s) }""",
+    ),
+    Fixed(
+        "one behind the other: what was narrowed without loss is read as it was",
+        before="g (uint8[N] x, uint8[N] z) => (uint8[N] y) { a = Max(x, z)  y = Min(a, z) }",
+        after="""g (uint8[N] x, uint8[N] z) => (uint8[N] y) {
+            u = Cast<to = 6>(x)  v = Cast<to = 6>(z)  a = Max(u, v)
+            w = Cast<to = 6>(z)  b = Min(a, w)  y = Cast<to = 2>(b) }""",
+    ),
+    Fixed(
+        "int8 within bounds, one of which comes at run time",
+        before="g (int8[N] x, int8 m) => (int8[N] y) { y = Clip(x, m) }",
+        after="""g (int8[N] x, int8 m) => (int8[N] y) {
+            v = Cast<to = 6>(x)  n = Cast<to = 6>(m)  c = Clip(v, n)  y = Cast<to = 3>(c) }""",
+    ),
+    Fixed(
+        "uint8 within bounds that are constants",
+        before="g (uint8[N] x) => (uint8[N] y) <uint8 a = {1}, uint8 b = {200}> { y = Clip(x, a, b) }",
+        after="""g (uint8[N] x) => (uint8[N] y) <int32 a = {1}, int32 b = {200}> {
+            v = Cast<to = 6>(x)  c = Clip(v, a, b)  y = Cast<to = 2>(c) }""",
+    ),
+    Fixed(
+        "int8 within an upper bound",
+        before="g (int8[N] x) => (int8[N] y) <int8 b = {20}> { y = Clip(x, , b) }",
+        after="""g (int8[N] x) => (int8[N] y) <int32 b = {20}> {
+            v = Cast<to = 6>(x)  c = Clip(v, , b)  y = Cast<to = 3>(c) }""",
+    ),
+    Fixed(
+        "pooled, in float, which holds all of them",
+        before="g (uint8[1,1,4,4] x) => (uint8[1,1,2,2] y) { y = MaxPool<kernel_shape = [3, 3]>(x) }",
+        after="""g (uint8[1,1,4,4] x) => (uint8[1,1,2,2] y) {
+            v = Cast<to = 1>(x)  p = MaxPool<kernel_shape = [3, 3]>(v)  y = Cast<to = 2>(p) }""",
+    ),
+    Silent(
+        "pooled, with a window that has nothing but padding",
+        "g (uint8[1,1,4,4] x) => (uint8[1,1,4,5] y) { y = MaxPool<kernel_shape = [3, 2], pads = [1,2,1,0]>(x) }",
+        runs=False,
+    ),
+    Fixed(
+        "the place of the largest",
+        before="g (uint8[2,5] x) => (int64[2,1] y) { y = ArgMax<axis = 1>(x) }",
+        after="g (uint8[2,5] x) => (int64[2,1] y) { v = Cast<to = 6>(x)  y = ArgMax<axis = 1>(v) }",
+    ),
+    Fixed(
+        "inside a branch, of a captured value",
+        before="""g (uint8[2] x, bool c) => (bool[2] y) <uint8 t = {3}> {
+            y = If(c)<then_branch = p () => (bool[2] u) { u = Less(x, t) },
+                      else_branch = q () => (bool[2] v) { v = Equal(x, t) }> }""",
+        after="""g (uint8[2] x, bool c) => (bool[2] y) <uint8 t = {3}> {
+            y = If(c)<then_branch = p () => (bool[2] u) <int32 s = {3}> { w = Cast<to = 6>(x)  u = Less(w, s) },
+                      else_branch = q () => (bool[2] v) { v = Equal(x, t) }> }""",
+    ),
+    Silent(
+        "two graph inputs compared for equality, which TensorRT takes",
+        "g (uint8[N] x, uint8[N] z) => (bool[N] y) { y = Equal(x, z) }",
+    ),
+    Silent("int8, which TensorRT adds", "g (int8[N] x, int8[N] z) => (int8[N] y) { y = Add(x, z) }"),
+    Silent(
+        "int8 within bounds that are constants, which TensorRT takes and misreads (OPS074)",
+        "g (int8[N] x) => (int8[N] y) <int8 a = {-10}, int8 b = {20}> { y = Clip(x, a, b) }",
+    ),
+    Fixed(
+        "int8 whose bounds are left out by empty names",
+        before="g (int8[N] x) => (int8[N] y) { y = Clip(x, , ) }",
+        after="""g (int8[N] x) => (int8[N] y) { v = Cast<to = 6>(x)  c = Clip(v, , )  y = Cast<to = 3>(c) }""",
+    ),
+    Silent("int8 without bounds", "g (int8[N] x) => (int8[N] y) { y = Clip(x) }"),
+    Silent(
+        "quantized by the graph, which TensorRT reads as int8 and pools; a Cast back to uint8 it would refuse",
+        """g (float[1,2,8,8] x, float[1,2,8,8] w) => (float[1,4,4,4] y) <float s = {0.1}, uint8 z = {0}> {
+            a = QuantizeLinear(x, s, z)  b = QuantizeLinear(w, s, z)  c = Concat<axis = 1>(a, b)
+            p = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(c)  t = Transpose<perm = [0, 2, 3, 1]>(p)
+            y = DequantizeLinear(t, s, z) }""",
+    ),
+    Flagged(
+        "quantized by the graph, where TensorRT refuses int8 as well; a Cast back to uint8 would be no better",
+        """g (float[4] x) => (float[4] y) <float s = {0.1}, uint8 z = {0}, uint8 m = {7}> {
+            q = QuantizeLinear(x, s, z)  r = Mod(q, m)  y = DequantizeLinear(r, s, z) }""",
+    ),
+    Fixed(
+        "quantized by the graph and returned as uint8",
+        before="""g (float[4] x) => (uint8[4] y) <float s = {0.1}, uint8 z = {0}, uint8 m = {7}> {
+            q = QuantizeLinear(x, s, z)  y = Mod(q, m) }""",
+        after="""g (float[4] x) => (uint8[4] y) <float s = {0.1}, uint8 z = {0}, int32 m = {7}> {
+            q = QuantizeLinear(x, s, z)  w = Cast<to = 6>(q)  n = Mod(w, m)  y = Cast<to = 2>(n) }""",
+    ),
+    Fixed(
+        "quantized outside of the loop that compares it",
+        before="""g (float[2] x, int64 n) => (bool[2] y) <float s = {0.1}, bool k = {1}, bool[2] f = {0, 0}> {
+            q = QuantizeLinear(x, s)
+            e, y = Loop(n, k, q, f)<body = b (int64 i, bool c, uint8[2] v, bool[2] u)
+                => (bool o, uint8[2] w, bool[2] r) { o = Identity(c)  w = Max(v, v)  r = Greater(v, w) }> }""",
+        after="""g (float[2] x, int64 n) => (bool[2] y) <float s = {0.1}, bool k = {1}, bool[2] f = {0, 0}> {
+            q = QuantizeLinear(x, s)
+            e, y = Loop(n, k, q, f)<body = b (int64 i, bool c, uint8[2] v, bool[2] u)
+                => (bool o, uint8[2] w, bool[2] r) { o = Identity(c)  w = Max(v, v)
+                j = Cast<to = 6>(v)  l = Cast<to = 6>(w)  r = Greater(j, l) }> }""",
+    ),
+    Silent("int32", "g (int32[N] x, int32[N] z) => (bool[N] y) { y = Greater(x, z) }"),
+    Silent("uint16, which TensorRT has not at all", "g (uint16[N] x) => (bool[N] y) { y = Greater(x, x) }"),
+    Silent(
+        "TensorRT 8.4 has no uint8 at all",
+        "g (uint8[N] x, uint8[N] z) => (bool[N] y) { y = Greater(x, z) }",
+        target="trt8.4",
+    ),
+]

@@ -11,38 +11,13 @@ from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node
 from onnxfix.graph.signatures import takes
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _common as ops
-
-EXAMPLES = [
-    Example(
-        why="the divisor's sign is the default, for floats since opset 28",
-        before="g (float[N,3] x, float[3] d) => (float[N,3] y) { y = Mod(x, d) }",
-        after="""g (float[N,3] x, float[3] d) => (float[N,3] y) <float zero = {0}, float minus = {-0.0}> {
-            r = Mod<fmod = 1>(x, d)  rp = Greater(r, zero)  dp = Greater(d, zero)  o = Xor(rp, dp)  m = Add(r, d)
-            s = Where(o, m, r)  z = Where(dp, zero, minus)  e = Equal(r, zero)  n = Not(e)
-            y = Where(n, s, z) }""",
-        opset=28,
-        ir_version=14,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="the dividend's sign, which TensorRT has",
-        before="g (float[N,3] x, float[3] d) => (float[N,3] y) { y = Mod<fmod = 1>(x, d) }",
-    ),
-    Example(why="integers", before="g (int32[N,3] x, int32[3] d) => (int32[N,3] y) { y = Mod(x, d) }"),
-    Example(
-        why="opset 10, whose Equal takes no floats",
-        before="g (float[N,3] x, float[3] d) => (float[N,3] y) { y = Mod(x, d) }",
-        opset=10,
-        runs=False,
-    ),
-]
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 
 
-@rule("OPS055", ops=["Mod"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[13], examples=EXAMPLES)
+@rule("OPS055", ops=["Mod"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[13])
 def mod_of_floats(node: Node, model: Model) -> Iterator[Match]:
     """A Mod of floats whose result has the divisor's sign, which is Python's `%`.
 
@@ -85,3 +60,29 @@ def mod_of_floats(node: Node, model: Model) -> Iterator[Match]:
         node=node,
         fix=Fix("compute it from that with fmod=1", draft.edits, Safety.NUMERIC),
     )
+
+
+mod_of_floats.examples = [
+    Fixed(
+        "the divisor's sign is the default, for floats since opset 28",
+        before="g (float[N,3] x, float[3] d) => (float[N,3] y) { y = Mod(x, d) }",
+        after="""g (float[N,3] x, float[3] d) => (float[N,3] y) <float zero = {0}, float minus = {-0.0}> {
+            r = Mod<fmod = 1>(x, d)  rp = Greater(r, zero)  dp = Greater(d, zero)  o = Xor(rp, dp)  m = Add(r, d)
+            s = Where(o, m, r)  z = Where(dp, zero, minus)  e = Equal(r, zero)  n = Not(e)
+            y = Where(n, s, z) }""",
+        opset=28,
+        ir_version=14,
+        safety=Safety.NUMERIC,
+    ),
+    Silent(
+        "the dividend's sign, which TensorRT has",
+        "g (float[N,3] x, float[3] d) => (float[N,3] y) { y = Mod<fmod = 1>(x, d) }",
+    ),
+    Silent("integers", "g (int32[N,3] x, int32[3] d) => (int32[N,3] y) { y = Mod(x, d) }"),
+    Silent(
+        "opset 10, whose Equal takes no floats",
+        "g (float[N,3] x, float[3] d) => (float[N,3] y) { y = Mod(x, d) }",
+        opset=10,
+        runs=False,
+    ),
+]

@@ -11,78 +11,16 @@ from onnx import TensorProto, helper
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops import _rewrite as rw
 from onnxfix_rules.ops._result import put, summed
-
-EXAMPLES = [
-    Example(
-        why="two rows and columns",
-        before="g (float[N,2,2] x) => (float[N] y) { y = Det(x) }",
-        after="""g (float[N,2,2] x) => (float[N] y)
-            <int64 k = {0}, int64 l = {1}, int64[1] p = {0}, int64[1] q = {1}, int64[1] last = {-1}> {
-            r = Gather<axis = -2>(x, k)  s = Gather<axis = -2>(x, l)
-            a = Gather<axis = -1>(r, p)  b = Gather<axis = -1>(s, q)  c = Mul(a, b)
-            d = Gather<axis = -1>(r, q)  e = Gather<axis = -1>(s, p)  f = Mul(d, e)
-            h = Sub(c, f)  y = Squeeze(h, last) }""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="three, of a single matrix",
-        before="g (float[3,3] x) => (float y) { y = Det(x) }",
-        after="""g (float[3,3] x) => (float y)
-            <int64 i = {0}, int64 j = {1}, int64 k = {2}, int64[3] p = {1, 0, 0}, int64[3] q = {2, 2, 1},
-             float[3] signs = {1, -1, 1}, int64[1] last = {0}> {
-            t = Gather<axis = -2>(x, i)  r = Gather<axis = -2>(x, j)  s = Gather<axis = -2>(x, k)
-            a = Gather<axis = -1>(r, p)  b = Gather<axis = -1>(s, q)  c = Mul(a, b)
-            d = Gather<axis = -1>(r, q)  e = Gather<axis = -1>(s, p)  f = Mul(d, e)
-            h = Sub(c, f)  u = Mul(t, h)  v = Mul(u, signs)  y = ReduceSum<keepdims = 0>(v, last) }""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="four",
-        before="g (float[N,4,4] x) => (float[N] y) { y = Det(x) }",
-        after="""g (float[N,4,4] x) => (float[N] y)
-            <int64 i = {0}, int64 j = {1}, int64 k = {2}, int64 l = {3},
-             int64[6] p = {0, 0, 0, 1, 1, 2}, int64[6] q = {1, 2, 3, 2, 3, 3},
-             int64[6] m = {2, 1, 1, 0, 0, 0}, int64[6] n = {3, 3, 2, 3, 2, 1},
-             float[6] signs = {1, -1, 1, 1, -1, 1}, int64[1] last = {1}> {
-            r = Gather<axis = -2>(x, i)  s = Gather<axis = -2>(x, j)  t = Gather<axis = -2>(x, k)
-            u = Gather<axis = -2>(x, l)
-            a = Gather<axis = -1>(r, p)  b = Gather<axis = -1>(s, q)  c = Mul(a, b)
-            d = Gather<axis = -1>(r, q)  e = Gather<axis = -1>(s, p)  f = Mul(d, e)  h = Sub(c, f)
-            aa = Gather<axis = -1>(t, m)  bb = Gather<axis = -1>(u, n)  cc = Mul(aa, bb)
-            dd = Gather<axis = -1>(t, n)  ee = Gather<axis = -1>(u, m)  ff = Mul(dd, ee)  hh = Sub(cc, ff)
-            v = Mul(h, hh)  w = Mul(v, signs)  y = ReduceSum<keepdims = 0>(w, last) }""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="five take a decomposition",
-        before="g (float[N,5,5] x) => (float[N] y) { y = Det(x) }",
-        detect=True,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="of unknown size",
-        before="g (float[N,M,M] x) => (float[N] y) { y = Det(x) }",
-        detect=True,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="a local function of that name",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[N,2,2] x) => (float[N] y) { y = my.Det(x) }
-            <domain: "my", opset_import: ["" : 18]> Det (a) => (b) { b = ReduceSum<keepdims = 0>(a) }""",
-        runs=False,
-    ),
-]
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
 _ROWS = range(2, 5)
 
 
-@rule("OPS056", ops=["Det"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[13], examples=EXAMPLES)
+@rule("OPS056", ops=["Det"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[13])
 def determinant(node: Node, model: Model) -> Iterator[Match]:
     """A Det.
 
@@ -156,3 +94,60 @@ def _minors(draft: Draft, above: str, below: str, pairs: list[tuple[int, ...]]) 
         return draft.add("Mul", parts)
 
     return draft.add("Sub", [product(first, second), product(second, first)])
+
+
+determinant.examples = [
+    Fixed(
+        "two rows and columns",
+        before="g (float[N,2,2] x) => (float[N] y) { y = Det(x) }",
+        after="""g (float[N,2,2] x) => (float[N] y)
+            <int64 k = {0}, int64 l = {1}, int64[1] p = {0}, int64[1] q = {1}, int64[1] last = {-1}> {
+            r = Gather<axis = -2>(x, k)  s = Gather<axis = -2>(x, l)
+            a = Gather<axis = -1>(r, p)  b = Gather<axis = -1>(s, q)  c = Mul(a, b)
+            d = Gather<axis = -1>(r, q)  e = Gather<axis = -1>(s, p)  f = Mul(d, e)
+            h = Sub(c, f)  y = Squeeze(h, last) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "three, of a single matrix",
+        before="g (float[3,3] x) => (float y) { y = Det(x) }",
+        after="""g (float[3,3] x) => (float y)
+            <int64 i = {0}, int64 j = {1}, int64 k = {2}, int64[3] p = {1, 0, 0}, int64[3] q = {2, 2, 1},
+             float[3] signs = {1, -1, 1}, int64[1] last = {0}> {
+            t = Gather<axis = -2>(x, i)  r = Gather<axis = -2>(x, j)  s = Gather<axis = -2>(x, k)
+            a = Gather<axis = -1>(r, p)  b = Gather<axis = -1>(s, q)  c = Mul(a, b)
+            d = Gather<axis = -1>(r, q)  e = Gather<axis = -1>(s, p)  f = Mul(d, e)
+            h = Sub(c, f)  u = Mul(t, h)  v = Mul(u, signs)  y = ReduceSum<keepdims = 0>(v, last) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "four",
+        before="g (float[N,4,4] x) => (float[N] y) { y = Det(x) }",
+        after="""g (float[N,4,4] x) => (float[N] y)
+            <int64 i = {0}, int64 j = {1}, int64 k = {2}, int64 l = {3},
+             int64[6] p = {0, 0, 0, 1, 1, 2}, int64[6] q = {1, 2, 3, 2, 3, 3},
+             int64[6] m = {2, 1, 1, 0, 0, 0}, int64[6] n = {3, 3, 2, 3, 2, 1},
+             float[6] signs = {1, -1, 1, 1, -1, 1}, int64[1] last = {1}> {
+            r = Gather<axis = -2>(x, i)  s = Gather<axis = -2>(x, j)  t = Gather<axis = -2>(x, k)
+            u = Gather<axis = -2>(x, l)
+            a = Gather<axis = -1>(r, p)  b = Gather<axis = -1>(s, q)  c = Mul(a, b)
+            d = Gather<axis = -1>(r, q)  e = Gather<axis = -1>(s, p)  f = Mul(d, e)  h = Sub(c, f)
+            aa = Gather<axis = -1>(t, m)  bb = Gather<axis = -1>(u, n)  cc = Mul(aa, bb)
+            dd = Gather<axis = -1>(t, n)  ee = Gather<axis = -1>(u, m)  ff = Mul(dd, ee)  hh = Sub(cc, ff)
+            v = Mul(h, hh)  w = Mul(v, signs)  y = ReduceSum<keepdims = 0>(w, last) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "five take a decomposition",
+        "g (float[N,5,5] x) => (float[N] y) { y = Det(x) }",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged("of unknown size", "g (float[N,M,M] x) => (float[N] y) { y = Det(x) }", safety=Safety.NUMERIC),
+    Silent(
+        "a local function of that name",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[N,2,2] x) => (float[N] y) { y = my.Det(x) }
+            <domain: "my", opset_import: ["" : 18]> Det (a) => (b) { b = ReduceSum<keepdims = 0>(a) }""",
+        runs=False,
+    ),
+]

@@ -10,94 +10,15 @@ from onnx import TensorProto, helper
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops._fourier import LIMIT, Transform
 from onnxfix_rules.ops._result import put
 
-EXAMPLES = [
-    Example(
-        why="of two real numbers: their sum and difference",
-        before="g (float[N,2,1] x) => (float[N,2,2] y) { y = DFT(x) }",
-        after="""g (float[N,2,1] x) => (float[N,2,2] y)
-            <int64[2] r = {0, 2}, float[2,4] w = {1, 0, 1, 0, 1, 0, -1, 0}, int64[3] s = {0, 2, 2}> {
-            a = Reshape(x, r)  b = MatMul(a, w)  y = Reshape(b, s) }""",
-        safety=Safety.NUMERIC,
-        opset=20,
-        target="rtx",
-    ),
-    Example(
-        why="one-sided, along an axis that is an attribute, of four",
-        before="g (float[1,4,N,1] x) => (float[1,3,N,2] y) { y = DFT<axis = 1, onesided = 1>(x) }",
-        after="""g (float[1,4,N,1] x) => (float[1,3,N,2] y)
-            <int64[3] r = {0, 0, 4}, int64[4] s = {0, 0, 3, 2},
-             float[4,6] w = {1,0,1,0,1,0, 1,0,0,-1,-1,0, 1,0,-1,0,1,0, 1,0,0,1,-1,0}> {
-            t = Transpose<perm = [0,2,1,3]>(x)  a = Reshape(t, r)  b = MatMul(a, w)  c = Reshape(b, s)
-            y = Transpose<perm = [0,2,1,3]>(c) }""",
-        safety=Safety.NUMERIC,
-        opset=17,
-        target="rtx",
-    ),
-    Example(
-        why="back, of one complex number that is padded with another",
-        before="g (float[1,2] x) => (float[2,2] y) <int64 n = {2}> { y = DFT<inverse = 1>(x, n) }",
-        after="""g (float[1,2] x) => (float[2,2] y)
-            <int64[2] r = {1, 2}, float[2,4] w = {0.5, 0, 0.5, 0, 0, 0.5, 0, 0.5}, int64[2] s = {2, 2}> {
-            a = Reshape(x, r)  b = MatMul(a, w)  y = Reshape(b, s) }""",
-        safety=Safety.NUMERIC,
-        opset=20,
-        target="rtx",
-    ),
-    Example(
-        why="the axis comes at run time: along each, one is chosen",
-        before="g (float[1,2,2] x, int64 a) => (float[1,2,2] y) { y = DFT(x, , a) }",
-        after="""g (float[1,2,2] x, int64 a) => (float[1,2,2] y)
-            <int64[2] r = {0, 2}, float[2,2] v = {1, 0, 0, 1}, int64[3] s = {0, 1, 2},
-             int64[2] q = {0, 4}, float[4,4] w = {1,0,1,0, 0,1,0,1, 1,0,-1,0, 0,1,0,-1}, int64[3] t = {0, 2, 2},
-             int64 three = {3}, int64 one = {1}> {
-            b = Transpose<perm = [1,0,2]>(x)  c = Reshape(b, r)  d = MatMul(c, v)  e = Reshape(d, s)
-            f = Transpose<perm = [1,0,2]>(e)
-            h = Reshape(x, q)  i = MatMul(h, w)  j = Reshape(i, t)
-            k = Mod(a, three)  l = Equal(k, one)  y = Where(l, j, f) }""",
-        safety=Safety.NUMERIC,
-        runs=False,  # an axis out of range is taken for the last, or for an error
-        opset=20,
-        target="rtx",
-    ),
-    Example(
-        why="along a dynamic axis",
-        before="g (float[2,N,1] x) => (float[2,N,2] y) { y = DFT(x) }",
-        detect=True,
-        safety=Safety.NUMERIC,
-        opset=20,
-        target="rtx",
-    ),
-    Example(
-        why="of a length that comes at run time",
-        before="g (float[2,4,1] x, int64 n) => (float[2,N,2] y) { y = DFT(x, n) }",
-        detect=True,
-        safety=Safety.NUMERIC,
-        opset=20,
-        target="rtx",
-    ),
-    Example(
-        why="TensorRT 11 has the plugin",
-        before="g (float[2,4,1] x) => (float[2,4,2] y) { y = DFT(x) }",
-        target="trt11",
-        opset=20,
-    ),
-    Example(
-        why="a spectrum of windows, which TensorRT has",
-        before="g (float[1,16,1] x) => (float[1,3,5,2] y) <int64 s = {4}, int64 n = {8}> { y = STFT(x, s, , n) }",
-        opset=20,
-        target="rtx",
-    ),
-]
-
 _FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE)
 
 
-@rule("OPS057", ops=["DFT"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[13], examples=EXAMPLES)
+@rule("OPS057", ops=["DFT"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[13])
 def fourier_transform(node: Node, model: Model) -> Iterator[Match]:
     """A DFT.
 
@@ -232,3 +153,81 @@ def _chosen(
         return result
     row = draft.add("Gather", [draft.constant(np.array(table, np.int64), "sizes"), counted], axis=0)
     return draft.add("Slice", [result, draft.constant(np.zeros(rank, np.int64), "starts"), row])
+
+
+fourier_transform.examples = [
+    Fixed(
+        "of two real numbers: their sum and difference",
+        before="g (float[N,2,1] x) => (float[N,2,2] y) { y = DFT(x) }",
+        after="""g (float[N,2,1] x) => (float[N,2,2] y)
+            <int64[2] r = {0, 2}, float[2,4] w = {1, 0, 1, 0, 1, 0, -1, 0}, int64[3] s = {0, 2, 2}> {
+            a = Reshape(x, r)  b = MatMul(a, w)  y = Reshape(b, s) }""",
+        safety=Safety.NUMERIC,
+        opset=20,
+        target="rtx",
+    ),
+    Fixed(
+        "one-sided, along an axis that is an attribute, of four",
+        before="g (float[1,4,N,1] x) => (float[1,3,N,2] y) { y = DFT<axis = 1, onesided = 1>(x) }",
+        after="""g (float[1,4,N,1] x) => (float[1,3,N,2] y)
+            <int64[3] r = {0, 0, 4}, int64[4] s = {0, 0, 3, 2},
+             float[4,6] w = {1,0,1,0,1,0, 1,0,0,-1,-1,0, 1,0,-1,0,1,0, 1,0,0,1,-1,0}> {
+            t = Transpose<perm = [0,2,1,3]>(x)  a = Reshape(t, r)  b = MatMul(a, w)  c = Reshape(b, s)
+            y = Transpose<perm = [0,2,1,3]>(c) }""",
+        safety=Safety.NUMERIC,
+        opset=17,
+        target="rtx",
+    ),
+    Fixed(
+        "back, of one complex number that is padded with another",
+        before="g (float[1,2] x) => (float[2,2] y) <int64 n = {2}> { y = DFT<inverse = 1>(x, n) }",
+        after="""g (float[1,2] x) => (float[2,2] y)
+            <int64[2] r = {1, 2}, float[2,4] w = {0.5, 0, 0.5, 0, 0, 0.5, 0, 0.5}, int64[2] s = {2, 2}> {
+            a = Reshape(x, r)  b = MatMul(a, w)  y = Reshape(b, s) }""",
+        safety=Safety.NUMERIC,
+        opset=20,
+        target="rtx",
+    ),
+    Fixed(
+        "the axis comes at run time: along each, one is chosen",
+        before="g (float[1,2,2] x, int64 a) => (float[1,2,2] y) { y = DFT(x, , a) }",
+        after="""g (float[1,2,2] x, int64 a) => (float[1,2,2] y)
+            <int64[2] r = {0, 2}, float[2,2] v = {1, 0, 0, 1}, int64[3] s = {0, 1, 2},
+             int64[2] q = {0, 4}, float[4,4] w = {1,0,1,0, 0,1,0,1, 1,0,-1,0, 0,1,0,-1}, int64[3] t = {0, 2, 2},
+             int64 three = {3}, int64 one = {1}> {
+            b = Transpose<perm = [1,0,2]>(x)  c = Reshape(b, r)  d = MatMul(c, v)  e = Reshape(d, s)
+            f = Transpose<perm = [1,0,2]>(e)
+            h = Reshape(x, q)  i = MatMul(h, w)  j = Reshape(i, t)
+            k = Mod(a, three)  l = Equal(k, one)  y = Where(l, j, f) }""",
+        safety=Safety.NUMERIC,
+        runs=False,  # an axis out of range is taken for the last, or for an error
+        opset=20,
+        target="rtx",
+    ),
+    Flagged(
+        "along a dynamic axis",
+        "g (float[2,N,1] x) => (float[2,N,2] y) { y = DFT(x) }",
+        safety=Safety.NUMERIC,
+        opset=20,
+        target="rtx",
+    ),
+    Flagged(
+        "of a length that comes at run time",
+        "g (float[2,4,1] x, int64 n) => (float[2,N,2] y) { y = DFT(x, n) }",
+        safety=Safety.NUMERIC,
+        opset=20,
+        target="rtx",
+    ),
+    Silent(
+        "TensorRT 11 has the plugin",
+        "g (float[2,4,1] x) => (float[2,4,2] y) { y = DFT(x) }",
+        target="trt11",
+        opset=20,
+    ),
+    Silent(
+        "a spectrum of windows, which TensorRT has",
+        "g (float[1,16,1] x) => (float[1,3,5,2] y) <int64 s = {4}, int64 n = {8}> { y = STFT(x, s, , n) }",
+        opset=20,
+        target="rtx",
+    ),
+]

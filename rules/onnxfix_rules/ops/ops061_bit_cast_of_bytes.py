@@ -10,48 +10,14 @@ from onnxfix import dtypes
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops._integers import Computer
-
-EXAMPLES = [
-    Example(
-        why="int8 as uint8",
-        before="g (int8[N] x) => (uint8[N] y) { y = BitCast<to = 2>(x) }",
-        after="""g (int8[N] x) => (uint8[N] y) <int32 m = {256}> {
-            w = Cast<to = 6>(x)  r = Mod(w, m)  y = Cast<to = 2>(r) }""",
-        opset=26,
-        ir_version=13,
-    ),
-    Example(
-        why="uint8 as int8",
-        before="g (uint8[N] x) => (int8[N] y) { y = BitCast<to = 3>(x) }",
-        after="""g (uint8[N] x) => (int8[N] y) <int32 h = {128}, int32 m = {256}> {
-            w = Cast<to = 6>(x)  a = Add(w, h)  r = Mod(a, m)  s = Sub(r, h)  y = Cast<to = 3>(s) }""",
-        opset=26,
-        ir_version=13,
-    ),
-    Example(
-        why="booleans, which are bytes of 0 and 1",
-        before="g (bool[N] x) => (uint8[N] y) { y = BitCast<to = 2>(x) }",
-        after="g (bool[N] x) => (uint8[N] y) { y = Cast<to = 2>(x) }",
-        opset=26,
-        ir_version=13,
-    ),
-    Example(
-        why="the bits of a float are no arithmetic",
-        before="g (float[N] x) => (int32[N] y) { y = BitCast<to = 6>(x) }",
-        opset=26,
-        ir_version=13,
-    ),
-]
 
 _BYTES = (TensorProto.UINT8, TensorProto.INT8)
 
 
-@rule(
-    "OPS061", ops=["BitCast"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[13], examples=EXAMPLES
-)
+@rule("OPS061", ops=["BitCast"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[13])
 def bit_cast_of_bytes(node: Node, model: Model) -> Iterator[Match]:
     """A BitCast between int8 and uint8, or from bool.
 
@@ -90,3 +56,36 @@ def bit_cast_of_bytes(node: Node, model: Model) -> Iterator[Match]:
         node=node,
         fix=Fix("compute it in int32" if elem in _BYTES else "cast", draft.edits),
     )
+
+
+bit_cast_of_bytes.examples = [
+    Fixed(
+        "int8 as uint8",
+        before="g (int8[N] x) => (uint8[N] y) { y = BitCast<to = 2>(x) }",
+        after="""g (int8[N] x) => (uint8[N] y) <int32 m = {256}> {
+            w = Cast<to = 6>(x)  r = Mod(w, m)  y = Cast<to = 2>(r) }""",
+        opset=26,
+        ir_version=13,
+    ),
+    Fixed(
+        "uint8 as int8",
+        before="g (uint8[N] x) => (int8[N] y) { y = BitCast<to = 3>(x) }",
+        after="""g (uint8[N] x) => (int8[N] y) <int32 h = {128}, int32 m = {256}> {
+            w = Cast<to = 6>(x)  a = Add(w, h)  r = Mod(a, m)  s = Sub(r, h)  y = Cast<to = 3>(s) }""",
+        opset=26,
+        ir_version=13,
+    ),
+    Fixed(
+        "booleans, which are bytes of 0 and 1",
+        before="g (bool[N] x) => (uint8[N] y) { y = BitCast<to = 2>(x) }",
+        after="g (bool[N] x) => (uint8[N] y) { y = Cast<to = 2>(x) }",
+        opset=26,
+        ir_version=13,
+    ),
+    Silent(
+        "the bits of a float are no arithmetic",
+        "g (float[N] x) => (int32[N] y) { y = BitCast<to = 6>(x) }",
+        opset=26,
+        ir_version=13,
+    ),
+]

@@ -8,34 +8,9 @@ from onnxfix import dtypes
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops._integers import SMALL, unnarrowed
-
-EXAMPLES = [
-    Example(
-        why="wrapped around before",
-        before="""g (int32[N] x) => (float[N] y) <int32 m = {256}> {
-            r = Mod(x, m)  s = Cast<to = 2>(r)  y = Cast<to = 1>(s) }""",
-        after="g (int32[N] x) => (float[N] y) <int32 m = {256}> { r = Mod(x, m)  y = Cast<to = 1>(r) }",
-    ),
-    Example(
-        why="a sum of two that are small enough; the small one goes out too",
-        before="""g (bool[N] x, bool[N] z) => (float[N] y, uint8[N] s) {
-            a = Cast<to = 6>(x)  b = Cast<to = 6>(z)  r = Add(a, b)  s = Cast<to = 2>(r)  y = Cast<to = 1>(s) }""",
-        after="""g (bool[N] x, bool[N] z) => (float[N] y, uint8[N] s) {
-            a = Cast<to = 6>(x)  b = Cast<to = 6>(z)  r = Add(a, b)  s = Cast<to = 2>(r)  y = Cast<to = 1>(r) }""",
-    ),
-    Example(
-        why="what may be larger",
-        before="g (int32[N] x) => (float[N] y) { s = Cast<to = 2>(x)  y = Cast<to = 1>(s) }",
-    ),
-    Example(
-        why="what may be negative",
-        before="""g (int32[N] x) => (float[N] y) <int32 m = {256}> {
-            r = Mod<fmod = 1>(x, m)  s = Cast<to = 2>(r)  y = Cast<to = 1>(s) }""",
-    ),
-]
 
 
 @rule(
@@ -44,7 +19,6 @@ EXAMPLES = [
     safety=Safety.EXACT,
     severity=Severity.ERROR,
     hazards=[20, 2],
-    examples=EXAMPLES,
     types=tuple(SMALL),
 )
 def cast_through_small_integer(node: Node, model: Model) -> Iterator[Match]:
@@ -77,3 +51,28 @@ def cast_through_small_integer(node: Node, model: Model) -> Iterator[Match]:
         severity=Severity.INFO if value.is_output else None,  # what goes out may be read beside
         reads=(value, before),
     )
+
+
+cast_through_small_integer.examples = [
+    Fixed(
+        "wrapped around before",
+        before="""g (int32[N] x) => (float[N] y) <int32 m = {256}> {
+            r = Mod(x, m)  s = Cast<to = 2>(r)  y = Cast<to = 1>(s) }""",
+        after="g (int32[N] x) => (float[N] y) <int32 m = {256}> { r = Mod(x, m)  y = Cast<to = 1>(r) }",
+    ),
+    Fixed(
+        "a sum of two that are small enough; the small one goes out too",
+        before="""g (bool[N] x, bool[N] z) => (float[N] y, uint8[N] s) {
+            a = Cast<to = 6>(x)  b = Cast<to = 6>(z)  r = Add(a, b)  s = Cast<to = 2>(r)  y = Cast<to = 1>(s) }""",
+        after="""g (bool[N] x, bool[N] z) => (float[N] y, uint8[N] s) {
+            a = Cast<to = 6>(x)  b = Cast<to = 6>(z)  r = Add(a, b)  s = Cast<to = 2>(r)  y = Cast<to = 1>(r) }""",
+    ),
+    Silent(
+        "what may be larger", "g (int32[N] x) => (float[N] y) { s = Cast<to = 2>(x)  y = Cast<to = 1>(s) }"
+    ),
+    Silent(
+        "what may be negative",
+        """g (int32[N] x) => (float[N] y) <int32 m = {256}> {
+            r = Mod<fmod = 1>(x, m)  s = Cast<to = 2>(r)  y = Cast<to = 1>(s) }""",
+    ),
+]

@@ -9,53 +9,8 @@ import numpy as np
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _common as ops
-
-EXAMPLES = [
-    Example(
-        why="nothing is given",
-        before="g (float[N] x) => (bool y, float[N] z) { y = OptionalHasElement()  z = Neg(x) }",
-        after="g (float[N] x) => (bool y, float[N] z) <bool n = {0}> { y = Identity(n)  z = Neg(x) }",
-    ),
-    Example(
-        why="a tensor is there",
-        before="g (float[N] x) => (bool y) { y = OptionalHasElement(x) }",
-        after="g (float[N] x) => (bool y) <bool n = {1}> { y = Identity(n) }",
-    ),
-    Example(
-        why="a tensor is its own element",
-        before="g (float[N] x) => (float[N] y) { e = OptionalGetElement(x)  y = Neg(e) }",
-        after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
-    ),
-    Example(
-        why="one that goes out",
-        before="g (float[N] x) => (float[N] y) { y = OptionalGetElement(x) }",
-        after="g (float[N] x) => (float[N] y) { y = Identity(x) }",
-    ),
-    Example(
-        why="made of a tensor, and read",
-        before="""g (float[N] x) => (bool y, float[N] z) {
-            o = Optional(x)  y = OptionalHasElement(o)  z = OptionalGetElement(o) }""",
-        after="g (float[N] x) => (bool y, float[N] z) <bool n = {1}> { y = Identity(n)  z = Identity(x) }",
-        runs=False,  # ONNX's reference makes a list of an optional
-    ),
-    Example(
-        why="an optional that comes at run time",
-        before="g (optional(float[N]) x) => (bool y) { y = OptionalHasElement(x) }",
-        runs=False,
-    ),
-    Example(
-        why="a sequence, which is no tensor",
-        before="g (seq(float[N]) x) => (seq(float[N]) y) { y = OptionalGetElement(x) }",
-        runs=False,
-    ),
-    Example(
-        why="the element of one that comes at run time",
-        before="g (optional(float[N]) x) => (float[N] y) { y = OptionalGetElement(x) }",
-        runs=False,
-    ),
-]
 
 
 @rule(
@@ -64,7 +19,6 @@ EXAMPLES = [
     safety=Safety.EXACT,
     severity=Severity.ERROR,
     hazards=[29],
-    examples=EXAMPLES,
 )
 def known_optional(node: Node, model: Model) -> Iterator[Match]:
     """An OptionalHasElement or OptionalGetElement of a tensor, or of nothing.
@@ -118,3 +72,49 @@ def _tensor(value: Value, node: Node, model: Model) -> Value | None:
             return None
         return _tensor(inner, node, model)
     return value if model.shapes.elem_type(value) else None
+
+
+known_optional.examples = [
+    Fixed(
+        "nothing is given",
+        before="g (float[N] x) => (bool y, float[N] z) { y = OptionalHasElement()  z = Neg(x) }",
+        after="g (float[N] x) => (bool y, float[N] z) <bool n = {0}> { y = Identity(n)  z = Neg(x) }",
+    ),
+    Fixed(
+        "a tensor is there",
+        before="g (float[N] x) => (bool y) { y = OptionalHasElement(x) }",
+        after="g (float[N] x) => (bool y) <bool n = {1}> { y = Identity(n) }",
+    ),
+    Fixed(
+        "a tensor is its own element",
+        before="g (float[N] x) => (float[N] y) { e = OptionalGetElement(x)  y = Neg(e) }",
+        after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
+    ),
+    Fixed(
+        "one that goes out",
+        before="g (float[N] x) => (float[N] y) { y = OptionalGetElement(x) }",
+        after="g (float[N] x) => (float[N] y) { y = Identity(x) }",
+    ),
+    Fixed(
+        "made of a tensor, and read",
+        before="""g (float[N] x) => (bool y, float[N] z) {
+            o = Optional(x)  y = OptionalHasElement(o)  z = OptionalGetElement(o) }""",
+        after="g (float[N] x) => (bool y, float[N] z) <bool n = {1}> { y = Identity(n)  z = Identity(x) }",
+        runs=False,  # ONNX's reference makes a list of an optional
+    ),
+    Silent(
+        "an optional that comes at run time",
+        "g (optional(float[N]) x) => (bool y) { y = OptionalHasElement(x) }",
+        runs=False,
+    ),
+    Silent(
+        "a sequence, which is no tensor",
+        "g (seq(float[N]) x) => (seq(float[N]) y) { y = OptionalGetElement(x) }",
+        runs=False,
+    ),
+    Silent(
+        "the element of one that comes at run time",
+        "g (optional(float[N]) x) => (float[N] y) { y = OptionalGetElement(x) }",
+        runs=False,
+    ),
+]

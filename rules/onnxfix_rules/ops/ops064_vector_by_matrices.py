@@ -7,54 +7,13 @@ from collections.abc import Iterator
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops import _rewrite as rw
 from onnxfix_rules.ops._result import put
 
-EXAMPLES = [
-    Example(
-        why="by two matrices",
-        before="g (float[4] x, float[2,4,3] w) => (float[2,3] y) { y = MatMul(x, w) }",
-        after="""g (float[4] x, float[2,4,3] w) => (float[2,3] y) <int64[1] a = {0}, int64[1] b = {1}> {
-            r = Unsqueeze(x, a)  m = MatMul(r, w)  y = Squeeze(m, b) }""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="as many as there are, each with one column; opset 11",
-        before="g (float[4] x, float[N,M,4,1] w) => (float[N,M,1] y) { y = MatMul(x, w) }",
-        after="""g (float[4] x, float[N,M,4,1] w) => (float[N,M,1] y) {
-            r = Unsqueeze<axes = [0]>(x)  m = MatMul(r, w)  y = Squeeze<axes = [2]>(m) }""",
-        opset=11,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="before opset 11 no axis counts from the end",
-        before="g (float[4] x, float[N,4,3] w) => (float[N,3] y) { y = MatMul(x, w) }",
-        after="""g (float[4] x, float[N,4,3] w) => (float[N,3] y) {
-            r = Unsqueeze<axes = [0]>(x)  m = MatMul(r, w)  y = Squeeze<axes = [1]>(m) }""",
-        opset=7,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="a stack of one: its axis is taken away instead of the row's, and nobody can tell",
-        before="g (float[4] x, float[1,4,3] w) => (float[1,3] y) { y = MatMul(x, w) }",
-    ),
-    Example(
-        why="nobody has measured what TensorRT 10 does",
-        before="g (float[4] x, float[2,4,3] w) => (float[2,3] y) { y = MatMul(x, w) }",
-        target="trt10",
-    ),
-    Example(why="by one matrix", before="g (float[4] x, float[4,3] w) => (float[3] y) { y = MatMul(x, w) }"),
-    Example(
-        why="matrices by a vector",
-        before="g (float[2,3,4] w, float[4] x) => (float[2,3] y) { y = MatMul(w, x) }",
-    ),
-    Example(why="two vectors", before="g (float[4] x, float[4] w) => (float y) { y = MatMul(x, w) }"),
-]
 
-
-@rule("OPS064", ops=["MatMul"], safety=Safety.NUMERIC, severity=Severity.ERROR, examples=EXAMPLES)
+@rule("OPS064", ops=["MatMul"], safety=Safety.NUMERIC, severity=Severity.ERROR)
 def vector_by_matrices(node: Node, model: Model) -> Iterator[Match]:
     """A MatMul of a vector with a stack of matrices.
 
@@ -89,3 +48,42 @@ def vector_by_matrices(node: Node, model: Model) -> Iterator[Match]:
         node=node,
         fix=Fix("make a matrix of one row of the vector", draft.edits, Safety.NUMERIC),
     )
+
+
+vector_by_matrices.examples = [
+    Fixed(
+        "by two matrices",
+        before="g (float[4] x, float[2,4,3] w) => (float[2,3] y) { y = MatMul(x, w) }",
+        after="""g (float[4] x, float[2,4,3] w) => (float[2,3] y) <int64[1] a = {0}, int64[1] b = {1}> {
+            r = Unsqueeze(x, a)  m = MatMul(r, w)  y = Squeeze(m, b) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "as many as there are, each with one column; opset 11",
+        before="g (float[4] x, float[N,M,4,1] w) => (float[N,M,1] y) { y = MatMul(x, w) }",
+        after="""g (float[4] x, float[N,M,4,1] w) => (float[N,M,1] y) {
+            r = Unsqueeze<axes = [0]>(x)  m = MatMul(r, w)  y = Squeeze<axes = [2]>(m) }""",
+        opset=11,
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "before opset 11 no axis counts from the end",
+        before="g (float[4] x, float[N,4,3] w) => (float[N,3] y) { y = MatMul(x, w) }",
+        after="""g (float[4] x, float[N,4,3] w) => (float[N,3] y) {
+            r = Unsqueeze<axes = [0]>(x)  m = MatMul(r, w)  y = Squeeze<axes = [1]>(m) }""",
+        opset=7,
+        safety=Safety.NUMERIC,
+    ),
+    Silent(
+        "a stack of one: its axis is taken away instead of the row's, and nobody can tell",
+        "g (float[4] x, float[1,4,3] w) => (float[1,3] y) { y = MatMul(x, w) }",
+    ),
+    Silent(
+        "nobody has measured what TensorRT 10 does",
+        "g (float[4] x, float[2,4,3] w) => (float[2,3] y) { y = MatMul(x, w) }",
+        target="trt10",
+    ),
+    Silent("by one matrix", "g (float[4] x, float[4,3] w) => (float[3] y) { y = MatMul(x, w) }"),
+    Silent("matrices by a vector", "g (float[2,3,4] w, float[4] x) => (float[2,3] y) { y = MatMul(w, x) }"),
+    Silent("two vectors", "g (float[4] x, float[4] w) => (float y) { y = MatMul(x, w) }"),
+]

@@ -9,75 +9,12 @@ import numpy as np
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops._result import put
 
-_CACHE = "g (float[2,5,3] p, float[2,1,3] u, int64[2] w) => (float[2,5,3] y)"
 
-EXAMPLES = [
-    Example(
-        why="of three dimensions, one row",
-        before=f"{_CACHE} {{ y = TensorScatter(p, u, w) }}",
-        after=f"""{_CACHE} <int64[3] s = {{-1, 1, 1}}> {{
-            f = Reshape(w, s)  d = Shape(u)  i = Expand(f, d)  y = ScatterElements<axis = 1>(p, i, u) }}""",
-        opset=24,
-        ir_version=12,
-    ),
-    Example(
-        why="several rows, of a cache that wraps around",
-        before="""g (int32[B,4,5,3] p, int32[B,4,2,3] u, int64[B] w) => (int32[B,4,5,3] y) {
-            y = TensorScatter<mode = "circular">(p, u, w) }""",
-        after="""g (int32[B,4,5,3] p, int32[B,4,2,3] u, int64[B] w) => (int32[B,4,5,3] y)
-            <int64[4] s = {-1, 1, 1, 1}, int64[2,1] n = {0, 1}, int64 m = {5}> {
-            f = Reshape(w, s)  a = Add(f, n)  r = Mod(a, m)  d = Shape(u)  i = Expand(r, d)
-            y = ScatterElements<axis = 2>(p, i, u) }""",
-        opset=24,
-        ir_version=12,
-    ),
-    Example(
-        why="from the beginning",
-        before="g (float[2,5,3] p, float[2,2,3] u) => (float[2,5,3] y) { y = TensorScatter(p, u) }",
-        after="""g (float[2,5,3] p, float[2,2,3] u) => (float[2,5,3] y) <int64[2,1] n = {0, 1}> {
-            d = Shape(u)  i = Expand(n, d)  y = ScatterElements<axis = 1>(p, i, u) }""",
-        opset=24,
-        ir_version=12,
-    ),
-    Example(
-        why="of four dimensions, as TensorRT has it",
-        before="""g (float[2,1,5,3] p, float[2,1,1,3] u, int64[2] w) => (float[2,1,5,3] y) {
-            y = TensorScatter(p, u, w) }""",
-        opset=24,
-        ir_version=12,
-    ),
-    Example(
-        why="of a length that nobody knows",
-        before="""g (float[2,N,3] p, float[2,1,3] u, int64[2] w) => (float[2,N,3] y) {
-            y = TensorScatter<mode = "circular">(p, u, w) }""",
-        detect=True,
-        opset=24,
-        ir_version=12,
-        runs=False,
-    ),
-    Example(
-        why="of rows that nobody counted",
-        before="g (float[2,5,3] p, float[2,N,3] u, int64[2] w) => (float[2,5,3] y) { y = TensorScatter(p, u, w) }",
-        detect=True,
-        opset=24,
-        ir_version=12,
-        runs=False,
-    ),
-]
-
-
-@rule(
-    "OPS065",
-    ops=["TensorScatter"],
-    safety=Safety.EXACT,
-    severity=Severity.ERROR,
-    hazards=[13],
-    examples=EXAMPLES,
-)
+@rule("OPS065", ops=["TensorScatter"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[13])
 def cache_update(node: Node, model: Model) -> Iterator[Match]:
     """A TensorScatter that is circular, or of a cache that has not four dimensions.
 
@@ -135,3 +72,59 @@ def _fix(node: Node, model: Model, cache: Value, output: Value, circular: bool) 
     whole = draft.add("Expand", [places, draft.add("Shape", [update])])
     put(draft, draft.add("ScatterElements", [cache, whole, update], axis=axis), output)
     return Fix("write the rows by ScatterElements", draft.edits)
+
+
+_CACHE = "g (float[2,5,3] p, float[2,1,3] u, int64[2] w) => (float[2,5,3] y)"
+
+
+cache_update.examples = [
+    Fixed(
+        "of three dimensions, one row",
+        before=f"{_CACHE} {{ y = TensorScatter(p, u, w) }}",
+        after=f"""{_CACHE} <int64[3] s = {{-1, 1, 1}}> {{
+            f = Reshape(w, s)  d = Shape(u)  i = Expand(f, d)  y = ScatterElements<axis = 1>(p, i, u) }}""",
+        opset=24,
+        ir_version=12,
+    ),
+    Fixed(
+        "several rows, of a cache that wraps around",
+        before="""g (int32[B,4,5,3] p, int32[B,4,2,3] u, int64[B] w) => (int32[B,4,5,3] y) {
+            y = TensorScatter<mode = "circular">(p, u, w) }""",
+        after="""g (int32[B,4,5,3] p, int32[B,4,2,3] u, int64[B] w) => (int32[B,4,5,3] y)
+            <int64[4] s = {-1, 1, 1, 1}, int64[2,1] n = {0, 1}, int64 m = {5}> {
+            f = Reshape(w, s)  a = Add(f, n)  r = Mod(a, m)  d = Shape(u)  i = Expand(r, d)
+            y = ScatterElements<axis = 2>(p, i, u) }""",
+        opset=24,
+        ir_version=12,
+    ),
+    Fixed(
+        "from the beginning",
+        before="g (float[2,5,3] p, float[2,2,3] u) => (float[2,5,3] y) { y = TensorScatter(p, u) }",
+        after="""g (float[2,5,3] p, float[2,2,3] u) => (float[2,5,3] y) <int64[2,1] n = {0, 1}> {
+            d = Shape(u)  i = Expand(n, d)  y = ScatterElements<axis = 1>(p, i, u) }""",
+        opset=24,
+        ir_version=12,
+    ),
+    Silent(
+        "of four dimensions, as TensorRT has it",
+        """g (float[2,1,5,3] p, float[2,1,1,3] u, int64[2] w) => (float[2,1,5,3] y) {
+            y = TensorScatter(p, u, w) }""",
+        opset=24,
+        ir_version=12,
+    ),
+    Flagged(
+        "of a length that nobody knows",
+        """g (float[2,N,3] p, float[2,1,3] u, int64[2] w) => (float[2,N,3] y) {
+            y = TensorScatter<mode = "circular">(p, u, w) }""",
+        opset=24,
+        ir_version=12,
+        runs=False,
+    ),
+    Flagged(
+        "of rows that nobody counted",
+        "g (float[2,5,3] p, float[2,N,3] u, int64[2] w) => (float[2,5,3] y) { y = TensorScatter(p, u, w) }",
+        opset=24,
+        ir_version=12,
+        runs=False,
+    ),
+]

@@ -12,63 +12,16 @@ from onnx import NodeProto, TensorProto, helper
 from onnxfix.edits import AddNode, Draft
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops import _gaps
 from onnxfix_rules.ops import _rewrite as rw
 from onnxfix_rules.ops._result import put
 
-EXAMPLES = [
-    Example(
-        why="the third norm",
-        before="g (float[1,2,5,5] x) => (float[1,2,4,4] y) { y = LpPool<kernel_shape = [2, 2], p = 3>(x) }",
-        after="""g (float[1,2,5,5] x) => (float[1,2,4,4] y) <float p = {3}, float k = {4}, float q = {0.33333334}> {
-            a = Abs(x)  b = Pow(a, p)  c = AveragePool<kernel_shape = [2, 2], count_include_pad = 1>(b)
-            d = Mul(c, k)  y = Pow(d, q) }""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="the second with gaps, and strides and padding",
-        before="""g (float[1,2,9] x) => (float[1,2,5] y) {
-            y = LpPool<kernel_shape = [2], dilations = [2], strides = [2], pads = [1, 1]>(x) }""",
-        after="""g (float[1,2,9] x) => (float[1,2,5] y) <float[2,1,2] w = {1, 1, 1, 1}> {
-            b = Mul(x, x)
-            c = Conv<kernel_shape = [2], dilations = [2], strides = [2], pads = [1, 1], group = 2>(b, w)
-            y = Sqrt(c) }""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="gaps, over a number of channels that nobody knows",
-        before="g (float[1,C,9] x) => (float[1,C,7] y) { y = LpPool<kernel_shape = [2], dilations = [2]>(x) }",
-        detect=True,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="strides longer than the window, which crop where the padding is to be found",
-        before="""g (float[1,2,5,6] x) => (float[1,2,3,2] y) {
-            y = LpPool<kernel_shape = [2, 2], strides = [2, 3], auto_pad = "SAME_LOWER", p = 3>(x) }""",
-        detect=True,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="the second norm, which TensorRT has",
-        before="g (float[1,2,5,5] x) => (float[1,2,4,4] y) { y = LpPool<kernel_shape = [2, 2]>(x) }",
-    ),
-    Example(
-        why="a window over the edge",
-        before="""g (float[1,2,5] x) => (float[1,2,3] y) {
-            y = LpPool<kernel_shape = [2], strides = [2], ceil_mode = 1, p = 3>(x) }""",
-        detect=True,
-        safety=Safety.NUMERIC,
-    ),
-]
-
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 
 
-@rule(
-    "OPS066", ops=["LpPool"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[44], examples=EXAMPLES
-)
+@rule("OPS066", ops=["LpPool"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[44])
 def lp_pool_form(node: Node, model: Model) -> Iterator[Match]:
     """A LpPool with another `p` than 1 and 2, or with gaps.
 
@@ -156,3 +109,46 @@ def _dilated(draft: Draft, node: Node, model: Model, data: Value, name: str, dty
     if not windows or not channels or channels * math.prod(node.attr("kernel_shape")) > _gaps.LIMIT:
         return ""
     return _gaps.summed(draft, name, windows, channels, dtype)
+
+
+lp_pool_form.examples = [
+    Fixed(
+        "the third norm",
+        before="g (float[1,2,5,5] x) => (float[1,2,4,4] y) { y = LpPool<kernel_shape = [2, 2], p = 3>(x) }",
+        after="""g (float[1,2,5,5] x) => (float[1,2,4,4] y) <float p = {3}, float k = {4}, float q = {0.33333334}> {
+            a = Abs(x)  b = Pow(a, p)  c = AveragePool<kernel_shape = [2, 2], count_include_pad = 1>(b)
+            d = Mul(c, k)  y = Pow(d, q) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "the second with gaps, and strides and padding",
+        before="""g (float[1,2,9] x) => (float[1,2,5] y) {
+            y = LpPool<kernel_shape = [2], dilations = [2], strides = [2], pads = [1, 1]>(x) }""",
+        after="""g (float[1,2,9] x) => (float[1,2,5] y) <float[2,1,2] w = {1, 1, 1, 1}> {
+            b = Mul(x, x)
+            c = Conv<kernel_shape = [2], dilations = [2], strides = [2], pads = [1, 1], group = 2>(b, w)
+            y = Sqrt(c) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "gaps, over a number of channels that nobody knows",
+        "g (float[1,C,9] x) => (float[1,C,7] y) { y = LpPool<kernel_shape = [2], dilations = [2]>(x) }",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "strides longer than the window, which crop where the padding is to be found",
+        """g (float[1,2,5,6] x) => (float[1,2,3,2] y) {
+            y = LpPool<kernel_shape = [2, 2], strides = [2, 3], auto_pad = "SAME_LOWER", p = 3>(x) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Silent(
+        "the second norm, which TensorRT has",
+        "g (float[1,2,5,5] x) => (float[1,2,4,4] y) { y = LpPool<kernel_shape = [2, 2]>(x) }",
+    ),
+    Flagged(
+        "a window over the edge",
+        """g (float[1,2,5] x) => (float[1,2,3] y) {
+            y = LpPool<kernel_shape = [2], strides = [2], ceil_mode = 1, p = 3>(x) }""",
+        safety=Safety.NUMERIC,
+    ),
+]

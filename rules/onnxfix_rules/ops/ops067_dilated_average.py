@@ -10,69 +10,14 @@ from onnx import TensorProto, helper
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _gaps
 from onnxfix_rules.ops._result import put
-
-EXAMPLES = [
-    Example(
-        why="one dimension, two channels",
-        before="g (float[N,2,9] x) => (float[N,2,7] y) { y = AveragePool<kernel_shape = [2], dilations = [2]>(x) }",
-        after="""g (float[N,2,9] x) => (float[N,2,7] y) <float[2,1,2] w = {1, 1, 1, 1}, float n = {2}> {
-            s = Conv<kernel_shape = [2], dilations = [2], strides = [1], pads = [0, 0], group = 2>(x, w)
-            y = Div(s, n) }""",
-        opset=19,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="padding that does not count: fewer elements at the edge",
-        before="""g (float[N,1,4] x) => (float[N,1,4] y) {
-            y = AveragePool<kernel_shape = [2], dilations = [2], pads = [1, 1]>(x) }""",
-        after="""g (float[N,1,4] x) => (float[N,1,4] y) <float[1,1,2] w = {1, 1}, float[1,1,4] n = {1, 2, 2, 1}> {
-            s = Conv<kernel_shape = [2], dilations = [2], strides = [1], pads = [1, 1], group = 1>(x, w)
-            y = Div(s, n) }""",
-        opset=19,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="a dynamic width, with padding that does not count",
-        before="""g (float[N,1,W] x) => (float[N,1,V] y) {
-            y = AveragePool<kernel_shape = [2], dilations = [2], pads = [1, 1]>(x) }""",
-        opset=19,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="a dynamic number of channels",
-        before="g (float[N,C,9] x) => (float[N,C,7] y) { y = AveragePool<kernel_shape = [2], dilations = [2]>(x) }",
-        opset=19,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="a stride of 0",
-        before="""g (float[N,2,9] x) => (float[N,2,7] y) {
-            y = AveragePool<kernel_shape = [2], dilations = [2], strides = [0]>(x) }""",
-        opset=19,
-        safety=Safety.NUMERIC,
-        runs=False,
-    ),
-    Example(
-        why="no gaps",
-        before="g (float[N,2,9] x) => (float[N,2,8] y) { y = AveragePool<kernel_shape = [2], dilations = [1]>(x) }",
-        opset=19,
-    ),
-]
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 
 
-@rule(
-    "OPS067",
-    ops=["AveragePool"],
-    safety=Safety.NUMERIC,
-    severity=Severity.ERROR,
-    hazards=[44],
-    examples=EXAMPLES,
-)
+@rule("OPS067", ops=["AveragePool"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[44])
 def dilated_average(node: Node, model: Model) -> Iterator[Match]:
     """An AveragePool with gaps in its window, over a known number of channels.
 
@@ -113,3 +58,52 @@ def dilated_average(node: Node, model: Model) -> Iterator[Match]:
         node=node,
         fix=Fix("add up by a Conv of ones, and divide", draft.edits, Safety.NUMERIC),
     )
+
+
+dilated_average.examples = [
+    Fixed(
+        "one dimension, two channels",
+        before="g (float[N,2,9] x) => (float[N,2,7] y) { y = AveragePool<kernel_shape = [2], dilations = [2]>(x) }",
+        after="""g (float[N,2,9] x) => (float[N,2,7] y) <float[2,1,2] w = {1, 1, 1, 1}, float n = {2}> {
+            s = Conv<kernel_shape = [2], dilations = [2], strides = [1], pads = [0, 0], group = 2>(x, w)
+            y = Div(s, n) }""",
+        opset=19,
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "padding that does not count: fewer elements at the edge",
+        before="""g (float[N,1,4] x) => (float[N,1,4] y) {
+            y = AveragePool<kernel_shape = [2], dilations = [2], pads = [1, 1]>(x) }""",
+        after="""g (float[N,1,4] x) => (float[N,1,4] y) <float[1,1,2] w = {1, 1}, float[1,1,4] n = {1, 2, 2, 1}> {
+            s = Conv<kernel_shape = [2], dilations = [2], strides = [1], pads = [1, 1], group = 1>(x, w)
+            y = Div(s, n) }""",
+        opset=19,
+        safety=Safety.NUMERIC,
+    ),
+    Silent(
+        "a dynamic width, with padding that does not count",
+        """g (float[N,1,W] x) => (float[N,1,V] y) {
+            y = AveragePool<kernel_shape = [2], dilations = [2], pads = [1, 1]>(x) }""",
+        opset=19,
+        safety=Safety.NUMERIC,
+    ),
+    Silent(
+        "a dynamic number of channels",
+        "g (float[N,C,9] x) => (float[N,C,7] y) { y = AveragePool<kernel_shape = [2], dilations = [2]>(x) }",
+        opset=19,
+        safety=Safety.NUMERIC,
+    ),
+    Silent(
+        "a stride of 0",
+        """g (float[N,2,9] x) => (float[N,2,7] y) {
+            y = AveragePool<kernel_shape = [2], dilations = [2], strides = [0]>(x) }""",
+        opset=19,
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Silent(
+        "no gaps",
+        "g (float[N,2,9] x) => (float[N,2,8] y) { y = AveragePool<kernel_shape = [2], dilations = [1]>(x) }",
+        opset=19,
+    ),
+]

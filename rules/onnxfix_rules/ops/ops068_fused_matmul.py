@@ -12,107 +12,13 @@ from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.graph.signatures import takes
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
-
-_HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
-_PRODUCT = f"{_HEAD} g (float[N,3] x, float[3,4] w) => (float[N,4] y)"
-
-EXAMPLES = [
-    Example(
-        why="nothing but a product",
-        before=f"{_PRODUCT} {{ y = com.microsoft.FusedMatMul(x, w) }}",
-        after=f"{_PRODUCT} {{ y = MatMul(x, w) }}",
-    ),
-    Example(
-        why="the second factor is turned, and the product scaled",
-        before=f"""{_HEAD} g (float[2,N,3] q, float[2,M,3] k) => (float[2,N,M] y) {{
-            y = com.microsoft.FusedMatMul<transB = 1, alpha = 0.125>(q, k) }}""",
-        after=f"""{_HEAD} g (float[2,N,3] q, float[2,M,3] k) => (float[2,N,M] y) <float s = {{0.125}}> {{
-            t = Transpose<perm = [0,2,1]>(k)  m = MatMul(q, t)  y = Mul(m, s) }}""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="and without leave",
-        before=f"""{_HEAD} g (float[2,N,3] q, float[2,M,3] k) => (float[2,N,M] y) {{
-            y = com.microsoft.FusedMatMul<transB = 1, alpha = 0.125>(q, k) }}""",
-        detect=True,
-    ),
-    Example(
-        why="the first factor is turned, and its batch stands behind its rows",
-        before=f"""{_HEAD} g (float[3,2,5,4] x, float[2,5,3,6] w) => (float[2,5,4,6] y) {{
-            y = com.microsoft.FusedMatMul<transA = 1, transBatchA = 1>(x, w) }}""",
-        after=f"""{_HEAD} g (float[3,2,5,4] x, float[2,5,3,6] w) => (float[2,5,4,6] y) {{
-            t = Transpose<perm = [1,2,3,0]>(x)  y = MatMul(t, w) }}""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="a vector is not turned",
-        before=f"""{_HEAD} g (float[3] x, float[3,4] w) => (float[4] y) {{
-            y = com.microsoft.FusedMatMul<transA = 1>(x, w) }}""",
-        after=f"{_HEAD} g (float[3] x, float[3,4] w) => (float[4] y) {{ y = MatMul(x, w) }}",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="in a branch",
-        before=f"""{_HEAD} g (float[2,2] x, bool c) => (float[2,2] y) {{
-            y = If(c)<then_branch = p () => (float[2,2] u) {{ u = com.microsoft.FusedMatMul(x, x) }},
-                      else_branch = q () => (float[2,2] v) {{ v = Neg(x) }}> }}""",
-        after=f"""{_HEAD} g (float[2,2] x, bool c) => (float[2,2] y) {{
-            y = If(c)<then_branch = p () => (float[2,2] u) {{ u = MatMul(x, x) }},
-                      else_branch = q () => (float[2,2] v) {{ v = Neg(x) }}> }}""",
-    ),
-    Example(
-        why="how many dimensions are to be turned is not known",
-        before=f"""{_HEAD} g (float x, float[4,3] w) => (float[N,4] y) {{
-            u = com.microsoft.Unheard(x)  y = com.microsoft.FusedMatMul<transA = 1>(u, w) }}""",
-        detect=True,
-        runs=False,
-    ),
-    Example(why="ONNX's MatMul", before=f"{_PRODUCT} {{ y = MatMul(x, w) }}"),
-    Example(
-        why="a turned matrix by a vector, of which ONNX Runtime makes something else",
-        before=f"""{_HEAD} g (float[3,4] x, float[3] w) => (float[4] y) {{
-            y = com.microsoft.FusedMatMul<transA = 1>(x, w) }}""",
-        safety=Safety.NUMERIC,
-        detect=True,
-    ),
-    Example(
-        why="a vector by a turned matrix",
-        before=f"""{_HEAD} g (float[3] x, float[4,3] w) => (float[4] y) {{
-            y = com.microsoft.FusedMatMul<transA = 1, transB = 1>(x, w) }}""",
-        after=f"""{_HEAD} g (float[3] x, float[4,3] w) => (float[4] y) {{
-            t = Transpose<perm = [1,0]>(w)  y = MatMul(x, t) }}""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="a local function of that name",
-        before=f"""{_PRODUCT} {{ y = com.microsoft.FusedMatMul(x, w) }}
-            <domain: "com.microsoft", opset_import: ["" : 17]> FusedMatMul (a, b) => (c) {{ c = MatMul(a, b) }}""",
-    ),
-    Example(
-        why="another fused product, of which there may be a plugin",
-        before=f"{_PRODUCT} {{ y = com.microsoft.FusedGemm<transB = 0>(x, w) }}",
-        runs=False,
-    ),
-    Example(
-        why="bfloat16, before MatMul had it",
-        before="""<ir_version: 8, opset_import: ["" : 12, "com.microsoft" : 1]>
-            g (bfloat16[2,3] x, bfloat16[3,4] w) => (bfloat16[2,4] y) { y = com.microsoft.FusedMatMul(x, w) }""",
-        detect=True,
-        runs=False,
-    ),
-]
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 
 
 @rule(
-    "OPS068",
-    ops=["com.microsoft::FusedMatMul"],
-    safety=Safety.NUMERIC,
-    severity=Severity.ERROR,
-    hazards=[13],
-    examples=EXAMPLES,
+    "OPS068", ops=["com.microsoft::FusedMatMul"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[13]
 )
 def fused_matmul(node: Node, model: Model) -> Iterator[Match]:
     """FusedMatMul, which ONNX Runtime's optimizer writes into a model that it saves.
@@ -197,3 +103,90 @@ def _order(rank: int, turn: bool, batch: bool) -> list[int]:
     if turn and rank > 1:
         order[-2:] = reversed(order[-2:])
     return order
+
+
+_HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
+_PRODUCT = f"{_HEAD} g (float[N,3] x, float[3,4] w) => (float[N,4] y)"
+
+
+fused_matmul.examples = [
+    Fixed(
+        "nothing but a product",
+        before=f"{_PRODUCT} {{ y = com.microsoft.FusedMatMul(x, w) }}",
+        after=f"{_PRODUCT} {{ y = MatMul(x, w) }}",
+    ),
+    Fixed(
+        "the second factor is turned, and the product scaled",
+        before=f"""{_HEAD} g (float[2,N,3] q, float[2,M,3] k) => (float[2,N,M] y) {{
+            y = com.microsoft.FusedMatMul<transB = 1, alpha = 0.125>(q, k) }}""",
+        after=f"""{_HEAD} g (float[2,N,3] q, float[2,M,3] k) => (float[2,N,M] y) <float s = {{0.125}}> {{
+            t = Transpose<perm = [0,2,1]>(k)  m = MatMul(q, t)  y = Mul(m, s) }}""",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "and without leave",
+        f"""{_HEAD} g (float[2,N,3] q, float[2,M,3] k) => (float[2,N,M] y) {{
+            y = com.microsoft.FusedMatMul<transB = 1, alpha = 0.125>(q, k) }}""",
+    ),
+    Fixed(
+        "the first factor is turned, and its batch stands behind its rows",
+        before=f"""{_HEAD} g (float[3,2,5,4] x, float[2,5,3,6] w) => (float[2,5,4,6] y) {{
+            y = com.microsoft.FusedMatMul<transA = 1, transBatchA = 1>(x, w) }}""",
+        after=f"""{_HEAD} g (float[3,2,5,4] x, float[2,5,3,6] w) => (float[2,5,4,6] y) {{
+            t = Transpose<perm = [1,2,3,0]>(x)  y = MatMul(t, w) }}""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "a vector is not turned",
+        before=f"""{_HEAD} g (float[3] x, float[3,4] w) => (float[4] y) {{
+            y = com.microsoft.FusedMatMul<transA = 1>(x, w) }}""",
+        after=f"{_HEAD} g (float[3] x, float[3,4] w) => (float[4] y) {{ y = MatMul(x, w) }}",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "in a branch",
+        before=f"""{_HEAD} g (float[2,2] x, bool c) => (float[2,2] y) {{
+            y = If(c)<then_branch = p () => (float[2,2] u) {{ u = com.microsoft.FusedMatMul(x, x) }},
+                      else_branch = q () => (float[2,2] v) {{ v = Neg(x) }}> }}""",
+        after=f"""{_HEAD} g (float[2,2] x, bool c) => (float[2,2] y) {{
+            y = If(c)<then_branch = p () => (float[2,2] u) {{ u = MatMul(x, x) }},
+                      else_branch = q () => (float[2,2] v) {{ v = Neg(x) }}> }}""",
+    ),
+    Flagged(
+        "how many dimensions are to be turned is not known",
+        f"""{_HEAD} g (float x, float[4,3] w) => (float[N,4] y) {{
+            u = com.microsoft.Unheard(x)  y = com.microsoft.FusedMatMul<transA = 1>(u, w) }}""",
+        runs=False,
+    ),
+    Silent("ONNX's MatMul", f"{_PRODUCT} {{ y = MatMul(x, w) }}"),
+    Flagged(
+        "a turned matrix by a vector, of which ONNX Runtime makes something else",
+        f"""{_HEAD} g (float[3,4] x, float[3] w) => (float[4] y) {{
+            y = com.microsoft.FusedMatMul<transA = 1>(x, w) }}""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "a vector by a turned matrix",
+        before=f"""{_HEAD} g (float[3] x, float[4,3] w) => (float[4] y) {{
+            y = com.microsoft.FusedMatMul<transA = 1, transB = 1>(x, w) }}""",
+        after=f"""{_HEAD} g (float[3] x, float[4,3] w) => (float[4] y) {{
+            t = Transpose<perm = [1,0]>(w)  y = MatMul(x, t) }}""",
+        safety=Safety.NUMERIC,
+    ),
+    Silent(
+        "a local function of that name",
+        f"""{_PRODUCT} {{ y = com.microsoft.FusedMatMul(x, w) }}
+            <domain: "com.microsoft", opset_import: ["" : 17]> FusedMatMul (a, b) => (c) {{ c = MatMul(a, b) }}""",
+    ),
+    Silent(
+        "another fused product, of which there may be a plugin",
+        f"{_PRODUCT} {{ y = com.microsoft.FusedGemm<transB = 0>(x, w) }}",
+        runs=False,
+    ),
+    Flagged(
+        "bfloat16, before MatMul had it",
+        """<ir_version: 8, opset_import: ["" : 12, "com.microsoft" : 1]>
+            g (bfloat16[2,3] x, bfloat16[3,4] w) => (bfloat16[2,4] y) { y = com.microsoft.FusedMatMul(x, w) }""",
+        runs=False,
+    ),
+]

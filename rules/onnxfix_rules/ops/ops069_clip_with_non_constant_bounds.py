@@ -9,96 +9,13 @@ from onnx import TensorProto
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _common as ops
-
-_BOTH = "g (float[N] x, float a, float b) => (float[N] y)"
-_BELOW = "g (float[N] x, float a) => (float[N] y)"
-
-EXAMPLES = [
-    Example(
-        why="both bounds come from the caller",
-        before=f"{_BOTH} {{ y = Clip(x, a, b) }}",
-        after=f"""{_BOTH} {{ u = Max(x, a)  y = Min(u, b) }}""",
-        opset=13,
-        safety=Safety.NUMERIC,
-        target="trt8.6",
-    ),
-    Example(
-        why="only a minimum, which the model computes",
-        before=f"{_BELOW} {{ m = Neg(a)  y = Clip(x, m) }}",
-        after=f"{_BELOW} {{ m = Neg(a)  y = Max(x, m) }}",
-        opset=11,
-        safety=Safety.NUMERIC,
-        target="trt8.4",
-    ),
-    Example(
-        why="only a maximum; the minimum is a weight",
-        before=f"{_BELOW} <float z = {{0}}> {{ y = Clip(x, z, a) }}",
-        after=f"""{_BELOW} <float z = {{0}}> {{
-            u = Max(x, z)  y = Min(u, a) }}""",
-        safety=Safety.NUMERIC,
-        target="trt8.6",
-    ),
-    Example(
-        why="half precision in a branch",
-        before="""g (float16[2] x, float16 a, bool c) => (float16[2] y) {
-            y = If(c)<then_branch = p () => (float16[2] u) { u = Clip(x, , a) },
-                      else_branch = q () => (float16[2] v) { v = Neg(x) }> }""",
-        after="""g (float16[2] x, float16 a, bool c) => (float16[2] y) {
-            y = If(c)<then_branch = p () => (float16[2] u) { u = Min(x, a) },
-                      else_branch = q () => (float16[2] v) { v = Neg(x) }> }""",
-        safety=Safety.NUMERIC,
-        target="trt8.6",
-    ),
-    Example(
-        why="TensorRT 10 takes it since 10.2",
-        before=f"{_BOTH} {{ y = Clip(x, a, b) }}",
-        after=f"""{_BOTH} {{ u = Max(x, a)  y = Min(u, b) }}""",
-        safety=Safety.NUMERIC,
-        target="trt10",
-    ),
-    Example(
-        why="without leave",
-        before=f"{_BOTH} {{ y = Clip(x, a, b) }}",
-        target="trt8.6",
-        detect=True,
-    ),
-    Example(why="TensorRT 11 takes it", before=f"{_BOTH} {{ y = Clip(x, a, b) }}", target="trt11"),
-    Example(
-        why="weights",
-        before="g (float[N] x) => (float[N] y) <float a = {0}, float b = {6}> { y = Clip(x, a, b) }",
-        target="trt8.6",
-    ),
-    Example(
-        why="a default that a caller may override is a weight to TensorRT",
-        before="g (float[N] x, float a = {0}) => (float[N] y) { y = Clip(x, a) }",
-        target="trt8.6",
-    ),
-    Example(
-        why="attributes",
-        before="g (float[N] x) => (float[N] y) { y = Clip<min = 0.0, max = 6.0>(x) }",
-        opset=6,
-        target="trt8.6",
-    ),
-    Example(
-        why="integers are clipped by a minimum and a maximum",
-        before="g (int32[N] x, int32 a) => (int32[N] y) { y = Clip(x, a) }",
-        target="trt8.6",
-    ),
-    Example(
-        why="in a function, whose caller may give weights",
-        before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) <float a = {0}> {
-            y = d.f(x, a) }
-            <domain: "d", opset_import: ["" : 18]> f (u, l) => (w) { w = Clip(u, l) }""",
-        target="trt8.6",
-    ),
-]
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 
 
-@rule("OPS069", ops=["Clip"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[44], examples=EXAMPLES)
+@rule("OPS069", ops=["Clip"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[44])
 def clip_with_non_constant_bounds(node: Node, model: Model) -> Iterator[Match]:
     """A Clip of floats whose minimum or maximum is no weight.
 
@@ -158,3 +75,83 @@ def _written(
     for number, (op_type, bound) in enumerate(steps, 1):
         value = draft.add(op_type, [value, bound], output=output.name if number == len(steps) else "")
     return Fix("write Max and Min", draft.edits, Safety.NUMERIC)
+
+
+_BOTH = "g (float[N] x, float a, float b) => (float[N] y)"
+_BELOW = "g (float[N] x, float a) => (float[N] y)"
+
+
+clip_with_non_constant_bounds.examples = [
+    Fixed(
+        "both bounds come from the caller",
+        before=f"{_BOTH} {{ y = Clip(x, a, b) }}",
+        after=f"""{_BOTH} {{ u = Max(x, a)  y = Min(u, b) }}""",
+        opset=13,
+        safety=Safety.NUMERIC,
+        target="trt8.6",
+    ),
+    Fixed(
+        "only a minimum, which the model computes",
+        before=f"{_BELOW} {{ m = Neg(a)  y = Clip(x, m) }}",
+        after=f"{_BELOW} {{ m = Neg(a)  y = Max(x, m) }}",
+        opset=11,
+        safety=Safety.NUMERIC,
+        target="trt8.4",
+    ),
+    Fixed(
+        "only a maximum; the minimum is a weight",
+        before=f"{_BELOW} <float z = {{0}}> {{ y = Clip(x, z, a) }}",
+        after=f"""{_BELOW} <float z = {{0}}> {{
+            u = Max(x, z)  y = Min(u, a) }}""",
+        safety=Safety.NUMERIC,
+        target="trt8.6",
+    ),
+    Fixed(
+        "half precision in a branch",
+        before="""g (float16[2] x, float16 a, bool c) => (float16[2] y) {
+            y = If(c)<then_branch = p () => (float16[2] u) { u = Clip(x, , a) },
+                      else_branch = q () => (float16[2] v) { v = Neg(x) }> }""",
+        after="""g (float16[2] x, float16 a, bool c) => (float16[2] y) {
+            y = If(c)<then_branch = p () => (float16[2] u) { u = Min(x, a) },
+                      else_branch = q () => (float16[2] v) { v = Neg(x) }> }""",
+        safety=Safety.NUMERIC,
+        target="trt8.6",
+    ),
+    Fixed(
+        "TensorRT 10 takes it since 10.2",
+        before=f"{_BOTH} {{ y = Clip(x, a, b) }}",
+        after=f"""{_BOTH} {{ u = Max(x, a)  y = Min(u, b) }}""",
+        safety=Safety.NUMERIC,
+        target="trt10",
+    ),
+    Flagged("without leave", f"{_BOTH} {{ y = Clip(x, a, b) }}", target="trt8.6"),
+    Silent("TensorRT 11 takes it", f"{_BOTH} {{ y = Clip(x, a, b) }}", target="trt11"),
+    Silent(
+        "weights",
+        "g (float[N] x) => (float[N] y) <float a = {0}, float b = {6}> { y = Clip(x, a, b) }",
+        target="trt8.6",
+    ),
+    Silent(
+        "a default that a caller may override is a weight to TensorRT",
+        "g (float[N] x, float a = {0}) => (float[N] y) { y = Clip(x, a) }",
+        target="trt8.6",
+    ),
+    Silent(
+        "attributes",
+        "g (float[N] x) => (float[N] y) { y = Clip<min = 0.0, max = 6.0>(x) }",
+        opset=6,
+        target="trt8.6",
+    ),
+    Silent(
+        "integers are clipped by a minimum and a maximum",
+        "g (int32[N] x, int32 a) => (int32[N] y) { y = Clip(x, a) }",
+        target="trt8.6",
+    ),
+    Silent(
+        "in a function, whose caller may give weights",
+        """<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) <float a = {0}> {
+            y = d.f(x, a) }
+            <domain: "d", opset_import: ["" : 18]> f (u, l) => (w) { w = Clip(u, l) }""",
+        target="trt8.6",
+    ),
+]

@@ -11,93 +11,12 @@ from onnx import TensorProto
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 from onnxfix.shapes import symbols
 from onnxfix_rules.ops import _common as ops
 
-_ROWS = "g (float[3,N] x, bool[3] c) => (float[A,N] y)"
-_ALL = "g (int64[3,2] x, bool[K] c) => (int64[A] y)"
 
-EXAMPLES = [
-    Example(
-        why="rows",
-        before=f"{_ROWS} {{ y = Compress<axis = 0>(x, c) }}",
-        after=f"""{_ROWS} <int64[1] m = {{-1}}> {{
-            f = Cast<to = 1>(c)  n = NonZero(f)  i = Reshape(n, m)  y = Gather<axis = 0>(x, i) }}""",
-        target="trt11",
-    ),
-    Example(
-        why="along the last axis, by a condition that the model computes",
-        before="""g (float[2,3] x, float[3] t) => (float[2,A] y) <float z = {0}> {
-            c = Greater(t, z)  y = Compress<axis = -1>(x, c) }""",
-        after="""g (float[2,3] x, float[3] t) => (float[2,A] y) <float z = {0}, int64[1] m = {-1}> {
-            c = Greater(t, z)  f = Cast<to = 1>(c)  n = NonZero(f)  i = Reshape(n, m)
-            y = Gather<axis = -1>(x, i) }""",
-        target="trt8.6",
-    ),
-    Example(
-        why="without an axis: of all elements in a row, of which the condition may name fewer",
-        before="g (int64[3,2] x, bool[4] c) => (int64[A] y) { y = Compress(x, c) }",
-        after="""g (int64[3,2] x, bool[4] c) => (int64[A] y) <int64[1] m = {-1}, int64[1] o = {-1}> {
-            r = Reshape(x, m)  f = Cast<to = 1>(c)  n = NonZero(f)  i = Reshape(n, o)
-            y = Gather<axis = 0>(r, i) }""",
-        opset=11,
-        target="trt10",
-    ),
-    Example(
-        why="of nothing",
-        before="g (float[0,2] x, bool[0] c) => (float[A] y) { y = Compress(x, c) }",
-        after="""g (float[0,2] x, bool[0] c) => (float[A] y) <int64[1] m = {-1}, int64[1] o = {-1}> {
-            r = Reshape(x, m)  f = Cast<to = 1>(c)  n = NonZero(f)  i = Reshape(n, o)
-            y = Gather<axis = 0>(r, i) }""",
-        target="trt10",
-    ),
-    Example(
-        why="the condition may be longer than what it chooses from, which ONNX forbids and ONNX Runtime forgives",
-        before=f"{_ALL} {{ y = Compress(x, c) }}",
-        detect=True,
-        target="trt11",
-    ),
-    Example(
-        why="a condition that is longer than all elements",
-        before="g (int64[3,2] x, bool[7] c) => (int64[A] y) { y = Compress(x, c) }",
-        detect=True,
-        target="trt11",
-        runs=False,
-    ),
-    Example(
-        why="TensorRT-RTX has no NonZero either: OPS001",
-        before=f"{_ROWS} {{ y = Compress<axis = 0>(x, c) }}",
-        target="rtx",
-    ),
-    Example(
-        why="nor has TensorRT 8.4",
-        before=f"{_ROWS} {{ y = Compress<axis = 0>(x, c) }}",
-        target="trt8.4",
-    ),
-    Example(
-        why="another domain's operator",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[3] x, bool[3] c) => (float[A] y) {
-            y = my.Compress<axis = 0>(x, c) }""",
-        runs=False,
-        target="trt11",
-    ),
-    Example(
-        why="Gather",
-        before="g (float[3,2] x, int64[K] i) => (float[K,2] y) { y = Gather(x, i) }",
-        target="trt11",
-    ),
-]
-
-
-@rule(
-    "OPS070",
-    ops=["Compress"],
-    safety=Safety.EXACT,
-    severity=Severity.ERROR,
-    hazards=[13, 31],
-    examples=EXAMPLES,
-)
+@rule("OPS070", ops=["Compress"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[13, 31])
 def compress(node: Node, model: Model) -> Iterator[Match]:
     """Compress, which no TensorRT imports, for a TensorRT that has NonZero.
 
@@ -161,3 +80,69 @@ def _written(node: Node, data: Value, condition: Value, output: Value) -> Fix:
     which = draft.add("Reshape", [places, draft.constant(np.array([-1], np.int64), "flat")], hint="which")
     draft.add("Gather", [source, which], output=output.name, axis=axis or 0)
     return Fix("gather by NonZero", draft.edits)
+
+
+_ROWS = "g (float[3,N] x, bool[3] c) => (float[A,N] y)"
+_ALL = "g (int64[3,2] x, bool[K] c) => (int64[A] y)"
+
+
+compress.examples = [
+    Fixed(
+        "rows",
+        before=f"{_ROWS} {{ y = Compress<axis = 0>(x, c) }}",
+        after=f"""{_ROWS} <int64[1] m = {{-1}}> {{
+            f = Cast<to = 1>(c)  n = NonZero(f)  i = Reshape(n, m)  y = Gather<axis = 0>(x, i) }}""",
+        target="trt11",
+    ),
+    Fixed(
+        "along the last axis, by a condition that the model computes",
+        before="""g (float[2,3] x, float[3] t) => (float[2,A] y) <float z = {0}> {
+            c = Greater(t, z)  y = Compress<axis = -1>(x, c) }""",
+        after="""g (float[2,3] x, float[3] t) => (float[2,A] y) <float z = {0}, int64[1] m = {-1}> {
+            c = Greater(t, z)  f = Cast<to = 1>(c)  n = NonZero(f)  i = Reshape(n, m)
+            y = Gather<axis = -1>(x, i) }""",
+        target="trt8.6",
+    ),
+    Fixed(
+        "without an axis: of all elements in a row, of which the condition may name fewer",
+        before="g (int64[3,2] x, bool[4] c) => (int64[A] y) { y = Compress(x, c) }",
+        after="""g (int64[3,2] x, bool[4] c) => (int64[A] y) <int64[1] m = {-1}, int64[1] o = {-1}> {
+            r = Reshape(x, m)  f = Cast<to = 1>(c)  n = NonZero(f)  i = Reshape(n, o)
+            y = Gather<axis = 0>(r, i) }""",
+        opset=11,
+        target="trt10",
+    ),
+    Fixed(
+        "of nothing",
+        before="g (float[0,2] x, bool[0] c) => (float[A] y) { y = Compress(x, c) }",
+        after="""g (float[0,2] x, bool[0] c) => (float[A] y) <int64[1] m = {-1}, int64[1] o = {-1}> {
+            r = Reshape(x, m)  f = Cast<to = 1>(c)  n = NonZero(f)  i = Reshape(n, o)
+            y = Gather<axis = 0>(r, i) }""",
+        target="trt10",
+    ),
+    Flagged(
+        "the condition may be longer than what it chooses from, which ONNX forbids and ONNX Runtime forgives",
+        f"{_ALL} {{ y = Compress(x, c) }}",
+        target="trt11",
+    ),
+    Flagged(
+        "a condition that is longer than all elements",
+        "g (int64[3,2] x, bool[7] c) => (int64[A] y) { y = Compress(x, c) }",
+        target="trt11",
+        runs=False,
+    ),
+    Silent(
+        "TensorRT-RTX has no NonZero either: OPS001",
+        f"{_ROWS} {{ y = Compress<axis = 0>(x, c) }}",
+        target="rtx",
+    ),
+    Silent("nor has TensorRT 8.4", f"{_ROWS} {{ y = Compress<axis = 0>(x, c) }}", target="trt8.4"),
+    Silent(
+        "another domain's operator",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[3] x, bool[3] c) => (float[A] y) {
+            y = my.Compress<axis = 0>(x, c) }""",
+        runs=False,
+        target="trt11",
+    ),
+    Silent("Gather", "g (float[3,2] x, int64[K] i) => (float[K,2] y) { y = Gather(x, i) }", target="trt11"),
+]

@@ -9,85 +9,8 @@ from onnx import TensorProto
 from onnxfix.dtypes import name_of
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix.rule import Flagged, Match, Severity, Silent, rule
 from onnxfix_rules.ops import _common as ops
-
-EXAMPLES = [
-    Example(
-        why="a Reshape to a size from float arithmetic",
-        before="""g (float[4,4] x, float s) => (float[A,B] y) <int64[1] m = {-1}, int64[1] z = {0}> {
-            f = Floor(s)  i = Cast<to = 7>(f)  k = Unsqueeze(i, z)  t = Concat<axis = 0>(k, m)  y = Reshape(x, t) }""",
-        detect=True,
-    ),
-    Example(
-        why="a size that is the data's largest number",
-        before="""g (float[4,4] x) => (float[A,B] y) <int64[1] m = {-1}> {
-            r = ReduceMax<keepdims = 0>(x)  i = Cast<to = 7>(r)  k = Reshape(i, m)  t = Concat<axis = 0>(k, m)
-            y = Reshape(x, t) }""",
-        detect=True,
-    ),
-    Example(
-        why="the scales of a Resize",
-        before="""g (float[1,1,2,2] x, float[4] s) => (float[A,B,C,D] y) { y = Resize<mode = "nearest">(x, , s) }""",
-        detect=True,
-    ),
-    Example(
-        why="a Range of floats",
-        before="g (float n) => (float[N] y) <float a = {0}, float d = {1}> { y = Range(a, n, d) }",
-        detect=True,
-    ),
-    Example(
-        why="a size chosen by a boolean, in a branch",
-        before="""g (float[4,4] x, bool[2] s, bool c) => (float[A,B] y) <int64[2] p = {4, 4}, int64[2] q = {2, 8}> {
-            t = Where(s, p, q)
-            y = If(c)<then_branch = v () => (float[A,B] u) { u = Reshape(x, t) },
-                      else_branch = w () => (float[4,4] z) { z = Neg(x) }> }""",
-        detect=True,
-    ),
-    Example(
-        why="floats that come from a shape",
-        before="""g (float[N,4] x) => (float[A,B] y) <int64[1] m = {-1}, float h = {0.5}> {
-            s = Shape<end = 1>(x)  f = Cast<to = 1>(s)  g = Mul(f, h)  i = Cast<to = 7>(g)
-            t = Concat<axis = 0>(i, m)  y = Reshape(x, t) }""",
-    ),
-    Example(
-        why="floats that come from an integer of the caller's",
-        before="""g (float[4,4] x, int64[1] s) => (float[A,B] y) <int64[1] m = {-1}, float h = {0.5}> {
-            f = Cast<to = 1>(s)  g = Mul(f, h)  i = Cast<to = 7>(g)  t = Concat<axis = 0>(i, m)  y = Reshape(x, t) }""",
-    ),
-    Example(
-        why="the place of the largest number, which TensorRT hands over",
-        before="""g (float[4,4] x, float[1,2] s) => (float[A] y) <int64[1] m = {16}> {
-            k = ArgMax<axis = 1, keepdims = 0>(s)  t = Add(k, m)  y = Reshape(x, t) }""",
-        runs=False,
-    ),
-    Example(
-        why="the shape of floats",
-        before="g (float[4,4] x, float[N,M] s) => (float[A,B] y) { t = Shape(s)  y = Reshape(x, t) }",
-        runs=False,
-    ),
-    Example(
-        why="a weight",
-        before="g (float[4,4] x, float[2] s = {2, 8}) => (float[A,B] y) { t = Cast<to = 7>(s)  y = Reshape(x, t) }",
-    ),
-    Example(
-        why="in a branch that a constant does not take",
-        before="""g (float[4,4] x, float[2] s) => (float[4,4] y) <bool c = {0}> {
-            y = If(c)<then_branch = v () => (float[A,B] u) { t = Cast<to = 7>(s)  u = Reshape(x, t) },
-                      else_branch = w () => (float[4,4] z) { z = Neg(x) }> }""",
-    ),
-    Example(
-        why="no scales beside the sizes",
-        before="""g (float[4,4] x, float[0] s) => (float[8,8] y) <int64[2] k = {8, 8}> {
-            y = Resize<mode = "nearest">(x, , s, k) }""",
-        runs=False,
-    ),
-    Example(
-        why="nothing was measured with TensorRT 10",
-        before="""g (float[1,1,2,2] x, float[4] s) => (float[A,B,C,D] y) { y = Resize<mode = "nearest">(x, , s) }""",
-        target="trt10",
-    ),
-]
 
 PLACES: dict[str, tuple[tuple[int, tuple[int, ...]], ...]] = {
     **dict.fromkeys(("Expand", "Reshape"), ((5, (1,)),)),
@@ -139,7 +62,7 @@ _FAR = 100
 _FLOATING = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.BOOL)
 
 
-@rule("OPS071", per="model", severity=Severity.ERROR, hazards=[26, 31], examples=EXAMPLES)
+@rule("OPS071", per="model", severity=Severity.ERROR, hazards=[26, 31])
 def shape_from_floats(model: Model) -> Iterator[Match]:
     """A shape, size or scale is computed from floats or booleans that come in at run time.
 
@@ -209,3 +132,76 @@ def _is_empty(value: Value, model: Model) -> bool:
 def _is_given(value: Value, model: Model) -> bool:
     """Whether the caller has to give the value; one with a default is a weight to TensorRT."""
     return value.scope is model.main and value.is_input and value.initializer is None and not value.sparse
+
+
+shape_from_floats.examples = [
+    Flagged(
+        "a Reshape to a size from float arithmetic",
+        """g (float[4,4] x, float s) => (float[A,B] y) <int64[1] m = {-1}, int64[1] z = {0}> {
+            f = Floor(s)  i = Cast<to = 7>(f)  k = Unsqueeze(i, z)  t = Concat<axis = 0>(k, m)  y = Reshape(x, t) }""",
+    ),
+    Flagged(
+        "a size that is the data's largest number",
+        """g (float[4,4] x) => (float[A,B] y) <int64[1] m = {-1}> {
+            r = ReduceMax<keepdims = 0>(x)  i = Cast<to = 7>(r)  k = Reshape(i, m)  t = Concat<axis = 0>(k, m)
+            y = Reshape(x, t) }""",
+    ),
+    Flagged(
+        "the scales of a Resize",
+        """g (float[1,1,2,2] x, float[4] s) => (float[A,B,C,D] y) { y = Resize<mode = "nearest">(x, , s) }""",
+    ),
+    Flagged(
+        "a Range of floats",
+        "g (float n) => (float[N] y) <float a = {0}, float d = {1}> { y = Range(a, n, d) }",
+    ),
+    Flagged(
+        "a size chosen by a boolean, in a branch",
+        """g (float[4,4] x, bool[2] s, bool c) => (float[A,B] y) <int64[2] p = {4, 4}, int64[2] q = {2, 8}> {
+            t = Where(s, p, q)
+            y = If(c)<then_branch = v () => (float[A,B] u) { u = Reshape(x, t) },
+                      else_branch = w () => (float[4,4] z) { z = Neg(x) }> }""",
+    ),
+    Silent(
+        "floats that come from a shape",
+        """g (float[N,4] x) => (float[A,B] y) <int64[1] m = {-1}, float h = {0.5}> {
+            s = Shape<end = 1>(x)  f = Cast<to = 1>(s)  g = Mul(f, h)  i = Cast<to = 7>(g)
+            t = Concat<axis = 0>(i, m)  y = Reshape(x, t) }""",
+    ),
+    Silent(
+        "floats that come from an integer of the caller's",
+        """g (float[4,4] x, int64[1] s) => (float[A,B] y) <int64[1] m = {-1}, float h = {0.5}> {
+            f = Cast<to = 1>(s)  g = Mul(f, h)  i = Cast<to = 7>(g)  t = Concat<axis = 0>(i, m)  y = Reshape(x, t) }""",
+    ),
+    Silent(
+        "the place of the largest number, which TensorRT hands over",
+        """g (float[4,4] x, float[1,2] s) => (float[A] y) <int64[1] m = {16}> {
+            k = ArgMax<axis = 1, keepdims = 0>(s)  t = Add(k, m)  y = Reshape(x, t) }""",
+        runs=False,
+    ),
+    Silent(
+        "the shape of floats",
+        "g (float[4,4] x, float[N,M] s) => (float[A,B] y) { t = Shape(s)  y = Reshape(x, t) }",
+        runs=False,
+    ),
+    Silent(
+        "a weight",
+        "g (float[4,4] x, float[2] s = {2, 8}) => (float[A,B] y) { t = Cast<to = 7>(s)  y = Reshape(x, t) }",
+    ),
+    Silent(
+        "in a branch that a constant does not take",
+        """g (float[4,4] x, float[2] s) => (float[4,4] y) <bool c = {0}> {
+            y = If(c)<then_branch = v () => (float[A,B] u) { t = Cast<to = 7>(s)  u = Reshape(x, t) },
+                      else_branch = w () => (float[4,4] z) { z = Neg(x) }> }""",
+    ),
+    Silent(
+        "no scales beside the sizes",
+        """g (float[4,4] x, float[0] s) => (float[8,8] y) <int64[2] k = {8, 8}> {
+            y = Resize<mode = "nearest">(x, , s, k) }""",
+        runs=False,
+    ),
+    Silent(
+        "nothing was measured with TensorRT 10",
+        """g (float[1,1,2,2] x, float[4] s) => (float[A,B,C,D] y) { y = Resize<mode = "nearest">(x, , s) }""",
+        target="trt10",
+    ),
+]

@@ -7,170 +7,12 @@ from collections.abc import Iterator
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops import _rewrite as rw
 
-_EACH = "<float[4] s = {1, 2, 3, 4}, float[4] b = {0, 1, 0, 2}>"
 
-EXAMPLES = [
-    Example(
-        why="a picture; scale and bias for each channel, since opset 21",
-        before=f"""g (float[2,4,3,3] x) => (float[2,4,3,3] y) {_EACH} {{
-            y = GroupNormalization<num_groups = 1>(x, s, b) }}""",
-        after=f"""g (float[2,4,3,3] x) => (float[2,4,3,3] y) {_EACH} {{
-            a = Constant<value_ints = [1, 2]>()  u = Unsqueeze(s, a)
-            c = Constant<value_ints = [1, 2]>()  v = Unsqueeze(b, c)  y = LayerNormalization<axis = 1>(x, u, v) }}""",
-        opset=21,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="scale and bias for the group, before opset 21; a dynamic batch of pictures",
-        before="""g (float[N,4,H,W] x) => (float[N,4,H,W] y) <float[1] s = {2}, float[1] b = {1}> {
-            y = GroupNormalization<num_groups = 1>(x, s, b) }""",
-        after="""g (float[N,4,H,W] x) => (float[N,4,H,W] y) <float[1] s = {2}, float[1] b = {1}> {
-            y = LayerNormalization<axis = 1>(x, s, b) }""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="a signal in half precision, with all attributes, of any number of channels",
-        before="""g (float16[N,C,L] x, float16[C] s, float16[C] b) => (float16[N,C,L] y) {
-            y = GroupNormalization<num_groups = 1, epsilon = 0.01, stash_type = 1>(x, s, b) }""",
-        after="""g (float16[N,C,L] x, float16[C] s, float16[C] b) => (float16[N,C,L] y)
-            <int64[1] a = {1}, int64[1] c = {1}> { u = Unsqueeze(s, a)  v = Unsqueeze(b, c)
-            y = LayerNormalization<axis = 1, epsilon = 0.01, stash_type = 1>(x, u, v) }""",
-        opset=22,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="a volume, whose scale is a graph input with a default",
-        before="""g (float[2,4,2,2,2] x, float[4] s = {1, 2, 3, 4}, float[4] b) => (float[2,4,2,2,2] y) {
-            y = GroupNormalization<num_groups = 1>(x, s, b) }""",
-        after="""g (float[2,4,2,2,2] x, float[4] s = {1, 2, 3, 4}, float[4] b) => (float[2,4,2,2,2] y)
-            <int64[3] a = {1, 2, 3}, int64[3] c = {1, 2, 3}> { u = Unsqueeze(s, a)  v = Unsqueeze(b, c)
-            y = LayerNormalization<axis = 1>(x, u, v) }""",
-        opset=21,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="inside a branch, of captured values",
-        before=f"""g (float[2,4,3] x, bool k) => (float[2,4,3] y) {_EACH} {{
-            y = If(k)<then_branch = p () => (float[2,4,3] u) {{ u = GroupNormalization<num_groups = 1>(x, s, b) }},
-                      else_branch = q () => (float[2,4,3] v) {{ v = Neg(x) }}> }}""",
-        after=f"""g (float[2,4,3] x, bool k) => (float[2,4,3] y) {_EACH} {{
-            y = If(k)<then_branch = p () => (float[2,4,3] u) <int64[1] a = {{1}}, int64[1] c = {{1}}> {{
-                          d = Unsqueeze(s, a)  e = Unsqueeze(b, c)  u = LayerNormalization<axis = 1>(x, d, e) }},
-                      else_branch = q () => (float[2,4,3] v) {{ v = Neg(x) }}> }}""",
-        opset=21,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="in a local function, which has its epsilon from the caller",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2,4,3] x, float[1] s, float[1] b) => (float[2,4,3] y) { y = my.F<e = 0.1>(x, s, b) }
-            <domain: "my", opset_import: ["" : 18]> F <e> (x, s, b) => (y) {
-                y = GroupNormalization<num_groups = 1, epsilon : float = @e>(x, s, b) }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2,4,3] x, float[1] s, float[1] b) => (float[2,4,3] y) { y = my.F<e = 0.1>(x, s, b) }
-            <domain: "my", opset_import: ["" : 18]> F <e> (x, s, b) => (y) {
-                y = LayerNormalization<epsilon : float = @e, axis = 1>(x, s, b) }""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="one number for each channel, which the builder refuses since opset 21",
-        before=f"""g (float[2,4,1,1] x) => (float[2,4,1,1] y) {_EACH} {{
-            y = GroupNormalization<num_groups = 1>(x, s, b) }}""",
-        after=f"""g (float[2,4,1,1] x) => (float[2,4,1,1] y) {_EACH} {{
-            a = Constant<value_ints = [1, 2]>()  u = Unsqueeze(s, a)
-            c = Constant<value_ints = [1, 2]>()  v = Unsqueeze(b, c)  y = LayerNormalization<axis = 1>(x, u, v) }}""",
-        opset=21,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="of a rank that nobody knows, a scale for each channel cannot be laid along the channels",
-        before="""g (float[M] x, int64[K] h, float[C] s, float[C] b) => (float[A,B,D] y) {
-            r = Reshape(x, h)  y = GroupNormalization<num_groups = 1>(r, s, b) }""",
-        opset=21,
-        detect=True,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="a scale for each channel where one for the group belongs, which ONNX Runtime refuses",
-        before="""g (float[2,4,3,3] x, float[4] s, float[4] b) => (float[2,4,3,3] y) {
-            y = GroupNormalization<num_groups = 1>(x, s, b) }""",
-        opset=20,
-    ),
-    Example(
-        why="without leave",
-        before="""g (float[2,4,3] x, float[1] s, float[1] b) => (float[2,4,3] y) {
-            y = GroupNormalization<num_groups = 1>(x, s, b) }""",
-        detect=True,
-    ),
-    Example(
-        why="two groups",
-        before=f"""g (float[N,4,H,W] x) => (float[N,4,H,W] y) {_EACH} {{
-            y = GroupNormalization<num_groups = 2>(x, s, b) }}""",
-        opset=21,
-    ),
-    Example(
-        why="two groups, with a scale for each group",
-        before="""g (float[2,4,3] x) => (float[2,4,3] y) <float[2] s = {1, 2}, float[2] b = {0, 1}> {
-            y = GroupNormalization<num_groups = 2>(x, s, b) }""",
-    ),
-    Example(
-        why="a group for each channel: TensorRT is right to take it for an InstanceNormalization",
-        before=f"""g (float[N,4,H,W] x) => (float[N,4,H,W] y) {_EACH} {{
-            y = GroupNormalization<num_groups = 4>(x, s, b) }}""",
-        opset=21,
-    ),
-    Example(
-        why="one channel: the two are the same",
-        before="""g (float[N,1,H,W] x, float[1] s, float[1] b) => (float[N,1,H,W] y) {
-            y = GroupNormalization<num_groups = 1>(x, s, b) }""",
-    ),
-    Example(
-        why="nothing in it",
-        before="""g (float[2,4,0] x, float[1] s, float[1] b) => (float[2,4,0] y) {
-            y = GroupNormalization<num_groups = 1>(x, s, b) }""",
-    ),
-    Example(
-        why='vectors, which the parser refuses: "Input to normalization should be at least 3D"',
-        before=f"""g (float[2,4] x) => (float[2,4] y) {_EACH} {{
-            y = GroupNormalization<num_groups = 1>(x, s, b) }}""",
-        opset=21,
-    ),
-    Example(
-        why="every call of the function says how many groups",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2,4,3] x, float[2] s, float[2] b) => (float[2,4,3] y) { y = my.F<n = 2>(x, s, b) }
-            <domain: "my", opset_import: ["" : 18]> F <n> (x, s, b) => (y) {
-                y = GroupNormalization<num_groups : int = @n>(x, s, b) }""",
-    ),
-    Example(
-        why="a local function of that name",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2,4,3] x, float[1] s, float[1] b) => (float[2,4,3] y) {
-                y = my.GroupNormalization<num_groups = 1>(x, s, b) }
-            <domain: "my", opset_import: ["" : 18]> GroupNormalization <num_groups> (x, s, b) => (y) {
-                m = Mul(x, s)  y = Add(m, b) }""",
-    ),
-    Example(
-        why="TensorRT 8.4 has no importer for it",
-        before="""g (float[2,4,3] x, float[1] s, float[1] b) => (float[2,4,3] y) {
-            y = GroupNormalization<num_groups = 1>(x, s, b) }""",
-        target="trt8.4",
-    ),
-]
-
-
-@rule(
-    "OPS072",
-    ops=["GroupNormalization"],
-    safety=Safety.NUMERIC,
-    severity=Severity.ERROR,
-    hazards=[56],
-    examples=EXAMPLES,
-)
+@rule("OPS072", ops=["GroupNormalization"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[56])
 def group_normalization_of_one_group(node: Node, model: Model) -> Iterator[Match]:
     """A GroupNormalization with `num_groups = 1`: TensorRT normalizes each channel by itself.
 
@@ -240,3 +82,154 @@ def _fix(node: Node, data: Value, rank: int | None) -> Fix | None:
     rw.set_attribute(proto, "axis", 1)
     rw.replace(draft, node, proto)
     return Fix("write a LayerNormalization over channels and space", draft.edits, Safety.NUMERIC)
+
+
+_EACH = "<float[4] s = {1, 2, 3, 4}, float[4] b = {0, 1, 0, 2}>"
+
+
+group_normalization_of_one_group.examples = [
+    Fixed(
+        "a picture; scale and bias for each channel, since opset 21",
+        before=f"""g (float[2,4,3,3] x) => (float[2,4,3,3] y) {_EACH} {{
+            y = GroupNormalization<num_groups = 1>(x, s, b) }}""",
+        after=f"""g (float[2,4,3,3] x) => (float[2,4,3,3] y) {_EACH} {{
+            a = Constant<value_ints = [1, 2]>()  u = Unsqueeze(s, a)
+            c = Constant<value_ints = [1, 2]>()  v = Unsqueeze(b, c)  y = LayerNormalization<axis = 1>(x, u, v) }}""",
+        opset=21,
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "scale and bias for the group, before opset 21; a dynamic batch of pictures",
+        before="""g (float[N,4,H,W] x) => (float[N,4,H,W] y) <float[1] s = {2}, float[1] b = {1}> {
+            y = GroupNormalization<num_groups = 1>(x, s, b) }""",
+        after="""g (float[N,4,H,W] x) => (float[N,4,H,W] y) <float[1] s = {2}, float[1] b = {1}> {
+            y = LayerNormalization<axis = 1>(x, s, b) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "a signal in half precision, with all attributes, of any number of channels",
+        before="""g (float16[N,C,L] x, float16[C] s, float16[C] b) => (float16[N,C,L] y) {
+            y = GroupNormalization<num_groups = 1, epsilon = 0.01, stash_type = 1>(x, s, b) }""",
+        after="""g (float16[N,C,L] x, float16[C] s, float16[C] b) => (float16[N,C,L] y)
+            <int64[1] a = {1}, int64[1] c = {1}> { u = Unsqueeze(s, a)  v = Unsqueeze(b, c)
+            y = LayerNormalization<axis = 1, epsilon = 0.01, stash_type = 1>(x, u, v) }""",
+        opset=22,
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "a volume, whose scale is a graph input with a default",
+        before="""g (float[2,4,2,2,2] x, float[4] s = {1, 2, 3, 4}, float[4] b) => (float[2,4,2,2,2] y) {
+            y = GroupNormalization<num_groups = 1>(x, s, b) }""",
+        after="""g (float[2,4,2,2,2] x, float[4] s = {1, 2, 3, 4}, float[4] b) => (float[2,4,2,2,2] y)
+            <int64[3] a = {1, 2, 3}, int64[3] c = {1, 2, 3}> { u = Unsqueeze(s, a)  v = Unsqueeze(b, c)
+            y = LayerNormalization<axis = 1>(x, u, v) }""",
+        opset=21,
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "inside a branch, of captured values",
+        before=f"""g (float[2,4,3] x, bool k) => (float[2,4,3] y) {_EACH} {{
+            y = If(k)<then_branch = p () => (float[2,4,3] u) {{ u = GroupNormalization<num_groups = 1>(x, s, b) }},
+                      else_branch = q () => (float[2,4,3] v) {{ v = Neg(x) }}> }}""",
+        after=f"""g (float[2,4,3] x, bool k) => (float[2,4,3] y) {_EACH} {{
+            y = If(k)<then_branch = p () => (float[2,4,3] u) <int64[1] a = {{1}}, int64[1] c = {{1}}> {{
+                          d = Unsqueeze(s, a)  e = Unsqueeze(b, c)  u = LayerNormalization<axis = 1>(x, d, e) }},
+                      else_branch = q () => (float[2,4,3] v) {{ v = Neg(x) }}> }}""",
+        opset=21,
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "in a local function, which has its epsilon from the caller",
+        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2,4,3] x, float[1] s, float[1] b) => (float[2,4,3] y) { y = my.F<e = 0.1>(x, s, b) }
+            <domain: "my", opset_import: ["" : 18]> F <e> (x, s, b) => (y) {
+                y = GroupNormalization<num_groups = 1, epsilon : float = @e>(x, s, b) }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2,4,3] x, float[1] s, float[1] b) => (float[2,4,3] y) { y = my.F<e = 0.1>(x, s, b) }
+            <domain: "my", opset_import: ["" : 18]> F <e> (x, s, b) => (y) {
+                y = LayerNormalization<epsilon : float = @e, axis = 1>(x, s, b) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "one number for each channel, which the builder refuses since opset 21",
+        before=f"""g (float[2,4,1,1] x) => (float[2,4,1,1] y) {_EACH} {{
+            y = GroupNormalization<num_groups = 1>(x, s, b) }}""",
+        after=f"""g (float[2,4,1,1] x) => (float[2,4,1,1] y) {_EACH} {{
+            a = Constant<value_ints = [1, 2]>()  u = Unsqueeze(s, a)
+            c = Constant<value_ints = [1, 2]>()  v = Unsqueeze(b, c)  y = LayerNormalization<axis = 1>(x, u, v) }}""",
+        opset=21,
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "of a rank that nobody knows, a scale for each channel cannot be laid along the channels",
+        """g (float[M] x, int64[K] h, float[C] s, float[C] b) => (float[A,B,D] y) {
+            r = Reshape(x, h)  y = GroupNormalization<num_groups = 1>(r, s, b) }""",
+        opset=21,
+        safety=Safety.NUMERIC,
+    ),
+    Silent(
+        "a scale for each channel where one for the group belongs, which ONNX Runtime refuses",
+        """g (float[2,4,3,3] x, float[4] s, float[4] b) => (float[2,4,3,3] y) {
+            y = GroupNormalization<num_groups = 1>(x, s, b) }""",
+        opset=20,
+    ),
+    Flagged(
+        "without leave",
+        """g (float[2,4,3] x, float[1] s, float[1] b) => (float[2,4,3] y) {
+            y = GroupNormalization<num_groups = 1>(x, s, b) }""",
+    ),
+    Silent(
+        "two groups",
+        f"""g (float[N,4,H,W] x) => (float[N,4,H,W] y) {_EACH} {{
+            y = GroupNormalization<num_groups = 2>(x, s, b) }}""",
+        opset=21,
+    ),
+    Silent(
+        "two groups, with a scale for each group",
+        """g (float[2,4,3] x) => (float[2,4,3] y) <float[2] s = {1, 2}, float[2] b = {0, 1}> {
+            y = GroupNormalization<num_groups = 2>(x, s, b) }""",
+    ),
+    Silent(
+        "a group for each channel: TensorRT is right to take it for an InstanceNormalization",
+        f"""g (float[N,4,H,W] x) => (float[N,4,H,W] y) {_EACH} {{
+            y = GroupNormalization<num_groups = 4>(x, s, b) }}""",
+        opset=21,
+    ),
+    Silent(
+        "one channel: the two are the same",
+        """g (float[N,1,H,W] x, float[1] s, float[1] b) => (float[N,1,H,W] y) {
+            y = GroupNormalization<num_groups = 1>(x, s, b) }""",
+    ),
+    Silent(
+        "nothing in it",
+        """g (float[2,4,0] x, float[1] s, float[1] b) => (float[2,4,0] y) {
+            y = GroupNormalization<num_groups = 1>(x, s, b) }""",
+    ),
+    Silent(
+        'vectors, which the parser refuses: "Input to normalization should be at least 3D"',
+        f"""g (float[2,4] x) => (float[2,4] y) {_EACH} {{
+            y = GroupNormalization<num_groups = 1>(x, s, b) }}""",
+        opset=21,
+    ),
+    Silent(
+        "every call of the function says how many groups",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2,4,3] x, float[2] s, float[2] b) => (float[2,4,3] y) { y = my.F<n = 2>(x, s, b) }
+            <domain: "my", opset_import: ["" : 18]> F <n> (x, s, b) => (y) {
+                y = GroupNormalization<num_groups : int = @n>(x, s, b) }""",
+    ),
+    Silent(
+        "a local function of that name",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2,4,3] x, float[1] s, float[1] b) => (float[2,4,3] y) {
+                y = my.GroupNormalization<num_groups = 1>(x, s, b) }
+            <domain: "my", opset_import: ["" : 18]> GroupNormalization <num_groups> (x, s, b) => (y) {
+                m = Mul(x, s)  y = Add(m, b) }""",
+    ),
+    Silent(
+        "TensorRT 8.4 has no importer for it",
+        """g (float[2,4,3] x, float[1] s, float[1] b) => (float[2,4,3] y) {
+            y = GroupNormalization<num_groups = 1>(x, s, b) }""",
+        target="trt8.4",
+    ),
+]

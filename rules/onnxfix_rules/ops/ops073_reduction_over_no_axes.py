@@ -11,113 +11,7 @@ from onnxfix import dtypes
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
-
-EXAMPLES = [
-    Example(
-        why="the square of each element",
-        before="g (float[2,3] x) => (float[2,3] y) { y = ReduceSumSquare<noop_with_empty_axes = 1>(x) }",
-        after="""g (float[2,3] x) => (float[2,3] y) <int64[0] a = {}> {
-            y = ReduceSumSquare<noop_with_empty_axes = 1>(x, a) }""",
-    ),
-    Example(
-        why="the amount of each element, of dynamic shape, in half precision; the axes are written as left out",
-        before="g (float16[N,M] x) => (float16[N,M] y) { y = ReduceL1<noop_with_empty_axes = 1, keepdims = 0>(x, ) }",
-        after="""g (float16[N,M] x) => (float16[N,M] y) <int64[0] a = {}> {
-            y = ReduceL1<noop_with_empty_axes = 1, keepdims = 0>(x, a) }""",
-        opset=23,
-    ),
-    Example(
-        why="the root of each square, of a scalar",
-        before="g (float x) => (float y) { y = ReduceL2<noop_with_empty_axes = 1>(x) }",
-        after="g (float x) => (float y) <int64[0] a = {}> { y = ReduceL2<noop_with_empty_axes = 1>(x, a) }",
-    ),
-    Example(
-        why="the logarithm of each element, inside a branch",
-        before="""g (float[N] x, bool c) => (float[N] y) {
-            y = If(c)<then_branch = p () => (float[N] u) { u = ReduceLogSum<noop_with_empty_axes = 1>(x) },
-                      else_branch = q () => (float[N] v) { v = Neg(x) }> }""",
-        after="""g (float[N] x, bool c) => (float[N] y) {
-            y = If(c)<then_branch = p () => (float[N] u) <int64[0] a = {}> {
-                          u = ReduceLogSum<noop_with_empty_axes = 1>(x, a) },
-                      else_branch = q () => (float[N] v) { v = Neg(x) }> }""",
-    ),
-    Example(
-        why="in a local function, which has keepdims from the caller",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (int64[3] x) => (int64[3] y) { y = my.F<k = 1>(x) }
-            <domain: "my", opset_import: ["" : 18]> F <k> (a) => (b) {
-                b = ReduceSumSquare<noop_with_empty_axes = 1, keepdims : int = @k>(a) }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (int64[3] x) => (int64[3] y) { y = my.F<k = 1>(x) }
-            <domain: "my", opset_import: ["" : 18]> F <k> (a) => (b) { e = Constant<value = int64[0] {}>()
-                b = ReduceSumSquare<noop_with_empty_axes = 1, keepdims : int = @k>(a, e) }""",
-    ),
-    Example(
-        why="of integers",
-        before="g (int32[N] x) => (int32[N] y) { y = ReduceL1<noop_with_empty_axes = 1>(x) }",
-        after="g (int32[N] x) => (int32[N] y) <int64[0] a = {}> { y = ReduceL1<noop_with_empty_axes = 1>(x, a) }",
-    ),
-    Example(
-        why="the second norm of integers, of which TensorRT takes no root",
-        before="g (int32[N] x) => (int32[N] y) { y = ReduceL2<noop_with_empty_axes = 1>(x) }",
-        detect=True,
-    ),
-    Example(
-        why="no axes, written: TensorRT reads that right",
-        before="""g (float[2,3] x) => (float[2,3] y) <int64[0] a = {}> {
-            y = ReduceSumSquare<noop_with_empty_axes = 1>(x, a) }""",
-    ),
-    Example(
-        why="no axes, as a default that a caller may override",
-        before="g (float[2,3] x, int64[0] a = {}) => (float[2,3] y) { y = ReduceL1<noop_with_empty_axes = 1>(x, a) }",
-    ),
-    Example(
-        why="an axis",
-        before="""g (float[2,3] x) => (float[2,1] y) <int64[1] a = {1}> {
-            y = ReduceL2<noop_with_empty_axes = 1>(x, a) }""",
-    ),
-    Example(
-        why="over all axes, by default",
-        before="g (float[2,3] x) => (float[1,1] y) { y = ReduceSumSquare(x) }",
-    ),
-    Example(
-        why="over all axes, written",
-        before="g (float[2,3] x) => (float[1,1] y) { y = ReduceL1<noop_with_empty_axes = 0>(x) }",
-    ),
-    Example(
-        why="a number that is neither, about which ONNX's reference and ONNX Runtime disagree",
-        before="g (float[2,3] x) => (float[A,B] y) { y = ReduceL1<noop_with_empty_axes = 2>(x) }",
-    ),
-    Example(
-        why="the sum of one element, which is the element",
-        before="g (float[2,3] x) => (float[2,3] y) { y = ReduceSum<noop_with_empty_axes = 1>(x) }",
-    ),
-    Example(
-        why="the logarithm of the exponential",
-        before="g (float[2,3] x) => (float[2,3] y) { y = ReduceLogSumExp<noop_with_empty_axes = 1>(x) }",
-    ),
-    Example(
-        why="the logarithm of an integer, which nobody defines",
-        before="g (int32[N] x) => (int32[N] y) { y = ReduceLogSum<noop_with_empty_axes = 1>(x) }",
-    ),
-    Example(
-        why="nothing in it",
-        before="g (float[0,3] x) => (float[0,3] y) { y = ReduceSumSquare<noop_with_empty_axes = 1>(x) }",
-    ),
-    Example(
-        why="before opset 18 they have no such attribute",
-        before="g (float[2,3] x) => (float[A,B] y) { y = ReduceL1<noop_with_empty_axes = 1>(x) }",
-        opset=13,
-    ),
-    Example(
-        why="every call of the function says it",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2,3] x) => (float[1,1] y) { y = my.F<idle = 0>(x) }
-            <domain: "my", opset_import: ["" : 18]> F <idle> (a) => (b) {
-                b = ReduceL1<noop_with_empty_axes : int = @idle>(a) }""",
-    ),
-]
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 
 _MEANT = {
     "ReduceL1": "the amount of each element",
@@ -127,14 +21,7 @@ _MEANT = {
 }
 
 
-@rule(
-    "OPS073",
-    ops=sorted(_MEANT),
-    safety=Safety.EXACT,
-    severity=Severity.ERROR,
-    hazards=[57],
-    examples=EXAMPLES,
-)
+@rule("OPS073", ops=sorted(_MEANT), safety=Safety.EXACT, severity=Severity.ERROR, hazards=[57])
 def reduction_over_no_axes(node: Node, model: Model) -> Iterator[Match]:
     """A ReduceL1, ReduceL2, ReduceLogSum or ReduceSumSquare with `noop_with_empty_axes = 1` and without axes.
 
@@ -181,3 +68,106 @@ def reduction_over_no_axes(node: Node, model: Model) -> Iterator[Match]:
         fix=fix,
         reads=(data,),
     )
+
+
+reduction_over_no_axes.examples = [
+    Fixed(
+        "the square of each element",
+        before="g (float[2,3] x) => (float[2,3] y) { y = ReduceSumSquare<noop_with_empty_axes = 1>(x) }",
+        after="""g (float[2,3] x) => (float[2,3] y) <int64[0] a = {}> {
+            y = ReduceSumSquare<noop_with_empty_axes = 1>(x, a) }""",
+    ),
+    Fixed(
+        "the amount of each element, of dynamic shape, in half precision; the axes are written as left out",
+        before="g (float16[N,M] x) => (float16[N,M] y) { y = ReduceL1<noop_with_empty_axes = 1, keepdims = 0>(x, ) }",
+        after="""g (float16[N,M] x) => (float16[N,M] y) <int64[0] a = {}> {
+            y = ReduceL1<noop_with_empty_axes = 1, keepdims = 0>(x, a) }""",
+        opset=23,
+    ),
+    Fixed(
+        "the root of each square, of a scalar",
+        before="g (float x) => (float y) { y = ReduceL2<noop_with_empty_axes = 1>(x) }",
+        after="g (float x) => (float y) <int64[0] a = {}> { y = ReduceL2<noop_with_empty_axes = 1>(x, a) }",
+    ),
+    Fixed(
+        "the logarithm of each element, inside a branch",
+        before="""g (float[N] x, bool c) => (float[N] y) {
+            y = If(c)<then_branch = p () => (float[N] u) { u = ReduceLogSum<noop_with_empty_axes = 1>(x) },
+                      else_branch = q () => (float[N] v) { v = Neg(x) }> }""",
+        after="""g (float[N] x, bool c) => (float[N] y) {
+            y = If(c)<then_branch = p () => (float[N] u) <int64[0] a = {}> {
+                          u = ReduceLogSum<noop_with_empty_axes = 1>(x, a) },
+                      else_branch = q () => (float[N] v) { v = Neg(x) }> }""",
+    ),
+    Fixed(
+        "in a local function, which has keepdims from the caller",
+        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (int64[3] x) => (int64[3] y) { y = my.F<k = 1>(x) }
+            <domain: "my", opset_import: ["" : 18]> F <k> (a) => (b) {
+                b = ReduceSumSquare<noop_with_empty_axes = 1, keepdims : int = @k>(a) }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (int64[3] x) => (int64[3] y) { y = my.F<k = 1>(x) }
+            <domain: "my", opset_import: ["" : 18]> F <k> (a) => (b) { e = Constant<value = int64[0] {}>()
+                b = ReduceSumSquare<noop_with_empty_axes = 1, keepdims : int = @k>(a, e) }""",
+    ),
+    Fixed(
+        "of integers",
+        before="g (int32[N] x) => (int32[N] y) { y = ReduceL1<noop_with_empty_axes = 1>(x) }",
+        after="g (int32[N] x) => (int32[N] y) <int64[0] a = {}> { y = ReduceL1<noop_with_empty_axes = 1>(x, a) }",
+    ),
+    Flagged(
+        "the second norm of integers, of which TensorRT takes no root",
+        "g (int32[N] x) => (int32[N] y) { y = ReduceL2<noop_with_empty_axes = 1>(x) }",
+    ),
+    Silent(
+        "no axes, written: TensorRT reads that right",
+        """g (float[2,3] x) => (float[2,3] y) <int64[0] a = {}> {
+            y = ReduceSumSquare<noop_with_empty_axes = 1>(x, a) }""",
+    ),
+    Silent(
+        "no axes, as a default that a caller may override",
+        "g (float[2,3] x, int64[0] a = {}) => (float[2,3] y) { y = ReduceL1<noop_with_empty_axes = 1>(x, a) }",
+    ),
+    Silent(
+        "an axis",
+        """g (float[2,3] x) => (float[2,1] y) <int64[1] a = {1}> {
+            y = ReduceL2<noop_with_empty_axes = 1>(x, a) }""",
+    ),
+    Silent("over all axes, by default", "g (float[2,3] x) => (float[1,1] y) { y = ReduceSumSquare(x) }"),
+    Silent(
+        "over all axes, written",
+        "g (float[2,3] x) => (float[1,1] y) { y = ReduceL1<noop_with_empty_axes = 0>(x) }",
+    ),
+    Silent(
+        "a number that is neither, about which ONNX's reference and ONNX Runtime disagree",
+        "g (float[2,3] x) => (float[A,B] y) { y = ReduceL1<noop_with_empty_axes = 2>(x) }",
+    ),
+    Silent(
+        "the sum of one element, which is the element",
+        "g (float[2,3] x) => (float[2,3] y) { y = ReduceSum<noop_with_empty_axes = 1>(x) }",
+    ),
+    Silent(
+        "the logarithm of the exponential",
+        "g (float[2,3] x) => (float[2,3] y) { y = ReduceLogSumExp<noop_with_empty_axes = 1>(x) }",
+    ),
+    Silent(
+        "the logarithm of an integer, which nobody defines",
+        "g (int32[N] x) => (int32[N] y) { y = ReduceLogSum<noop_with_empty_axes = 1>(x) }",
+    ),
+    Silent(
+        "nothing in it",
+        "g (float[0,3] x) => (float[0,3] y) { y = ReduceSumSquare<noop_with_empty_axes = 1>(x) }",
+    ),
+    Silent(
+        "before opset 18 they have no such attribute",
+        "g (float[2,3] x) => (float[A,B] y) { y = ReduceL1<noop_with_empty_axes = 1>(x) }",
+        opset=13,
+    ),
+    Silent(
+        "every call of the function says it",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2,3] x) => (float[1,1] y) { y = my.F<idle = 0>(x) }
+            <domain: "my", opset_import: ["" : 18]> F <idle> (a) => (b) {
+                b = ReduceL1<noop_with_empty_axes : int = @idle>(a) }""",
+    ),
+]

@@ -9,135 +9,9 @@ from onnx import TensorProto
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _bounds
 from onnxfix_rules.ops._integers import Computer
-
-_BOTH = "<int8 a = {-10}, int8 b = {20}>"
-_WIDE = "<int32 a = {-10}, int32 b = {20}>"
-
-EXAMPLES = [
-    Example(
-        why="both bounds",
-        before=f"g (int8[N,3] x) => (int8[N,3] y) {_BOTH} {{ y = Clip(x, a, b) }}",
-        after=f"""g (int8[N,3] x) => (int8[N,3] y) {_WIDE} {{
-            v = Cast<to = 6>(x)  c = Clip(v, a, b)  y = Cast<to = 3>(c) }}""",
-    ),
-    Example(
-        why="a lower bound alone, in the first opset that has Clip of integers",
-        before="g (int8[7] x) => (int8[7] y) <int8 a = {-10}> { y = Clip(x, a) }",
-        after="""g (int8[7] x) => (int8[7] y) <int32 a = {-10}> {
-            v = Cast<to = 6>(x)  c = Clip(v, a)  y = Cast<to = 3>(c) }""",
-        opset=12,
-    ),
-    Example(
-        why="a lower bound alone, with the upper one written as left out",
-        before="g (int8[7] x) => (int8[7] y) <int8 a = {5}> { y = Clip(x, a, ) }",
-        after="""g (int8[7] x) => (int8[7] y) <int32 a = {5}> {
-            v = Cast<to = 6>(x)  c = Clip(v, a)  y = Cast<to = 3>(c) }""",
-    ),
-    Example(
-        why="between quantization and back",
-        before="""g (float[7] x) => (float[7] y) <float s = {0.5}, int8 z = {0}, int8 a = {-10}, int8 b = {20}> {
-            q = QuantizeLinear(x, s, z)  c = Clip(q, a, b)  y = DequantizeLinear(c, s, z) }""",
-        after="""g (float[7] x) => (float[7] y) <float s = {0.5}, int8 z = {0}, int32 a = {-10}, int32 b = {20}> {
-            q = QuantizeLinear(x, s, z)  v = Cast<to = 6>(q)  d = Clip(v, a, b)  c = Cast<to = 3>(d)
-            y = DequantizeLinear(c, s, z) }""",
-        opset=21,
-    ),
-    Example(
-        why="defaults that a caller may override, which TensorRT takes for weights",
-        before="g (int8[7] x, int8 a = {-10}, int8 b = {20}) => (int8[7] y) { y = Clip(x, a, b) }",
-        detect=True,
-    ),
-    Example(
-        why="inside a branch, with bounds from outside of it and from a Constant",
-        before="""g (int8[7] x, bool k) => (int8[7] y) <int8 a = {-10}> {
-            y = If(k)<then_branch = p () => (int8[7] u) { b = Constant<value = int8 {20}>()  u = Clip(x, a, b) },
-                      else_branch = q () => (int8[7] v) { v = Identity(x) }> }""",
-        after="""g (int8[7] x, bool k) => (int8[7] y) {
-            y = If(k)<then_branch = p () => (int8[7] u) <int32 a = {-10}, int32 b = {20}> {
-                          w = Cast<to = 6>(x)  c = Clip(w, a, b)  u = Cast<to = 3>(c) },
-                      else_branch = q () => (int8[7] v) { v = Identity(x) }> }""",
-    ),
-    Example(
-        why="in a local function that has its bounds",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (int8[7] x) => (int8[7] y) { y = my.F(x) }
-            <domain: "my", opset_import: ["" : 18]> F (t) => (r) {
-                a = Constant<value = int8 {-10}>()  b = Constant<value = int8 {20}>()  r = Clip(t, a, b) }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (int8[7] x) => (int8[7] y) { y = my.F(x) }
-            <domain: "my", opset_import: ["" : 18]> F (t) => (r) { v = Cast<to = 6>(t)
-                a = Constant<value = int32 {-10}>()  b = Constant<value = int32 {20}>()  c = Clip(v, a, b)
-                r = Cast<to = 3>(c) }""",
-    ),
-    Example(
-        why="the whole type within its bounds",
-        before="g (int8[7] x) => (int8[7] y) <int8 a = {-128}, int8 b = {127}> { y = Clip(x, a, b) }",
-        after="""g (int8[7] x) => (int8[7] y) <int32 a = {-128}, int32 b = {127}> {
-            v = Cast<to = 6>(x)  c = Clip(v, a, b)  y = Cast<to = 3>(c) }""",
-    ),
-    Example(
-        why="crossed bounds: ONNX gives the upper one everywhere",
-        before="g (int8[7] x) => (int8[7] y) <int8 a = {5}, int8 b = {-3}> { y = Clip(x, a, b) }",
-        after="""g (int8[7] x) => (int8[7] y) <int32 a = {5}, int32 b = {-3}> {
-            v = Cast<to = 6>(x)  c = Clip(v, a, b)  y = Cast<to = 3>(c) }""",
-    ),
-    Example(
-        why="bounds that are 0",
-        before="g (int8[7] x) => (int8[7] y) <int8 a = {0}, int8 b = {0}> { y = Clip(x, a, b) }",
-    ),
-    Example(
-        why="0 and more, which is what TensorRT takes it for",
-        before="g (int8[7] x) => (int8[7] y) <int8 a = {0}> { y = Clip(x, a) }",
-    ),
-    Example(
-        why="0 everywhere, by crossed bounds",
-        before="g (int8[7] x) => (int8[7] y) <int8 a = {5}, int8 b = {0}> { y = Clip(x, a, b) }",
-    ),
-    Example(
-        why="no bounds",
-        before="g (int8[7] x) => (int8[7] y) { y = Clip(x) }",
-    ),
-    Example(
-        why="an upper bound alone, which is refused (OPS054)",
-        before="g (int8[7] x) => (int8[7] y) <int8 b = {20}> { y = Clip(x, , b) }",
-    ),
-    Example(
-        why="a bound that comes at run time, which is refused (OPS054)",
-        before="g (int8[7] x, int8 b) => (int8[7] y) <int8 a = {-10}> { y = Clip(x, a, b) }",
-    ),
-    Example(
-        why="a bound that a node makes, which is refused (OPS054)",
-        before=f"g (int8[7] x) => (int8[7] y) {_BOTH} {{ m = Identity(a)  y = Clip(x, m, b) }}",
-    ),
-    Example(
-        why="a function's input, which may be a weight where the function is called",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (int8[7] x) => (int8[7] y) <int8 a = {-10}> { y = my.F(x, a) }
-            <domain: "my", opset_import: ["" : 18]> F (t, u) => (r) { r = Clip(t, u) }""",
-    ),
-    Example(
-        why="nothing in it",
-        before=f"g (int8[0] x) => (int8[0] y) {_BOTH} {{ y = Clip(x, a, b) }}",
-    ),
-    Example(
-        why="opset 11 has no Clip of integers",
-        before=f"g (int8[7] x) => (int8[7] y) {_BOTH} {{ y = Clip(x, a, b) }}",
-        opset=11,
-    ),
-    Example(
-        why="int32",
-        before=f"g (int32[7] x) => (int32[7] y) {_WIDE} {{ y = Clip(x, a, b) }}",
-    ),
-    Example(
-        why="uint8, which is refused",
-        before="g (uint8[7] x) => (uint8[7] y) <uint8 a = {1}, uint8 b = {20}> { y = Clip(x, a, b) }",
-    ),
-    Example(
-        why="floats",
-        before="g (float[7] x) => (float[7] y) <float a = {-10}, float b = {20}> { y = Clip(x, a, b) }",
-    ),
-]
 
 
 @rule(
@@ -147,7 +21,6 @@ EXAMPLES = [
     severity=Severity.ERROR,
     hazards=[58],
     types=[TensorProto.INT8],
-    examples=EXAMPLES,
 )
 def clip_of_int8(node: Node, model: Model) -> Iterator[Match]:
     """A Clip of int8 whose bounds are constants: TensorRT takes the bounds for 0.
@@ -211,3 +84,119 @@ def _is_right(node: Node, model: Model, data: Value) -> bool:
 def _number(value: Value | None) -> int | None:
     array = None if value is None else value.constant()
     return int(array.reshape(-1)[0]) if array is not None and array.size == 1 else None
+
+
+_BOTH = "<int8 a = {-10}, int8 b = {20}>"
+_WIDE = "<int32 a = {-10}, int32 b = {20}>"
+
+
+clip_of_int8.examples = [
+    Fixed(
+        "both bounds",
+        before=f"g (int8[N,3] x) => (int8[N,3] y) {_BOTH} {{ y = Clip(x, a, b) }}",
+        after=f"""g (int8[N,3] x) => (int8[N,3] y) {_WIDE} {{
+            v = Cast<to = 6>(x)  c = Clip(v, a, b)  y = Cast<to = 3>(c) }}""",
+    ),
+    Fixed(
+        "a lower bound alone, in the first opset that has Clip of integers",
+        before="g (int8[7] x) => (int8[7] y) <int8 a = {-10}> { y = Clip(x, a) }",
+        after="""g (int8[7] x) => (int8[7] y) <int32 a = {-10}> {
+            v = Cast<to = 6>(x)  c = Clip(v, a)  y = Cast<to = 3>(c) }""",
+        opset=12,
+    ),
+    Fixed(
+        "a lower bound alone, with the upper one written as left out",
+        before="g (int8[7] x) => (int8[7] y) <int8 a = {5}> { y = Clip(x, a, ) }",
+        after="""g (int8[7] x) => (int8[7] y) <int32 a = {5}> {
+            v = Cast<to = 6>(x)  c = Clip(v, a)  y = Cast<to = 3>(c) }""",
+    ),
+    Fixed(
+        "between quantization and back",
+        before="""g (float[7] x) => (float[7] y) <float s = {0.5}, int8 z = {0}, int8 a = {-10}, int8 b = {20}> {
+            q = QuantizeLinear(x, s, z)  c = Clip(q, a, b)  y = DequantizeLinear(c, s, z) }""",
+        after="""g (float[7] x) => (float[7] y) <float s = {0.5}, int8 z = {0}, int32 a = {-10}, int32 b = {20}> {
+            q = QuantizeLinear(x, s, z)  v = Cast<to = 6>(q)  d = Clip(v, a, b)  c = Cast<to = 3>(d)
+            y = DequantizeLinear(c, s, z) }""",
+        opset=21,
+    ),
+    Flagged(
+        "defaults that a caller may override, which TensorRT takes for weights",
+        "g (int8[7] x, int8 a = {-10}, int8 b = {20}) => (int8[7] y) { y = Clip(x, a, b) }",
+    ),
+    Fixed(
+        "inside a branch, with bounds from outside of it and from a Constant",
+        before="""g (int8[7] x, bool k) => (int8[7] y) <int8 a = {-10}> {
+            y = If(k)<then_branch = p () => (int8[7] u) { b = Constant<value = int8 {20}>()  u = Clip(x, a, b) },
+                      else_branch = q () => (int8[7] v) { v = Identity(x) }> }""",
+        after="""g (int8[7] x, bool k) => (int8[7] y) {
+            y = If(k)<then_branch = p () => (int8[7] u) <int32 a = {-10}, int32 b = {20}> {
+                          w = Cast<to = 6>(x)  c = Clip(w, a, b)  u = Cast<to = 3>(c) },
+                      else_branch = q () => (int8[7] v) { v = Identity(x) }> }""",
+    ),
+    Fixed(
+        "in a local function that has its bounds",
+        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (int8[7] x) => (int8[7] y) { y = my.F(x) }
+            <domain: "my", opset_import: ["" : 18]> F (t) => (r) {
+                a = Constant<value = int8 {-10}>()  b = Constant<value = int8 {20}>()  r = Clip(t, a, b) }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (int8[7] x) => (int8[7] y) { y = my.F(x) }
+            <domain: "my", opset_import: ["" : 18]> F (t) => (r) { v = Cast<to = 6>(t)
+                a = Constant<value = int32 {-10}>()  b = Constant<value = int32 {20}>()  c = Clip(v, a, b)
+                r = Cast<to = 3>(c) }""",
+    ),
+    Fixed(
+        "the whole type within its bounds",
+        before="g (int8[7] x) => (int8[7] y) <int8 a = {-128}, int8 b = {127}> { y = Clip(x, a, b) }",
+        after="""g (int8[7] x) => (int8[7] y) <int32 a = {-128}, int32 b = {127}> {
+            v = Cast<to = 6>(x)  c = Clip(v, a, b)  y = Cast<to = 3>(c) }""",
+    ),
+    Fixed(
+        "crossed bounds: ONNX gives the upper one everywhere",
+        before="g (int8[7] x) => (int8[7] y) <int8 a = {5}, int8 b = {-3}> { y = Clip(x, a, b) }",
+        after="""g (int8[7] x) => (int8[7] y) <int32 a = {5}, int32 b = {-3}> {
+            v = Cast<to = 6>(x)  c = Clip(v, a, b)  y = Cast<to = 3>(c) }""",
+    ),
+    Silent(
+        "bounds that are 0", "g (int8[7] x) => (int8[7] y) <int8 a = {0}, int8 b = {0}> { y = Clip(x, a, b) }"
+    ),
+    Silent(
+        "0 and more, which is what TensorRT takes it for",
+        "g (int8[7] x) => (int8[7] y) <int8 a = {0}> { y = Clip(x, a) }",
+    ),
+    Silent(
+        "0 everywhere, by crossed bounds",
+        "g (int8[7] x) => (int8[7] y) <int8 a = {5}, int8 b = {0}> { y = Clip(x, a, b) }",
+    ),
+    Silent("no bounds", "g (int8[7] x) => (int8[7] y) { y = Clip(x) }"),
+    Silent(
+        "an upper bound alone, which is refused (OPS054)",
+        "g (int8[7] x) => (int8[7] y) <int8 b = {20}> { y = Clip(x, , b) }",
+    ),
+    Silent(
+        "a bound that comes at run time, which is refused (OPS054)",
+        "g (int8[7] x, int8 b) => (int8[7] y) <int8 a = {-10}> { y = Clip(x, a, b) }",
+    ),
+    Silent(
+        "a bound that a node makes, which is refused (OPS054)",
+        f"g (int8[7] x) => (int8[7] y) {_BOTH} {{ m = Identity(a)  y = Clip(x, m, b) }}",
+    ),
+    Silent(
+        "a function's input, which may be a weight where the function is called",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (int8[7] x) => (int8[7] y) <int8 a = {-10}> { y = my.F(x, a) }
+            <domain: "my", opset_import: ["" : 18]> F (t, u) => (r) { r = Clip(t, u) }""",
+    ),
+    Silent("nothing in it", f"g (int8[0] x) => (int8[0] y) {_BOTH} {{ y = Clip(x, a, b) }}"),
+    Silent(
+        "opset 11 has no Clip of integers",
+        f"g (int8[7] x) => (int8[7] y) {_BOTH} {{ y = Clip(x, a, b) }}",
+        opset=11,
+    ),
+    Silent("int32", f"g (int32[7] x) => (int32[7] y) {_WIDE} {{ y = Clip(x, a, b) }}"),
+    Silent(
+        "uint8, which is refused",
+        "g (uint8[7] x) => (uint8[7] y) <uint8 a = {1}, uint8 b = {20}> { y = Clip(x, a, b) }",
+    ),
+    Silent(
+        "floats", "g (float[7] x) => (float[7] y) <float a = {-10}, float b = {20}> { y = Clip(x, a, b) }"
+    ),
+]

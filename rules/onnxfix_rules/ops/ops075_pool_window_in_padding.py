@@ -6,182 +6,11 @@ from collections.abc import Iterator
 
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _windows
 
-_EVEN = "g (float[N,2,4,4] x) => (float[N,2,A,B] y)"
-_ODD = "g (float[1,2,3,3] x) => (float[1,2,A,B] y)"
-_ANY = "g (float[1,2,H,W] x) => (float[1,2,A,B] y)"
-_SKIP = "kernel_shape = [1,1], strides = [2,2]"
-_PAIRS = "kernel_shape = [2,2], strides = [2,2], pads = [1,1,1,1]"
 
-EXAMPLES = [
-    Example(
-        why="every second pixel of an even number",
-        before=f"{_EVEN} {{ y = MaxPool<{_SKIP}, ceil_mode = 1>(x) }}",
-        after=f"{_EVEN} {{ y = MaxPool<{_SKIP}>(x) }}",
-    ),
-    Example(
-        why="with padding, which is not needed at the end",
-        before=f"{_ODD} {{ y = MaxPool<{_PAIRS}, ceil_mode = 1>(x) }}",
-        after=f"{_ODD} {{ y = MaxPool<kernel_shape = [2,2], strides = [2,2], pads = [1,1,0,0]>(x) }}",
-        opset=10,
-    ),
-    Example(
-        why="another axis has a window over the edge",
-        before="""g (float[1,2,3,4] x) => (float[1,2,A,B] y) {
-            y = MaxPool<kernel_shape = [2,3], strides = [2,2], pads = [1,0,1,0], ceil_mode = 1>(x) }""",
-        after="""g (float[1,2,3,4] x) => (float[1,2,A,B] y) {
-            y = MaxPool<kernel_shape = [2,3], strides = [2,2], pads = [1,0,0,1]>(x) }""",
-    ),
-    Example(
-        why="a mean, for which TensorRT refuses it",
-        before=f"{_EVEN} {{ y = AveragePool<{_SKIP}, ceil_mode = 1>(x) }}",
-        after=f"{_EVEN} {{ y = AveragePool<{_SKIP}>(x) }}",
-        opset=22,
-    ),
-    Example(
-        why="a mean that counts the padding",
-        before=f"{_ODD} {{ y = AveragePool<{_PAIRS}, count_include_pad = 1, ceil_mode = 1>(x) }}",
-        after=f"""{_ODD} {{ y = AveragePool<kernel_shape = [2,2], strides = [2,2], pads = [1,1,0,0],
-            count_include_pad = 1>(x) }}""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="for which ONNX Runtime then takes another kernel: by default it is only reported",
-        before=f"{_ODD} {{ y = AveragePool<{_PAIRS}, count_include_pad = 1, ceil_mode = 1>(x) }}",
-        detect=True,
-    ),
-    Example(
-        why="a mean that counts the padding, and another axis with a window over the edge: more padding would count",
-        before="""g (float[1,2,3,4] x) => (float[1,2,A,B] y) { y = AveragePool<kernel_shape = [2,3], strides = [2,2],
-            pads = [1,0,1,0], count_include_pad = 1, ceil_mode = 1>(x) }""",
-        detect=True,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="sizes are dynamic: it depends on them, one padding does for all",
-        before=f"{_ANY} {{ y = MaxPool<{_PAIRS}, ceil_mode = 1>(x) }}",
-        after=f"{_ANY} {{ y = MaxPool<{_PAIRS}>(x) }}",
-    ),
-    Example(
-        why="dynamic sizes and no padding yet, a mean",
-        before="""g (float[1,2,H,4] x) => (float[1,2,A,B] y) {
-            y = AveragePool<kernel_shape = [2,3], strides = [3,2], ceil_mode = 1>(x) }""",
-        after="""g (float[1,2,H,4] x) => (float[1,2,A,B] y) {
-            y = AveragePool<kernel_shape = [2,3], strides = [3,2], pads = [0,0,1,1]>(x) }""",
-    ),
-    Example(
-        why="a mean that counts the padding, of dynamic size, with windows that may reach beyond it",
-        before=f"""{_ANY} {{ y = AveragePool<kernel_shape = [3,3], strides = [3,3], pads = [1,1,1,1],
-            count_include_pad = 1, ceil_mode = 1>(x) }}""",
-        detect=True,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="a mean that counts the padding, of dynamic size, with windows that cannot",
-        before=f"{_ANY} {{ y = AveragePool<{_PAIRS}, count_include_pad = 1, ceil_mode = 1>(x) }}",
-        after=f"{_ANY} {{ y = AveragePool<{_PAIRS}, count_include_pad = 1>(x) }}",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="a dynamic size that is even in every run",
-        before="""g (float[1,2,L] x) => (float[1,2,A] y) {
-            d = Concat<axis = 2>(x, x)  y = MaxPool<kernel_shape = [1], strides = [2], ceil_mode = 1>(d) }""",
-        after="""g (float[1,2,L] x) => (float[1,2,A] y) {
-            d = Concat<axis = 2>(x, x)  y = MaxPool<kernel_shape = [1], strides = [2]>(d) }""",
-    ),
-    Example(
-        why="a volume, in a branch",
-        before="""g (float[1,1,4,4,4] x, bool c) => (float[1,1,A,B,C] y) {
-            y = If(c)<then_branch = p () => (float[1,1,A,B,C] u) {
-                          u = MaxPool<kernel_shape = [1,2,3], strides = [2,2,2], ceil_mode = 1>(x) },
-                      else_branch = q () => (float[1,1,A,B,C] v) { v = MaxPool<kernel_shape = [3,3,3]>(x) }> }""",
-        after="""g (float[1,1,4,4,4] x, bool c) => (float[1,1,A,B,C] y) {
-            y = If(c)<then_branch = p () => (float[1,1,A,B,C] u) {
-                          u = MaxPool<kernel_shape = [1,2,3], strides = [2,2,2], pads = [0,0,0,0,0,1]>(x) },
-                      else_branch = q () => (float[1,1,A,B,C] v) { v = MaxPool<kernel_shape = [3,3,3]>(x) }> }""",
-        opset=22,  # before, shape inference gives the branch a row too many, and ONNX Runtime stops
-    ),
-    Example(
-        why="in a local function, where no size is known",
-        before=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> {_EVEN} {{ y = my.F(x) }}
-            <domain: "my", opset_import: ["" : 18]> F (a) => (b) {{ b = MaxPool<{_SKIP}, ceil_mode = 1>(a) }}""",
-        after=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> {_EVEN} {{ y = my.F(x) }}
-            <domain: "my", opset_import: ["" : 18]> F (a) => (b) {{ b = MaxPool<{_SKIP}>(a) }}""",
-    ),
-    Example(
-        why="auto_pad says that there is no padding",
-        before=f'{_EVEN} {{ y = MaxPool<{_SKIP}, auto_pad = "VALID", ceil_mode = 1>(x) }}',
-        after=f'{_EVEN} {{ y = MaxPool<{_SKIP}, auto_pad = "VALID">(x) }}',
-    ),
-    Example(
-        why="auto_pad, and another axis whose windows fill it in every run",
-        before="""g (float[1,2,4,L] x) => (float[1,2,A,B] y) { d = Concat<axis = 3>(x, x)
-            y = MaxPool<kernel_shape = [1,2], strides = [2,2], auto_pad = "VALID", ceil_mode = 1>(d) }""",
-        after="""g (float[1,2,4,L] x) => (float[1,2,A,B] y) { d = Concat<axis = 3>(x, x)
-            y = MaxPool<kernel_shape = [1,2], strides = [2,2], auto_pad = "VALID">(d) }""",
-    ),
-    Example(
-        why="auto_pad, and another axis with a window over the edge, which not all readers have",
-        before="""g (float[1,2,4,4] x) => (float[1,2,A,B] y) {
-            y = MaxPool<kernel_shape = [1,3], strides = [2,2], auto_pad = "VALID", ceil_mode = 1>(x) }""",
-        detect=True,
-    ),
-    Example(
-        why="the last window starts inside, whatever the size: no stride longer than kernel less padding",
-        before=f"""{_ANY} {{
-            y = MaxPool<kernel_shape = [3,2], strides = [2,2], pads = [1,0,1,0], ceil_mode = 1>(x) }}""",
-    ),
-    Example(
-        why="the last window starts inside for this size, and reaches over the edge",
-        before="""g (float[1,2,5,5] x) => (float[1,2,3,3] y) {
-            y = AveragePool<kernel_shape = [2,2], strides = [3,3], ceil_mode = 1>(x) }""",
-    ),
-    Example(
-        why="another axis, of dynamic size, may have no window at all, but would have one by rounding down",
-        before=f"{_ANY} {{ y = MaxPool<kernel_shape = [4,1], strides = [2,2], ceil_mode = 1>(x) }}",
-        after=f"{_ANY} {{ y = MaxPool<kernel_shape = [4,1], strides = [2,2], pads = [0,0,1,0]>(x) }}",
-        safety=Safety.UNSAFE,
-        runs=False,
-    ),
-    Example(
-        why="and by default it is only reported there",
-        before=f"{_ANY} {{ y = MaxPool<kernel_shape = [4,1], strides = [2,2], ceil_mode = 1>(x) }}",
-        detect=True,
-    ),
-    Example(why="rounded down", before=f"{_EVEN} {{ y = MaxPool<{_SKIP}, ceil_mode = 0>(x) }}"),
-    Example(
-        why="SAME_UPPER, which rounds up by itself and alike",
-        before=f"""{_EVEN} {{
-            y = MaxPool<kernel_shape = [2,2], strides = [2,2], auto_pad = "SAME_UPPER", ceil_mode = 1>(x) }}""",
-    ),
-    Example(
-        why="an attribute that there was not before opset 10, and that TensorRT does not read there",
-        before=f"{_EVEN} {{ y = MaxPool<{_SKIP}, ceil_mode = 1>(x) }}",
-        opset=9,
-        runs=False,
-    ),
-    Example(
-        why="gaps, which TensorRT refuses: OPS037",
-        before=f"""{_EVEN} {{
-            y = MaxPool<kernel_shape = [2,1], dilations = [2,1], strides = [2,2], ceil_mode = 1>(x) }}""",
-    ),
-    Example(
-        why="a norm: OPS076",
-        before=f"{_EVEN} {{ y = LpPool<{_SKIP}, ceil_mode = 1>(x) }}",
-    ),
-]
-
-
-@rule(
-    "OPS075",
-    ops=["AveragePool", "MaxPool"],
-    safety=Safety.EXACT,
-    severity=Severity.ERROR,
-    hazards=[59],
-    examples=EXAMPLES,
-)
+@rule("OPS075", ops=["AveragePool", "MaxPool"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[59])
 def pool_window_in_padding(node: Node, model: Model) -> Iterator[Match]:
     """A MaxPool or AveragePool with `ceil_mode = 1` whose last window would start in the padding at the end.
 
@@ -231,3 +60,161 @@ def pool_window_in_padding(node: Node, model: Model) -> Iterator[Match]:
         severity=Severity.ERROR if certain else Severity.WARNING,
         fix=fix,
     )
+
+
+_EVEN = "g (float[N,2,4,4] x) => (float[N,2,A,B] y)"
+_ODD = "g (float[1,2,3,3] x) => (float[1,2,A,B] y)"
+_ANY = "g (float[1,2,H,W] x) => (float[1,2,A,B] y)"
+_SKIP = "kernel_shape = [1,1], strides = [2,2]"
+_PAIRS = "kernel_shape = [2,2], strides = [2,2], pads = [1,1,1,1]"
+
+
+pool_window_in_padding.examples = [
+    Fixed(
+        "every second pixel of an even number",
+        before=f"{_EVEN} {{ y = MaxPool<{_SKIP}, ceil_mode = 1>(x) }}",
+        after=f"{_EVEN} {{ y = MaxPool<{_SKIP}>(x) }}",
+    ),
+    Fixed(
+        "with padding, which is not needed at the end",
+        before=f"{_ODD} {{ y = MaxPool<{_PAIRS}, ceil_mode = 1>(x) }}",
+        after=f"{_ODD} {{ y = MaxPool<kernel_shape = [2,2], strides = [2,2], pads = [1,1,0,0]>(x) }}",
+        opset=10,
+    ),
+    Fixed(
+        "another axis has a window over the edge",
+        before="""g (float[1,2,3,4] x) => (float[1,2,A,B] y) {
+            y = MaxPool<kernel_shape = [2,3], strides = [2,2], pads = [1,0,1,0], ceil_mode = 1>(x) }""",
+        after="""g (float[1,2,3,4] x) => (float[1,2,A,B] y) {
+            y = MaxPool<kernel_shape = [2,3], strides = [2,2], pads = [1,0,0,1]>(x) }""",
+    ),
+    Fixed(
+        "a mean, for which TensorRT refuses it",
+        before=f"{_EVEN} {{ y = AveragePool<{_SKIP}, ceil_mode = 1>(x) }}",
+        after=f"{_EVEN} {{ y = AveragePool<{_SKIP}>(x) }}",
+        opset=22,
+    ),
+    Fixed(
+        "a mean that counts the padding",
+        before=f"{_ODD} {{ y = AveragePool<{_PAIRS}, count_include_pad = 1, ceil_mode = 1>(x) }}",
+        after=f"""{_ODD} {{ y = AveragePool<kernel_shape = [2,2], strides = [2,2], pads = [1,1,0,0],
+            count_include_pad = 1>(x) }}""",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "for which ONNX Runtime then takes another kernel: by default it is only reported",
+        f"{_ODD} {{ y = AveragePool<{_PAIRS}, count_include_pad = 1, ceil_mode = 1>(x) }}",
+    ),
+    Flagged(
+        "a mean that counts the padding, and another axis with a window over the edge: more padding would count",
+        """g (float[1,2,3,4] x) => (float[1,2,A,B] y) { y = AveragePool<kernel_shape = [2,3], strides = [2,2],
+            pads = [1,0,1,0], count_include_pad = 1, ceil_mode = 1>(x) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "sizes are dynamic: it depends on them, one padding does for all",
+        before=f"{_ANY} {{ y = MaxPool<{_PAIRS}, ceil_mode = 1>(x) }}",
+        after=f"{_ANY} {{ y = MaxPool<{_PAIRS}>(x) }}",
+    ),
+    Fixed(
+        "dynamic sizes and no padding yet, a mean",
+        before="""g (float[1,2,H,4] x) => (float[1,2,A,B] y) {
+            y = AveragePool<kernel_shape = [2,3], strides = [3,2], ceil_mode = 1>(x) }""",
+        after="""g (float[1,2,H,4] x) => (float[1,2,A,B] y) {
+            y = AveragePool<kernel_shape = [2,3], strides = [3,2], pads = [0,0,1,1]>(x) }""",
+    ),
+    Flagged(
+        "a mean that counts the padding, of dynamic size, with windows that may reach beyond it",
+        f"""{_ANY} {{ y = AveragePool<kernel_shape = [3,3], strides = [3,3], pads = [1,1,1,1],
+            count_include_pad = 1, ceil_mode = 1>(x) }}""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "a mean that counts the padding, of dynamic size, with windows that cannot",
+        before=f"{_ANY} {{ y = AveragePool<{_PAIRS}, count_include_pad = 1, ceil_mode = 1>(x) }}",
+        after=f"{_ANY} {{ y = AveragePool<{_PAIRS}, count_include_pad = 1>(x) }}",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "a dynamic size that is even in every run",
+        before="""g (float[1,2,L] x) => (float[1,2,A] y) {
+            d = Concat<axis = 2>(x, x)  y = MaxPool<kernel_shape = [1], strides = [2], ceil_mode = 1>(d) }""",
+        after="""g (float[1,2,L] x) => (float[1,2,A] y) {
+            d = Concat<axis = 2>(x, x)  y = MaxPool<kernel_shape = [1], strides = [2]>(d) }""",
+    ),
+    Fixed(
+        "a volume, in a branch",
+        before="""g (float[1,1,4,4,4] x, bool c) => (float[1,1,A,B,C] y) {
+            y = If(c)<then_branch = p () => (float[1,1,A,B,C] u) {
+                          u = MaxPool<kernel_shape = [1,2,3], strides = [2,2,2], ceil_mode = 1>(x) },
+                      else_branch = q () => (float[1,1,A,B,C] v) { v = MaxPool<kernel_shape = [3,3,3]>(x) }> }""",
+        after="""g (float[1,1,4,4,4] x, bool c) => (float[1,1,A,B,C] y) {
+            y = If(c)<then_branch = p () => (float[1,1,A,B,C] u) {
+                          u = MaxPool<kernel_shape = [1,2,3], strides = [2,2,2], pads = [0,0,0,0,0,1]>(x) },
+                      else_branch = q () => (float[1,1,A,B,C] v) { v = MaxPool<kernel_shape = [3,3,3]>(x) }> }""",
+        opset=22,  # before, shape inference gives the branch a row too many, and ONNX Runtime stops
+    ),
+    Fixed(
+        "in a local function, where no size is known",
+        before=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> {_EVEN} {{ y = my.F(x) }}
+            <domain: "my", opset_import: ["" : 18]> F (a) => (b) {{ b = MaxPool<{_SKIP}, ceil_mode = 1>(a) }}""",
+        after=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> {_EVEN} {{ y = my.F(x) }}
+            <domain: "my", opset_import: ["" : 18]> F (a) => (b) {{ b = MaxPool<{_SKIP}>(a) }}""",
+    ),
+    Fixed(
+        "auto_pad says that there is no padding",
+        before=f'{_EVEN} {{ y = MaxPool<{_SKIP}, auto_pad = "VALID", ceil_mode = 1>(x) }}',
+        after=f'{_EVEN} {{ y = MaxPool<{_SKIP}, auto_pad = "VALID">(x) }}',
+    ),
+    Fixed(
+        "auto_pad, and another axis whose windows fill it in every run",
+        before="""g (float[1,2,4,L] x) => (float[1,2,A,B] y) { d = Concat<axis = 3>(x, x)
+            y = MaxPool<kernel_shape = [1,2], strides = [2,2], auto_pad = "VALID", ceil_mode = 1>(d) }""",
+        after="""g (float[1,2,4,L] x) => (float[1,2,A,B] y) { d = Concat<axis = 3>(x, x)
+            y = MaxPool<kernel_shape = [1,2], strides = [2,2], auto_pad = "VALID">(d) }""",
+    ),
+    Flagged(
+        "auto_pad, and another axis with a window over the edge, which not all readers have",
+        """g (float[1,2,4,4] x) => (float[1,2,A,B] y) {
+            y = MaxPool<kernel_shape = [1,3], strides = [2,2], auto_pad = "VALID", ceil_mode = 1>(x) }""",
+    ),
+    Silent(
+        "the last window starts inside, whatever the size: no stride longer than kernel less padding",
+        f"""{_ANY} {{
+            y = MaxPool<kernel_shape = [3,2], strides = [2,2], pads = [1,0,1,0], ceil_mode = 1>(x) }}""",
+    ),
+    Silent(
+        "the last window starts inside for this size, and reaches over the edge",
+        """g (float[1,2,5,5] x) => (float[1,2,3,3] y) {
+            y = AveragePool<kernel_shape = [2,2], strides = [3,3], ceil_mode = 1>(x) }""",
+    ),
+    Fixed(
+        "another axis, of dynamic size, may have no window at all, but would have one by rounding down",
+        before=f"{_ANY} {{ y = MaxPool<kernel_shape = [4,1], strides = [2,2], ceil_mode = 1>(x) }}",
+        after=f"{_ANY} {{ y = MaxPool<kernel_shape = [4,1], strides = [2,2], pads = [0,0,1,0]>(x) }}",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Flagged(
+        "and by default it is only reported there",
+        f"{_ANY} {{ y = MaxPool<kernel_shape = [4,1], strides = [2,2], ceil_mode = 1>(x) }}",
+    ),
+    Silent("rounded down", f"{_EVEN} {{ y = MaxPool<{_SKIP}, ceil_mode = 0>(x) }}"),
+    Silent(
+        "SAME_UPPER, which rounds up by itself and alike",
+        f"""{_EVEN} {{
+            y = MaxPool<kernel_shape = [2,2], strides = [2,2], auto_pad = "SAME_UPPER", ceil_mode = 1>(x) }}""",
+    ),
+    Silent(
+        "an attribute that there was not before opset 10, and that TensorRT does not read there",
+        f"{_EVEN} {{ y = MaxPool<{_SKIP}, ceil_mode = 1>(x) }}",
+        opset=9,
+        runs=False,
+    ),
+    Silent(
+        "gaps, which TensorRT refuses: OPS037",
+        f"""{_EVEN} {{
+            y = MaxPool<kernel_shape = [2,1], dilations = [2,1], strides = [2,2], ceil_mode = 1>(x) }}""",
+    ),
+    Silent("a norm: OPS076", f"{_EVEN} {{ y = LpPool<{_SKIP}, ceil_mode = 1>(x) }}"),
+]

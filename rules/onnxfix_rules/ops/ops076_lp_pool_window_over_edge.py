@@ -6,120 +6,11 @@ from collections.abc import Iterator
 
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _windows
 
-_ODD = "g (float[N,2,5,5] x) => (float[N,2,3,3] y)"
-_ANY = "g (float[1,2,H,W] x) => (float[1,2,A,B] y)"
-_PAIRS = "kernel_shape = [2,2], strides = [2,2]"
 
-EXAMPLES = [
-    Example(
-        why="pairs of an odd number",
-        before=f"{_ODD} {{ y = LpPool<{_PAIRS}, ceil_mode = 1>(x) }}",
-        after=f"{_ODD} {{ y = LpPool<{_PAIRS}, pads = [0,0,1,1]>(x) }}",
-        safety=Safety.UNSAFE,
-        runs=False,  # ONNX's reference evaluator reads the first as TensorRT does
-    ),
-    Example(
-        why="by default it is only reported",
-        before=f"{_ODD} {{ y = LpPool<{_PAIRS}, p = 1, ceil_mode = 1>(x) }}",
-        detect=True,
-        opset=22,
-    ),
-    Example(
-        why="sizes are dynamic: it depends on them, one padding does for all",
-        before=f"{_ANY} {{ y = LpPool<{_PAIRS}, pads = [0,0,1,1], ceil_mode = 1>(x) }}",
-        after=f"{_ANY} {{ y = LpPool<{_PAIRS}, pads = [0,0,1,1]>(x) }}",
-        safety=Safety.UNSAFE,
-        runs=False,
-    ),
-    Example(
-        why="a dynamic size that is odd in every run",
-        before="""g (float[1,2,L,1] x, float[1,2,1,1] e) => (float[1,2,A,1] y) {
-            d = Concat<axis = 2>(x, e, x)  y = LpPool<kernel_shape = [2,1], strides = [2,1], ceil_mode = 1>(d) }""",
-        after="""g (float[1,2,L,1] x, float[1,2,1,1] e) => (float[1,2,A,1] y) {
-            d = Concat<axis = 2>(x, e, x)
-            y = LpPool<kernel_shape = [2,1], strides = [2,1], pads = [0,0,1,0]>(d) }""",
-        safety=Safety.UNSAFE,
-        runs=False,
-    ),
-    Example(
-        why="a last window that starts in the padding, which all readers but TensorRT drop",
-        before="g (float[1,2,4,4] x) => (float[1,2,2,4] y) {"
-        " y = LpPool<kernel_shape = [1,1], strides = [2,1], ceil_mode = 1>(x) }",
-        after="g (float[1,2,4,4] x) => (float[1,2,2,4] y) { y = LpPool<kernel_shape = [1,1], strides = [2,1]>(x) }",
-    ),
-    Example(
-        why="a volume, in a branch",
-        before="""g (float[1,1,5,4,4] x, bool c) => (float[1,1,3,2,2] y) {
-            y = If(c)<then_branch = p () => (float[1,1,3,2,2] u) {
-                          u = LpPool<kernel_shape = [2,2,2], strides = [2,2,2], ceil_mode = 1>(x) },
-                      else_branch = q () => (float[1,1,3,2,2] v) {
-                          v = LpPool<kernel_shape = [2,2,2], strides = [2,2,2], pads = [0,0,0,1,0,0]>(x) }> }""",
-        after="""g (float[1,1,5,4,4] x, bool c) => (float[1,1,3,2,2] y) {
-            y = If(c)<then_branch = p () => (float[1,1,3,2,2] u) {
-                          u = LpPool<kernel_shape = [2,2,2], strides = [2,2,2], pads = [0,0,0,1,0,0]>(x) },
-                      else_branch = q () => (float[1,1,3,2,2] v) {
-                          v = LpPool<kernel_shape = [2,2,2], strides = [2,2,2], pads = [0,0,0,1,0,0]>(x) }> }""",
-        safety=Safety.UNSAFE,
-        runs=False,
-    ),
-    Example(
-        why="in a local function, where no size is known",
-        before=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> {_ODD} {{ y = my.F(x) }}
-            <domain: "my", opset_import: ["" : 18]> F (a) => (b) {{ b = LpPool<{_PAIRS}, ceil_mode = 1>(a) }}""",
-        after=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> {_ODD} {{ y = my.F(x) }}
-            <domain: "my", opset_import: ["" : 18]> F (a) => (b) {{ b = LpPool<{_PAIRS}, pads = [0,0,1,1]>(a) }}""",
-        safety=Safety.UNSAFE,
-        runs=False,
-    ),
-    Example(
-        why="auto_pad says that there is no padding; readers disagree about how many windows there are",
-        before=f'{_ODD} {{ y = LpPool<{_PAIRS}, auto_pad = "VALID", ceil_mode = 1>(x) }}',
-        detect=True,
-        safety=Safety.UNSAFE,
-    ),
-    Example(
-        why="windows fill the size",
-        before=f"g (float[1,2,4,6] x) => (float[1,2,2,3] y) {{ y = LpPool<{_PAIRS}, ceil_mode = 1>(x) }}",
-    ),
-    Example(
-        why="steps of one, whatever the size",
-        before=f"{_ANY} {{ y = LpPool<kernel_shape = [2,2], ceil_mode = 1>(x) }}",
-    ),
-    Example(
-        why="rounded down, with padding at the end, which counts as zeros",
-        before=f"{_ODD} {{ y = LpPool<{_PAIRS}, pads = [0,0,1,1], ceil_mode = 0>(x) }}",
-    ),
-    Example(
-        why="SAME_UPPER, which TensorRT pads with zeros too",
-        before=f'{_ODD} {{ y = LpPool<{_PAIRS}, auto_pad = "SAME_UPPER", ceil_mode = 1>(x) }}',
-    ),
-    Example(
-        why="another norm, which TensorRT refuses: OPS066",
-        before=f"{_ODD} {{ y = LpPool<{_PAIRS}, p = 3, ceil_mode = 1>(x) }}",
-    ),
-    Example(
-        why="a signal, which TensorRT refuses",
-        before="g (float[1,2,5] x) => (float[1,2,3] y) {"
-        " y = LpPool<kernel_shape = [2], strides = [2], ceil_mode = 1>(x) }",
-    ),
-    Example(
-        why="a mean, where windows over the edge are divided by what they hold",
-        before=f"{_ODD} {{ y = AveragePool<{_PAIRS}, ceil_mode = 1>(x) }}",
-    ),
-]
-
-
-@rule(
-    "OPS076",
-    ops=["LpPool"],
-    safety=Safety.UNSAFE,
-    severity=Severity.ERROR,
-    hazards=[60],
-    examples=EXAMPLES,
-)
+@rule("OPS076", ops=["LpPool"], safety=Safety.UNSAFE, severity=Severity.ERROR, hazards=[60])
 def lp_pool_window_over_edge(node: Node, model: Model) -> Iterator[Match]:
     """A LpPool with `ceil_mode = 1` and a last window that reaches over the edge.
 
@@ -172,3 +63,104 @@ def lp_pool_window_over_edge(node: Node, model: Model) -> Iterator[Match]:
         severity=Severity.ERROR if certain else Severity.WARNING,
         fix=fix,
     )
+
+
+_ODD = "g (float[N,2,5,5] x) => (float[N,2,3,3] y)"
+_ANY = "g (float[1,2,H,W] x) => (float[1,2,A,B] y)"
+_PAIRS = "kernel_shape = [2,2], strides = [2,2]"
+
+
+lp_pool_window_over_edge.examples = [
+    Fixed(
+        "pairs of an odd number",
+        before=f"{_ODD} {{ y = LpPool<{_PAIRS}, ceil_mode = 1>(x) }}",
+        after=f"{_ODD} {{ y = LpPool<{_PAIRS}, pads = [0,0,1,1]>(x) }}",
+        safety=Safety.UNSAFE,
+        runs=False,  # ONNX's reference evaluator reads the first as TensorRT does
+    ),
+    Flagged(
+        "by default it is only reported",
+        f"{_ODD} {{ y = LpPool<{_PAIRS}, p = 1, ceil_mode = 1>(x) }}",
+        opset=22,
+    ),
+    Fixed(
+        "sizes are dynamic: it depends on them, one padding does for all",
+        before=f"{_ANY} {{ y = LpPool<{_PAIRS}, pads = [0,0,1,1], ceil_mode = 1>(x) }}",
+        after=f"{_ANY} {{ y = LpPool<{_PAIRS}, pads = [0,0,1,1]>(x) }}",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Fixed(
+        "a dynamic size that is odd in every run",
+        before="""g (float[1,2,L,1] x, float[1,2,1,1] e) => (float[1,2,A,1] y) {
+            d = Concat<axis = 2>(x, e, x)  y = LpPool<kernel_shape = [2,1], strides = [2,1], ceil_mode = 1>(d) }""",
+        after="""g (float[1,2,L,1] x, float[1,2,1,1] e) => (float[1,2,A,1] y) {
+            d = Concat<axis = 2>(x, e, x)
+            y = LpPool<kernel_shape = [2,1], strides = [2,1], pads = [0,0,1,0]>(d) }""",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Fixed(
+        "a last window that starts in the padding, which all readers but TensorRT drop",
+        before="g (float[1,2,4,4] x) => (float[1,2,2,4] y) {"
+        " y = LpPool<kernel_shape = [1,1], strides = [2,1], ceil_mode = 1>(x) }",
+        after="g (float[1,2,4,4] x) => (float[1,2,2,4] y) { y = LpPool<kernel_shape = [1,1], strides = [2,1]>(x) }",
+    ),
+    Fixed(
+        "a volume, in a branch",
+        before="""g (float[1,1,5,4,4] x, bool c) => (float[1,1,3,2,2] y) {
+            y = If(c)<then_branch = p () => (float[1,1,3,2,2] u) {
+                          u = LpPool<kernel_shape = [2,2,2], strides = [2,2,2], ceil_mode = 1>(x) },
+                      else_branch = q () => (float[1,1,3,2,2] v) {
+                          v = LpPool<kernel_shape = [2,2,2], strides = [2,2,2], pads = [0,0,0,1,0,0]>(x) }> }""",
+        after="""g (float[1,1,5,4,4] x, bool c) => (float[1,1,3,2,2] y) {
+            y = If(c)<then_branch = p () => (float[1,1,3,2,2] u) {
+                          u = LpPool<kernel_shape = [2,2,2], strides = [2,2,2], pads = [0,0,0,1,0,0]>(x) },
+                      else_branch = q () => (float[1,1,3,2,2] v) {
+                          v = LpPool<kernel_shape = [2,2,2], strides = [2,2,2], pads = [0,0,0,1,0,0]>(x) }> }""",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Fixed(
+        "in a local function, where no size is known",
+        before=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> {_ODD} {{ y = my.F(x) }}
+            <domain: "my", opset_import: ["" : 18]> F (a) => (b) {{ b = LpPool<{_PAIRS}, ceil_mode = 1>(a) }}""",
+        after=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> {_ODD} {{ y = my.F(x) }}
+            <domain: "my", opset_import: ["" : 18]> F (a) => (b) {{ b = LpPool<{_PAIRS}, pads = [0,0,1,1]>(a) }}""",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Flagged(
+        "auto_pad says that there is no padding; readers disagree about how many windows there are",
+        f'{_ODD} {{ y = LpPool<{_PAIRS}, auto_pad = "VALID", ceil_mode = 1>(x) }}',
+        safety=Safety.UNSAFE,
+    ),
+    Silent(
+        "windows fill the size",
+        f"g (float[1,2,4,6] x) => (float[1,2,2,3] y) {{ y = LpPool<{_PAIRS}, ceil_mode = 1>(x) }}",
+    ),
+    Silent(
+        "steps of one, whatever the size", f"{_ANY} {{ y = LpPool<kernel_shape = [2,2], ceil_mode = 1>(x) }}"
+    ),
+    Silent(
+        "rounded down, with padding at the end, which counts as zeros",
+        f"{_ODD} {{ y = LpPool<{_PAIRS}, pads = [0,0,1,1], ceil_mode = 0>(x) }}",
+    ),
+    Silent(
+        "SAME_UPPER, which TensorRT pads with zeros too",
+        f'{_ODD} {{ y = LpPool<{_PAIRS}, auto_pad = "SAME_UPPER", ceil_mode = 1>(x) }}',
+    ),
+    Silent(
+        "another norm, which TensorRT refuses: OPS066",
+        f"{_ODD} {{ y = LpPool<{_PAIRS}, p = 3, ceil_mode = 1>(x) }}",
+    ),
+    Silent(
+        "a signal, which TensorRT refuses",
+        "g (float[1,2,5] x) => (float[1,2,3] y) {"
+        " y = LpPool<kernel_shape = [2], strides = [2], ceil_mode = 1>(x) }",
+    ),
+    Silent(
+        "a mean, where windows over the edge are divided by what they hold",
+        f"{_ODD} {{ y = AveragePool<{_PAIRS}, ceil_mode = 1>(x) }}",
+    ),
+]

@@ -6,43 +6,12 @@ from collections.abc import Iterator
 
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix.rule import Flagged, Match, Severity, Silent, rule
 from onnxfix.shapes.symbols import is_one, unknown
 from onnxfix_rules.ops import _boxes
 
-_CALL = "y = NonMaxSuppression(b, s, m, i, t)"
 
-EXAMPLES = [
-    Example(
-        why="two classes",
-        before=f"{_boxes.START} <{_boxes.LIMIT}> {{ {_CALL} }}",
-        detect=True,
-    ),
-    Example(
-        why="an unknown number of classes, and thresholds that come at run time",
-        before=f"""g (float[N,B,4] b, float[N,C,B] s, int64 m, float i, float t) => (int64[R,3] y) {{ {_CALL} }}""",
-        detect=True,
-    ),
-    Example(
-        why="in a branch",
-        before=f"""g (float[1,6,4] b, float[1,3,6] s, bool c) => (int64[R,3] y) <{_boxes.LIMIT}> {{
-            y = If(c)<then_branch = p () => (int64[R,3] u) {{ u = NonMaxSuppression(b, s, m, i, t) }},
-                      else_branch = q () => (int64[R,3] v) <int64[1,3] n = {{0, 0, 0}}> {{ v = Identity(n) }}> }}""",
-        detect=True,
-    ),
-    Example(
-        why="in a local function, where the number of classes is not known",
-        before=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            {_boxes.START} <{_boxes.LIMIT}> {{ y = my.F(b, s, m, i, t) }}
-            <domain: "my", opset_import: ["" : 18]> F (b, s, m, i, t) => (y) {{ {_CALL} }}""",
-        detect=True,
-    ),
-    Example(why="one class", before=f"{_boxes.ALONE} <{_boxes.LIMIT}> {{ {_CALL} }}"),
-    *_boxes.left_alone("y = NonMaxSuppression(b, s, m)"),
-]
-
-
-@rule("OPS077", ops=["NonMaxSuppression"], severity=Severity.WARNING, hazards=[61], examples=EXAMPLES)
+@rule("OPS077", ops=["NonMaxSuppression"], severity=Severity.WARNING, hazards=[61])
 def nms_of_several_classes(node: Node, model: Model) -> Iterator[Match]:
     """A NonMaxSuppression over several classes: TensorRT gives its rows in another order.
 
@@ -80,3 +49,29 @@ def nms_of_several_classes(node: Node, model: Model) -> Iterator[Match]:
         node=node,
         severity=Severity.WARNING if one.no else Severity.INFO,
     )
+
+
+_CALL = "y = NonMaxSuppression(b, s, m, i, t)"
+
+
+nms_of_several_classes.examples = [
+    Flagged("two classes", f"{_boxes.START} <{_boxes.LIMIT}> {{ {_CALL} }}"),
+    Flagged(
+        "an unknown number of classes, and thresholds that come at run time",
+        f"""g (float[N,B,4] b, float[N,C,B] s, int64 m, float i, float t) => (int64[R,3] y) {{ {_CALL} }}""",
+    ),
+    Flagged(
+        "in a branch",
+        f"""g (float[1,6,4] b, float[1,3,6] s, bool c) => (int64[R,3] y) <{_boxes.LIMIT}> {{
+            y = If(c)<then_branch = p () => (int64[R,3] u) {{ u = NonMaxSuppression(b, s, m, i, t) }},
+                      else_branch = q () => (int64[R,3] v) <int64[1,3] n = {{0, 0, 0}}> {{ v = Identity(n) }}> }}""",
+    ),
+    Flagged(
+        "in a local function, where the number of classes is not known",
+        f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            {_boxes.START} <{_boxes.LIMIT}> {{ y = my.F(b, s, m, i, t) }}
+            <domain: "my", opset_import: ["" : 18]> F (b, s, m, i, t) => (y) {{ {_CALL} }}""",
+    ),
+    Silent("one class", f"{_boxes.ALONE} <{_boxes.LIMIT}> {{ {_CALL} }}"),
+    *_boxes.left_alone("y = NonMaxSuppression(b, s, m)"),
+]

@@ -9,79 +9,8 @@ import numpy as np
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _boxes
-
-_M, _I = "int64 m = {3}", "float i = {0.5}"
-
-EXAMPLES = [
-    Example(
-        why="an overlap is given",
-        before=f"{_boxes.ALONE} <{_M}, {_I}> {{ y = NonMaxSuppression(b, s, m, i) }}",
-        after=f"{_boxes.ALONE} <{_M}, {_I}, float t = {{-inf}}> {{ y = NonMaxSuppression(b, s, m, i, t) }}",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="no overlap is given either, and boxes are centres and sizes",
-        before=f"{_boxes.START} <{_M}> {{ y = NonMaxSuppression<center_point_box = 1>(b, s, m) }}",
-        after=f"""{_boxes.START} <{_M}, float t = {{-inf}}> {{
-            y = NonMaxSuppression<center_point_box = 1>(b, s, m, , t) }}""",
-        safety=Safety.NUMERIC,
-        opset=11,
-    ),
-    Example(
-        why="an empty name in the threshold's place",
-        before=f"{_boxes.ALONE} <{_M}, {_I}> {{ y = NonMaxSuppression(b, s, m, i, ) }}",
-        after=f"{_boxes.ALONE} <{_M}, {_I}, float t = {{-inf}}> {{ y = NonMaxSuppression(b, s, m, i, t) }}",
-        safety=Safety.NUMERIC,
-        runs=False,
-    ),
-    Example(
-        why="by default it is only reported",
-        before=f"{_boxes.ALONE} <{_M}> {{ y = NonMaxSuppression(b, s, m) }}",
-        detect=True,
-    ),
-    Example(
-        why="in a branch",
-        before=f"""g (float[1,6,4] b, float[1,3,6] s, bool c) => (int64[R,3] y) <{_M}, {_I}> {{
-            y = If(c)<then_branch = p () => (int64[R,3] u) {{ u = NonMaxSuppression(b, s, m, i) }},
-                      else_branch = q () => (int64[R,3] v) <int64[1,3] n = {{0, 0, 0}}> {{ v = Identity(n) }}> }}""",
-        after=f"""g (float[1,6,4] b, float[1,3,6] s, bool c) => (int64[R,3] y) <{_M}, {_I}> {{
-            y = If(c)<then_branch = p () => (int64[R,3] u) <float t = {{-inf}}> {{
-                          u = NonMaxSuppression(b, s, m, i, t) }},
-                      else_branch = q () => (int64[R,3] v) <int64[1,3] n = {{0, 0, 0}}> {{ v = Identity(n) }}> }}""",
-        safety=Safety.NUMERIC,
-        runs=False,
-    ),
-    Example(
-        why="in a local function, with a number of boxes that comes at run time",
-        before=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[N,6,4] b, float[N,1,6] s, int64 m) => (int64[R,3] y) <{_I}> {{ y = my.F(b, s, m, i) }}
-            <domain: "my", opset_import: ["" : 18]> F (b, s, m, i) => (y) {{ y = NonMaxSuppression(b, s, m, i) }}""",
-        after=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[N,6,4] b, float[N,1,6] s, int64 m) => (int64[R,3] y) <{_I}> {{ y = my.F(b, s, m, i) }}
-            <domain: "my", opset_import: ["" : 18]> F (b, s, m, i) => (y) {{
-                t = Constant<value = float {{-inf}}>()  y = NonMaxSuppression(b, s, m, i, t) }}""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="scores that are probabilities, moved and multiplied: only those of 0 are dropped",
-        before=f"""g (float[N,6,4] b, float[N,6,2] a, float[N,6,1] o) => (int64[R,3] y) <{_M}> {{
-            p = Sigmoid(a)  q = Softmax<axis = 1>(o)  r = Mul(p, q)  s = Transpose<perm = [0,2,1]>(r)
-            y = NonMaxSuppression(b, s, m) }}""",
-        detect=True,
-    ),
-    Example(
-        why="a threshold, of whatever value",
-        before=f"""{_boxes.ALONE} <{_M}, {_I}, float t = {{-1}}> {{ y = NonMaxSuppression(b, s, m, i, t) }}""",
-    ),
-    Example(
-        why="a threshold that comes at run time",
-        before=f"""g (float[N,6,4] b, float[N,1,6] s, float t) => (int64[R,3] y) <{_M}, {_I}> {{
-            y = NonMaxSuppression(b, s, m, i, t) }}""",
-    ),
-    *_boxes.left_alone("y = NonMaxSuppression(b, s, m)"),
-]
 
 _MOVES = (
     "Concat", "Expand", "Gather", "Identity", "Mul", "ReduceMax", "Reshape", "Slice", "Split", "Squeeze", "Transpose",
@@ -91,14 +20,7 @@ _MOST = 32
 """Nodes that are looked at between the scores and what made them."""
 
 
-@rule(
-    "OPS078",
-    ops=["NonMaxSuppression"],
-    safety=Safety.NUMERIC,
-    severity=Severity.WARNING,
-    hazards=[61],
-    examples=EXAMPLES,
-)
+@rule("OPS078", ops=["NonMaxSuppression"], safety=Safety.NUMERIC, severity=Severity.WARNING, hazards=[61])
 def nms_without_score_threshold(node: Node, model: Model) -> Iterator[Match]:
     """A NonMaxSuppression without `score_threshold`: TensorRT drops boxes whose score is not above 0.
 
@@ -155,3 +77,71 @@ def _probabilities(scores: Value) -> bool:
         read = made.inputs if made.op_type in ("Concat", "Mul") else made.inputs[:1]
         pending.extend(value for value in read if value is not None)
     return True
+
+
+_M, _I = "int64 m = {3}", "float i = {0.5}"
+
+
+nms_without_score_threshold.examples = [
+    Fixed(
+        "an overlap is given",
+        before=f"{_boxes.ALONE} <{_M}, {_I}> {{ y = NonMaxSuppression(b, s, m, i) }}",
+        after=f"{_boxes.ALONE} <{_M}, {_I}, float t = {{-inf}}> {{ y = NonMaxSuppression(b, s, m, i, t) }}",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "no overlap is given either, and boxes are centres and sizes",
+        before=f"{_boxes.START} <{_M}> {{ y = NonMaxSuppression<center_point_box = 1>(b, s, m) }}",
+        after=f"""{_boxes.START} <{_M}, float t = {{-inf}}> {{
+            y = NonMaxSuppression<center_point_box = 1>(b, s, m, , t) }}""",
+        safety=Safety.NUMERIC,
+        opset=11,
+    ),
+    Fixed(
+        "an empty name in the threshold's place",
+        before=f"{_boxes.ALONE} <{_M}, {_I}> {{ y = NonMaxSuppression(b, s, m, i, ) }}",
+        after=f"{_boxes.ALONE} <{_M}, {_I}, float t = {{-inf}}> {{ y = NonMaxSuppression(b, s, m, i, t) }}",
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Flagged("by default it is only reported", f"{_boxes.ALONE} <{_M}> {{ y = NonMaxSuppression(b, s, m) }}"),
+    Fixed(
+        "in a branch",
+        before=f"""g (float[1,6,4] b, float[1,3,6] s, bool c) => (int64[R,3] y) <{_M}, {_I}> {{
+            y = If(c)<then_branch = p () => (int64[R,3] u) {{ u = NonMaxSuppression(b, s, m, i) }},
+                      else_branch = q () => (int64[R,3] v) <int64[1,3] n = {{0, 0, 0}}> {{ v = Identity(n) }}> }}""",
+        after=f"""g (float[1,6,4] b, float[1,3,6] s, bool c) => (int64[R,3] y) <{_M}, {_I}> {{
+            y = If(c)<then_branch = p () => (int64[R,3] u) <float t = {{-inf}}> {{
+                          u = NonMaxSuppression(b, s, m, i, t) }},
+                      else_branch = q () => (int64[R,3] v) <int64[1,3] n = {{0, 0, 0}}> {{ v = Identity(n) }}> }}""",
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Fixed(
+        "in a local function, with a number of boxes that comes at run time",
+        before=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[N,6,4] b, float[N,1,6] s, int64 m) => (int64[R,3] y) <{_I}> {{ y = my.F(b, s, m, i) }}
+            <domain: "my", opset_import: ["" : 18]> F (b, s, m, i) => (y) {{ y = NonMaxSuppression(b, s, m, i) }}""",
+        after=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[N,6,4] b, float[N,1,6] s, int64 m) => (int64[R,3] y) <{_I}> {{ y = my.F(b, s, m, i) }}
+            <domain: "my", opset_import: ["" : 18]> F (b, s, m, i) => (y) {{
+                t = Constant<value = float {{-inf}}>()  y = NonMaxSuppression(b, s, m, i, t) }}""",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "scores that are probabilities, moved and multiplied: only those of 0 are dropped",
+        f"""g (float[N,6,4] b, float[N,6,2] a, float[N,6,1] o) => (int64[R,3] y) <{_M}> {{
+            p = Sigmoid(a)  q = Softmax<axis = 1>(o)  r = Mul(p, q)  s = Transpose<perm = [0,2,1]>(r)
+            y = NonMaxSuppression(b, s, m) }}""",
+    ),
+    Silent(
+        "a threshold, of whatever value",
+        f"""{_boxes.ALONE} <{_M}, {_I}, float t = {{-1}}> {{ y = NonMaxSuppression(b, s, m, i, t) }}""",
+    ),
+    Silent(
+        "a threshold that comes at run time",
+        f"""g (float[N,6,4] b, float[N,1,6] s, float t) => (int64[R,3] y) <{_M}, {_I}> {{
+            y = NonMaxSuppression(b, s, m, i, t) }}""",
+    ),
+    *_boxes.left_alone("y = NonMaxSuppression(b, s, m)"),
+]

@@ -6,58 +6,15 @@ from collections.abc import Iterator
 
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix.rule import Flagged, Match, Severity, Silent, rule
 from onnxfix.shapes.symbols import at_least, dim_max, unknown
 from onnxfix_rules.ops import _boxes
-
-_CALL = "y = NonMaxSuppression(b, s, m, i, t)"
-_MANY = "g (float[N,2600,4] b, float[N,2,2600] s) => (int64[R,3] y)"
-_FEW = "g (float[N,2500,4] b, float[N,2,2500] s) => (int64[R,3] y)"
-
-EXAMPLES = [
-    Example(
-        why="5200 scores for each image",
-        before=f"{_MANY} <{_boxes.LIMIT}> {{ {_CALL} }}",
-        detect=True,
-    ),
-    Example(
-        why="no threshold for the score",
-        before=f"{_MANY} <{_boxes.LIMIT}> {{ y = NonMaxSuppression(b, s, m) }}",
-        detect=True,
-    ),
-    Example(
-        why="an unknown number of boxes, each with two scores",
-        before=f"g (float[1,B,4] b, float[1,2,B] s) => (int64[R,3] y) <{_boxes.LIMIT}> {{ {_CALL} }}",
-        detect=True,
-    ),
-    Example(
-        why="8400 boxes, with one score each at least",
-        before=f"g (float[1,8400,4] b, float[1,C,8400] s) => (int64[R,3] y) <{_boxes.LIMIT}> {{ {_CALL} }}",
-        detect=True,
-    ),
-    Example(
-        why="in a branch",
-        before=f"""g (float[1,9000,4] b, float[1,1,9000] s, bool c) => (int64[R,3] y) <{_boxes.LIMIT}> {{
-            y = If(c)<then_branch = p () => (int64[R,3] u) {{ u = NonMaxSuppression(b, s, m, i, t) }},
-                      else_branch = q () => (int64[R,3] v) <int64[1,3] n = {{0, 0, 0}}> {{ v = Identity(n) }}> }}""",
-        detect=True,
-    ),
-    Example(
-        why="in a local function, where no number is known",
-        before=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            {_FEW} <{_boxes.LIMIT}> {{ y = my.F(b, s, m, i, t) }}
-            <domain: "my", opset_import: ["" : 18]> F (b, s, m, i, t) => (y) {{ {_CALL} }}""",
-        detect=True,
-    ),
-    Example(why="5000 of an image, and many images", before=f"{_FEW} <{_boxes.LIMIT}> {{ {_CALL} }}"),
-    *_boxes.left_alone("y = NonMaxSuppression(b, s, m)"),
-]
 
 _LIMIT = 5000
 """topk_box_limit's default and greatest value; 2000 on devices of compute capability 5.3 and 6.2."""
 
 
-@rule("OPS079", ops=["NonMaxSuppression"], severity=Severity.WARNING, hazards=[61], examples=EXAMPLES)
+@rule("OPS079", ops=["NonMaxSuppression"], severity=Severity.WARNING, hazards=[61])
 def nms_of_many_boxes(node: Node, model: Model) -> Iterator[Match]:
     """A NonMaxSuppression over more than 5000 scores of an image: TensorRT looks at the 5000 highest only.
 
@@ -96,3 +53,36 @@ def nms_of_many_boxes(node: Node, model: Model) -> Iterator[Match]:
         node=node,
         severity=Severity.WARNING if many.yes else Severity.INFO,
     )
+
+
+_CALL = "y = NonMaxSuppression(b, s, m, i, t)"
+_MANY = "g (float[N,2600,4] b, float[N,2,2600] s) => (int64[R,3] y)"
+_FEW = "g (float[N,2500,4] b, float[N,2,2500] s) => (int64[R,3] y)"
+
+
+nms_of_many_boxes.examples = [
+    Flagged("5200 scores for each image", f"{_MANY} <{_boxes.LIMIT}> {{ {_CALL} }}"),
+    Flagged("no threshold for the score", f"{_MANY} <{_boxes.LIMIT}> {{ y = NonMaxSuppression(b, s, m) }}"),
+    Flagged(
+        "an unknown number of boxes, each with two scores",
+        f"g (float[1,B,4] b, float[1,2,B] s) => (int64[R,3] y) <{_boxes.LIMIT}> {{ {_CALL} }}",
+    ),
+    Flagged(
+        "8400 boxes, with one score each at least",
+        f"g (float[1,8400,4] b, float[1,C,8400] s) => (int64[R,3] y) <{_boxes.LIMIT}> {{ {_CALL} }}",
+    ),
+    Flagged(
+        "in a branch",
+        f"""g (float[1,9000,4] b, float[1,1,9000] s, bool c) => (int64[R,3] y) <{_boxes.LIMIT}> {{
+            y = If(c)<then_branch = p () => (int64[R,3] u) {{ u = NonMaxSuppression(b, s, m, i, t) }},
+                      else_branch = q () => (int64[R,3] v) <int64[1,3] n = {{0, 0, 0}}> {{ v = Identity(n) }}> }}""",
+    ),
+    Flagged(
+        "in a local function, where no number is known",
+        f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            {_FEW} <{_boxes.LIMIT}> {{ y = my.F(b, s, m, i, t) }}
+            <domain: "my", opset_import: ["" : 18]> F (b, s, m, i, t) => (y) {{ {_CALL} }}""",
+    ),
+    Silent("5000 of an image, and many images", f"{_FEW} <{_boxes.LIMIT}> {{ {_CALL} }}"),
+    *_boxes.left_alone("y = NonMaxSuppression(b, s, m)"),
+]

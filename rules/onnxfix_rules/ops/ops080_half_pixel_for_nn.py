@@ -11,153 +11,16 @@ import numpy as np
 from onnxfix.edits import AddNode, Draft
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _rewrite as rw
 from onnxfix_rules.ops._result import put
 
 _MODE = "coordinate_transformation_mode"
-_TF = f'{_MODE} = "tf_half_pixel_for_nn"'
-_ASYM = f'{_MODE} = "asymmetric"'
-_G = "g (float[N,2,4,4] x) => (float[N,2,8,6] y)"
-_ROI = "float[0] r = {}"
-_ODD = "int64[2] b = {1, 1}, int64[2] e = {9223372036854775807, 9223372036854775807}, int64[2] t = {2, 2}"
-_LAST = f"{_ODD}, int64[2] a = {{2, 3}}"
-
-EXAMPLES = [
-    Example(
-        why="linear, twice as high and half as wide again",
-        before=f'{_G} <{_ROI}, float[4] s = {{1, 1, 2, 1.5}}> {{ y = Resize<{_TF}, mode = "linear">(x, r, s) }}',
-        after=f"""{_G} <{_ROI}, float[4] s = {{1, 1, 4, 3}}, {_LAST}> {{
-            d = Resize<{_ASYM}, mode = "linear">(x, r, s)  y = Slice(d, b, e, a, t) }}""",
-        opset=11,
-    ),
-    Example(
-        why="cubic, of dynamic size, smaller along an axis",
-        before=f"""g (float[1,1,H,W] x) => (float[1,1,A,B] z) <{_ROI}, float[4] s = {{1, 1, 2.3, 0.5}}> {{
-            y = Resize<{_TF}, mode = "cubic", cubic_coeff_a = -0.5, exclude_outside = 1>(x, r, s)  z = Neg(y) }}""",
-        after=f"""g (float[1,1,H,W] x) => (float[1,1,A,B] z) <{_ROI}, float[4] s = {{1, 1, 4.6, 1}}, {_LAST}> {{
-            d = Resize<{_ASYM}, mode = "cubic", cubic_coeff_a = -0.5, exclude_outside = 1>(x, r, s)
-            y = Slice(d, b, e, a, t)  z = Neg(y) }}""",
-        opset=11,
-    ),
-    Example(
-        why="how neighbors are rounded is nothing to a linear one, of which one axis is resized",
-        before=f"""g (float[1,1,4] x) => (float[1,1,8] y) <{_ROI}, float[3] s = {{1, 1, 2}}> {{
-            y = Resize<{_TF}, mode = "linear", nearest_mode = "round_prefer_floor">(x, r, s) }}""",
-        after=f"""g (float[1,1,4] x) => (float[1,1,8] y) <{_ROI}, float[3] s = {{1, 1, 4}}, int64[1] b = {{1}},
-            int64[1] e = {{9223372036854775807}}, int64[1] a = {{2}}, int64[1] t = {{2}}> {{
-            d = Resize<{_ASYM}, mode = "linear">(x, r, s)  y = Slice(d, b, e, a, t) }}""",
-        opset=12,
-        runs=False,
-    ),
-    Example(
-        why="ONNX Runtime copies an image whose size stays, whatever the factor: the sizes are not known here",
-        before=f"""g (float[1,1,H,W] x) => (float[1,1,A,B] y) <{_ROI}, float[4] s = {{1, 1, 0.6, 0.6}}> {{
-            y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
-        after=f"""g (float[1,1,H,W] x) => (float[1,1,A,B] y) <{_ROI}, float[4] s = {{1, 1, 1.2, 1.2}}, {_LAST}> {{
-            d = Resize<{_ASYM}, mode = "linear">(x, r, s)  y = Slice(d, b, e, a, t) }}""",
-        opset=11,
-        safety=Safety.UNSAFE,
-        runs=False,
-    ),
-    Example(
-        why="and by default it is only reported there",
-        before=f"""g (float[1,1,H,W] x) => (float[1,1,A,B] y) <{_ROI}, float[4] s = {{1, 1, 0.6, 0.6}}> {{
-            y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
-        opset=11,
-        detect=True,
-    ),
-    Example(
-        why="here they are",
-        before=f"""g (float[N,2,8,8] x) => (float[N,2,4,4] y) <{_ROI}, float[4] s = {{1, 1, 0.6, 0.6}}> {{
-            y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
-        after=f"""g (float[N,2,8,8] x) => (float[N,2,4,4] y) <{_ROI}, float[4] s = {{1, 1, 1.2, 1.2}}, {_LAST}> {{
-            d = Resize<{_ASYM}, mode = "linear">(x, r, s)  y = Slice(d, b, e, a, t) }}""",
-        opset=11,
-    ),
-    Example(
-        why="in a branch, with the scales of the graph around it",
-        before=f"""g (float[1,2,4,4] x, bool c) => (float[1,2,8,8] y) <{_ROI}, float[4] s = {{1, 1, 2, 2}}> {{
-            y = If(c)<then_branch = p () => (float[1,2,8,8] u) {{ u = Resize<{_TF}, mode = "linear">(x, r, s) }},
-                      else_branch = q () => (float[1,2,8,8] v) {{ v = Resize(x, r, s) }}> }}""",
-        after=f"""g (float[1,2,4,4] x, bool c) => (float[1,2,8,8] y) <{_ROI}, float[4] s = {{1, 1, 2, 2}}> {{
-            y = If(c)<then_branch = p () => (float[1,2,8,8] u) <float[4] w = {{1, 1, 4, 4}}, {_LAST}> {{
-                          d = Resize<{_ASYM}, mode = "linear">(x, r, w)  u = Slice(d, b, e, a, t) }},
-                      else_branch = q () => (float[1,2,8,8] v) {{ v = Resize(x, r, s) }}> }}""",
-        opset=11,
-    ),
-    Example(
-        why="in a local function, with scales of its own",
-        before=f"""<ir_version: 9, opset_import: ["" : 11, "my" : 1]> {_G} {{ y = my.F(x) }}
-            <domain: "my", opset_import: ["" : 11]> F (x) => (y) {{ r = Constant<value = float[0] {{}}>()
-                s = Constant<value = float[4] {{1, 1, 2, 1.5}}>()  y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
-        after=f"""<ir_version: 9, opset_import: ["" : 11, "my" : 1]> {_G} {{ y = my.F(x) }}
-            <domain: "my", opset_import: ["" : 11]> F (x) => (y) {{ r = Constant<value = float[0] {{}}>()
-                s = Constant<value = float[4] {{1, 1, 4, 3}}>()  b = Constant<value = int64[2] {{1, 1}}>()
-                e = Constant<value = int64[2] {{9223372036854775807, 9223372036854775807}}>()
-                a = Constant<value = int64[2] {{2, 3}}>()  t = Constant<value = int64[2] {{2, 2}}>()
-                d = Resize<{_ASYM}, mode = "linear">(x, r, s)  y = Slice(d, b, e, a, t) }}""",
-    ),
-    Example(
-        why="scales that nodes compute",
-        before=f"""g (float[1,1,H,W] x) => (float[1,1,A,B] y) <{_ROI}, float[2] o = {{1, 1}}, float[2] k = {{2, 2}}> {{
-            s = Concat<axis = 0>(o, k)  y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
-        opset=11,
-        detect=True,
-    ),
-    Example(
-        why="the nearest neighbor, which is what it is for",
-        before=f"{_G} <{_ROI}, float[4] s = {{1, 1, 2, 1.5}}> {{ y = Resize<{_TF}>(x, r, s) }}",
-        opset=11,
-    ),
-    Example(
-        why="half pixels",
-        before=f'{_G} <{_ROI}, float[4] s = {{1, 1, 2, 1.5}}> {{ y = Resize<mode = "linear">(x, r, s) }}',
-        opset=11,
-    ),
-    Example(
-        why="nothing is resized",
-        before=f"""g (float[N,2,4,4] x) => (float[N,2,4,4] y) <{_ROI}, float[4] s = {{1, 1, 1, 1}}> {{
-            y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
-        opset=11,
-    ),
-    Example(
-        why="one pixel has no other to mix with",
-        before=f"""g (float[N,2,1,1] x) => (float[N,2,3,2] y) <{_ROI}, float[4] s = {{1, 1, 3, 2}}> {{
-            y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
-        opset=11,
-    ),
-    Example(
-        why="half of each size: the copy is without the roundings of a sum",
-        before=f"""g (float[1,2,8] x) => (float[1,2,4] y) <{_ROI}, float[3] s = {{1, 1, 0.5}}> {{
-            y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
-        after=f"""g (float[1,2,8] x) => (float[1,2,4] y) <{_ROI}, float[3] s = {{1, 1, 1}}, int64[1] b = {{1}},
-            int64[1] e = {{9223372036854775807}}, int64[1] a = {{2}}, int64[1] t = {{2}}> {{
-            d = Resize<{_ASYM}, mode = "linear">(x, r, s)  y = Slice(d, b, e, a, t) }}""",
-        opset=11,
-        safety=Safety.NUMERIC,
-        runs=False,
-    ),
-    Example(
-        why="antialiasing, which TensorRT refuses (OPS031), and whose filter depends on the scales",
-        before=f"""{_G} <{_ROI}, float[4] s = {{1, 1, 0.5, 1.5}}> {{
-            y = Resize<{_TF}, mode = "linear", antialias = 1>(x, r, s) }}""",
-        opset=18,
-        runs=False,
-    ),
-    Example(
-        why="by sizes, for which TensorRT refuses it",
-        before=f"""{_G} <{_ROI}, float[0] s = {{}}, int64[4] z = {{1, 2, 8, 6}}> {{
-            y = Resize<{_TF}, mode = "linear">(x, r, s, z) }}""",
-        opset=11,
-        runs=False,
-    ),
-]
 
 _END = np.iinfo(np.int64).max
 
 
-@rule("OPS080", ops=["Resize"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[62], examples=EXAMPLES)
+@rule("OPS080", ops=["Resize"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[62])
 def half_pixel_for_nn(node: Node, model: Model) -> Iterator[Match]:
     """A Resize in linear or cubic mode with `coordinate_transformation_mode = tf_half_pixel_for_nn`.
 
@@ -280,3 +143,141 @@ def _fix(node: Node, found: _Resized) -> Fix:
     if all(factor == 0.5 for factor in found.factors):
         safety = Safety.NUMERIC  # the doubled image is a copy, where the original is sums with weights of 0
     return Fix("resize by twice the scales, and take every second pixel", draft.edits, safety)
+
+
+_TF = f'{_MODE} = "tf_half_pixel_for_nn"'
+_ASYM = f'{_MODE} = "asymmetric"'
+_G = "g (float[N,2,4,4] x) => (float[N,2,8,6] y)"
+_ROI = "float[0] r = {}"
+_ODD = "int64[2] b = {1, 1}, int64[2] e = {9223372036854775807, 9223372036854775807}, int64[2] t = {2, 2}"
+_LAST = f"{_ODD}, int64[2] a = {{2, 3}}"
+
+
+half_pixel_for_nn.examples = [
+    Fixed(
+        "linear, twice as high and half as wide again",
+        before=f'{_G} <{_ROI}, float[4] s = {{1, 1, 2, 1.5}}> {{ y = Resize<{_TF}, mode = "linear">(x, r, s) }}',
+        after=f"""{_G} <{_ROI}, float[4] s = {{1, 1, 4, 3}}, {_LAST}> {{
+            d = Resize<{_ASYM}, mode = "linear">(x, r, s)  y = Slice(d, b, e, a, t) }}""",
+        opset=11,
+    ),
+    Fixed(
+        "cubic, of dynamic size, smaller along an axis",
+        before=f"""g (float[1,1,H,W] x) => (float[1,1,A,B] z) <{_ROI}, float[4] s = {{1, 1, 2.3, 0.5}}> {{
+            y = Resize<{_TF}, mode = "cubic", cubic_coeff_a = -0.5, exclude_outside = 1>(x, r, s)  z = Neg(y) }}""",
+        after=f"""g (float[1,1,H,W] x) => (float[1,1,A,B] z) <{_ROI}, float[4] s = {{1, 1, 4.6, 1}}, {_LAST}> {{
+            d = Resize<{_ASYM}, mode = "cubic", cubic_coeff_a = -0.5, exclude_outside = 1>(x, r, s)
+            y = Slice(d, b, e, a, t)  z = Neg(y) }}""",
+        opset=11,
+    ),
+    Fixed(
+        "how neighbors are rounded is nothing to a linear one, of which one axis is resized",
+        before=f"""g (float[1,1,4] x) => (float[1,1,8] y) <{_ROI}, float[3] s = {{1, 1, 2}}> {{
+            y = Resize<{_TF}, mode = "linear", nearest_mode = "round_prefer_floor">(x, r, s) }}""",
+        after=f"""g (float[1,1,4] x) => (float[1,1,8] y) <{_ROI}, float[3] s = {{1, 1, 4}}, int64[1] b = {{1}},
+            int64[1] e = {{9223372036854775807}}, int64[1] a = {{2}}, int64[1] t = {{2}}> {{
+            d = Resize<{_ASYM}, mode = "linear">(x, r, s)  y = Slice(d, b, e, a, t) }}""",
+        opset=12,
+        runs=False,
+    ),
+    Fixed(
+        "ONNX Runtime copies an image whose size stays, whatever the factor: the sizes are not known here",
+        before=f"""g (float[1,1,H,W] x) => (float[1,1,A,B] y) <{_ROI}, float[4] s = {{1, 1, 0.6, 0.6}}> {{
+            y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
+        after=f"""g (float[1,1,H,W] x) => (float[1,1,A,B] y) <{_ROI}, float[4] s = {{1, 1, 1.2, 1.2}}, {_LAST}> {{
+            d = Resize<{_ASYM}, mode = "linear">(x, r, s)  y = Slice(d, b, e, a, t) }}""",
+        opset=11,
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Flagged(
+        "and by default it is only reported there",
+        f"""g (float[1,1,H,W] x) => (float[1,1,A,B] y) <{_ROI}, float[4] s = {{1, 1, 0.6, 0.6}}> {{
+            y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
+        opset=11,
+    ),
+    Fixed(
+        "here they are",
+        before=f"""g (float[N,2,8,8] x) => (float[N,2,4,4] y) <{_ROI}, float[4] s = {{1, 1, 0.6, 0.6}}> {{
+            y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
+        after=f"""g (float[N,2,8,8] x) => (float[N,2,4,4] y) <{_ROI}, float[4] s = {{1, 1, 1.2, 1.2}}, {_LAST}> {{
+            d = Resize<{_ASYM}, mode = "linear">(x, r, s)  y = Slice(d, b, e, a, t) }}""",
+        opset=11,
+    ),
+    Fixed(
+        "in a branch, with the scales of the graph around it",
+        before=f"""g (float[1,2,4,4] x, bool c) => (float[1,2,8,8] y) <{_ROI}, float[4] s = {{1, 1, 2, 2}}> {{
+            y = If(c)<then_branch = p () => (float[1,2,8,8] u) {{ u = Resize<{_TF}, mode = "linear">(x, r, s) }},
+                      else_branch = q () => (float[1,2,8,8] v) {{ v = Resize(x, r, s) }}> }}""",
+        after=f"""g (float[1,2,4,4] x, bool c) => (float[1,2,8,8] y) <{_ROI}, float[4] s = {{1, 1, 2, 2}}> {{
+            y = If(c)<then_branch = p () => (float[1,2,8,8] u) <float[4] w = {{1, 1, 4, 4}}, {_LAST}> {{
+                          d = Resize<{_ASYM}, mode = "linear">(x, r, w)  u = Slice(d, b, e, a, t) }},
+                      else_branch = q () => (float[1,2,8,8] v) {{ v = Resize(x, r, s) }}> }}""",
+        opset=11,
+    ),
+    Fixed(
+        "in a local function, with scales of its own",
+        before=f"""<ir_version: 9, opset_import: ["" : 11, "my" : 1]> {_G} {{ y = my.F(x) }}
+            <domain: "my", opset_import: ["" : 11]> F (x) => (y) {{ r = Constant<value = float[0] {{}}>()
+                s = Constant<value = float[4] {{1, 1, 2, 1.5}}>()  y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
+        after=f"""<ir_version: 9, opset_import: ["" : 11, "my" : 1]> {_G} {{ y = my.F(x) }}
+            <domain: "my", opset_import: ["" : 11]> F (x) => (y) {{ r = Constant<value = float[0] {{}}>()
+                s = Constant<value = float[4] {{1, 1, 4, 3}}>()  b = Constant<value = int64[2] {{1, 1}}>()
+                e = Constant<value = int64[2] {{9223372036854775807, 9223372036854775807}}>()
+                a = Constant<value = int64[2] {{2, 3}}>()  t = Constant<value = int64[2] {{2, 2}}>()
+                d = Resize<{_ASYM}, mode = "linear">(x, r, s)  y = Slice(d, b, e, a, t) }}""",
+    ),
+    Flagged(
+        "scales that nodes compute",
+        f"""g (float[1,1,H,W] x) => (float[1,1,A,B] y) <{_ROI}, float[2] o = {{1, 1}}, float[2] k = {{2, 2}}> {{
+            s = Concat<axis = 0>(o, k)  y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
+        opset=11,
+    ),
+    Silent(
+        "the nearest neighbor, which is what it is for",
+        f"{_G} <{_ROI}, float[4] s = {{1, 1, 2, 1.5}}> {{ y = Resize<{_TF}>(x, r, s) }}",
+        opset=11,
+    ),
+    Silent(
+        "half pixels",
+        f'{_G} <{_ROI}, float[4] s = {{1, 1, 2, 1.5}}> {{ y = Resize<mode = "linear">(x, r, s) }}',
+        opset=11,
+    ),
+    Silent(
+        "nothing is resized",
+        f"""g (float[N,2,4,4] x) => (float[N,2,4,4] y) <{_ROI}, float[4] s = {{1, 1, 1, 1}}> {{
+            y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
+        opset=11,
+    ),
+    Silent(
+        "one pixel has no other to mix with",
+        f"""g (float[N,2,1,1] x) => (float[N,2,3,2] y) <{_ROI}, float[4] s = {{1, 1, 3, 2}}> {{
+            y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
+        opset=11,
+    ),
+    Fixed(
+        "half of each size: the copy is without the roundings of a sum",
+        before=f"""g (float[1,2,8] x) => (float[1,2,4] y) <{_ROI}, float[3] s = {{1, 1, 0.5}}> {{
+            y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
+        after=f"""g (float[1,2,8] x) => (float[1,2,4] y) <{_ROI}, float[3] s = {{1, 1, 1}}, int64[1] b = {{1}},
+            int64[1] e = {{9223372036854775807}}, int64[1] a = {{2}}, int64[1] t = {{2}}> {{
+            d = Resize<{_ASYM}, mode = "linear">(x, r, s)  y = Slice(d, b, e, a, t) }}""",
+        opset=11,
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Silent(
+        "antialiasing, which TensorRT refuses (OPS031), and whose filter depends on the scales",
+        f"""{_G} <{_ROI}, float[4] s = {{1, 1, 0.5, 1.5}}> {{
+            y = Resize<{_TF}, mode = "linear", antialias = 1>(x, r, s) }}""",
+        opset=18,
+        runs=False,
+    ),
+    Silent(
+        "by sizes, for which TensorRT refuses it",
+        f"""{_G} <{_ROI}, float[0] s = {{}}, int64[4] z = {{1, 2, 8, 6}}> {{
+            y = Resize<{_TF}, mode = "linear">(x, r, s, z) }}""",
+        opset=11,
+        runs=False,
+    ),
+]

@@ -10,172 +10,9 @@ import numpy as np
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 from onnxfix.shapes.symbols import Dim
 from onnxfix_rules.ops._ratios import Ratio, ratios
-
-_G = "g (float[1,1,4,5] x) => (float[1,1,6,8] y)"
-_DYNAMIC = "g (float[1,1,H,W] x) => (float[1,1,A,B] y)"
-_PARTS = "float[2] o = {1, 1}, float[2] k = {1.7, 1.7}"
-_JOIN = "s = Concat<axis = 0>(o, k)"
-_S = "float[4] s = {1, 1, 1.7, 1.7}"
-_OF_SHAPE = """l = Shape<start = 2>(x)  f = Cast<to = 1>(l)"""
-
-EXAMPLES = [
-    Example(
-        why="a Concat of constants",
-        before=f'{_G} <{_PARTS}> {{ {_JOIN}  y = Resize<mode = "linear">(x, , s) }}',
-        after=f'{_G} <{_S}> {{ y = Resize<mode = "linear">(x, , s) }}',
-    ),
-    Example(
-        why="a Cast of a constant of double precision; cubic",
-        before=f"""{_G} {{ d = Constant<value = double[4] {{1, 1, 1.7, 1.7}}>()  s = Cast<to = 1>(d)
-            y = Resize<mode = "cubic", coordinate_transformation_mode = "pytorch_half_pixel">(x, , s) }}""",
-        after=f"""{_G} <{_S}> {{
-            y = Resize<mode = "cubic", coordinate_transformation_mode = "pytorch_half_pixel">(x, , s) }}""",
-        opset=13,
-    ),
-    Example(
-        why="a number divided by a known size, and axes that are all there are",
-        before=f"""{_G} <float[2] o = {{1, 1}}, float[2] n = {{6.8, 8.5}}> {{ {_OF_SHAPE}
-            q = Div(n, f)  s = Concat<axis = 0>(o, q)  y = Resize<mode = "linear", axes = [0,1,2,-1]>(x, , s) }}""",
-        after=f"""{_G} <{_S}> {{ y = Resize<mode = "linear", axes = [0,1,2,-1]>(x, , s) }}""",
-    ),
-    Example(
-        why="scales of some axes, which TensorRT refuses unless they are a constant",
-        before=f"""{_G} <float[1] k = {{1.7}}> {{ s = Concat<axis = 0>(k, k)  y = Resize<axes = [2,3]>(x, , s) }}""",
-        after=f"""{_G} <float[2] s = {{1.7, 1.7}}> {{ y = Resize<axes = [2,3]>(x, , s) }}""",
-    ),
-    Example(
-        why="scales of some axes that depend on sizes",
-        before="""g (float[1,1,H,W] x, float[1,1,P,Q] z) => (float[1,1,P,Q] y) {
-            l = Shape<start = 2>(x)  f = Cast<to = 1>(l)  m = Shape<start = 2>(z)  n = Cast<to = 1>(m)
-            s = Div(n, f)  y = Resize<mode = "linear", axes = [2,3]>(x, , s) }""",
-        detect=True,
-    ),
-    Example(
-        why="the sizes are dynamic, the factor is the same for all: there it depends on them",
-        before=f'{_DYNAMIC} <{_PARTS}> {{ {_JOIN}  y = Resize<mode = "linear">(x, , s) }}',
-        after=f'{_DYNAMIC} <{_S}> {{ y = Resize<mode = "linear">(x, , s) }}',
-    ),
-    Example(
-        why="the same, and nodes compute the factor of sizes that cancel",
-        before=f"""{_DYNAMIC} <float[2] o = {{1, 1}}, float k = {{1.7}}> {{ {_OF_SHAPE}
-            q = Div(f, f)  m = Mul(q, k)  s = Concat<axis = 0>(o, m)  y = Resize<mode = "linear">(x, , s) }}""",
-        detect=True,
-    ),
-    Example(
-        why="a factor that depends on sizes: nothing is proven",
-        before=f"""{_DYNAMIC} <float[2] o = {{1, 1}}, float[1] k = {{0.4}}> {{ {_OF_SHAPE}
-            q = Mul(k, f)  s = Concat<axis = 0>(o, q)  y = Resize<mode = "linear">(x, , s) }}""",
-        detect=True,
-    ),
-    Example(
-        why="arithmetic that is not followed: nothing is proven",
-        before=f"""{_DYNAMIC} <float[2] o = {{1, 1}}> {{ {_OF_SHAPE}
-            q = Sqrt(f)  s = Concat<axis = 0>(o, q)  y = Resize<mode = "linear">(x, , s) }}""",
-        detect=True,
-    ),
-    Example(
-        why="the nearest neighbor, of which it is another one",
-        before=f'{_G} <{_PARTS}> {{ {_JOIN}  y = Resize<nearest_mode = "floor">(x, , s) }}',
-        after=f'{_G} <{_S}> {{ y = Resize<nearest_mode = "floor">(x, , s) }}',
-    ),
-    Example(
-        why="before operator set 11",
-        before=f'{_G} <{_PARTS}> {{ {_JOIN}  y = Resize<mode = "linear">(x, s) }}',
-        after=f'{_G} <{_S}> {{ y = Resize<mode = "linear">(x, s) }}',
-        opset=10,
-    ),
-    Example(
-        why="Upsample",
-        before=f'{_G} <{_PARTS}> {{ {_JOIN}  y = Upsample<mode = "linear">(x, s) }}',
-        after=f'{_G} <{_S}> {{ y = Upsample<mode = "linear">(x, s) }}',
-        opset=9,
-    ),
-    Example(
-        why="in a branch, captured",
-        before=f"""g (float[1,1,4,5] x, bool c) => (float[1,1,6,8] y) <{_PARTS}> {{ {_JOIN}
-            y = If(c)<then_branch = p () => (float[1,1,6,8] u) {{ u = Resize<mode = "linear">(x, , s) }},
-                      else_branch = q () => (float[1,1,6,8] v) <{_S}> {{ v = Resize<mode = "linear">(x, , s) }}> }}""",
-        after=f"""g (float[1,1,4,5] x, bool c) => (float[1,1,6,8] y) {{
-            y = If(c)<then_branch = p () => (float[1,1,6,8] u) <{_S}> {{ u = Resize<mode = "linear">(x, , s) }},
-                      else_branch = q () => (float[1,1,6,8] v) <{_S}> {{ v = Resize<mode = "linear">(x, , s) }}> }}""",
-        runs=False,
-    ),
-    Example(
-        why="in a local function, where no size is known",
-        before=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> {_G} {{ y = my.F(x) }}
-            <domain: "my", opset_import: ["" : 18]> F (x) => (y) {{ o = Constant<value = float[2] {{1, 1}}>()
-                k = Constant<value = float[2] {{1.7, 1.7}}>()  {_JOIN}  y = Resize<mode = "linear">(x, , s) }}""",
-        after=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> {_G} {{ y = my.F(x) }}
-            <domain: "my", opset_import: ["" : 18]> F (x) => (y) {{
-                s = Constant<value = float[4] {{1, 1, 1.7, 1.7}}>()  y = Resize<mode = "linear">(x, , s) }}""",
-    ),
-    Example(
-        why="a size by a size, which gives whole lengths: what exporters write",
-        before=f"""g (float[1,1,H,W] x, float[1,1,P,Q] z) => (float[1,1,P,Q] y) <float[2] o = {{1, 1}}> {{ {_OF_SHAPE}
-            m = Shape<start = 2>(z)  n = Cast<to = 1>(m)  q = Div(n, f)  s = Concat<axis = 0>(o, q)
-            y = Resize<mode = "linear">(x, , s) }}""",
-    ),
-    Example(
-        why="a constant size by a size",
-        before=f"""{_DYNAMIC} <float[2] o = {{1, 1}}, float[2] n = {{64, 48}}> {{ {_OF_SHAPE}
-            q = Div(n, f)  s = Concat<axis = 0>(o, q)  y = Resize<mode = "linear">(x, , s) }}""",
-    ),
-    Example(
-        why="one pixel, cubic",
-        before="""g (float[1,1,4,1] x) => (float[1,1,8,1] y) <float[2] o = {1, 1}, float[2] k = {2, 1.3}> {
-            s = Concat<axis = 0>(o, k)  y = Resize<mode = "cubic">(x, , s) }""",
-    ),
-    Example(
-        why="a whole factor",
-        before=f"""{_DYNAMIC} <float[2] o = {{1, 1}}, float[2] k = {{2, 3}}> {{ {_JOIN}
-            y = Resize<mode = "linear">(x, , s) }}""",
-    ),
-    Example(
-        why="a whole factor, where no size is known",
-        before=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[1,1,H,W] x) => (float[1,1,A,B] y) {{ y = my.F(x) }}
-            <domain: "my", opset_import: ["" : 18]> F (x) => (y) {{ o = Constant<value = float[2] {{1, 1}}>()
-                k = Constant<value = float[2] {{2, 2}}>()  {_JOIN}  y = Resize<mode = "linear">(x, , s) }}""",
-    ),
-    Example(
-        why="a whole factor, and axes that are all there are",
-        before=f"""{_DYNAMIC} <float[2] o = {{1, 1}}, float[2] k = {{2, 3}}> {{ {_JOIN}
-            y = Resize<mode = "linear", axes = [0,1,2,-1]>(x, , s) }}""",
-    ),
-    Example(
-        why="half of an even size",
-        before="""g (float[1,1,H,W] x) => (float[1,1,A,B] y) <float[2] o = {1, 1}, float[2] k = {0.5, 1}> {
-            d = Concat<axis = 2>(x, x)  s = Concat<axis = 0>(o, k)  y = Resize<mode = "linear">(d, , s) }""",
-    ),
-    Example(
-        why="a constant, which TensorRT keeps",
-        before=f'{_G} <{_S}> {{ y = Resize<mode = "linear">(x, , s) }}',
-    ),
-    Example(
-        why="a default, which TensorRT takes for a constant",
-        before=f"""g (float[1,1,4,5] x, float[4] s) => (float[1,1,6,8] y) <{_S}> {{
-            y = Resize<mode = "linear">(x, , s) }}""",
-    ),
-    Example(
-        why="sizes in place of scales",
-        before=f"""{_DYNAMIC} <int64[2] o = {{1, 1}}, int64[2] k = {{7, 9}}> {{
-            {_JOIN}  y = Resize<mode = "linear">(x, , , s) }}""",
-    ),
-    Example(
-        why="corners are aligned, where the lengths count for ONNX Runtime as well",
-        before=f"""{_G} <{_PARTS}> {{ {_JOIN}
-            y = Resize<mode = "linear", coordinate_transformation_mode = "align_corners">(x, , s) }}""",
-    ),
-    Example(
-        why="the same neighbors by both",
-        before="""g (float[1,1,4,4] x) => (float[1,1,9,9] y) <float[2] o = {1, 1}, float[2] k = {2.3, 2.3}> {
-            s = Concat<axis = 0>(o, k)  y = Resize<coordinate_transformation_mode = "asymmetric",
-            nearest_mode = "floor">(x, , s) }""",
-    ),
-]
 
 _HAS = {
     Severity.ERROR: "has a fraction",
@@ -192,14 +29,7 @@ _ROUNDED: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@rule(
-    "OPS081",
-    ops=["Resize", "Upsample"],
-    safety=Safety.EXACT,
-    severity=Severity.ERROR,
-    hazards=[63],
-    examples=EXAMPLES,
-)
+@rule("OPS081", ops=["Resize", "Upsample"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[63])
 def resize_by_computed_scales(node: Node, model: Model) -> Iterator[Match]:
     """A Resize or Upsample by scales that nodes compute, where a scale times a length has a fraction.
 
@@ -328,3 +158,161 @@ def _differs(node: Node, where: str, size: int, scale: np.float32) -> bool:
     elif node.attr("mode") == "linear":
         at = [np.clip(one, 0, size - 1) for one in at]
     return bool(np.abs(at[0] - at[1]).max() > _TOLERANCE)
+
+
+_G = "g (float[1,1,4,5] x) => (float[1,1,6,8] y)"
+_DYNAMIC = "g (float[1,1,H,W] x) => (float[1,1,A,B] y)"
+_PARTS = "float[2] o = {1, 1}, float[2] k = {1.7, 1.7}"
+_JOIN = "s = Concat<axis = 0>(o, k)"
+_S = "float[4] s = {1, 1, 1.7, 1.7}"
+_OF_SHAPE = """l = Shape<start = 2>(x)  f = Cast<to = 1>(l)"""
+
+
+resize_by_computed_scales.examples = [
+    Fixed(
+        "a Concat of constants",
+        before=f'{_G} <{_PARTS}> {{ {_JOIN}  y = Resize<mode = "linear">(x, , s) }}',
+        after=f'{_G} <{_S}> {{ y = Resize<mode = "linear">(x, , s) }}',
+    ),
+    Fixed(
+        "a Cast of a constant of double precision; cubic",
+        before=f"""{_G} {{ d = Constant<value = double[4] {{1, 1, 1.7, 1.7}}>()  s = Cast<to = 1>(d)
+            y = Resize<mode = "cubic", coordinate_transformation_mode = "pytorch_half_pixel">(x, , s) }}""",
+        after=f"""{_G} <{_S}> {{
+            y = Resize<mode = "cubic", coordinate_transformation_mode = "pytorch_half_pixel">(x, , s) }}""",
+        opset=13,
+    ),
+    Fixed(
+        "a number divided by a known size, and axes that are all there are",
+        before=f"""{_G} <float[2] o = {{1, 1}}, float[2] n = {{6.8, 8.5}}> {{ {_OF_SHAPE}
+            q = Div(n, f)  s = Concat<axis = 0>(o, q)  y = Resize<mode = "linear", axes = [0,1,2,-1]>(x, , s) }}""",
+        after=f"""{_G} <{_S}> {{ y = Resize<mode = "linear", axes = [0,1,2,-1]>(x, , s) }}""",
+    ),
+    Fixed(
+        "scales of some axes, which TensorRT refuses unless they are a constant",
+        before=f"""{_G} <float[1] k = {{1.7}}> {{ s = Concat<axis = 0>(k, k)  y = Resize<axes = [2,3]>(x, , s) }}""",
+        after=f"""{_G} <float[2] s = {{1.7, 1.7}}> {{ y = Resize<axes = [2,3]>(x, , s) }}""",
+    ),
+    Flagged(
+        "scales of some axes that depend on sizes",
+        """g (float[1,1,H,W] x, float[1,1,P,Q] z) => (float[1,1,P,Q] y) {
+            l = Shape<start = 2>(x)  f = Cast<to = 1>(l)  m = Shape<start = 2>(z)  n = Cast<to = 1>(m)
+            s = Div(n, f)  y = Resize<mode = "linear", axes = [2,3]>(x, , s) }""",
+    ),
+    Fixed(
+        "the sizes are dynamic, the factor is the same for all: there it depends on them",
+        before=f'{_DYNAMIC} <{_PARTS}> {{ {_JOIN}  y = Resize<mode = "linear">(x, , s) }}',
+        after=f'{_DYNAMIC} <{_S}> {{ y = Resize<mode = "linear">(x, , s) }}',
+    ),
+    Flagged(
+        "the same, and nodes compute the factor of sizes that cancel",
+        f"""{_DYNAMIC} <float[2] o = {{1, 1}}, float k = {{1.7}}> {{ {_OF_SHAPE}
+            q = Div(f, f)  m = Mul(q, k)  s = Concat<axis = 0>(o, m)  y = Resize<mode = "linear">(x, , s) }}""",
+    ),
+    Flagged(
+        "a factor that depends on sizes: nothing is proven",
+        f"""{_DYNAMIC} <float[2] o = {{1, 1}}, float[1] k = {{0.4}}> {{ {_OF_SHAPE}
+            q = Mul(k, f)  s = Concat<axis = 0>(o, q)  y = Resize<mode = "linear">(x, , s) }}""",
+    ),
+    Flagged(
+        "arithmetic that is not followed: nothing is proven",
+        f"""{_DYNAMIC} <float[2] o = {{1, 1}}> {{ {_OF_SHAPE}
+            q = Sqrt(f)  s = Concat<axis = 0>(o, q)  y = Resize<mode = "linear">(x, , s) }}""",
+    ),
+    Fixed(
+        "the nearest neighbor, of which it is another one",
+        before=f'{_G} <{_PARTS}> {{ {_JOIN}  y = Resize<nearest_mode = "floor">(x, , s) }}',
+        after=f'{_G} <{_S}> {{ y = Resize<nearest_mode = "floor">(x, , s) }}',
+    ),
+    Fixed(
+        "before operator set 11",
+        before=f'{_G} <{_PARTS}> {{ {_JOIN}  y = Resize<mode = "linear">(x, s) }}',
+        after=f'{_G} <{_S}> {{ y = Resize<mode = "linear">(x, s) }}',
+        opset=10,
+    ),
+    Fixed(
+        "Upsample",
+        before=f'{_G} <{_PARTS}> {{ {_JOIN}  y = Upsample<mode = "linear">(x, s) }}',
+        after=f'{_G} <{_S}> {{ y = Upsample<mode = "linear">(x, s) }}',
+        opset=9,
+    ),
+    Fixed(
+        "in a branch, captured",
+        before=f"""g (float[1,1,4,5] x, bool c) => (float[1,1,6,8] y) <{_PARTS}> {{ {_JOIN}
+            y = If(c)<then_branch = p () => (float[1,1,6,8] u) {{ u = Resize<mode = "linear">(x, , s) }},
+                      else_branch = q () => (float[1,1,6,8] v) <{_S}> {{ v = Resize<mode = "linear">(x, , s) }}> }}""",
+        after=f"""g (float[1,1,4,5] x, bool c) => (float[1,1,6,8] y) {{
+            y = If(c)<then_branch = p () => (float[1,1,6,8] u) <{_S}> {{ u = Resize<mode = "linear">(x, , s) }},
+                      else_branch = q () => (float[1,1,6,8] v) <{_S}> {{ v = Resize<mode = "linear">(x, , s) }}> }}""",
+        runs=False,
+    ),
+    Fixed(
+        "in a local function, where no size is known",
+        before=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> {_G} {{ y = my.F(x) }}
+            <domain: "my", opset_import: ["" : 18]> F (x) => (y) {{ o = Constant<value = float[2] {{1, 1}}>()
+                k = Constant<value = float[2] {{1.7, 1.7}}>()  {_JOIN}  y = Resize<mode = "linear">(x, , s) }}""",
+        after=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> {_G} {{ y = my.F(x) }}
+            <domain: "my", opset_import: ["" : 18]> F (x) => (y) {{
+                s = Constant<value = float[4] {{1, 1, 1.7, 1.7}}>()  y = Resize<mode = "linear">(x, , s) }}""",
+    ),
+    Silent(
+        "a size by a size, which gives whole lengths: what exporters write",
+        f"""g (float[1,1,H,W] x, float[1,1,P,Q] z) => (float[1,1,P,Q] y) <float[2] o = {{1, 1}}> {{ {_OF_SHAPE}
+            m = Shape<start = 2>(z)  n = Cast<to = 1>(m)  q = Div(n, f)  s = Concat<axis = 0>(o, q)
+            y = Resize<mode = "linear">(x, , s) }}""",
+    ),
+    Silent(
+        "a constant size by a size",
+        f"""{_DYNAMIC} <float[2] o = {{1, 1}}, float[2] n = {{64, 48}}> {{ {_OF_SHAPE}
+            q = Div(n, f)  s = Concat<axis = 0>(o, q)  y = Resize<mode = "linear">(x, , s) }}""",
+    ),
+    Silent(
+        "one pixel, cubic",
+        """g (float[1,1,4,1] x) => (float[1,1,8,1] y) <float[2] o = {1, 1}, float[2] k = {2, 1.3}> {
+            s = Concat<axis = 0>(o, k)  y = Resize<mode = "cubic">(x, , s) }""",
+    ),
+    Silent(
+        "a whole factor",
+        f"""{_DYNAMIC} <float[2] o = {{1, 1}}, float[2] k = {{2, 3}}> {{ {_JOIN}
+            y = Resize<mode = "linear">(x, , s) }}""",
+    ),
+    Silent(
+        "a whole factor, where no size is known",
+        f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[1,1,H,W] x) => (float[1,1,A,B] y) {{ y = my.F(x) }}
+            <domain: "my", opset_import: ["" : 18]> F (x) => (y) {{ o = Constant<value = float[2] {{1, 1}}>()
+                k = Constant<value = float[2] {{2, 2}}>()  {_JOIN}  y = Resize<mode = "linear">(x, , s) }}""",
+    ),
+    Silent(
+        "a whole factor, and axes that are all there are",
+        f"""{_DYNAMIC} <float[2] o = {{1, 1}}, float[2] k = {{2, 3}}> {{ {_JOIN}
+            y = Resize<mode = "linear", axes = [0,1,2,-1]>(x, , s) }}""",
+    ),
+    Silent(
+        "half of an even size",
+        """g (float[1,1,H,W] x) => (float[1,1,A,B] y) <float[2] o = {1, 1}, float[2] k = {0.5, 1}> {
+            d = Concat<axis = 2>(x, x)  s = Concat<axis = 0>(o, k)  y = Resize<mode = "linear">(d, , s) }""",
+    ),
+    Silent("a constant, which TensorRT keeps", f'{_G} <{_S}> {{ y = Resize<mode = "linear">(x, , s) }}'),
+    Silent(
+        "a default, which TensorRT takes for a constant",
+        f"""g (float[1,1,4,5] x, float[4] s) => (float[1,1,6,8] y) <{_S}> {{
+            y = Resize<mode = "linear">(x, , s) }}""",
+    ),
+    Silent(
+        "sizes in place of scales",
+        f"""{_DYNAMIC} <int64[2] o = {{1, 1}}, int64[2] k = {{7, 9}}> {{
+            {_JOIN}  y = Resize<mode = "linear">(x, , , s) }}""",
+    ),
+    Silent(
+        "corners are aligned, where the lengths count for ONNX Runtime as well",
+        f"""{_G} <{_PARTS}> {{ {_JOIN}
+            y = Resize<mode = "linear", coordinate_transformation_mode = "align_corners">(x, , s) }}""",
+    ),
+    Silent(
+        "the same neighbors by both",
+        """g (float[1,1,4,4] x) => (float[1,1,9,9] y) <float[2] o = {1, 1}, float[2] k = {2.3, 2.3}> {
+            s = Concat<axis = 0>(o, k)  y = Resize<coordinate_transformation_mode = "asymmetric",
+            nearest_mode = "floor">(x, , s) }""",
+    ),
+]

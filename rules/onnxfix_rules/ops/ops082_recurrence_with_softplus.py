@@ -6,91 +6,13 @@ from collections.abc import Iterator
 
 from onnxfix.graph.overlay import Node, is_read
 from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix.rule import Flagged, Match, Severity, Silent, rule
 
 _ACTIVATIONS = {"RNN": 1, "GRU": 2, "LSTM": 3}
 """How many activations each direction has."""
 
-_RNN = "float[3,2,2] x, float[1,4,2] w, float[1,4,4] r"
 
-EXAMPLES = [
-    Example(
-        why="an RNN",
-        before=f"""g ({_RNN}) => (float[1,2,4] h) {{
-            , h = RNN<hidden_size = 4, activations = ["Softplus"]>(x, w, r) }}""",
-        detect=True,
-    ),
-    Example(
-        why="alpha and beta, which change nothing for TensorRT; backwards",
-        before=f"""g ({_RNN}) => (float[3,1,2,4] y) {{
-            y = RNN<hidden_size = 4, direction = "reverse", activations = ["Softplus"], activation_alpha = [1.0],
-                    activation_beta = [1.0]>(x, w, r) }}""",
-        detect=True,
-        opset=22,
-    ),
-    Example(
-        why="the hidden gate of a GRU, of dynamic sizes",
-        before="""g (float[T,B,2] x, float[1,12,2] w, float[1,12,4] r) => (float[1,B,4] h) {
-            , h = GRU<hidden_size = 4, activations = ["Sigmoid", "Softplus"]>(x, w, r) }""",
-        detect=True,
-        opset=7,
-    ),
-    Example(
-        why="the cell of an LSTM",
-        before="""g (float[3,2,2] x, float[1,16,2] w, float[1,16,4] r) => (float[1,2,4] h) {
-            , h = LSTM<hidden_size = 4, activations = ["Sigmoid", "Softplus", "Tanh"]>(x, w, r) }""",
-        detect=True,
-    ),
-    Example(
-        why="in both directions",
-        before="""g (float[3,2,2] x, float[2,4,2] w, float[2,4,4] r) => (float[2,2,4] h) {
-            , h = RNN<hidden_size = 4, direction = "bidirectional", activations = ["Softplus", "Softplus"]>(x, w, r)
-            }""",
-        detect=True,
-    ),
-    Example(
-        why="in the second direction alone: TensorRT refuses directions that differ",
-        before="""g (float[3,2,2] x, float[2,4,2] w, float[2,4,4] r) => (float[2,2,4] h) {
-            , h = RNN<hidden_size = 4, direction = "bidirectional", activations = ["Tanh", "Softplus"]>(x, w, r) }""",
-        detect=True,
-    ),
-    Example(
-        why="in a branch",
-        before=f"""g ({_RNN}, bool c) => (float[1,2,4] h) {{
-            h = If(c)<then_branch = p () => (float[1,2,4] u) {{
-                          , u = RNN<hidden_size = 4, activations = ["Softplus"]>(x, w, r) }},
-                      else_branch = q () => (float[1,2,4] v) {{ , v = RNN<hidden_size = 4>(x, w, r) }}> }}""",
-        detect=True,
-    ),
-    Example(
-        why="in a local function",
-        before=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g ({_RNN}) => (float[1,2,4] h) {{ h = my.F(x, w, r) }}
-            <domain: "my", opset_import: ["" : 18]> F (a, b, c) => (h) {{
-                , h = RNN<hidden_size = 4, activations = ["Softplus"]>(a, b, c) }}""",
-        detect=True,
-    ),
-    *(
-        Example(
-            why=f"{name}, by its own alpha and beta",
-            before=f"""g ({_RNN}) => (float[1,2,4] h) {{
-                , h = RNN<hidden_size = 4, activations = ["{name}"]>(x, w, r) }}""",
-        )
-        for name in ("Relu", "Sigmoid", "Softsign", "LeakyRelu", "HardSigmoid", "Elu")
-    ),
-    Example(
-        why="by default there is none",
-        before="""g (float[3,2,2] x, float[1,16,2] w, float[1,16,4] r) => (float[1,2,4] h) {
-            , h = LSTM<hidden_size = 4>(x, w, r) }""",
-    ),
-    Example(
-        why="the operator itself",
-        before="g (float[3,2] x) => (float[3,2] y) { y = Softplus(x) }",
-    ),
-]
-
-
-@rule("OPS082", ops=sorted(_ACTIVATIONS), severity=Severity.ERROR, hazards=[69], examples=EXAMPLES)
+@rule("OPS082", ops=sorted(_ACTIVATIONS), severity=Severity.ERROR, hazards=[69])
 def recurrence_with_softplus(node: Node, model: Model) -> Iterator[Match]:
     """A GRU, LSTM or RNN with the activation `Softplus`: TensorRT computes 0 for it.
 
@@ -127,3 +49,72 @@ def recurrence_with_softplus(node: Node, model: Model) -> Iterator[Match]:
 
 def _text(name: str | bytes) -> str:
     return name.decode("utf-8", "replace") if isinstance(name, bytes) else name
+
+
+_RNN = "float[3,2,2] x, float[1,4,2] w, float[1,4,4] r"
+
+
+recurrence_with_softplus.examples = [
+    Flagged(
+        "an RNN",
+        f"""g ({_RNN}) => (float[1,2,4] h) {{
+            , h = RNN<hidden_size = 4, activations = ["Softplus"]>(x, w, r) }}""",
+    ),
+    Flagged(
+        "alpha and beta, which change nothing for TensorRT; backwards",
+        f"""g ({_RNN}) => (float[3,1,2,4] y) {{
+            y = RNN<hidden_size = 4, direction = "reverse", activations = ["Softplus"], activation_alpha = [1.0],
+                    activation_beta = [1.0]>(x, w, r) }}""",
+        opset=22,
+    ),
+    Flagged(
+        "the hidden gate of a GRU, of dynamic sizes",
+        """g (float[T,B,2] x, float[1,12,2] w, float[1,12,4] r) => (float[1,B,4] h) {
+            , h = GRU<hidden_size = 4, activations = ["Sigmoid", "Softplus"]>(x, w, r) }""",
+        opset=7,
+    ),
+    Flagged(
+        "the cell of an LSTM",
+        """g (float[3,2,2] x, float[1,16,2] w, float[1,16,4] r) => (float[1,2,4] h) {
+            , h = LSTM<hidden_size = 4, activations = ["Sigmoid", "Softplus", "Tanh"]>(x, w, r) }""",
+    ),
+    Flagged(
+        "in both directions",
+        """g (float[3,2,2] x, float[2,4,2] w, float[2,4,4] r) => (float[2,2,4] h) {
+            , h = RNN<hidden_size = 4, direction = "bidirectional", activations = ["Softplus", "Softplus"]>(x, w, r)
+            }""",
+    ),
+    Flagged(
+        "in the second direction alone: TensorRT refuses directions that differ",
+        """g (float[3,2,2] x, float[2,4,2] w, float[2,4,4] r) => (float[2,2,4] h) {
+            , h = RNN<hidden_size = 4, direction = "bidirectional", activations = ["Tanh", "Softplus"]>(x, w, r) }""",
+    ),
+    Flagged(
+        "in a branch",
+        f"""g ({_RNN}, bool c) => (float[1,2,4] h) {{
+            h = If(c)<then_branch = p () => (float[1,2,4] u) {{
+                          , u = RNN<hidden_size = 4, activations = ["Softplus"]>(x, w, r) }},
+                      else_branch = q () => (float[1,2,4] v) {{ , v = RNN<hidden_size = 4>(x, w, r) }}> }}""",
+    ),
+    Flagged(
+        "in a local function",
+        f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g ({_RNN}) => (float[1,2,4] h) {{ h = my.F(x, w, r) }}
+            <domain: "my", opset_import: ["" : 18]> F (a, b, c) => (h) {{
+                , h = RNN<hidden_size = 4, activations = ["Softplus"]>(a, b, c) }}""",
+    ),
+    *(
+        Silent(
+            f"{name}, by its own alpha and beta",
+            f"""g ({_RNN}) => (float[1,2,4] h) {{
+                , h = RNN<hidden_size = 4, activations = ["{name}"]>(x, w, r) }}""",
+        )
+        for name in ("Relu", "Sigmoid", "Softsign", "LeakyRelu", "HardSigmoid", "Elu")
+    ),
+    Silent(
+        "by default there is none",
+        """g (float[3,2,2] x, float[1,16,2] w, float[1,16,4] r) => (float[1,2,4] h) {
+            , h = LSTM<hidden_size = 4>(x, w, r) }""",
+    ),
+    Silent("the operator itself", "g (float[3,2] x) => (float[3,2] y) { y = Softplus(x) }"),
+]

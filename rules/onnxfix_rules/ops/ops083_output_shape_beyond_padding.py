@@ -7,127 +7,11 @@ from collections.abc import Iterator, Sequence
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _deconv as dc
 
-_IMAGE = "float[N,1,3,3] x, float[1,2,3,3] w"
 
-EXAMPLES = [
-    Example(
-        why="one more than output_padding along both axes",
-        before=f"""g ({_IMAGE}) => (float[N,2,11,11] y) {{
-            y = ConvTranspose<strides = [3,3], output_padding = [1,1], output_shape = [11,11]>(x, w) }}""",
-        after=f"""g ({_IMAGE}) => (float[N,2,11,11] y) {{
-            y = ConvTranspose<strides = [3,3], output_padding = [2,2]>(x, w) }}""",
-    ),
-    Example(
-        why="along one axis; none on the other; a bias",
-        before=f"""g ({_IMAGE}) => (float[N,2,11,9] y) <float[2] b = {{1, 2}}> {{
-            y = ConvTranspose<strides = [3,3], output_padding = [1,0], output_shape = [11,9]>(x, w, b) }}""",
-        after=f"""g ({_IMAGE}) => (float[N,2,11,9] y) <float[2] b = {{1, 2}}> {{
-            y = ConvTranspose<strides = [3,3], output_padding = [2,0]>(x, w, b) }}""",
-        opset=11,
-    ),
-    Example(
-        why="along one axis, and less than there is along the other; pads that ONNX ignores",
-        before=f"""g ({_IMAGE}) => (float[N,2,11,7] y) {{
-            y = ConvTranspose<strides = [3,3], pads = [1,1,0,0], output_padding = [1,0], output_shape = [11,7]>(x, w)
-            }}""",
-        after=f"""g ({_IMAGE}) => (float[N,2,11,7] y) {{
-            y = ConvTranspose<strides = [3,3], output_padding = [2,0], pads = [0,1,0,1]>(x, w) }}""",
-        opset=22,
-    ),
-    Example(
-        why="the text before opset 11, and nothing to cut along the other axis",
-        before=f"""g ({_IMAGE}) => (float[N,2,11,10] y) {{
-            y = ConvTranspose<strides = [3,3], output_padding = [1,1], output_shape = [11,10]>(x, w) }}""",
-        after=f"""g ({_IMAGE}) => (float[N,2,11,10] y) {{
-            y = ConvTranspose<strides = [3,3], output_padding = [2,1]>(x, w) }}""",
-        opset=10,
-    ),
-    Example(
-        why="a volume, in a branch",
-        before="""g (float[1,1,2,2,2] x, float[1,1,3,3,3] w, bool c) => (float[1,1,8,8,8] y) {
-            y = If(c)<then_branch = p () => (float[1,1,8,8,8] u) {
-                u = ConvTranspose<strides = [3,3,3], output_padding = [1,1,2], output_shape = [8,8,8]>(x, w) },
-                      else_branch = q () => (float[1,1,8,8,8] v) {
-                v = ConvTranspose<strides = [3,3,3], output_padding = [2,2,2]>(x, w) }> }""",
-        after="""g (float[1,1,2,2,2] x, float[1,1,3,3,3] w, bool c) => (float[1,1,8,8,8] y) {
-            y = If(c)<then_branch = p () => (float[1,1,8,8,8] u) {
-                u = ConvTranspose<strides = [3,3,3], output_padding = [2,2,2]>(x, w) },
-                      else_branch = q () => (float[1,1,8,8,8] v) {
-                v = ConvTranspose<strides = [3,3,3], output_padding = [2,2,2]>(x, w) }> }""",
-    ),
-    Example(
-        why="two more, of which one lies at the start: TensorRT refuses it",
-        before=f"""g ({_IMAGE}) => (float[N,2,11,11] y) {{
-            y = ConvTranspose<strides = [3,3], output_shape = [11,11]>(x, w) }}""",
-        detect=True,
-    ),
-    Example(
-        why="more than a stride beyond the full result, which ONNX does not allow",
-        before="""g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,9,9] y) {
-            y = ConvTranspose<strides = [2,2], output_padding = [1,1], output_shape = [9,9]>(x, w) }""",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="an odd number to cut along the other axis, which before opset 11 lies elsewhere",
-        before=f"""g ({_IMAGE}) => (float[N,2,11,8] y) {{
-            y = ConvTranspose<strides = [3,3], output_padding = [1,0], output_shape = [11,8]>(x, w) }}""",
-        detect=True,
-        opset=10,
-    ),
-    Example(
-        why="as much as output_padding",
-        before=f"""g ({_IMAGE}) => (float[N,2,10,11] y) {{
-            y = ConvTranspose<strides = [3,3], output_padding = [1,2], output_shape = [10,11]>(x, w) }}""",
-    ),
-    Example(
-        why="one more, and no output_padding",
-        before=f"""g ({_IMAGE}) => (float[N,2,10,10] y) {{
-            y = ConvTranspose<strides = [3,3], output_shape = [10,10]>(x, w) }}""",
-    ),
-    Example(
-        why="output_padding alone",
-        before="""g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,A,B] y) {
-            y = ConvTranspose<strides = [3,3], output_padding = [2,2]>(x, w) }""",
-    ),
-    Example(
-        why="an image of unknown size, which TensorRT reads otherwise whatever is wanted (OPS013)",
-        before="""g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,11,11] y) {
-            y = ConvTranspose<strides = [3,3], output_padding = [1,1], output_shape = [11,11]>(x, w) }""",
-    ),
-    Example(
-        why="a signal, which TensorRT refuses whatever is wanted (OPS013)",
-        before="""g (float[1,1,3] x, float[1,2,3] w) => (float[1,2,11] y) {
-            y = ConvTranspose<strides = [3], output_padding = [1], output_shape = [11]>(x, w) }""",
-    ),
-    Example(
-        why="auto_pad (OPS014)",
-        before="""g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,11,11] y) {
-            y = ConvTranspose<strides = [3,3], auto_pad = "VALID", output_padding = [1,1],
-                              output_shape = [11,11]>(x, w) }""",
-        runs=False,
-    ),
-    Example(
-        why="a local function, which has its image from the caller",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,11,11] y) { y = my.F(x, w) }
-            <domain: "my", opset_import: ["" : 18]> F (a, k) => (r) {
-                r = ConvTranspose<strides = [3,3], output_padding = [1,1], output_shape = [11,11]>(a, k) }""",
-    ),
-]
-
-
-@rule(
-    "OPS083",
-    ops=["ConvTranspose"],
-    safety=Safety.EXACT,
-    severity=Severity.ERROR,
-    hazards=[70],
-    examples=EXAMPLES,
-)
+@rule("OPS083", ops=["ConvTranspose"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[70])
 def output_shape_beyond_padding(node: Node, model: Model) -> Iterator[Match]:
     """A ConvTranspose whose `output_shape` is larger than the full result with `output_padding`.
 
@@ -186,3 +70,111 @@ def _fix(node: Node, found: dc.Deconv, totals: Sequence[int]) -> Draft | None:
     if draft is not None:
         draft.set_attr(node, "output_padding", extra)
     return draft
+
+
+_IMAGE = "float[N,1,3,3] x, float[1,2,3,3] w"
+
+
+output_shape_beyond_padding.examples = [
+    Fixed(
+        "one more than output_padding along both axes",
+        before=f"""g ({_IMAGE}) => (float[N,2,11,11] y) {{
+            y = ConvTranspose<strides = [3,3], output_padding = [1,1], output_shape = [11,11]>(x, w) }}""",
+        after=f"""g ({_IMAGE}) => (float[N,2,11,11] y) {{
+            y = ConvTranspose<strides = [3,3], output_padding = [2,2]>(x, w) }}""",
+    ),
+    Fixed(
+        "along one axis; none on the other; a bias",
+        before=f"""g ({_IMAGE}) => (float[N,2,11,9] y) <float[2] b = {{1, 2}}> {{
+            y = ConvTranspose<strides = [3,3], output_padding = [1,0], output_shape = [11,9]>(x, w, b) }}""",
+        after=f"""g ({_IMAGE}) => (float[N,2,11,9] y) <float[2] b = {{1, 2}}> {{
+            y = ConvTranspose<strides = [3,3], output_padding = [2,0]>(x, w, b) }}""",
+        opset=11,
+    ),
+    Fixed(
+        "along one axis, and less than there is along the other; pads that ONNX ignores",
+        before=f"""g ({_IMAGE}) => (float[N,2,11,7] y) {{
+            y = ConvTranspose<strides = [3,3], pads = [1,1,0,0], output_padding = [1,0], output_shape = [11,7]>(x, w)
+            }}""",
+        after=f"""g ({_IMAGE}) => (float[N,2,11,7] y) {{
+            y = ConvTranspose<strides = [3,3], output_padding = [2,0], pads = [0,1,0,1]>(x, w) }}""",
+        opset=22,
+    ),
+    Fixed(
+        "the text before opset 11, and nothing to cut along the other axis",
+        before=f"""g ({_IMAGE}) => (float[N,2,11,10] y) {{
+            y = ConvTranspose<strides = [3,3], output_padding = [1,1], output_shape = [11,10]>(x, w) }}""",
+        after=f"""g ({_IMAGE}) => (float[N,2,11,10] y) {{
+            y = ConvTranspose<strides = [3,3], output_padding = [2,1]>(x, w) }}""",
+        opset=10,
+    ),
+    Fixed(
+        "a volume, in a branch",
+        before="""g (float[1,1,2,2,2] x, float[1,1,3,3,3] w, bool c) => (float[1,1,8,8,8] y) {
+            y = If(c)<then_branch = p () => (float[1,1,8,8,8] u) {
+                u = ConvTranspose<strides = [3,3,3], output_padding = [1,1,2], output_shape = [8,8,8]>(x, w) },
+                      else_branch = q () => (float[1,1,8,8,8] v) {
+                v = ConvTranspose<strides = [3,3,3], output_padding = [2,2,2]>(x, w) }> }""",
+        after="""g (float[1,1,2,2,2] x, float[1,1,3,3,3] w, bool c) => (float[1,1,8,8,8] y) {
+            y = If(c)<then_branch = p () => (float[1,1,8,8,8] u) {
+                u = ConvTranspose<strides = [3,3,3], output_padding = [2,2,2]>(x, w) },
+                      else_branch = q () => (float[1,1,8,8,8] v) {
+                v = ConvTranspose<strides = [3,3,3], output_padding = [2,2,2]>(x, w) }> }""",
+    ),
+    Flagged(
+        "two more, of which one lies at the start: TensorRT refuses it",
+        f"""g ({_IMAGE}) => (float[N,2,11,11] y) {{
+            y = ConvTranspose<strides = [3,3], output_shape = [11,11]>(x, w) }}""",
+    ),
+    Flagged(
+        "more than a stride beyond the full result, which ONNX does not allow",
+        """g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,9,9] y) {
+            y = ConvTranspose<strides = [2,2], output_padding = [1,1], output_shape = [9,9]>(x, w) }""",
+        runs=False,
+    ),
+    Flagged(
+        "an odd number to cut along the other axis, which before opset 11 lies elsewhere",
+        f"""g ({_IMAGE}) => (float[N,2,11,8] y) {{
+            y = ConvTranspose<strides = [3,3], output_padding = [1,0], output_shape = [11,8]>(x, w) }}""",
+        opset=10,
+    ),
+    Silent(
+        "as much as output_padding",
+        f"""g ({_IMAGE}) => (float[N,2,10,11] y) {{
+            y = ConvTranspose<strides = [3,3], output_padding = [1,2], output_shape = [10,11]>(x, w) }}""",
+    ),
+    Silent(
+        "one more, and no output_padding",
+        f"""g ({_IMAGE}) => (float[N,2,10,10] y) {{
+            y = ConvTranspose<strides = [3,3], output_shape = [10,10]>(x, w) }}""",
+    ),
+    Silent(
+        "output_padding alone",
+        """g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,A,B] y) {
+            y = ConvTranspose<strides = [3,3], output_padding = [2,2]>(x, w) }""",
+    ),
+    Silent(
+        "an image of unknown size, which TensorRT reads otherwise whatever is wanted (OPS013)",
+        """g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,11,11] y) {
+            y = ConvTranspose<strides = [3,3], output_padding = [1,1], output_shape = [11,11]>(x, w) }""",
+    ),
+    Silent(
+        "a signal, which TensorRT refuses whatever is wanted (OPS013)",
+        """g (float[1,1,3] x, float[1,2,3] w) => (float[1,2,11] y) {
+            y = ConvTranspose<strides = [3], output_padding = [1], output_shape = [11]>(x, w) }""",
+    ),
+    Silent(
+        "auto_pad (OPS014)",
+        """g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,11,11] y) {
+            y = ConvTranspose<strides = [3,3], auto_pad = "VALID", output_padding = [1,1],
+                              output_shape = [11,11]>(x, w) }""",
+        runs=False,
+    ),
+    Silent(
+        "a local function, which has its image from the caller",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,11,11] y) { y = my.F(x, w) }
+            <domain: "my", opset_import: ["" : 18]> F (a, k) => (r) {
+                r = ConvTranspose<strides = [3,3], output_padding = [1,1], output_shape = [11,11]>(a, k) }""",
+    ),
+]

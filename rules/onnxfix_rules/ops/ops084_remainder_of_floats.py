@@ -9,7 +9,7 @@ from onnx import TensorProto
 
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix.rule import Flagged, Match, Severity, Silent, rule
 from onnxfix_rules.ops import _common as ops
 
 _DIGITS: dict[int, int] = {
@@ -20,60 +20,8 @@ _DIGITS: dict[int, int] = {
 }
 """Binary digits of the numbers that TensorRT computes with; it takes float64 for float32."""
 
-EXAMPLES = [
-    Example(
-        why="any numbers",
-        before="g (float[N,3] x, float[3] d) => (float[N,3] y) { y = Mod<fmod = 1>(x, d) }",
-        detect=True,
-    ),
-    Example(
-        why="an infinite divisor among others",
-        before="""g (float[N,3] x) => (float[N,3] y) <float[3] d = {2, -inf, 3}> { y = Mod<fmod = 1>(x, d) }""",
-        detect=True,
-    ),
-    Example(
-        why="a whole turn, in half precision",
-        before="""g (float16[N,3] x) => (float16[N,3] y) <float16 d = {360}> { y = Mod<fmod = 1>(x, d) }""",
-        detect=True,
-        opset=13,
-    ),
-    Example(
-        why="an infinite default, which the caller may change",
-        before="""g (float[3] x, float d) => (float[3] y) <float d = {inf}> { y = Mod<fmod = 1>(x, d) }""",
-        detect=True,
-        opset=10,
-    ),
-    Example(
-        why="in a branch, by an infinite constant",
-        before="""g (float[3] x, bool c) => (float[3] y) {
-            y = If(c)<then_branch = p () => (float[3] u) <float d = {inf}> { u = Mod<fmod = 1>(x, d) },
-                      else_branch = q () => (float[3] v) { v = Neg(x) }> }""",
-        detect=True,
-    ),
-    Example(
-        why="integers, for which it is exact",
-        before="g (int32[N,3] x, int32[3] d) => (int32[N,3] y) { y = Mod<fmod = 1>(x, d) }",
-    ),
-    Example(
-        why="the divisor's sign (OPS055)",
-        before="g (float[N,3] x, float[3] d) => (float[N,3] y) { y = Mod(x, d) }",
-        opset=28,
-        ir_version=14,
-    ),
-    Example(
-        why="a local function, which may be called with integers",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (int32[3] x, int32[3] d) => (int32[3] y) { y = my.F(x, d) }
-            <domain: "my", opset_import: ["" : 18]> F (a, b) => (c) { c = Mod<fmod = 1>(a, b) }""",
-    ),
-    Example(
-        why="nothing in it",
-        before="g (float[0,3] x, float[3] d) => (float[0,3] y) { y = Mod<fmod = 1>(x, d) }",
-    ),
-]
 
-
-@rule("OPS084", ops=["Mod"], severity=Severity.INFO, hazards=[71], examples=EXAMPLES)
+@rule("OPS084", ops=["Mod"], severity=Severity.INFO, hazards=[71])
 def remainder_of_floats(node: Node, model: Model) -> Iterator[Match]:
     """A Mod of floats with `fmod=1`: TensorRT computes `x - y * trunc(x / y)` and rounds each step.
 
@@ -118,3 +66,45 @@ def remainder_of_floats(node: Node, model: Model) -> Iterator[Match]:
         f"and wrong for quotients of 2^{_DIGITS[elem]} and more",
         node=node,
     )
+
+
+remainder_of_floats.examples = [
+    Flagged("any numbers", "g (float[N,3] x, float[3] d) => (float[N,3] y) { y = Mod<fmod = 1>(x, d) }"),
+    Flagged(
+        "an infinite divisor among others",
+        """g (float[N,3] x) => (float[N,3] y) <float[3] d = {2, -inf, 3}> { y = Mod<fmod = 1>(x, d) }""",
+    ),
+    Flagged(
+        "a whole turn, in half precision",
+        """g (float16[N,3] x) => (float16[N,3] y) <float16 d = {360}> { y = Mod<fmod = 1>(x, d) }""",
+        opset=13,
+    ),
+    Flagged(
+        "an infinite default, which the caller may change",
+        """g (float[3] x, float d) => (float[3] y) <float d = {inf}> { y = Mod<fmod = 1>(x, d) }""",
+        opset=10,
+    ),
+    Flagged(
+        "in a branch, by an infinite constant",
+        """g (float[3] x, bool c) => (float[3] y) {
+            y = If(c)<then_branch = p () => (float[3] u) <float d = {inf}> { u = Mod<fmod = 1>(x, d) },
+                      else_branch = q () => (float[3] v) { v = Neg(x) }> }""",
+    ),
+    Silent(
+        "integers, for which it is exact",
+        "g (int32[N,3] x, int32[3] d) => (int32[N,3] y) { y = Mod<fmod = 1>(x, d) }",
+    ),
+    Silent(
+        "the divisor's sign (OPS055)",
+        "g (float[N,3] x, float[3] d) => (float[N,3] y) { y = Mod(x, d) }",
+        opset=28,
+        ir_version=14,
+    ),
+    Silent(
+        "a local function, which may be called with integers",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (int32[3] x, int32[3] d) => (int32[3] y) { y = my.F(x, d) }
+            <domain: "my", opset_import: ["" : 18]> F (a, b) => (c) { c = Mod<fmod = 1>(a, b) }""",
+    ),
+    Silent("nothing in it", "g (float[0,3] x, float[3] d) => (float[0,3] y) { y = Mod<fmod = 1>(x, d) }"),
+]

@@ -5,68 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Severity, rule
-
-EXAMPLES = [
-    Example(
-        why="handed through beside a result",
-        before="g (float[2] x, float[2] z) => (float[2] y, float[2] x) { y = Add(x, z) }",
-        detect=True,
-    ),
-    Example(
-        why="nothing reads it",
-        before="g (float[N] x, int64[2] n) => (float[N] y, int64[2] n) { y = Neg(x) }",
-        detect=True,
-    ),
-    Example(
-        why="the condition of an If",
-        before="""g (float[2] x, bool c) => (float[2] y, bool c) {
-            y = If(c)<then_branch = p () => (float[2] u) { u = Abs(x) },
-                      else_branch = q () => (float[2] v) { v = Neg(x) }> }""",
-        detect=True,
-    ),
-    Example(
-        why="the condition of a Loop",
-        before="""g (float[2] x, bool c, int64 n) => (float[2] y, bool c) {
-            y = Loop(n, c, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {
-                more = Identity(on)  w = Neg(v) }> }""",
-        detect=True,
-    ),
-    Example(
-        why="another input has the name that TensorRT gives",
-        before="g (float[2] x, float[2] __x) => (float[2] y, float[2] x) { y = Add(x, __x) }",
-        detect=True,
-    ),
-    Example(
-        why="an Identity between them",
-        before="g (float[2] x) => (float[2] y, float[2] k) { k = Identity(x)  y = Neg(x) }",
-    ),
-    Example(
-        why="a weight that is an output",
-        before="g (float[2] x) => (float[2] y, float[2] w) <float[2] w = {1, 2}> { y = Add(x, w) }",
-    ),
-    Example(
-        why="there is a default, which TensorRT takes for a constant: it is no input then",
-        before="g (float[2] x, float[2] w) => (float[2] y, float[2] w) <float[2] w = {1, 2}> { y = Add(x, w) }",
-    ),
-    Example(
-        why="a branch that returns an input, and a body that hands one through",
-        before="""g (float[2] x, bool c, int64 n) => (float[2] y) {
-            a = If(c)<then_branch = p () => (float[2] u) { u = Identity(x) },
-                      else_branch = q () => (float[2] v) { v = Neg(x) }>
-            y = Loop(n, , a)<body = b (int64 i, bool on, float[2] v) => (bool on, float[2] w) { w = Neg(v) }> }""",
-        runs=False,
-    ),
-    Example(
-        why="a local function that returns its input",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2] x) => (float[2] y, float[2] k) { y, k = my.F(x) }
-            <domain: "my", opset_import: ["" : 18]> F (a) => (b, d) { b = Neg(a)  d = Identity(a) }""",
-    ),
-]
+from onnxfix.rule import Flagged, Match, Severity, Silent, rule
 
 
-@rule("OPS085", per="model", severity=Severity.ERROR, hazards=[72], examples=EXAMPLES)
+@rule("OPS085", per="model", severity=Severity.ERROR, hazards=[72])
 def input_that_is_an_output(model: Model) -> Iterator[Match]:
     """A graph input that is an output of the graph too: TensorRT renames the network's input.
 
@@ -93,3 +35,54 @@ def input_that_is_an_output(model: Model) -> Iterator[Match]:
         yield Match(
             f"the graph input {value.name!r} is an output too: TensorRT renames {renamed}", value=value
         )
+
+
+input_that_is_an_output.examples = [
+    Flagged(
+        "handed through beside a result",
+        "g (float[2] x, float[2] z) => (float[2] y, float[2] x) { y = Add(x, z) }",
+    ),
+    Flagged("nothing reads it", "g (float[N] x, int64[2] n) => (float[N] y, int64[2] n) { y = Neg(x) }"),
+    Flagged(
+        "the condition of an If",
+        """g (float[2] x, bool c) => (float[2] y, bool c) {
+            y = If(c)<then_branch = p () => (float[2] u) { u = Abs(x) },
+                      else_branch = q () => (float[2] v) { v = Neg(x) }> }""",
+    ),
+    Flagged(
+        "the condition of a Loop",
+        """g (float[2] x, bool c, int64 n) => (float[2] y, bool c) {
+            y = Loop(n, c, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {
+                more = Identity(on)  w = Neg(v) }> }""",
+    ),
+    Flagged(
+        "another input has the name that TensorRT gives",
+        "g (float[2] x, float[2] __x) => (float[2] y, float[2] x) { y = Add(x, __x) }",
+    ),
+    Silent(
+        "an Identity between them",
+        "g (float[2] x) => (float[2] y, float[2] k) { k = Identity(x)  y = Neg(x) }",
+    ),
+    Silent(
+        "a weight that is an output",
+        "g (float[2] x) => (float[2] y, float[2] w) <float[2] w = {1, 2}> { y = Add(x, w) }",
+    ),
+    Silent(
+        "there is a default, which TensorRT takes for a constant: it is no input then",
+        "g (float[2] x, float[2] w) => (float[2] y, float[2] w) <float[2] w = {1, 2}> { y = Add(x, w) }",
+    ),
+    Silent(
+        "a branch that returns an input, and a body that hands one through",
+        """g (float[2] x, bool c, int64 n) => (float[2] y) {
+            a = If(c)<then_branch = p () => (float[2] u) { u = Identity(x) },
+                      else_branch = q () => (float[2] v) { v = Neg(x) }>
+            y = Loop(n, , a)<body = b (int64 i, bool on, float[2] v) => (bool on, float[2] w) { w = Neg(v) }> }""",
+        runs=False,
+    ),
+    Silent(
+        "a local function that returns its input",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2] x) => (float[2] y, float[2] k) { y, k = my.F(x) }
+            <domain: "my", opset_import: ["" : 18]> F (a) => (b, d) { b = Neg(a)  d = Identity(a) }""",
+    ),
+]

@@ -12,173 +12,12 @@ from onnxfix import dtypes
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 from onnxfix.shapes import symbols
 from onnxfix.shapes.symbols import Dim
 
-_KEYS = "float[2,2,2,8] q, float[2,2,3,8] k, float[2,2,3,8] v"
-_OUT = "=> (float[2,2,2,8] y)"
-_LONG = "float16[B,2,S,64] q, float16[B,2,T,64] k, float16[B,2,T,64] v"
-_WIDE = "=> (float16[B,2,S,64] y)"
-_CALL = "y = Attention(q, k, v, m)"
 
-EXAMPLES = [
-    Example(
-        why="a mask that says which keys are seen",
-        before=f"g ({_KEYS}, bool[2,2] m) {_OUT} {{ {_CALL} }}",
-        after=f"""g ({_KEYS}, bool[2,2] m) {_OUT} <int64[4] e = {{0, 0, 0, 1}}, bool f = {{0}}> {{
-            w = Pad(m, e, f)  y = Attention(q, k, v, w) }}""",
-        opset=24,
-        ir_version=10,
-    ),
-    Example(
-        why="a mask that is added, of four dimensions",
-        before=f"g ({_KEYS}, float[2,1,2,2] m) {_OUT} {{ {_CALL} }}",
-        after=f"""g ({_KEYS}, float[2,1,2,2] m) {_OUT} <int64[8] e = {{0,0,0,0,0,0,0,1}}, float f = {{-inf}}> {{
-            w = Pad(m, e, f)  y = Attention(q, k, v, w) }}""",
-        opset=24,
-        ir_version=10,
-    ),
-    Example(
-        why="a mask of one key, which TensorRT takes for all of them",
-        before=f"g ({_KEYS}, float[2,1] m) {_OUT} {{ {_CALL} }}",
-        after=f"""g ({_KEYS}, float[2,1] m) {_OUT} <int64[4] e = {{0, 0, 0, 2}}, float f = {{-inf}}> {{
-            w = Pad(m, e, f)  y = Attention(q, k, v, w) }}""",
-        opset=24,
-        ir_version=10,
-    ),
-    Example(
-        why="a key put before the others, of dynamic number",
-        before=f"""g ({_LONG}, float16[B,2,1,64] a, float16[B,2,1,64] b, bool[S,T] m) {_WIDE} {{
-            c = Concat<axis = 2>(a, k)  d = Concat<axis = 2>(b, v)  y = Attention(q, c, d, m) }}""",
-        after=f"""g ({_LONG}, float16[B,2,1,64] a, float16[B,2,1,64] b, bool[S,T] m) {_WIDE}
-            <int64[4] e = {{0, 0, 0, 1}}, bool f = {{0}}> {{
-            c = Concat<axis = 2>(a, k)  d = Concat<axis = 2>(b, v)
-            w = Pad(m, e, f)  y = Attention(q, c, d, w) }}""",
-        opset=24,
-        ir_version=10,
-    ),
-    Example(
-        why="three-dimensional, in a branch",
-        before="""g (float[2,2,8] q, float[2,3,8] k, float[2,3,8] v, bool[2,2] m, bool c) => (float[2,2,8] y) {
-            y = If(c)<then_branch = p () => (float[2,2,8] u) {
-                          u = Attention<q_num_heads = 2, kv_num_heads = 2>(q, k, v, m) },
-                      else_branch = r () => (float[2,2,8] o) { o = Neg(q) }> }""",
-        after="""g (float[2,2,8] q, float[2,3,8] k, float[2,3,8] v, bool[2,2] m, bool c) => (float[2,2,8] y) {
-            y = If(c)<then_branch = p () => (float[2,2,8] u) <int64[4] e = {0, 0, 0, 1}, bool f = {0}> {
-                          w = Pad(m, e, f)  u = Attention<q_num_heads = 2, kv_num_heads = 2>(q, k, v, w) },
-                      else_branch = r () => (float[2,2,8] o) { o = Neg(q) }> }""",
-        opset=24,
-        ir_version=10,
-    ),
-    Example(
-        why="one dimension, in the opset of the windows",
-        before=f"g ({_KEYS}, bool[2] m) {_OUT} {{ {_CALL} }}",
-        after=f"""g ({_KEYS}, bool[2] m) {_OUT} <int64[2] e = {{0, 1}}, bool f = {{0}}> {{
-            w = Pad(m, e, f)  y = Attention(q, k, v, w) }}""",
-        opset=25,
-        ir_version=10,
-    ),
-    Example(
-        why="shorter by a number that is not known",
-        before=f"""g ({_LONG}, float16[B,2,R,64] a, float16[B,2,R,64] b, float16[B,2,1,64] h, float16[S,T] m) {_WIDE} {{
-            c = Concat<axis = 2>(a, h, k)  d = Concat<axis = 2>(b, h, v)  y = Attention(q, c, d, m) }}""",
-        detect=True,
-        opset=24,
-        ir_version=10,
-    ),
-    Example(
-        why="lengths of different names: information",
-        before=f"g ({_LONG}, float16[S,M] m) {_WIDE} {{ {_CALL} }}",
-        detect=True,
-        runs=False,
-        opset=24,
-        ir_version=10,
-    ),
-    Example(
-        why="two keys where there may be more: information",
-        before=f"g ({_LONG}, bool[S,2] m) {_WIDE} {{ {_CALL} }}",
-        detect=True,
-        runs=False,
-        opset=24,
-        ir_version=10,
-    ),
-    Example(
-        why="as long as the keys, by name",
-        before=f"g ({_LONG}, bool[B,1,S,T] m) {_WIDE} {{ {_CALL} }}",
-        opset=24,
-        ir_version=10,
-    ),
-    Example(
-        why="as long as the keys, by number",
-        before=f"g ({_KEYS}, float[2,3] m) {_OUT} {{ {_CALL} }}",
-        opset=24,
-        ir_version=10,
-    ),
-    Example(
-        why="a single key",
-        before="""g (float[2,2,2,8] q, float[2,2,1,8] k, float[2,2,1,8] v, bool[2,1] m) => (float[2,2,2,8] y) {
-            y = Attention(q, k, v, m) }""",
-        opset=24,
-        ir_version=10,
-    ),
-    Example(
-        why="opset 23 does not allow it: there a mask of one is repeated",
-        before=f"g ({_KEYS}, float[2,1] m) {_OUT} {{ {_CALL} }}",
-        opset=23,
-        ir_version=10,
-        runs=False,
-    ),
-    Example(
-        why="no mask",
-        before=f"g ({_KEYS}) {_OUT} {{ y = Attention(q, k, v) }}",
-        opset=24,
-        ir_version=10,
-    ),
-    Example(
-        why="keys whose number nothing tells, in a local function",
-        before=f"""<ir_version: 10, opset_import: ["" : 24, "my" : 1]>
-            g ({_KEYS}, bool[2,2] m) {_OUT} {{ y = my.F(q, k, v, m) }}
-            <domain: "my", opset_import: ["" : 24]> F (q, k, v, m) => (y) {{ {_CALL} }}""",
-    ),
-    Example(
-        why="lengths, whose rule says the whole mask anew (OPS015)",
-        before=f"g ({_KEYS}, bool[2,2] m, int64[2] n) {_OUT} {{ y = Attention(q, k, v, m, , , n) }}",
-        opset=24,
-        ir_version=10,
-    ),
-    Example(
-        why="a window, whose rule says the whole mask anew (OPS015)",
-        before=f"g ({_KEYS}, bool[2,2] m) {_OUT} {{ y = Attention<left_window_size = 0>(q, k, v, m) }}",
-        opset=25,
-        ir_version=10,
-    ),
-    Example(
-        why="a cache, which TensorRT refuses",
-        before="""g (float[1,1,2,8] q, float[1,1,2,8] k, float[1,1,2,8] v, bool[2,1] m, float[1,1,3,8] a,
-            float[1,1,3,8] b) => (float[1,1,2,8] y) { y = Attention(q, k, v, m, a, b) }""",
-        opset=24,
-        ir_version=10,
-    ),
-    Example(
-        why="a mask of integers, which have no -inf",
-        before=f"g ({_KEYS}, int32[2,2] m) {_OUT} {{ {_CALL} }}",
-        detect=True,
-        opset=24,
-        ir_version=10,
-        runs=False,
-    ),
-]
-
-
-@rule(
-    "OPS086",
-    ops=["Attention"],
-    safety=Safety.EXACT,
-    severity=Severity.ERROR,
-    hazards=[73],
-    examples=EXAMPLES,
-)
+@rule("OPS086", ops=["Attention"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[73])
 def mask_shorter_than_keys(node: Node, model: Model) -> Iterator[Match]:
     """An Attention whose mask has fewer columns than there are keys: TensorRT does not continue it.
 
@@ -259,3 +98,150 @@ def _fix(node: Node, found: _Lengths, missing: int) -> Fix | None:
     padded = draft.add("Pad", [found.mask, draft.constant(pads, "pads"), draft.constant(never, "never")])
     draft.set_input(node, 3, padded)
     return Fix("continue the mask to the last key", draft.edits)
+
+
+_KEYS = "float[2,2,2,8] q, float[2,2,3,8] k, float[2,2,3,8] v"
+_OUT = "=> (float[2,2,2,8] y)"
+_LONG = "float16[B,2,S,64] q, float16[B,2,T,64] k, float16[B,2,T,64] v"
+_WIDE = "=> (float16[B,2,S,64] y)"
+_CALL = "y = Attention(q, k, v, m)"
+
+
+mask_shorter_than_keys.examples = [
+    Fixed(
+        "a mask that says which keys are seen",
+        before=f"g ({_KEYS}, bool[2,2] m) {_OUT} {{ {_CALL} }}",
+        after=f"""g ({_KEYS}, bool[2,2] m) {_OUT} <int64[4] e = {{0, 0, 0, 1}}, bool f = {{0}}> {{
+            w = Pad(m, e, f)  y = Attention(q, k, v, w) }}""",
+        opset=24,
+        ir_version=10,
+    ),
+    Fixed(
+        "a mask that is added, of four dimensions",
+        before=f"g ({_KEYS}, float[2,1,2,2] m) {_OUT} {{ {_CALL} }}",
+        after=f"""g ({_KEYS}, float[2,1,2,2] m) {_OUT} <int64[8] e = {{0,0,0,0,0,0,0,1}}, float f = {{-inf}}> {{
+            w = Pad(m, e, f)  y = Attention(q, k, v, w) }}""",
+        opset=24,
+        ir_version=10,
+    ),
+    Fixed(
+        "a mask of one key, which TensorRT takes for all of them",
+        before=f"g ({_KEYS}, float[2,1] m) {_OUT} {{ {_CALL} }}",
+        after=f"""g ({_KEYS}, float[2,1] m) {_OUT} <int64[4] e = {{0, 0, 0, 2}}, float f = {{-inf}}> {{
+            w = Pad(m, e, f)  y = Attention(q, k, v, w) }}""",
+        opset=24,
+        ir_version=10,
+    ),
+    Fixed(
+        "a key put before the others, of dynamic number",
+        before=f"""g ({_LONG}, float16[B,2,1,64] a, float16[B,2,1,64] b, bool[S,T] m) {_WIDE} {{
+            c = Concat<axis = 2>(a, k)  d = Concat<axis = 2>(b, v)  y = Attention(q, c, d, m) }}""",
+        after=f"""g ({_LONG}, float16[B,2,1,64] a, float16[B,2,1,64] b, bool[S,T] m) {_WIDE}
+            <int64[4] e = {{0, 0, 0, 1}}, bool f = {{0}}> {{
+            c = Concat<axis = 2>(a, k)  d = Concat<axis = 2>(b, v)
+            w = Pad(m, e, f)  y = Attention(q, c, d, w) }}""",
+        opset=24,
+        ir_version=10,
+    ),
+    Fixed(
+        "three-dimensional, in a branch",
+        before="""g (float[2,2,8] q, float[2,3,8] k, float[2,3,8] v, bool[2,2] m, bool c) => (float[2,2,8] y) {
+            y = If(c)<then_branch = p () => (float[2,2,8] u) {
+                          u = Attention<q_num_heads = 2, kv_num_heads = 2>(q, k, v, m) },
+                      else_branch = r () => (float[2,2,8] o) { o = Neg(q) }> }""",
+        after="""g (float[2,2,8] q, float[2,3,8] k, float[2,3,8] v, bool[2,2] m, bool c) => (float[2,2,8] y) {
+            y = If(c)<then_branch = p () => (float[2,2,8] u) <int64[4] e = {0, 0, 0, 1}, bool f = {0}> {
+                          w = Pad(m, e, f)  u = Attention<q_num_heads = 2, kv_num_heads = 2>(q, k, v, w) },
+                      else_branch = r () => (float[2,2,8] o) { o = Neg(q) }> }""",
+        opset=24,
+        ir_version=10,
+    ),
+    Fixed(
+        "one dimension, in the opset of the windows",
+        before=f"g ({_KEYS}, bool[2] m) {_OUT} {{ {_CALL} }}",
+        after=f"""g ({_KEYS}, bool[2] m) {_OUT} <int64[2] e = {{0, 1}}, bool f = {{0}}> {{
+            w = Pad(m, e, f)  y = Attention(q, k, v, w) }}""",
+        opset=25,
+        ir_version=10,
+    ),
+    Flagged(
+        "shorter by a number that is not known",
+        f"""g ({_LONG}, float16[B,2,R,64] a, float16[B,2,R,64] b, float16[B,2,1,64] h, float16[S,T] m) {_WIDE} {{
+            c = Concat<axis = 2>(a, h, k)  d = Concat<axis = 2>(b, h, v)  y = Attention(q, c, d, m) }}""",
+        opset=24,
+        ir_version=10,
+    ),
+    Flagged(
+        "lengths of different names: information",
+        f"g ({_LONG}, float16[S,M] m) {_WIDE} {{ {_CALL} }}",
+        runs=False,
+        opset=24,
+        ir_version=10,
+    ),
+    Flagged(
+        "two keys where there may be more: information",
+        f"g ({_LONG}, bool[S,2] m) {_WIDE} {{ {_CALL} }}",
+        runs=False,
+        opset=24,
+        ir_version=10,
+    ),
+    Silent(
+        "as long as the keys, by name",
+        f"g ({_LONG}, bool[B,1,S,T] m) {_WIDE} {{ {_CALL} }}",
+        opset=24,
+        ir_version=10,
+    ),
+    Silent(
+        "as long as the keys, by number",
+        f"g ({_KEYS}, float[2,3] m) {_OUT} {{ {_CALL} }}",
+        opset=24,
+        ir_version=10,
+    ),
+    Silent(
+        "a single key",
+        """g (float[2,2,2,8] q, float[2,2,1,8] k, float[2,2,1,8] v, bool[2,1] m) => (float[2,2,2,8] y) {
+            y = Attention(q, k, v, m) }""",
+        opset=24,
+        ir_version=10,
+    ),
+    Silent(
+        "opset 23 does not allow it: there a mask of one is repeated",
+        f"g ({_KEYS}, float[2,1] m) {_OUT} {{ {_CALL} }}",
+        opset=23,
+        ir_version=10,
+        runs=False,
+    ),
+    Silent("no mask", f"g ({_KEYS}) {_OUT} {{ y = Attention(q, k, v) }}", opset=24, ir_version=10),
+    Silent(
+        "keys whose number nothing tells, in a local function",
+        f"""<ir_version: 10, opset_import: ["" : 24, "my" : 1]>
+            g ({_KEYS}, bool[2,2] m) {_OUT} {{ y = my.F(q, k, v, m) }}
+            <domain: "my", opset_import: ["" : 24]> F (q, k, v, m) => (y) {{ {_CALL} }}""",
+    ),
+    Silent(
+        "lengths, whose rule says the whole mask anew (OPS015)",
+        f"g ({_KEYS}, bool[2,2] m, int64[2] n) {_OUT} {{ y = Attention(q, k, v, m, , , n) }}",
+        opset=24,
+        ir_version=10,
+    ),
+    Silent(
+        "a window, whose rule says the whole mask anew (OPS015)",
+        f"g ({_KEYS}, bool[2,2] m) {_OUT} {{ y = Attention<left_window_size = 0>(q, k, v, m) }}",
+        opset=25,
+        ir_version=10,
+    ),
+    Silent(
+        "a cache, which TensorRT refuses",
+        """g (float[1,1,2,8] q, float[1,1,2,8] k, float[1,1,2,8] v, bool[2,1] m, float[1,1,3,8] a,
+            float[1,1,3,8] b) => (float[1,1,2,8] y) { y = Attention(q, k, v, m, a, b) }""",
+        opset=24,
+        ir_version=10,
+    ),
+    Flagged(
+        "a mask of integers, which have no -inf",
+        f"g ({_KEYS}, int32[2,2] m) {_OUT} {{ {_CALL} }}",
+        opset=24,
+        ir_version=10,
+        runs=False,
+    ),
+]

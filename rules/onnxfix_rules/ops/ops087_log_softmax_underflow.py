@@ -11,7 +11,7 @@ from onnx import TensorProto
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 from onnxfix.shapes.symbols import Dim
 
 _NARROW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
@@ -24,235 +24,7 @@ _FAR: dict[int, str] = {
 """Where exp(-distance) rounds to 0: half of the smallest number of the type is e to this power."""
 
 
-def _after(io: str, axes: str, source: str = "x", target: str = "y", more: str = "", rest: str = "") -> str:
-    """The example's result since opset 18: both reductions read the axes."""
-    return f"""{io} <int64[1] a = {{{axes}}}, int64[1] b = {{{axes}}}> {{ {more}
-        m = ReduceMax({source}, a)  d = Sub({source}, m)  e = Exp(d)  s = ReduceSum(e, b)
-        l = Log(s)  {target} = Sub(d, l)  {rest} }}"""
-
-
-_N8 = "g (float[N,8] x) => (float[N,8] y)"
-_HALF = "g (float16[N,60000] x) => (float16[N,60000] y)"
-
-EXAMPLES = [
-    Example(
-        why="the last axis, by default",
-        before=f"{_N8} {{ y = LogSoftmax(x) }}",
-        after=_after(_N8, "-1"),
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="another axis, of dynamic size, between other nodes",
-        before="g (float[N,C,H,W] x) => (float[N,C,H,W] y) { n = Neg(x)  z = LogSoftmax<axis = 1>(n)  y = Neg(z) }",
-        after=_after("g (float[N,C,H,W] x) => (float[N,C,H,W] y)", "1", "n", "z", "n = Neg(x)", "y = Neg(z)"),
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="half precision and a vocabulary: computed in float32",
-        before=f"{_HALF} {{ y = LogSoftmax<axis = -1>(x) }}",
-        after=_after(_HALF, "-1", "w", "z", "w = Cast<to = 1>(x)", "y = Cast<to = 10>(z)"),
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="bfloat16",
-        before="g (bfloat16[2,8] x) => (bfloat16[2,8] y) { y = LogSoftmax(x) }",
-        after=_after(
-            "g (bfloat16[2,8] x) => (bfloat16[2,8] y)",
-            "-1",
-            "w",
-            "z",
-            "w = Cast<to = 1>(x)",
-            "y = Cast<to = 16>(z)",
-        ),
-        safety=Safety.NUMERIC,
-        runs=False,
-    ),
-    Example(
-        why="float64, which TensorRT reads as float32",
-        before="g (double[2,8] x) => (double[2,8] y) { y = LogSoftmax(x) }",
-        after=_after("g (double[2,8] x) => (double[2,8] y)", "-1"),
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="before opset 18 the axes of ReduceMax are an attribute",
-        before=f"{_N8} {{ y = LogSoftmax<axis = -2>(x) }}",
-        after=f"""{_N8} <int64[1] b = {{-2}}> {{ m = ReduceMax<axes = [-2]>(x)  d = Sub(x, m)  e = Exp(d)
-            s = ReduceSum(e, b)  l = Log(s)  y = Sub(d, l) }}""",
-        opset=13,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="before opset 13 all axes from the given one on count together, and both take attributes",
-        before="g (float[2,3,4] x) => (float[2,3,4] y) { y = LogSoftmax(x) }",
-        after="""g (float[2,3,4] x) => (float[2,3,4] y) { m = ReduceMax<axes = [1, 2]>(x)  d = Sub(x, m)
-            e = Exp(d)  s = ReduceSum<axes = [1, 2]>(e)  l = Log(s)  y = Sub(d, l) }""",
-        opset=12,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="counted from the end, before opset 13; of unknown sizes",
-        before="g (float[A,B,C] x) => (float[A,B,C] y) { y = LogSoftmax<axis = -2>(x) }",
-        after="""g (float[A,B,C] x) => (float[A,B,C] y) { m = ReduceMax<axes = [1, 2]>(x)  d = Sub(x, m)
-            e = Exp(d)  s = ReduceSum<axes = [1, 2]>(e)  l = Log(s)  y = Sub(d, l) }""",
-        opset=11,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="a vector before opset 13, which TensorRT takes as a matrix",
-        before="g (float[8] x) => (float[8] y) { y = LogSoftmax<axis = 0>(x) }",
-        after="""g (float[8] x) => (float[8] y) { m = ReduceMax<axes = [0]>(x)  d = Sub(x, m)
-            e = Exp(d)  s = ReduceSum<axes = [0]>(e)  l = Log(s)  y = Sub(d, l) }""",
-        opset=9,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="in a branch, of a captured value; IR version 3 has no plain initializers",
-        before="""g (float[2,3] x, bool c) => (float[2,3] y) {
-            y = If(c)<then_branch = p () => (float[2,3] u) { u = LogSoftmax(x) },
-                      else_branch = q () => (float[2,3] v) { v = Neg(x) }> }""",
-        after="""g (float[2,3] x, bool c) => (float[2,3] y) {
-            y = If(c)<then_branch = p () => (float[2,3] u) {
-                          a = Constant<value = int64[1] {-1}>()  b = Constant<value = int64[1] {-1}>()
-                          m = ReduceMax(x, a)  d = Sub(x, m)  e = Exp(d)  s = ReduceSum(e, b)
-                          l = Log(s)  u = Sub(d, l) },
-                      else_branch = q () => (float[2,3] v) { v = Neg(x) }> }""",
-        ir_version=3,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="in a local function, where its type is not known: in the type that it has",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2,3] x) => (float[2,3] y) { y = my.F(x) }
-            <domain: "my", opset_import: ["" : 18]> F (i) => (o) { o = LogSoftmax<axis = 1>(i) }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2,3] x) => (float[2,3] y) { y = my.F(x) }
-            <domain: "my", opset_import: ["" : 18]> F (i) => (o) {
-                a = Constant<value = int64[1] {1}>()  b = Constant<value = int64[1] {1}>()
-                m = ReduceMax(i, a)  d = Sub(i, m)  e = Exp(d)  s = ReduceSum(e, b)  l = Log(s)  o = Sub(d, l) }""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="the best one is asked for along another axis, where the rows are compared",
-        before="g (float[4,8] x) => (int64[1,8] y) { z = LogSoftmax(x)  y = ArgMax(z) }",
-        after=_after("g (float[4,8] x) => (int64[1,8] y)", "-1", "x", "z", rest="y = ArgMax(z)"),
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="the best one is asked for, and the logarithms are read too",
-        before="g (float[N,8] x) => (float[N,8] y, int64[N,1] i) { y = LogSoftmax(x)  i = ArgMax<axis = -1>(y) }",
-        after=_after(
-            "g (float[N,8] x) => (float[N,8] y, int64[N,1] i)", "-1", rest="i = ArgMax<axis = -1>(y)"
-        ),
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="several of the best: all but the first of them may be far below it",
-        before="""g (float[N,8] x) => (float[N,3] y, int64[N,3] i) <int64[1] k = {3}> {
-            z = LogSoftmax<axis = 1>(x)  y, i = TopK<axis = 1>(z, k) }""",
-        after="""g (float[N,8] x) => (float[N,3] y, int64[N,3] i)
-            <int64[1] k = {3}, int64[1] a = {1}, int64[1] b = {1}> {
-            m = ReduceMax(x, a)  d = Sub(x, m)  e = Exp(d)  s = ReduceSum(e, b)  l = Log(s)  z = Sub(d, l)
-            y, i = TopK<axis = 1>(z, k) }""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="which axes those are is not known: no rank, before opset 13",
-        before="""g (float[A,B] x, int64[K] h) => (float[C,D] y) {
-            r = Reshape(x, h)  s = LogSoftmax<axis = 1>(r)  y = Reshape(s, h) }""",
-        detect=True,
-        opset=12,
-        safety=Safety.NUMERIC,
-        runs=False,
-    ),
-    Example(
-        why="before opset 7 a difference is not spread over an axis",
-        before=f"{_N8} {{ y = LogSoftmax(x) }}",
-        detect=True,
-        opset=6,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="the best one along the first of two axes that count together",
-        before="""g (float[2,3,4] x) => (int64[2,1,4] y) { z = LogSoftmax<axis = 1>(x)  y = ArgMax<axis = 1>(z) }""",
-        after="""g (float[2,3,4] x) => (int64[2,1,4] y) { m = ReduceMax<axes = [1, 2]>(x)  d = Sub(x, m)
-            e = Exp(d)  s = ReduceSum<axes = [1, 2]>(e)  l = Log(s)  z = Sub(d, l)  y = ArgMax<axis = 1>(z) }""",
-        opset=12,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="one of two axes that count together has one element",
-        before="g (float[2,1,4] x) => (float[2,1,4] y) { y = LogSoftmax(x) }",
-        after="""g (float[2,1,4] x) => (float[2,1,4] y) { m = ReduceMax<axes = [1, 2]>(x)  d = Sub(x, m)
-            e = Exp(d)  s = ReduceSum<axes = [1, 2]>(e)  l = Log(s)  y = Sub(d, l) }""",
-        opset=9,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="one score, whose logarithm is 0",
-        before="g (float[N,1,4] x) => (float[N,1,4] y) { y = LogSoftmax<axis = 1>(x) }",
-    ),
-    Example(
-        why="one score, in two axes of one, before opset 13",
-        before="g (float[N,1,1] x) => (float[N,1,1] y) { y = LogSoftmax<axis = 1>(x) }",
-        opset=11,
-    ),
-    Example(
-        why="nothing in it",
-        before="g (float[2,0] x) => (float[2,0] y) { y = LogSoftmax(x) }",
-    ),
-    Example(
-        why="only the best one is asked for",
-        before="g (float[N,8] x) => (int64[N,1] y) { z = LogSoftmax<axis = 1>(x)  y = ArgMax<axis = -1>(z) }",
-    ),
-    Example(
-        why="nobody reads it",
-        before="g (float[N,8] x) => (float[N,8] y) { z = LogSoftmax(x)  y = Neg(x) }",
-    ),
-    Example(
-        why="a vector since opset 13, which TensorRT refuses: OPS023 makes a matrix of it first",
-        before="g (float[8] x) => (float[8] y) { y = LogSoftmax(x) }",
-    ),
-    Example(
-        why="a scalar, which has no axis",
-        before="g (float x) => (float y) { y = LogSoftmax(x) }",
-        runs=False,
-    ),
-    Example(
-        why="no such axis",
-        before="g (float[2,3] x) => (float[2,3] y) { y = LogSoftmax<axis = 2>(x) }",
-        runs=False,
-    ),
-    Example(
-        why="before opset 11 no axis is counted from the end",
-        before="g (float[2,3] x) => (float[2,3] y) { y = LogSoftmax<axis = -1>(x) }",
-        opset=9,
-        runs=False,
-    ),
-    Example(
-        why="a Softmax and a Log, which ONNX computes so too",
-        before=f"{_N8} {{ s = Softmax(x)  y = Log(s) }}",
-    ),
-    Example(
-        why="every call of the function says the axis",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[3,3] x) => (float[3,3] y) { y = my.F<k = 1>(x) }
-            <domain: "my", opset_import: ["" : 18]> F <k> (a) => (b) { b = LogSoftmax<axis : int = @k>(a) }""",
-    ),
-    Example(
-        why="a local function that is called LogSoftmax",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[3,3] x) => (float[3,3] y) { y = my.LogSoftmax(x) }
-            <domain: "my", opset_import: ["" : 18]> LogSoftmax (a) => (b) { b = Neg(a) }""",
-    ),
-]
-
-
-@rule(
-    "OPS087",
-    ops=["LogSoftmax"],
-    safety=Safety.NUMERIC,
-    severity=Severity.WARNING,
-    hazards=[74],
-    examples=EXAMPLES,
-)
+@rule("OPS087", ops=["LogSoftmax"], safety=Safety.NUMERIC, severity=Severity.WARNING, hazards=[74])
 def log_softmax_underflow(node: Node, model: Model) -> Iterator[Match]:
     """A LogSoftmax: TensorRT takes the softmax first, and -inf for the logarithm of what underflows to 0.
 
@@ -359,3 +131,206 @@ def _reduce(draft: Draft, op_type: str, data: Value | str, axes: tuple[int, ...]
     if draft.anchor.opset < since:
         return draft.add(op_type, [data], axes=list(axes))
     return draft.add(op_type, [data, draft.constant(np.array(axes, np.int64), "axes")])
+
+
+def _after(io: str, axes: str, source: str = "x", target: str = "y", more: str = "", rest: str = "") -> str:
+    """The example's result since opset 18: both reductions read the axes."""
+    return f"""{io} <int64[1] a = {{{axes}}}, int64[1] b = {{{axes}}}> {{ {more}
+        m = ReduceMax({source}, a)  d = Sub({source}, m)  e = Exp(d)  s = ReduceSum(e, b)
+        l = Log(s)  {target} = Sub(d, l)  {rest} }}"""
+
+
+_N8 = "g (float[N,8] x) => (float[N,8] y)"
+_HALF = "g (float16[N,60000] x) => (float16[N,60000] y)"
+
+
+log_softmax_underflow.examples = [
+    Fixed(
+        "the last axis, by default",
+        before=f"{_N8} {{ y = LogSoftmax(x) }}",
+        after=_after(_N8, "-1"),
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "another axis, of dynamic size, between other nodes",
+        before="g (float[N,C,H,W] x) => (float[N,C,H,W] y) { n = Neg(x)  z = LogSoftmax<axis = 1>(n)  y = Neg(z) }",
+        after=_after("g (float[N,C,H,W] x) => (float[N,C,H,W] y)", "1", "n", "z", "n = Neg(x)", "y = Neg(z)"),
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "half precision and a vocabulary: computed in float32",
+        before=f"{_HALF} {{ y = LogSoftmax<axis = -1>(x) }}",
+        after=_after(_HALF, "-1", "w", "z", "w = Cast<to = 1>(x)", "y = Cast<to = 10>(z)"),
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "bfloat16",
+        before="g (bfloat16[2,8] x) => (bfloat16[2,8] y) { y = LogSoftmax(x) }",
+        after=_after(
+            "g (bfloat16[2,8] x) => (bfloat16[2,8] y)",
+            "-1",
+            "w",
+            "z",
+            "w = Cast<to = 1>(x)",
+            "y = Cast<to = 16>(z)",
+        ),
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Fixed(
+        "float64, which TensorRT reads as float32",
+        before="g (double[2,8] x) => (double[2,8] y) { y = LogSoftmax(x) }",
+        after=_after("g (double[2,8] x) => (double[2,8] y)", "-1"),
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "before opset 18 the axes of ReduceMax are an attribute",
+        before=f"{_N8} {{ y = LogSoftmax<axis = -2>(x) }}",
+        after=f"""{_N8} <int64[1] b = {{-2}}> {{ m = ReduceMax<axes = [-2]>(x)  d = Sub(x, m)  e = Exp(d)
+            s = ReduceSum(e, b)  l = Log(s)  y = Sub(d, l) }}""",
+        opset=13,
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "before opset 13 all axes from the given one on count together, and both take attributes",
+        before="g (float[2,3,4] x) => (float[2,3,4] y) { y = LogSoftmax(x) }",
+        after="""g (float[2,3,4] x) => (float[2,3,4] y) { m = ReduceMax<axes = [1, 2]>(x)  d = Sub(x, m)
+            e = Exp(d)  s = ReduceSum<axes = [1, 2]>(e)  l = Log(s)  y = Sub(d, l) }""",
+        opset=12,
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "counted from the end, before opset 13; of unknown sizes",
+        before="g (float[A,B,C] x) => (float[A,B,C] y) { y = LogSoftmax<axis = -2>(x) }",
+        after="""g (float[A,B,C] x) => (float[A,B,C] y) { m = ReduceMax<axes = [1, 2]>(x)  d = Sub(x, m)
+            e = Exp(d)  s = ReduceSum<axes = [1, 2]>(e)  l = Log(s)  y = Sub(d, l) }""",
+        opset=11,
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "a vector before opset 13, which TensorRT takes as a matrix",
+        before="g (float[8] x) => (float[8] y) { y = LogSoftmax<axis = 0>(x) }",
+        after="""g (float[8] x) => (float[8] y) { m = ReduceMax<axes = [0]>(x)  d = Sub(x, m)
+            e = Exp(d)  s = ReduceSum<axes = [0]>(e)  l = Log(s)  y = Sub(d, l) }""",
+        opset=9,
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "in a branch, of a captured value; IR version 3 has no plain initializers",
+        before="""g (float[2,3] x, bool c) => (float[2,3] y) {
+            y = If(c)<then_branch = p () => (float[2,3] u) { u = LogSoftmax(x) },
+                      else_branch = q () => (float[2,3] v) { v = Neg(x) }> }""",
+        after="""g (float[2,3] x, bool c) => (float[2,3] y) {
+            y = If(c)<then_branch = p () => (float[2,3] u) {
+                          a = Constant<value = int64[1] {-1}>()  b = Constant<value = int64[1] {-1}>()
+                          m = ReduceMax(x, a)  d = Sub(x, m)  e = Exp(d)  s = ReduceSum(e, b)
+                          l = Log(s)  u = Sub(d, l) },
+                      else_branch = q () => (float[2,3] v) { v = Neg(x) }> }""",
+        ir_version=3,
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "in a local function, where its type is not known: in the type that it has",
+        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2,3] x) => (float[2,3] y) { y = my.F(x) }
+            <domain: "my", opset_import: ["" : 18]> F (i) => (o) { o = LogSoftmax<axis = 1>(i) }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2,3] x) => (float[2,3] y) { y = my.F(x) }
+            <domain: "my", opset_import: ["" : 18]> F (i) => (o) {
+                a = Constant<value = int64[1] {1}>()  b = Constant<value = int64[1] {1}>()
+                m = ReduceMax(i, a)  d = Sub(i, m)  e = Exp(d)  s = ReduceSum(e, b)  l = Log(s)  o = Sub(d, l) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "the best one is asked for along another axis, where the rows are compared",
+        before="g (float[4,8] x) => (int64[1,8] y) { z = LogSoftmax(x)  y = ArgMax(z) }",
+        after=_after("g (float[4,8] x) => (int64[1,8] y)", "-1", "x", "z", rest="y = ArgMax(z)"),
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "the best one is asked for, and the logarithms are read too",
+        before="g (float[N,8] x) => (float[N,8] y, int64[N,1] i) { y = LogSoftmax(x)  i = ArgMax<axis = -1>(y) }",
+        after=_after(
+            "g (float[N,8] x) => (float[N,8] y, int64[N,1] i)", "-1", rest="i = ArgMax<axis = -1>(y)"
+        ),
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "several of the best: all but the first of them may be far below it",
+        before="""g (float[N,8] x) => (float[N,3] y, int64[N,3] i) <int64[1] k = {3}> {
+            z = LogSoftmax<axis = 1>(x)  y, i = TopK<axis = 1>(z, k) }""",
+        after="""g (float[N,8] x) => (float[N,3] y, int64[N,3] i)
+            <int64[1] k = {3}, int64[1] a = {1}, int64[1] b = {1}> {
+            m = ReduceMax(x, a)  d = Sub(x, m)  e = Exp(d)  s = ReduceSum(e, b)  l = Log(s)  z = Sub(d, l)
+            y, i = TopK<axis = 1>(z, k) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "which axes those are is not known: no rank, before opset 13",
+        """g (float[A,B] x, int64[K] h) => (float[C,D] y) {
+            r = Reshape(x, h)  s = LogSoftmax<axis = 1>(r)  y = Reshape(s, h) }""",
+        opset=12,
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Flagged(
+        "before opset 7 a difference is not spread over an axis",
+        f"{_N8} {{ y = LogSoftmax(x) }}",
+        opset=6,
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "the best one along the first of two axes that count together",
+        before="""g (float[2,3,4] x) => (int64[2,1,4] y) { z = LogSoftmax<axis = 1>(x)  y = ArgMax<axis = 1>(z) }""",
+        after="""g (float[2,3,4] x) => (int64[2,1,4] y) { m = ReduceMax<axes = [1, 2]>(x)  d = Sub(x, m)
+            e = Exp(d)  s = ReduceSum<axes = [1, 2]>(e)  l = Log(s)  z = Sub(d, l)  y = ArgMax<axis = 1>(z) }""",
+        opset=12,
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "one of two axes that count together has one element",
+        before="g (float[2,1,4] x) => (float[2,1,4] y) { y = LogSoftmax(x) }",
+        after="""g (float[2,1,4] x) => (float[2,1,4] y) { m = ReduceMax<axes = [1, 2]>(x)  d = Sub(x, m)
+            e = Exp(d)  s = ReduceSum<axes = [1, 2]>(e)  l = Log(s)  y = Sub(d, l) }""",
+        opset=9,
+        safety=Safety.NUMERIC,
+    ),
+    Silent(
+        "one score, whose logarithm is 0",
+        "g (float[N,1,4] x) => (float[N,1,4] y) { y = LogSoftmax<axis = 1>(x) }",
+    ),
+    Silent(
+        "one score, in two axes of one, before opset 13",
+        "g (float[N,1,1] x) => (float[N,1,1] y) { y = LogSoftmax<axis = 1>(x) }",
+        opset=11,
+    ),
+    Silent("nothing in it", "g (float[2,0] x) => (float[2,0] y) { y = LogSoftmax(x) }"),
+    Silent(
+        "only the best one is asked for",
+        "g (float[N,8] x) => (int64[N,1] y) { z = LogSoftmax<axis = 1>(x)  y = ArgMax<axis = -1>(z) }",
+    ),
+    Silent("nobody reads it", "g (float[N,8] x) => (float[N,8] y) { z = LogSoftmax(x)  y = Neg(x) }"),
+    Silent(
+        "a vector since opset 13, which TensorRT refuses: OPS023 makes a matrix of it first",
+        "g (float[8] x) => (float[8] y) { y = LogSoftmax(x) }",
+    ),
+    Silent("a scalar, which has no axis", "g (float x) => (float y) { y = LogSoftmax(x) }", runs=False),
+    Silent("no such axis", "g (float[2,3] x) => (float[2,3] y) { y = LogSoftmax<axis = 2>(x) }", runs=False),
+    Silent(
+        "before opset 11 no axis is counted from the end",
+        "g (float[2,3] x) => (float[2,3] y) { y = LogSoftmax<axis = -1>(x) }",
+        opset=9,
+        runs=False,
+    ),
+    Silent("a Softmax and a Log, which ONNX computes so too", f"{_N8} {{ s = Softmax(x)  y = Log(s) }}"),
+    Silent(
+        "every call of the function says the axis",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[3,3] x) => (float[3,3] y) { y = my.F<k = 1>(x) }
+            <domain: "my", opset_import: ["" : 18]> F <k> (a) => (b) { b = LogSoftmax<axis : int = @k>(a) }""",
+    ),
+    Silent(
+        "a local function that is called LogSoftmax",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[3,3] x) => (float[3,3] y) { y = my.LogSoftmax(x) }
+            <domain: "my", opset_import: ["" : 18]> LogSoftmax (a) => (b) { b = Neg(a) }""",
+    ),
+]

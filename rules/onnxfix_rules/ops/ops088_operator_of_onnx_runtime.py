@@ -5,86 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix.rule import Flagged, Match, Severity, Silent, rule
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops._runtimes import is_foreign, is_imported, origin
-
-_HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1, "com.microsoft.nchwc" : 1]>'
-_CHAIN = f"{_HEAD} g (float[2,3] x, float[2,3] w) => (float[2,3] y)"
-
-EXAMPLES = [
-    Example(
-        why="a norm that TensorRT-RTX imports",
-        before=f"""{_HEAD} g (float[2,3] x, float[3] s) => (float[2,3] y) {{
-            y = SimplifiedLayerNormalization(x, s) }}""",
-        runs=False,
-    ),
-    Example(
-        why="an operator of quantize_dynamic",
-        before=f"{_CHAIN} {{ y = com.microsoft.DynamicQuantizeLSTM(x, w) }}",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="an operator that no table knows",
-        before=f"{_CHAIN} {{ y = com.microsoft.NotHeardOf(x, w) }}",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="a layout of ONNX Runtime",
-        before=f"{_CHAIN} {{ y = com.microsoft.nchwc.ReorderOutput<channels = 3>(x) }}",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="in a branch",
-        before=f"""{_HEAD} g (float[2,2] x, bool c) => (float[2,2] y) {{
-            y = If(c)<then_branch = p () => (float[2,2] u) {{ u = com.microsoft.Inverse(x) }},
-                      else_branch = q () => (float[2,2] v) {{ v = Neg(x) }}> }}""",
-        detect=True,
-    ),
-    Example(
-        why="TensorRT 8.6 has no Gelu",
-        before=f"{_HEAD} g (float[2,3] x) => (float[2,3] y) {{ y = com.microsoft.Gelu(x) }}",
-        detect=True,
-        target="trt8.6",
-    ),
-    Example(
-        why="TensorRT-RTX has",
-        before=f"{_HEAD} g (float[2,3] x) => (float[2,3] y) {{ y = com.microsoft.Gelu(x) }}",
-        target="rtx",
-    ),
-    Example(
-        why="an operator that TensorRT-RTX imports",
-        before=f"""{_HEAD} g (float[1,4,8] q, float[1,4,8] k, float[1,4,8] v) => (float[1,4,8] y) {{
-            y = com.microsoft.MultiHeadAttention<num_heads = 2>(q, k, v) }}""",
-        target="rtx",
-    ),
-    Example(
-        why="a local function of that name",
-        before=f"""{_CHAIN} {{ y = com.microsoft.Inverse(x) }}
-            <domain: "com.microsoft", opset_import: ["" : 17]> Inverse (a) => (b) {{ b = Neg(a) }}""",
-    ),
-    Example(
-        why="an operator of a domain of yours",
-        before="""<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
-            g (float[2,3] x) => (float[2,3] y) { y = my.FusedNorm(x) }""",
-        runs=False,
-    ),
-    Example(
-        why="the standard operator of that name, which OPS060 is about",
-        before=f"{_HEAD} g (float[2] x) => (float[2] y) {{ y = com.microsoft.Relu(x) }}",
-        runs=False,
-    ),
-    Example(
-        why="in a function that nobody calls",
-        before="""<ir_version: 8, opset_import: ["" : 17, "my" : 1, "com.microsoft" : 1]>
-            g (float[2,3,3] x) => (float[2,3,3] y) { y = Neg(x) }
-            <domain: "my", opset_import: ["" : 17, "com.microsoft" : 1]> F (a) => (b) {
-                b = com.microsoft.Inverse(a) }""",
-    ),
-]
 
 
 @rule(
@@ -92,7 +15,6 @@ EXAMPLES = [
     per="model",
     severity=Severity.ERROR,
     hazards=[13],
-    examples=EXAMPLES,
     general=True,
 )
 def operator_of_onnx_runtime(model: Model) -> Iterator[Match]:
@@ -139,3 +61,75 @@ def operator_of_onnx_runtime(model: Model) -> Iterator[Match]:
         name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
         where = origin(node) or "it is an operator of ONNX Runtime"
         yield Match(f"{target.title} has no importer for {name}; {where}", node=node)
+
+
+_HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1, "com.microsoft.nchwc" : 1]>'
+_CHAIN = f"{_HEAD} g (float[2,3] x, float[2,3] w) => (float[2,3] y)"
+
+
+operator_of_onnx_runtime.examples = [
+    Silent(
+        "a norm that TensorRT-RTX imports",
+        f"""{_HEAD} g (float[2,3] x, float[3] s) => (float[2,3] y) {{
+            y = SimplifiedLayerNormalization(x, s) }}""",
+        runs=False,
+    ),
+    Flagged(
+        "an operator of quantize_dynamic",
+        f"{_CHAIN} {{ y = com.microsoft.DynamicQuantizeLSTM(x, w) }}",
+        runs=False,
+    ),
+    Flagged(
+        "an operator that no table knows", f"{_CHAIN} {{ y = com.microsoft.NotHeardOf(x, w) }}", runs=False
+    ),
+    Flagged(
+        "a layout of ONNX Runtime",
+        f"{_CHAIN} {{ y = com.microsoft.nchwc.ReorderOutput<channels = 3>(x) }}",
+        runs=False,
+    ),
+    Flagged(
+        "in a branch",
+        f"""{_HEAD} g (float[2,2] x, bool c) => (float[2,2] y) {{
+            y = If(c)<then_branch = p () => (float[2,2] u) {{ u = com.microsoft.Inverse(x) }},
+                      else_branch = q () => (float[2,2] v) {{ v = Neg(x) }}> }}""",
+    ),
+    Flagged(
+        "TensorRT 8.6 has no Gelu",
+        f"{_HEAD} g (float[2,3] x) => (float[2,3] y) {{ y = com.microsoft.Gelu(x) }}",
+        target="trt8.6",
+    ),
+    Silent(
+        "TensorRT-RTX has",
+        f"{_HEAD} g (float[2,3] x) => (float[2,3] y) {{ y = com.microsoft.Gelu(x) }}",
+        target="rtx",
+    ),
+    Silent(
+        "an operator that TensorRT-RTX imports",
+        f"""{_HEAD} g (float[1,4,8] q, float[1,4,8] k, float[1,4,8] v) => (float[1,4,8] y) {{
+            y = com.microsoft.MultiHeadAttention<num_heads = 2>(q, k, v) }}""",
+        target="rtx",
+    ),
+    Silent(
+        "a local function of that name",
+        f"""{_CHAIN} {{ y = com.microsoft.Inverse(x) }}
+            <domain: "com.microsoft", opset_import: ["" : 17]> Inverse (a) => (b) {{ b = Neg(a) }}""",
+    ),
+    Silent(
+        "an operator of a domain of yours",
+        """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
+            g (float[2,3] x) => (float[2,3] y) { y = my.FusedNorm(x) }""",
+        runs=False,
+    ),
+    Silent(
+        "the standard operator of that name, which OPS060 is about",
+        f"{_HEAD} g (float[2] x) => (float[2] y) {{ y = com.microsoft.Relu(x) }}",
+        runs=False,
+    ),
+    Silent(
+        "in a function that nobody calls",
+        """<ir_version: 8, opset_import: ["" : 17, "my" : 1, "com.microsoft" : 1]>
+            g (float[2,3,3] x) => (float[2,3,3] y) { y = Neg(x) }
+            <domain: "my", opset_import: ["" : 17, "com.microsoft" : 1]> F (a) => (b) {
+                b = com.microsoft.Inverse(a) }""",
+    ),
+]

@@ -12,122 +12,10 @@ from onnxfix.edits import AddNode, Draft
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.graph.signatures import takes
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops._formulas import known_float, scalar
 from onnxfix_rules.ops._runtimes import origin
-
-_HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
-_G = "g (float[N,2,4,4] x, float[3,2,3,3] w) => (float[N,3,4,4] y)"
-_Z = "g (float[N,2,4,4] x, float[3,2,3,3] w, float[3] b, float[N,3,4,4] z) => (float[N,3,4,4] y)"
-_P = "pads = [1, 1, 1, 1]"
-_M = "g (float[N,3] x, float[3,4] w, float[4] c) => (float[N,4] y)"
-
-
-def _conv(attributes: str) -> str:
-    return f"{_HEAD} {_G} {{ y = com.microsoft.FusedConv<{_P}, {attributes}>(x, w) }}"
-
-
-EXAMPLES = [
-    Example(
-        why="a convolution and its Relu",
-        before=_conv('activation = "Relu"'),
-        after=f"{_HEAD} {_G} {{ c = Conv<{_P}>(x, w)  y = Relu(c) }}",
-    ),
-    Example(
-        why="an addend: it has to be asked for",
-        before=f'{_HEAD} {_Z} {{ y = com.microsoft.FusedConv<{_P}, activation = "Relu">(x, w, b, z) }}',
-        detect=True,
-    ),
-    Example(
-        why="half precision, for which ONNX Runtime has no such kernel on the CPU",
-        before=_conv('activation = "Relu"').replace("float[", "float16["),
-        after=f"{_HEAD} {_G} {{ c = Conv<{_P}>(x, w)  y = Relu(c) }}".replace("float[", "float16["),
-        safety=Safety.NUMERIC,
-        runs=False,
-    ),
-    Example(
-        why="without an activation it is a Conv",
-        before=f"{_HEAD} {_G} {{ y = com.microsoft.FusedConv<{_P}>(x, w) }}",
-        after=f"{_HEAD} {_G} {{ y = Conv<{_P}>(x, w) }}",
-    ),
-    Example(
-        why="bias, addend and activation",
-        before=f'{_HEAD} {_Z} {{ y = com.microsoft.FusedConv<{_P}, activation = "Sigmoid">(x, w, b, z) }}',
-        after=f"{_HEAD} {_Z} {{ c = Conv<{_P}>(x, w, b)  a = Add(c, z)  y = Sigmoid(a) }}",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="an addend without bias or activation",
-        before=f"{_HEAD} {_Z} {{ y = com.microsoft.FusedConv<{_P}>(x, w, , z) }}",
-        after=f"{_HEAD} {_Z} {{ c = Conv<{_P}>(x, w)  y = Add(c, z) }}",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="Tanh",
-        before=_conv('activation = "Tanh"'),
-        after=f"{_HEAD} {_G} {{ c = Conv<{_P}>(x, w)  y = Tanh(c) }}",
-    ),
-    Example(
-        why="LeakyRelu with its slope",
-        before=_conv('activation = "LeakyRelu", activation_params = [0.25]'),
-        after=f"{_HEAD} {_G} {{ c = Conv<{_P}>(x, w)  y = LeakyRelu<alpha = 0.25>(c) }}",
-    ),
-    Example(
-        why="Clip with its bounds",
-        before=_conv('activation = "Clip", activation_params = [0.0, 6.0]'),
-        after=f"""{_HEAD} {_G} <float l = {{0}}, float h = {{6}}> {{ c = Conv<{_P}>(x, w)  y = Clip(c, l, h) }}""",
-    ),
-    Example(
-        why="HardSigmoid with both",
-        before=_conv('activation = "HardSigmoid", activation_params = [0.25, 0.5]'),
-        after=f"{_HEAD} {_G} {{ c = Conv<{_P}>(x, w)  y = HardSigmoid<alpha = 0.25, beta = 0.5>(c) }}",
-    ),
-    Example(
-        why="a product of matrices and LeakyRelu",
-        before=f"""{_HEAD} {_M} {{
-            y = com.microsoft.FusedGemm<alpha = 0.5, activation = "LeakyRelu", activation_alpha = 0.25>(x, w, c) }}""",
-        after=f"{_HEAD} {_M} {{ g = Gemm<alpha = 0.5>(x, w, c)  y = LeakyRelu<alpha = 0.25>(g) }}",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="in a branch",
-        before=f"""{_HEAD} g (float[1,1,2] x, float[1,1,1] w, bool c) => (float[1,1,2] y) {{
-            y = If(c)<then_branch = p () => (float[1,1,2] u) {{ u = com.microsoft.FusedConv(x, w) }},
-                      else_branch = q () => (float[1,1,2] v) {{ v = Neg(x) }}> }}""",
-        after=f"""{_HEAD} g (float[1,1,2] x, float[1,1,1] w, bool c) => (float[1,1,2] y) {{
-            y = If(c)<then_branch = p () => (float[1,1,2] u) {{ u = Conv(x, w) }},
-                      else_branch = q () => (float[1,1,2] v) {{ v = Neg(x) }}> }}""",
-    ),
-    Example(
-        why="a slope is missing",
-        before=_conv('activation = "LeakyRelu"'),
-        detect=True,
-        safety=Safety.NUMERIC,
-        runs=False,
-    ),
-    Example(
-        why="an activation that ONNX Runtime does not fuse",
-        before=_conv('activation = "Mish"'),
-        detect=True,
-        safety=Safety.NUMERIC,
-        runs=False,
-    ),
-    Example(
-        why="the bounds of a Clip are crossed, which TensorRT and ONNX read otherwise",
-        before=_conv('activation = "Clip", activation_params = [6.0, 0.0]'),
-        detect=True,
-        safety=Safety.NUMERIC,
-        runs=False,
-    ),
-    Example(why="ONNX's Conv", before=f"{_HEAD} {_G} {{ y = Conv<{_P}>(x, w) }}"),
-    Example(
-        why="a local function of that name",
-        before=f"""{_HEAD} {_G} {{ y = com.microsoft.FusedConv<{_P}>(x, w) }}
-            <domain: "com.microsoft", opset_import: ["" : 17]> FusedConv <pads> (a, b) => (c) {{
-                c = Conv<pads = @pads>(a, b) }}""",
-    ),
-]
 
 _PARAMETERS = {
     "Relu": (),
@@ -147,7 +35,6 @@ _OWN = ("activation", "activation_params", "activation_alpha", "activation_beta"
     safety=Safety.NUMERIC,
     severity=Severity.ERROR,
     hazards=[13],
-    examples=EXAMPLES,
 )
 def fused_activation(node: Node, model: Model) -> Iterator[Match]:
     """A FusedConv or FusedGemm of ONNX Runtime: Conv or Gemm with an activation in it.
@@ -247,3 +134,107 @@ def _activate(draft: Draft, data: str, name: str, values: dict[str, Any], elem: 
         return
     bounds = [scalar(draft, values[key], elem, key) for key in ("min", "max")]
     draft.add("Clip", [data, *bounds], output=output)
+
+
+_HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
+_G = "g (float[N,2,4,4] x, float[3,2,3,3] w) => (float[N,3,4,4] y)"
+_Z = "g (float[N,2,4,4] x, float[3,2,3,3] w, float[3] b, float[N,3,4,4] z) => (float[N,3,4,4] y)"
+_P = "pads = [1, 1, 1, 1]"
+_M = "g (float[N,3] x, float[3,4] w, float[4] c) => (float[N,4] y)"
+
+
+def _conv(attributes: str) -> str:
+    return f"{_HEAD} {_G} {{ y = com.microsoft.FusedConv<{_P}, {attributes}>(x, w) }}"
+
+
+fused_activation.examples = [
+    Fixed(
+        "a convolution and its Relu",
+        before=_conv('activation = "Relu"'),
+        after=f"{_HEAD} {_G} {{ c = Conv<{_P}>(x, w)  y = Relu(c) }}",
+    ),
+    Flagged(
+        "an addend: it has to be asked for",
+        f'{_HEAD} {_Z} {{ y = com.microsoft.FusedConv<{_P}, activation = "Relu">(x, w, b, z) }}',
+    ),
+    Fixed(
+        "half precision, for which ONNX Runtime has no such kernel on the CPU",
+        before=_conv('activation = "Relu"').replace("float[", "float16["),
+        after=f"{_HEAD} {_G} {{ c = Conv<{_P}>(x, w)  y = Relu(c) }}".replace("float[", "float16["),
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Fixed(
+        "without an activation it is a Conv",
+        before=f"{_HEAD} {_G} {{ y = com.microsoft.FusedConv<{_P}>(x, w) }}",
+        after=f"{_HEAD} {_G} {{ y = Conv<{_P}>(x, w) }}",
+    ),
+    Fixed(
+        "bias, addend and activation",
+        before=f'{_HEAD} {_Z} {{ y = com.microsoft.FusedConv<{_P}, activation = "Sigmoid">(x, w, b, z) }}',
+        after=f"{_HEAD} {_Z} {{ c = Conv<{_P}>(x, w, b)  a = Add(c, z)  y = Sigmoid(a) }}",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "an addend without bias or activation",
+        before=f"{_HEAD} {_Z} {{ y = com.microsoft.FusedConv<{_P}>(x, w, , z) }}",
+        after=f"{_HEAD} {_Z} {{ c = Conv<{_P}>(x, w)  y = Add(c, z) }}",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "Tanh",
+        before=_conv('activation = "Tanh"'),
+        after=f"{_HEAD} {_G} {{ c = Conv<{_P}>(x, w)  y = Tanh(c) }}",
+    ),
+    Fixed(
+        "LeakyRelu with its slope",
+        before=_conv('activation = "LeakyRelu", activation_params = [0.25]'),
+        after=f"{_HEAD} {_G} {{ c = Conv<{_P}>(x, w)  y = LeakyRelu<alpha = 0.25>(c) }}",
+    ),
+    Fixed(
+        "Clip with its bounds",
+        before=_conv('activation = "Clip", activation_params = [0.0, 6.0]'),
+        after=f"""{_HEAD} {_G} <float l = {{0}}, float h = {{6}}> {{ c = Conv<{_P}>(x, w)  y = Clip(c, l, h) }}""",
+    ),
+    Fixed(
+        "HardSigmoid with both",
+        before=_conv('activation = "HardSigmoid", activation_params = [0.25, 0.5]'),
+        after=f"{_HEAD} {_G} {{ c = Conv<{_P}>(x, w)  y = HardSigmoid<alpha = 0.25, beta = 0.5>(c) }}",
+    ),
+    Fixed(
+        "a product of matrices and LeakyRelu",
+        before=f"""{_HEAD} {_M} {{
+            y = com.microsoft.FusedGemm<alpha = 0.5, activation = "LeakyRelu", activation_alpha = 0.25>(x, w, c) }}""",
+        after=f"{_HEAD} {_M} {{ g = Gemm<alpha = 0.5>(x, w, c)  y = LeakyRelu<alpha = 0.25>(g) }}",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "in a branch",
+        before=f"""{_HEAD} g (float[1,1,2] x, float[1,1,1] w, bool c) => (float[1,1,2] y) {{
+            y = If(c)<then_branch = p () => (float[1,1,2] u) {{ u = com.microsoft.FusedConv(x, w) }},
+                      else_branch = q () => (float[1,1,2] v) {{ v = Neg(x) }}> }}""",
+        after=f"""{_HEAD} g (float[1,1,2] x, float[1,1,1] w, bool c) => (float[1,1,2] y) {{
+            y = If(c)<then_branch = p () => (float[1,1,2] u) {{ u = Conv(x, w) }},
+                      else_branch = q () => (float[1,1,2] v) {{ v = Neg(x) }}> }}""",
+    ),
+    Flagged("a slope is missing", _conv('activation = "LeakyRelu"'), safety=Safety.NUMERIC, runs=False),
+    Flagged(
+        "an activation that ONNX Runtime does not fuse",
+        _conv('activation = "Mish"'),
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Flagged(
+        "the bounds of a Clip are crossed, which TensorRT and ONNX read otherwise",
+        _conv('activation = "Clip", activation_params = [6.0, 0.0]'),
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Silent("ONNX's Conv", f"{_HEAD} {_G} {{ y = Conv<{_P}>(x, w) }}"),
+    Silent(
+        "a local function of that name",
+        f"""{_HEAD} {_G} {{ y = com.microsoft.FusedConv<{_P}>(x, w) }}
+            <domain: "com.microsoft", opset_import: ["" : 17]> FusedConv <pads> (a, b) => (c) {{
+                c = Conv<pads = @pads>(a, b) }}""",
+    ),
+]

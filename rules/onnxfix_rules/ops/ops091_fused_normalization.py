@@ -11,7 +11,7 @@ from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node, Value, is_read
 from onnxfix.graph.signatures import takes
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops._formulas import (
     Operand,
@@ -23,138 +23,6 @@ from onnxfix_rules.ops._formulas import (
     widened,
 )
 from onnxfix_rules.ops._runtimes import is_imported, origin
-
-_HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
-_NEW = '<ir_version: 10, opset_import: ["" : 23, "com.microsoft" : 1]>'
-_OLD = '<ir_version: 8, opset_import: ["" : 13, "com.microsoft" : 1]>'
-_S = "g (float[B,S,8] x, float[B,S,8] k, float[8] s) => (float[B,S,8] y)"
-_A = "float[8] b, float[8] c"
-_SKIP = "y = com.microsoft.SkipLayerNormalization<epsilon = 0.001>"
-
-EXAMPLES = [
-    Example(
-        why="a sum and its norm",
-        before=f"{_HEAD} {_S} {{ {_SKIP}(x, k, s) }}",
-        after=f"{_HEAD} {_S} {{ a = Add(x, k)  y = LayerNormalization<axis = -1, epsilon = 0.001>(a, s) }}",
-        safety=Safety.NUMERIC,
-    ),
-    Example(why="it has to be asked for", before=f"{_HEAD} {_S} {{ {_SKIP}(x, k, s) }}", detect=True),
-    Example(
-        why="beta, bias, and the sum itself is read; the skipped one has no batch",
-        before=f"""{_HEAD} g (float[B,S,8] x, float[S,8] k, float[8] s, {_A}) => (float[B,S,8] y, float[B,S,8] z) {{
-            y, , , z = com.microsoft.SkipLayerNormalization(x, k, s, b, c) }}""",
-        after=f"""{_HEAD} g (float[B,S,8] x, float[S,8] k, float[8] s, {_A}) => (float[B,S,8] y, float[B,S,8] z) {{
-            a = Add(x, k)  z = Add(a, c)  y = LayerNormalization<axis = -1, epsilon = 1e-12>(z, s, b) }}""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="mean and inverse deviation are read",
-        before=f"""{_HEAD} g (float[2,3,8] x, float[8] s) => (float[2,3,8] y, float[2,3,1] m, float[2,3,1] i) {{
-            y, m, i = com.microsoft.SkipLayerNormalization<epsilon = 0.001>(x, x, s) }}""",
-        after=f"""{_HEAD} g (float[2,3,8] x, float[8] s) => (float[2,3,8] y, float[2,3,1] m, float[2,3,1] i)
-            <float e = {{0.001}}> {{
-            a = Add(x, x)  y = LayerNormalization<axis = -1, epsilon = 0.001>(a, s)
-            m = ReduceMean<axes = [-1], keepdims = 1>(a)  d = Sub(a, m)  q = Mul(d, d)
-            v = ReduceMean<axes = [-1], keepdims = 1>(q)  p = Add(v, e)  r = Sqrt(p)  i = Reciprocal(r) }}""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="opset 13 has no LayerNormalization",
-        before=f"{_OLD} {_S} {{ {_SKIP}(x, k, s) }}",
-        after=f"""{_OLD} {_S} <float e = {{0.001}}> {{ a = Add(x, k)  m = ReduceMean<axes = [-1], keepdims = 1>(a)
-            d = Sub(a, m)  q = Mul(d, d)  v = ReduceMean<axes = [-1], keepdims = 1>(q)  p = Add(v, e)  r = Sqrt(p)
-            n = Div(d, r)  y = Mul(n, s) }}""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="in half precision squares overflow: float32 in between",
-        before=f"{_OLD} {_S} {{ {_SKIP}(x, k, s) }}".replace("float[", "float16["),
-        after=f"""{_OLD} {_S} <float e = {{0.001}}> {{ a = Add(x, k)  w = Cast<to = 1>(a)
-            m = ReduceMean<axes = [-1], keepdims = 1>(w)  d = Sub(w, m)  q = Mul(d, d)
-            v = ReduceMean<axes = [-1], keepdims = 1>(q)  p = Add(v, e)  r = Sqrt(p)  n = Div(d, r)
-            f = Cast<to = 1>(s)  o = Mul(n, f)  y = Cast<to = 10>(o) }}""".replace("float[", "float16["),
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="without the mean, for a target that has no importer",
-        before=f"{_HEAD} {_S} {{ y = com.microsoft.SkipSimplifiedLayerNormalization<epsilon = 0.001>(x, k, s) }}",
-        after=f"""{_HEAD} {_S} <float e = {{0.001}}> {{ a = Add(x, k)  q = Mul(a, a)
-            v = ReduceMean<axes = [-1], keepdims = 1>(q)  p = Add(v, e)  r = Sqrt(p)  n = Div(a, r)
-            y = Mul(n, s) }}""",
-        safety=Safety.NUMERIC,
-        target="trt8.6",
-    ),
-    Example(
-        why="opset 23 has RMSNormalization, and TensorRT-RTX does not import the second output",
-        before=f"""{_NEW} g (float[2,8] x, float[8] s) => (float[2,8] y, float[2,1] i) {{
-            y, i = SimplifiedLayerNormalization<epsilon = 0.001>(x, s) }}""",
-        after=f"""{_NEW} g (float[2,8] x, float[8] s) => (float[2,8] y, float[2,1] i)
-            <float e = {{0.001}}, int64[1] a = {{-1}}> {{
-            y = RMSNormalization<axis = -1, epsilon = 0.001>(x, s)  q = Mul(x, x)
-            v = ReduceMean<keepdims = 1>(q, a)  p = Add(v, e)  r = Sqrt(p)  i = Reciprocal(r) }}""",
-        safety=Safety.NUMERIC,
-        target="rtx",
-    ),
-    Example(
-        why="TensorRT-RTX imports it, but not with its second output",
-        before=f"""{_HEAD} g (float[2,8] x, float[8] s) => (float[2,8] y, float[2,1] i) {{
-            y, i = SimplifiedLayerNormalization(x, s) }}""",
-        after=f"""{_HEAD} g (float[2,8] x, float[8] s) => (float[2,8] y, float[2,1] i)
-            <float e = {{1e-5}}, float e2 = {{1e-5}}> {{
-            q = Mul(x, x)  v = ReduceMean<axes = [-1], keepdims = 1>(q)  p = Add(v, e)  r = Sqrt(p)  n = Div(x, r)
-            y = Mul(n, s)  q2 = Mul(x, x)  v2 = ReduceMean<axes = [-1], keepdims = 1>(q2)  p2 = Add(v2, e2)
-            r2 = Sqrt(p2)  i = Reciprocal(r2) }}""",
-        safety=Safety.NUMERIC,
-        target="rtx",
-    ),
-    Example(
-        why="another axis than the last",
-        before=f"""{_HEAD} g (float[2,3,8] x, float[3,8] s) => (float[2,3,8] y) {{
-            y = SimplifiedLayerNormalization<axis = 1>(x, s) }}""",
-        detect=True,
-        safety=Safety.NUMERIC,
-        target="trt8.6",
-    ),
-    Example(
-        why="the mean, which this norm does not compute",
-        before=f"""{_HEAD} g (float[2,3,8] x, float[8] s) => (float[2,3,8] y, float[2,3,1] m) {{
-            y, m = com.microsoft.SkipSimplifiedLayerNormalization(x, x, s) }}""",
-        detect=True,
-        safety=Safety.NUMERIC,
-        target="trt8.6",
-        runs=False,
-    ),
-    Example(
-        why="statistics that are said to be of half precision, which they never are",
-        before=f"""{_HEAD} g (float16[2,8] x, float16[8] s) => (float16[2,8] y, float16[2,1] m) {{
-            y, m = com.microsoft.SkipLayerNormalization(x, x, s) }}""",
-        detect=True,
-        safety=Safety.NUMERIC,
-        runs=False,
-    ),
-    Example(
-        why="bfloat16",
-        before=f"{_HEAD} {_S} {{ {_SKIP}(x, k, s) }}".replace("float[", "bfloat16["),
-        detect=True,
-        safety=Safety.NUMERIC,
-        runs=False,
-    ),
-    Example(
-        why="norms that TensorRT-RTX imports",
-        before=f"""{_HEAD} {_S} {{ z = com.microsoft.SkipSimplifiedLayerNormalization(x, k, s)
-            y = SimplifiedLayerNormalization(z, s) }}""",
-        target="rtx",
-    ),
-    Example(
-        why="ONNX's norm", before=f"{_HEAD} {_S} {{ a = Add(x, k)  y = LayerNormalization<axis = -1>(a, s) }}"
-    ),
-    Example(
-        why="a local function of that name",
-        before=f"""{_HEAD} {_S} {{ y = com.microsoft.SkipLayerNormalization(x, k, s) }}
-            <domain: "com.microsoft", opset_import: ["" : 17]> SkipLayerNormalization (a, b, c) => (d) {{
-                e = Add(a, b)  d = Mul(e, c) }}""",
-    ),
-]
 
 _ROOTS = ("SkipSimplifiedLayerNormalization", "SimplifiedLayerNormalization")
 
@@ -169,7 +37,6 @@ _ROOTS = ("SkipSimplifiedLayerNormalization", "SimplifiedLayerNormalization")
     safety=Safety.NUMERIC,
     severity=Severity.ERROR,
     hazards=[13],
-    examples=EXAMPLES,
 )
 def fused_normalization(node: Node, model: Model) -> Iterator[Match]:
     """A SkipLayerNormalization, SkipSimplifiedLayerNormalization or SimplifiedLayerNormalization of ONNX Runtime.
@@ -268,3 +135,131 @@ def _statistics(draft: Draft, node: Node, total: Operand, elem: int, epsilon: fl
     if inverse is not None:
         draft.add("Reciprocal", [deviation(draft, wide, epsilon, kind)], output=inverse.name)
     return True
+
+
+_HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
+_NEW = '<ir_version: 10, opset_import: ["" : 23, "com.microsoft" : 1]>'
+_OLD = '<ir_version: 8, opset_import: ["" : 13, "com.microsoft" : 1]>'
+_S = "g (float[B,S,8] x, float[B,S,8] k, float[8] s) => (float[B,S,8] y)"
+_A = "float[8] b, float[8] c"
+_SKIP = "y = com.microsoft.SkipLayerNormalization<epsilon = 0.001>"
+
+
+fused_normalization.examples = [
+    Fixed(
+        "a sum and its norm",
+        before=f"{_HEAD} {_S} {{ {_SKIP}(x, k, s) }}",
+        after=f"{_HEAD} {_S} {{ a = Add(x, k)  y = LayerNormalization<axis = -1, epsilon = 0.001>(a, s) }}",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged("it has to be asked for", f"{_HEAD} {_S} {{ {_SKIP}(x, k, s) }}"),
+    Fixed(
+        "beta, bias, and the sum itself is read; the skipped one has no batch",
+        before=f"""{_HEAD} g (float[B,S,8] x, float[S,8] k, float[8] s, {_A}) => (float[B,S,8] y, float[B,S,8] z) {{
+            y, , , z = com.microsoft.SkipLayerNormalization(x, k, s, b, c) }}""",
+        after=f"""{_HEAD} g (float[B,S,8] x, float[S,8] k, float[8] s, {_A}) => (float[B,S,8] y, float[B,S,8] z) {{
+            a = Add(x, k)  z = Add(a, c)  y = LayerNormalization<axis = -1, epsilon = 1e-12>(z, s, b) }}""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "mean and inverse deviation are read",
+        before=f"""{_HEAD} g (float[2,3,8] x, float[8] s) => (float[2,3,8] y, float[2,3,1] m, float[2,3,1] i) {{
+            y, m, i = com.microsoft.SkipLayerNormalization<epsilon = 0.001>(x, x, s) }}""",
+        after=f"""{_HEAD} g (float[2,3,8] x, float[8] s) => (float[2,3,8] y, float[2,3,1] m, float[2,3,1] i)
+            <float e = {{0.001}}> {{
+            a = Add(x, x)  y = LayerNormalization<axis = -1, epsilon = 0.001>(a, s)
+            m = ReduceMean<axes = [-1], keepdims = 1>(a)  d = Sub(a, m)  q = Mul(d, d)
+            v = ReduceMean<axes = [-1], keepdims = 1>(q)  p = Add(v, e)  r = Sqrt(p)  i = Reciprocal(r) }}""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "opset 13 has no LayerNormalization",
+        before=f"{_OLD} {_S} {{ {_SKIP}(x, k, s) }}",
+        after=f"""{_OLD} {_S} <float e = {{0.001}}> {{ a = Add(x, k)  m = ReduceMean<axes = [-1], keepdims = 1>(a)
+            d = Sub(a, m)  q = Mul(d, d)  v = ReduceMean<axes = [-1], keepdims = 1>(q)  p = Add(v, e)  r = Sqrt(p)
+            n = Div(d, r)  y = Mul(n, s) }}""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "in half precision squares overflow: float32 in between",
+        before=f"{_OLD} {_S} {{ {_SKIP}(x, k, s) }}".replace("float[", "float16["),
+        after=f"""{_OLD} {_S} <float e = {{0.001}}> {{ a = Add(x, k)  w = Cast<to = 1>(a)
+            m = ReduceMean<axes = [-1], keepdims = 1>(w)  d = Sub(w, m)  q = Mul(d, d)
+            v = ReduceMean<axes = [-1], keepdims = 1>(q)  p = Add(v, e)  r = Sqrt(p)  n = Div(d, r)
+            f = Cast<to = 1>(s)  o = Mul(n, f)  y = Cast<to = 10>(o) }}""".replace("float[", "float16["),
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "without the mean, for a target that has no importer",
+        before=f"{_HEAD} {_S} {{ y = com.microsoft.SkipSimplifiedLayerNormalization<epsilon = 0.001>(x, k, s) }}",
+        after=f"""{_HEAD} {_S} <float e = {{0.001}}> {{ a = Add(x, k)  q = Mul(a, a)
+            v = ReduceMean<axes = [-1], keepdims = 1>(q)  p = Add(v, e)  r = Sqrt(p)  n = Div(a, r)
+            y = Mul(n, s) }}""",
+        safety=Safety.NUMERIC,
+        target="trt8.6",
+    ),
+    Fixed(
+        "opset 23 has RMSNormalization, and TensorRT-RTX does not import the second output",
+        before=f"""{_NEW} g (float[2,8] x, float[8] s) => (float[2,8] y, float[2,1] i) {{
+            y, i = SimplifiedLayerNormalization<epsilon = 0.001>(x, s) }}""",
+        after=f"""{_NEW} g (float[2,8] x, float[8] s) => (float[2,8] y, float[2,1] i)
+            <float e = {{0.001}}, int64[1] a = {{-1}}> {{
+            y = RMSNormalization<axis = -1, epsilon = 0.001>(x, s)  q = Mul(x, x)
+            v = ReduceMean<keepdims = 1>(q, a)  p = Add(v, e)  r = Sqrt(p)  i = Reciprocal(r) }}""",
+        safety=Safety.NUMERIC,
+        target="rtx",
+    ),
+    Fixed(
+        "TensorRT-RTX imports it, but not with its second output",
+        before=f"""{_HEAD} g (float[2,8] x, float[8] s) => (float[2,8] y, float[2,1] i) {{
+            y, i = SimplifiedLayerNormalization(x, s) }}""",
+        after=f"""{_HEAD} g (float[2,8] x, float[8] s) => (float[2,8] y, float[2,1] i)
+            <float e = {{1e-5}}, float e2 = {{1e-5}}> {{
+            q = Mul(x, x)  v = ReduceMean<axes = [-1], keepdims = 1>(q)  p = Add(v, e)  r = Sqrt(p)  n = Div(x, r)
+            y = Mul(n, s)  q2 = Mul(x, x)  v2 = ReduceMean<axes = [-1], keepdims = 1>(q2)  p2 = Add(v2, e2)
+            r2 = Sqrt(p2)  i = Reciprocal(r2) }}""",
+        safety=Safety.NUMERIC,
+        target="rtx",
+    ),
+    Flagged(
+        "another axis than the last",
+        f"""{_HEAD} g (float[2,3,8] x, float[3,8] s) => (float[2,3,8] y) {{
+            y = SimplifiedLayerNormalization<axis = 1>(x, s) }}""",
+        safety=Safety.NUMERIC,
+        target="trt8.6",
+    ),
+    Flagged(
+        "the mean, which this norm does not compute",
+        f"""{_HEAD} g (float[2,3,8] x, float[8] s) => (float[2,3,8] y, float[2,3,1] m) {{
+            y, m = com.microsoft.SkipSimplifiedLayerNormalization(x, x, s) }}""",
+        safety=Safety.NUMERIC,
+        target="trt8.6",
+        runs=False,
+    ),
+    Flagged(
+        "statistics that are said to be of half precision, which they never are",
+        f"""{_HEAD} g (float16[2,8] x, float16[8] s) => (float16[2,8] y, float16[2,1] m) {{
+            y, m = com.microsoft.SkipLayerNormalization(x, x, s) }}""",
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Flagged(
+        "bfloat16",
+        f"{_HEAD} {_S} {{ {_SKIP}(x, k, s) }}".replace("float[", "bfloat16["),
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Silent(
+        "norms that TensorRT-RTX imports",
+        f"""{_HEAD} {_S} {{ z = com.microsoft.SkipSimplifiedLayerNormalization(x, k, s)
+            y = SimplifiedLayerNormalization(z, s) }}""",
+        target="rtx",
+    ),
+    Silent("ONNX's norm", f"{_HEAD} {_S} {{ a = Add(x, k)  y = LayerNormalization<axis = -1>(a, s) }}"),
+    Silent(
+        "a local function of that name",
+        f"""{_HEAD} {_S} {{ y = com.microsoft.SkipLayerNormalization(x, k, s) }}
+            <domain: "com.microsoft", opset_import: ["" : 17]> SkipLayerNormalization (a, b, c) => (d) {{
+                e = Add(a, b)  d = Mul(e, c) }}""",
+    ),
+]

@@ -12,74 +12,11 @@ from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node, Value, is_read
 from onnxfix.graph.signatures import takes
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops._formulas import known_float, layer_normalization
 from onnxfix_rules.ops._result import summed
 from onnxfix_rules.ops._runtimes import origin
-
-_HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
-_TABLES = f"""<float[9,4] w = {{{",".join(map(str, range(36)))}}},
-            float[3,4] p = {{1,3,2,4,3,1,2,4,4,2,1,3}}, float[2,4] e = {{1,2,3,4,4,3,1,2}},
-            float[4] s = {{1,2,3,4}}, float[4] b = {{1,2,3,4}}"""
-_CALL = "com.microsoft.EmbedLayerNormalization"
-_NORM = "LayerNormalization<axis = -1, epsilon = 0.001>"
-
-EXAMPLES = [
-    Example(
-        why="ids of words, and of positions",
-        before=f"""{_HEAD} g (int32[N,3] i, int32[N,3] o) => (float[N,3,4] y) {_TABLES}> {{
-            y = {_CALL}<epsilon = 0.001, mask_index_type = 0>(i, , w, p, , s, b, , o) }}""",
-        after=f"""{_HEAD} g (int32[N,3] i, int32[N,3] o) => (float[N,3,4] y) {_TABLES}> {{
-            c = Gather<axis = 0>(w, i)  d = Gather<axis = 0>(p, o)  f = Add(c, d)  y = {_NORM}(f, s, b) }}""",
-        safety=Safety.NUMERIC,
-        runs=False,
-    ),
-    Example(
-        why="and of segments; positions are counted, and the sum is read",
-        before=f"""{_HEAD} g (int32[N,3] i, int32[N,3] t) => (float[N,3,4] y, float[N,3,4] z) {_TABLES}> {{
-            y, , z = {_CALL}<epsilon = 0.001>(i, t, w, p, e, s, b) }}""",
-        after=f"""{_HEAD} g (int32[N,3] i, int32[N,3] t) => (float[N,3,4] y, float[N,3,4] z) {_TABLES},
-            int64[1] k = {{0}}, int64[1] l = {{3}}, int64[1] a = {{0}}> {{
-            c = Gather<axis = 0>(w, i)  d = Slice(p, k, l, a)  f = Add(c, d)  g = Gather<axis = 0>(e, t)
-            z = Add(f, g)  y = {_NORM}(z, s, b) }}""",
-        safety=Safety.NUMERIC,
-        runs=False,
-    ),
-    Example(
-        why="it has to be asked for",
-        before=f"""{_HEAD} g (int32[N,3] i, int32[N,3] o) => (float[N,3,4] y) {_TABLES}> {{
-            y = {_CALL}<epsilon = 0.001, mask_index_type = 0>(i, , w, p, , s, b, , o) }}""",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="the lengths without a mask",
-        before=f"""{_HEAD} g (int32[N,3] i) => (float[N,3,4] y, int32[N] m) {_TABLES}> {{
-            y, m = {_CALL}(i, , w, p, , s, b) }}""",
-        detect=True,
-        safety=Safety.NUMERIC,
-        runs=False,
-    ),
-    Example(
-        why="a table of segments without their ids",
-        before=f"""{_HEAD} g (int32[N,3] i) => (float[N,3,4] y) {_TABLES}> {{
-            y = {_CALL}<mask_index_type = 0>(i, , w, p, e, s, b) }}""",
-        detect=True,
-        safety=Safety.NUMERIC,
-        runs=False,
-    ),
-    Example(
-        why="what it was fused from",
-        before=f"""{_HEAD} g (int32[N,3] i) => (float[N,3,4] y) {_TABLES}> {{
-            c = Gather(w, i)  d = Add(c, p)  y = {_NORM}(d, s, b) }}""",
-    ),
-    Example(
-        why="a local function of that name",
-        before=f"""{_HEAD} g (float[2] x) => (float[2] y) {{ y = {_CALL}(x) }}
-            <domain: "com.microsoft", opset_import: ["" : 17]> EmbedLayerNormalization (a) => (b) {{ b = Neg(a) }}""",
-    ),
-]
 
 
 @rule(
@@ -88,7 +25,6 @@ EXAMPLES = [
     safety=Safety.NUMERIC,
     severity=Severity.ERROR,
     hazards=[13],
-    examples=EXAMPLES,
 )
 def embedding_normalization(node: Node, model: Model) -> Iterator[Match]:
     """An EmbedLayerNormalization of ONNX Runtime: embeddings of words, positions and segments, and a norm of the sum.
@@ -169,3 +105,65 @@ def _counted(draft: Draft, positions: Value, ids: Value, model: Model) -> str:
     first, second = (draft.constant(np.array([at], np.int64), "end") for at in (1, 2))
     count = draft.add("Slice", [draft.add("Shape", [ids]), first, second, axes])
     return draft.add("Slice", [positions, start, count, axes])
+
+
+_HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
+_TABLES = f"""<float[9,4] w = {{{",".join(map(str, range(36)))}}},
+            float[3,4] p = {{1,3,2,4,3,1,2,4,4,2,1,3}}, float[2,4] e = {{1,2,3,4,4,3,1,2}},
+            float[4] s = {{1,2,3,4}}, float[4] b = {{1,2,3,4}}"""
+_CALL = "com.microsoft.EmbedLayerNormalization"
+_NORM = "LayerNormalization<axis = -1, epsilon = 0.001>"
+
+
+embedding_normalization.examples = [
+    Fixed(
+        "ids of words, and of positions",
+        before=f"""{_HEAD} g (int32[N,3] i, int32[N,3] o) => (float[N,3,4] y) {_TABLES}> {{
+            y = {_CALL}<epsilon = 0.001, mask_index_type = 0>(i, , w, p, , s, b, , o) }}""",
+        after=f"""{_HEAD} g (int32[N,3] i, int32[N,3] o) => (float[N,3,4] y) {_TABLES}> {{
+            c = Gather<axis = 0>(w, i)  d = Gather<axis = 0>(p, o)  f = Add(c, d)  y = {_NORM}(f, s, b) }}""",
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Fixed(
+        "and of segments; positions are counted, and the sum is read",
+        before=f"""{_HEAD} g (int32[N,3] i, int32[N,3] t) => (float[N,3,4] y, float[N,3,4] z) {_TABLES}> {{
+            y, , z = {_CALL}<epsilon = 0.001>(i, t, w, p, e, s, b) }}""",
+        after=f"""{_HEAD} g (int32[N,3] i, int32[N,3] t) => (float[N,3,4] y, float[N,3,4] z) {_TABLES},
+            int64[1] k = {{0}}, int64[1] l = {{3}}, int64[1] a = {{0}}> {{
+            c = Gather<axis = 0>(w, i)  d = Slice(p, k, l, a)  f = Add(c, d)  g = Gather<axis = 0>(e, t)
+            z = Add(f, g)  y = {_NORM}(z, s, b) }}""",
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Flagged(
+        "it has to be asked for",
+        f"""{_HEAD} g (int32[N,3] i, int32[N,3] o) => (float[N,3,4] y) {_TABLES}> {{
+            y = {_CALL}<epsilon = 0.001, mask_index_type = 0>(i, , w, p, , s, b, , o) }}""",
+        runs=False,
+    ),
+    Flagged(
+        "the lengths without a mask",
+        f"""{_HEAD} g (int32[N,3] i) => (float[N,3,4] y, int32[N] m) {_TABLES}> {{
+            y, m = {_CALL}(i, , w, p, , s, b) }}""",
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Flagged(
+        "a table of segments without their ids",
+        f"""{_HEAD} g (int32[N,3] i) => (float[N,3,4] y) {_TABLES}> {{
+            y = {_CALL}<mask_index_type = 0>(i, , w, p, e, s, b) }}""",
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Silent(
+        "what it was fused from",
+        f"""{_HEAD} g (int32[N,3] i) => (float[N,3,4] y) {_TABLES}> {{
+            c = Gather(w, i)  d = Add(c, p)  y = {_NORM}(d, s, b) }}""",
+    ),
+    Silent(
+        "a local function of that name",
+        f"""{_HEAD} g (float[2] x) => (float[2] y) {{ y = {_CALL}(x) }}
+            <domain: "com.microsoft", opset_import: ["" : 17]> EmbedLayerNormalization (a) => (b) {{ b = Neg(a) }}""",
+    ),
+]

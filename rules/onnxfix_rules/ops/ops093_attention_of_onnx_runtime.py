@@ -11,105 +11,15 @@ import numpy as np
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node, Value, is_read
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _attend, _rewrite
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops._formulas import known_float
 from onnxfix_rules.ops._runtimes import origin
 
-_HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
-_G = "g (float[B,S,4] x, float[4,12] w, float[12] c{more}) => (float[B,S,4] y)"
-_SPLIT = """p = MatMul(x, w)  r = Add(p, c)  q1, k1, v1 = Split<axis = 2>(r, l)
-            q2 = Reshape(q1, h)  q = Transpose<perm = [0, 2, 1, 3]>(q2)
-            k2 = Reshape(k1, h2)  k = Transpose<perm = [0, 2, 1, 3]>(k2)
-            v2 = Reshape(v1, h3)  v = Transpose<perm = [0, 2, 1, 3]>(v2)
-            t = Transpose<perm = [0, 1, 3, 2]>(k)  s1 = MatMul(q, t)  s2 = Mul(s1, f)"""
-_END = """a = Softmax<axis = 3>({scores})  o1 = MatMul(a, v)  o2 = Transpose<perm = [0, 2, 1, 3]>(o1)
-            y = Reshape(o2, o) }}"""
-_SHAPES = """int64[3] l = {4,4,4}, int64[4] h = {0,0,2,2}, int64[4] h2 = {0,0,2,2}, int64[4] h3 = {0,0,2,2},
-            float f = {0.70710678}, int64[3] o = {0,0,4}"""
-
-
-def _before(
-    inputs: str = "x, w, c", attributes: str = "num_heads = 2", more: str = "", result: str = ""
-) -> str:
-    head = _G.format(more=more)
-    return f"{_HEAD} {head[:-1]}{result}) {{ y = com.microsoft.Attention<{attributes}>({inputs}) }}"
-
-
-EXAMPLES = [
-    Example(
-        why="two heads of two",
-        before=_before(),
-        after=f"{_HEAD} {_G.format(more='')} <{_SHAPES}> {{ {_SPLIT} {_END.format(scores='s2')}",
-        safety=Safety.NUMERIC,
-    ),
-    Example(why="it has to be asked for", before=_before(), detect=True),
-    Example(
-        why="a mask with a 0 for each key that does not count",
-        before=_before("x, w, c, m", more=", int32[B,S] m"),
-        after=f"""{_HEAD} {_G.format(more=", int32[B,S] m")} <{_SHAPES}, int32 z = {{0}}, float n = {{0}},
-            float d = {{-10000}}, int64[2] e = {{1,2}}> {{ {_SPLIT}
-            g1 = Greater(m, z)  g2 = Where(g1, n, d)  g3 = Unsqueeze(g2, e)  s3 = Add(s2, g3)
-            {_END.format(scores="s3")}""",
-        safety=Safety.NUMERIC,
-        runs=False,
-    ),
-    Example(
-        why="keys that come later are not seen",
-        before=_before(attributes="num_heads = 2, unidirectional = 1"),
-        after=f"""{_HEAD} {_G.format(more="")} <{_SHAPES}, int64 n0 = {{0}}, int64 n1 = {{1}}, int64 n2 = {{2}},
-            int64[1] e = {{1}}, int64 m0 = {{0}}, int64 m1 = {{1}}, int64 m2 = {{2}}, float b = {{-3.4028235e38}}> {{
-            {_SPLIT} g1 = Shape(q)  g2 = Gather<axis = 0>(g1, n2)  g3 = Range(n0, g2, n1)  g4 = Cast<to = 6>(g3)
-            g5 = Unsqueeze(g4, e)  j1 = Shape(k)  j2 = Gather<axis = 0>(j1, m2)  j3 = Range(m0, j2, m1)
-            j4 = Cast<to = 6>(j3)  g6 = Less(g5, j4)  s3 = Where(g6, b, s2)  {_END.format(scores="s3")}""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="states of the past in which the present is to be written",
-        before=_before(
-            "x, w, c, , p, , l",
-            "num_heads = 2, past_present_share_buffer = 1",
-            more=", float[2,B,2,P,2] p, int32[1] l",
-        ),
-        detect=True,
-        safety=Safety.NUMERIC,
-        runs=False,
-    ),
-    Example(
-        why="a mask whose form is not known",
-        before=_before("x, w, c, m", more=", int32[M] m"),
-        detect=True,
-        safety=Safety.NUMERIC,
-        runs=False,
-    ),
-    Example(
-        why="rotated queries and keys",
-        before=_before(attributes="num_heads = 2, do_rotary = 1"),
-        detect=True,
-        safety=Safety.NUMERIC,
-        runs=False,
-    ),
-    Example(
-        why="the standard operator",
-        before="""<ir_version: 10, opset_import: ["" : 23]> g (float[1,2,S,4] q, float[1,2,S,4] k, float[1,2,S,4] v) =>
-            (float[1,2,S,4] y) { y = Attention(q, k, v) }""",
-    ),
-    Example(
-        why="a local function of that name, which OPS060 is about",
-        before=f"""{_HEAD} g (float[2] x) => (float[2] y) {{ y = com.microsoft.Attention(x) }}
-            <domain: "com.microsoft", opset_import: ["" : 17]> Attention (a) => (b) {{ b = Neg(a) }}""",
-    ),
-]
-
 
 @rule(
-    "OPS093",
-    ops=["com.microsoft::Attention"],
-    safety=Safety.NUMERIC,
-    severity=Severity.ERROR,
-    hazards=[13],
-    examples=EXAMPLES,
+    "OPS093", ops=["com.microsoft::Attention"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[13]
 )
 def attention_of_onnx_runtime(node: Node, model: Model) -> Iterator[Match]:
     """An Attention of ONNX Runtime: the products with the weights, the heads and the masks in one operator.
@@ -194,3 +104,86 @@ def _sizes(node: Node, weight: Value, model: Model) -> tuple[int, int, int] | No
     if given is not None:
         return int(given[0]), int(given[1]), int(given[2])
     return (whole // 3,) * 3 if whole % 3 == 0 else None
+
+
+_HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
+_G = "g (float[B,S,4] x, float[4,12] w, float[12] c{more}) => (float[B,S,4] y)"
+_SPLIT = """p = MatMul(x, w)  r = Add(p, c)  q1, k1, v1 = Split<axis = 2>(r, l)
+            q2 = Reshape(q1, h)  q = Transpose<perm = [0, 2, 1, 3]>(q2)
+            k2 = Reshape(k1, h2)  k = Transpose<perm = [0, 2, 1, 3]>(k2)
+            v2 = Reshape(v1, h3)  v = Transpose<perm = [0, 2, 1, 3]>(v2)
+            t = Transpose<perm = [0, 1, 3, 2]>(k)  s1 = MatMul(q, t)  s2 = Mul(s1, f)"""
+_END = """a = Softmax<axis = 3>({scores})  o1 = MatMul(a, v)  o2 = Transpose<perm = [0, 2, 1, 3]>(o1)
+            y = Reshape(o2, o) }}"""
+_SHAPES = """int64[3] l = {4,4,4}, int64[4] h = {0,0,2,2}, int64[4] h2 = {0,0,2,2}, int64[4] h3 = {0,0,2,2},
+            float f = {0.70710678}, int64[3] o = {0,0,4}"""
+
+
+def _before(
+    inputs: str = "x, w, c", attributes: str = "num_heads = 2", more: str = "", result: str = ""
+) -> str:
+    head = _G.format(more=more)
+    return f"{_HEAD} {head[:-1]}{result}) {{ y = com.microsoft.Attention<{attributes}>({inputs}) }}"
+
+
+attention_of_onnx_runtime.examples = [
+    Fixed(
+        "two heads of two",
+        before=_before(),
+        after=f"{_HEAD} {_G.format(more='')} <{_SHAPES}> {{ {_SPLIT} {_END.format(scores='s2')}",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged("it has to be asked for", _before()),
+    Fixed(
+        "a mask with a 0 for each key that does not count",
+        before=_before("x, w, c, m", more=", int32[B,S] m"),
+        after=f"""{_HEAD} {_G.format(more=", int32[B,S] m")} <{_SHAPES}, int32 z = {{0}}, float n = {{0}},
+            float d = {{-10000}}, int64[2] e = {{1,2}}> {{ {_SPLIT}
+            g1 = Greater(m, z)  g2 = Where(g1, n, d)  g3 = Unsqueeze(g2, e)  s3 = Add(s2, g3)
+            {_END.format(scores="s3")}""",
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Fixed(
+        "keys that come later are not seen",
+        before=_before(attributes="num_heads = 2, unidirectional = 1"),
+        after=f"""{_HEAD} {_G.format(more="")} <{_SHAPES}, int64 n0 = {{0}}, int64 n1 = {{1}}, int64 n2 = {{2}},
+            int64[1] e = {{1}}, int64 m0 = {{0}}, int64 m1 = {{1}}, int64 m2 = {{2}}, float b = {{-3.4028235e38}}> {{
+            {_SPLIT} g1 = Shape(q)  g2 = Gather<axis = 0>(g1, n2)  g3 = Range(n0, g2, n1)  g4 = Cast<to = 6>(g3)
+            g5 = Unsqueeze(g4, e)  j1 = Shape(k)  j2 = Gather<axis = 0>(j1, m2)  j3 = Range(m0, j2, m1)
+            j4 = Cast<to = 6>(j3)  g6 = Less(g5, j4)  s3 = Where(g6, b, s2)  {_END.format(scores="s3")}""",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "states of the past in which the present is to be written",
+        _before(
+            "x, w, c, , p, , l",
+            "num_heads = 2, past_present_share_buffer = 1",
+            more=", float[2,B,2,P,2] p, int32[1] l",
+        ),
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Flagged(
+        "a mask whose form is not known",
+        _before("x, w, c, m", more=", int32[M] m"),
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Flagged(
+        "rotated queries and keys",
+        _before(attributes="num_heads = 2, do_rotary = 1"),
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Silent(
+        "the standard operator",
+        """<ir_version: 10, opset_import: ["" : 23]> g (float[1,2,S,4] q, float[1,2,S,4] k, float[1,2,S,4] v) =>
+            (float[1,2,S,4] y) { y = Attention(q, k, v) }""",
+    ),
+    Silent(
+        "a local function of that name, which OPS060 is about",
+        f"""{_HEAD} g (float[2] x) => (float[2] y) {{ y = com.microsoft.Attention(x) }}
+            <domain: "com.microsoft", opset_import: ["" : 17]> Attention (a) => (b) {{ b = Neg(a) }}""",
+    ),
+]

@@ -8,135 +8,13 @@ from collections.abc import Iterator
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node, Value, is_read
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 from onnxfix.shapes import symbols
 from onnxfix.targets import Target
 from onnxfix_rules.ops import _attend
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops._formulas import Operand, known_float
 from onnxfix_rules.ops._runtimes import is_imported, origin
-
-_HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
-_G = "g (float[B,S,4] x, float[B,L,4] k, float[B,L,4] v{more}) => (float[B,S,4] y{result})"
-_HEADED = """{q} q = Transpose<perm = [0, 2, 1, 3]>(q2)  k2 = Reshape({k}, h2)
-            {n} = Transpose<perm = [0, 2, 1, 3]>(k2)  v2 = Reshape({v}, h3)
-            {u} = Transpose<perm = [0, 2, 1, 3]>(v2)  t = Transpose<perm = [0, 1, 3, 2]>({n})
-            s1 = MatMul(q, t)  s2 = Mul(s1, f)"""
-_END = """a = Softmax<axis = 3>({scores})  o1 = MatMul(a, {u})  o2 = Transpose<perm = [0, 2, 1, 3]>(o1)
-            y = Reshape(o2, o) }}"""
-_SHAPES = """int64[4] h = {0,0,2,2}, int64[4] h2 = {0,0,2,2}, int64[4] h3 = {0,0,2,2}, float f = {0.70710678},
-            int64[3] o = {0,0,4}"""
-
-
-def _before(
-    inputs: str = "x, k, v", attributes: str = "", more: str = "", result: str = "", names: str = ""
-) -> str:
-    call = f"y{names} = com.microsoft.MultiHeadAttention<num_heads = 2{attributes}>({inputs})"
-    return f"{_HEAD} {_G.format(more=more, result=result)} {{ {call} }}"
-
-
-def _after(
-    body: str, more: str = "", result: str = "", scores: str = "s2", constants: str = "", names: str = "ku"
-) -> str:
-    end = _END.format(scores=scores, u=names[1:])
-    return f"{_HEAD} {_G.format(more=more, result=result)} <{_SHAPES}{constants}> {{ {body} {end}"
-
-
-_PLAIN = _HEADED.format(q="q2 = Reshape(x, h)", k="k", v="v", n="n", u="u")
-
-EXAMPLES = [
-    Example(
-        why="keys and values that are also outputs, of which TensorRT-RTX takes none",
-        before=_before(result=", float[B,2,L,2] n, float[B,2,L,2] u", names=", n, u"),
-        after=_after(_PLAIN, result=", float[B,2,L,2] n, float[B,2,L,2] u", names="nu"),
-        safety=Safety.NUMERIC,
-        target="rtx",
-    ),
-    Example(
-        why="it has to be asked for",
-        before=_before("x, k, v, b", more=", float[12] b"),
-        detect=True,
-        target="rtx",
-    ),
-    Example(
-        why="a bias",
-        before=_before("x, k, v, b", more=", float[12] b"),
-        after=_after(
-            """b1, b2, b3 = Split<axis = 0>(b, l)  x1 = Add(x, b1)  k1 = Add(k, b2)  v1 = Add(v, b3)"""
-            + _HEADED.format(q=" q2 = Reshape(x1, h)", k="k1", v="v1", n="n", u="u"),
-            more=", float[12] b",
-            constants=", int64[3] l = {4,4,4}",
-            names="nu",
-        ),
-        safety=Safety.NUMERIC,
-        target="rtx",
-    ),
-    Example(
-        why="a mask of keys",
-        before=_before("x, k, v, , m", more=", int32[B,L] m"),
-        after=_after(
-            _PLAIN + " g1 = Greater(m, z)  g2 = Where(g1, w, d)  g3 = Unsqueeze(g2, e)  s3 = Add(s2, g3)",
-            more=", int32[B,L] m",
-            constants=", int32 z = {0}, float w = {0}, float d = {-10000}, int64[2] e = {1,2}",
-            scores="s3",
-            names="nu",
-        ),
-        safety=Safety.NUMERIC,
-        runs=False,
-        target="rtx",
-    ),
-    Example(
-        why="TensorRT 8 has no such operator",
-        before=_before(),
-        after=_after(_PLAIN, names="nu"),
-        safety=Safety.NUMERIC,
-        target="trt8.6",
-    ),
-    Example(
-        why="one way, with as many keys as queries or not",
-        before=_before(attributes=", unidirectional = 1"),
-        detect=True,
-        safety=Safety.NUMERIC,
-        target="trt8.6",
-    ),
-    Example(
-        why="TensorRT-RTX has", before=_before(attributes=", scale = 0.5, unidirectional = 1"), target="rtx"
-    ),
-    Example(
-        why="and takes a bias of scores",
-        before=_before("x, k, v, , , a", more=", float[1,1,S,L] a"),
-        target="rtx",
-    ),
-    Example(
-        why="which it does not take together with one way",
-        before=_before("x, k, v, , , a", ", unidirectional = 1", ", float[1,1,S,L] a"),
-        detect=True,
-        target="rtx",
-    ),
-    Example(
-        why="states of the past",
-        before=_before("x, k, v, , , , p, p", more=", float[B,2,P,2] p"),
-        detect=True,
-        safety=Safety.NUMERIC,
-        runs=False,
-        target="rtx",
-    ),
-    Example(
-        why="all three in one tensor",
-        before=f"""{_HEAD} g (float[1,3,2,3,2] x, int32[1,3] m) => (float[1,3,4] y) {{
-            y = com.microsoft.MultiHeadAttention<num_heads = 2>(x, , , , m) }}""",
-        detect=True,
-        safety=Safety.NUMERIC,
-        runs=False,
-        target="rtx",
-    ),
-    Example(
-        why="a local function of that name",
-        before=f"""{_HEAD} g (float[2] x) => (float[2] y) {{ y = com.microsoft.MultiHeadAttention(x) }}
-            <domain: "com.microsoft", opset_import: ["" : 17]> MultiHeadAttention (a) => (b) {{ b = Neg(a) }}""",
-        target="rtx",
-    ),
-]
 
 
 @rule(
@@ -145,7 +23,6 @@ EXAMPLES = [
     safety=Safety.NUMERIC,
     severity=Severity.ERROR,
     hazards=[13],
-    examples=EXAMPLES,
 )
 def multi_head_attention_of_onnx_runtime(node: Node, model: Model) -> Iterator[Match]:
     """A MultiHeadAttention of ONNX Runtime in a form that the target does not take, or takes for another one.
@@ -252,3 +129,112 @@ def _widths(node: Node, model: Model) -> tuple[int, int, int] | None:
         found.append(shape[-1].value * (heads if len(shape) == 4 else 1))
     same_form = shapes[1] is not None and shapes[2] is not None and len(shapes[1]) == len(shapes[2])
     return (found[0], found[1], found[2]) if same_form and found[0] == found[1] else None
+
+
+_HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
+_G = "g (float[B,S,4] x, float[B,L,4] k, float[B,L,4] v{more}) => (float[B,S,4] y{result})"
+_HEADED = """{q} q = Transpose<perm = [0, 2, 1, 3]>(q2)  k2 = Reshape({k}, h2)
+            {n} = Transpose<perm = [0, 2, 1, 3]>(k2)  v2 = Reshape({v}, h3)
+            {u} = Transpose<perm = [0, 2, 1, 3]>(v2)  t = Transpose<perm = [0, 1, 3, 2]>({n})
+            s1 = MatMul(q, t)  s2 = Mul(s1, f)"""
+_END = """a = Softmax<axis = 3>({scores})  o1 = MatMul(a, {u})  o2 = Transpose<perm = [0, 2, 1, 3]>(o1)
+            y = Reshape(o2, o) }}"""
+_SHAPES = """int64[4] h = {0,0,2,2}, int64[4] h2 = {0,0,2,2}, int64[4] h3 = {0,0,2,2}, float f = {0.70710678},
+            int64[3] o = {0,0,4}"""
+
+
+def _before(
+    inputs: str = "x, k, v", attributes: str = "", more: str = "", result: str = "", names: str = ""
+) -> str:
+    call = f"y{names} = com.microsoft.MultiHeadAttention<num_heads = 2{attributes}>({inputs})"
+    return f"{_HEAD} {_G.format(more=more, result=result)} {{ {call} }}"
+
+
+def _after(
+    body: str, more: str = "", result: str = "", scores: str = "s2", constants: str = "", names: str = "ku"
+) -> str:
+    end = _END.format(scores=scores, u=names[1:])
+    return f"{_HEAD} {_G.format(more=more, result=result)} <{_SHAPES}{constants}> {{ {body} {end}"
+
+
+_PLAIN = _HEADED.format(q="q2 = Reshape(x, h)", k="k", v="v", n="n", u="u")
+
+
+multi_head_attention_of_onnx_runtime.examples = [
+    Fixed(
+        "keys and values that are also outputs, of which TensorRT-RTX takes none",
+        before=_before(result=", float[B,2,L,2] n, float[B,2,L,2] u", names=", n, u"),
+        after=_after(_PLAIN, result=", float[B,2,L,2] n, float[B,2,L,2] u", names="nu"),
+        safety=Safety.NUMERIC,
+        target="rtx",
+    ),
+    Flagged("it has to be asked for", _before("x, k, v, b", more=", float[12] b"), target="rtx"),
+    Fixed(
+        "a bias",
+        before=_before("x, k, v, b", more=", float[12] b"),
+        after=_after(
+            """b1, b2, b3 = Split<axis = 0>(b, l)  x1 = Add(x, b1)  k1 = Add(k, b2)  v1 = Add(v, b3)"""
+            + _HEADED.format(q=" q2 = Reshape(x1, h)", k="k1", v="v1", n="n", u="u"),
+            more=", float[12] b",
+            constants=", int64[3] l = {4,4,4}",
+            names="nu",
+        ),
+        safety=Safety.NUMERIC,
+        target="rtx",
+    ),
+    Fixed(
+        "a mask of keys",
+        before=_before("x, k, v, , m", more=", int32[B,L] m"),
+        after=_after(
+            _PLAIN + " g1 = Greater(m, z)  g2 = Where(g1, w, d)  g3 = Unsqueeze(g2, e)  s3 = Add(s2, g3)",
+            more=", int32[B,L] m",
+            constants=", int32 z = {0}, float w = {0}, float d = {-10000}, int64[2] e = {1,2}",
+            scores="s3",
+            names="nu",
+        ),
+        safety=Safety.NUMERIC,
+        runs=False,
+        target="rtx",
+    ),
+    Fixed(
+        "TensorRT 8 has no such operator",
+        before=_before(),
+        after=_after(_PLAIN, names="nu"),
+        safety=Safety.NUMERIC,
+        target="trt8.6",
+    ),
+    Flagged(
+        "one way, with as many keys as queries or not",
+        _before(attributes=", unidirectional = 1"),
+        safety=Safety.NUMERIC,
+        target="trt8.6",
+    ),
+    Silent("TensorRT-RTX has", _before(attributes=", scale = 0.5, unidirectional = 1"), target="rtx"),
+    Silent("and takes a bias of scores", _before("x, k, v, , , a", more=", float[1,1,S,L] a"), target="rtx"),
+    Flagged(
+        "which it does not take together with one way",
+        _before("x, k, v, , , a", ", unidirectional = 1", ", float[1,1,S,L] a"),
+        target="rtx",
+    ),
+    Flagged(
+        "states of the past",
+        _before("x, k, v, , , , p, p", more=", float[B,2,P,2] p"),
+        safety=Safety.NUMERIC,
+        runs=False,
+        target="rtx",
+    ),
+    Flagged(
+        "all three in one tensor",
+        f"""{_HEAD} g (float[1,3,2,3,2] x, int32[1,3] m) => (float[1,3,4] y) {{
+            y = com.microsoft.MultiHeadAttention<num_heads = 2>(x, , , , m) }}""",
+        safety=Safety.NUMERIC,
+        runs=False,
+        target="rtx",
+    ),
+    Silent(
+        "a local function of that name",
+        f"""{_HEAD} g (float[2] x) => (float[2] y) {{ y = com.microsoft.MultiHeadAttention(x) }}
+            <domain: "com.microsoft", opset_import: ["" : 17]> MultiHeadAttention (a) => (b) {{ b = Neg(a) }}""",
+        target="rtx",
+    ),
+]

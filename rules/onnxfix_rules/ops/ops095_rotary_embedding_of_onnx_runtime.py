@@ -11,93 +11,11 @@ from onnx import TensorProto
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _attend, _rewrite
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops._formulas import Operand, known_float
 from onnxfix_rules.ops._runtimes import origin
-
-_HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
-_G = "g (float[B,S,8] x, int64[{p}] p, float[9,2] c, float[9,2] s) => (float[B,S,8] y)"
-_FOUR = "g (float[2,3,5,4] x, int64[2,5] p, float[9,2] c, float[9,2] s) => (float[2,3,5,4] y)"
-_CALL = "com.microsoft.RotaryEmbedding"
-
-EXAMPLES = [
-    Example(
-        why="the number of heads follows from the tables, and TensorRT-RTX asks for it",
-        before=f"{_HEAD} {_G.format(p='B,S')} {{ y = {_CALL}(x, p, c, s) }}",
-        after=f"{_HEAD} {_G.format(p='B,S')} {{ y = {_CALL}<num_heads = 2>(x, p, c, s) }}",
-        target="rtx",
-        runs=False,
-    ),
-    Example(
-        why="one position, from which the others are counted",
-        before=f"{_HEAD} {_G.format(p='1')} {{ y = {_CALL}<num_heads = 2>(x, p, c, s) }}",
-        after=f"""{_HEAD} {_G.format(p="1")} <int64 n0 = {{0}}, int64 n1 = {{1}}, int64[1] k0 = {{0}},
-            int64[1] k1 = {{2}}, int64[1] k2 = {{0}}, int64 t = {{1}}> {{
-            d = Shape(x)  l = Gather<axis = 0>(d, t)  r = Range(n0, l, n1)  a = Add(r, p)  e = Slice(d, k0, k1, k2)
-            q = Expand(a, e)  y = {_CALL}<num_heads = 2>(x, q, c, s) }}""",
-        target="rtx",
-        runs=False,
-    ),
-    Example(
-        why="TensorRT 8 has no such operator",
-        before=f"{_HEAD} {_FOUR} {{ y = {_CALL}(x, p, c, s) }}",
-        after=f"""{_HEAD} {_FOUR} <int64[1] a = {{1}}, int64[1] b = {{1}}, int64[2] l = {{2,2}}> {{
-            c1 = Gather<axis = 0>(c, p)  c2 = Unsqueeze(c1, a)  s1 = Gather<axis = 0>(s, p)  s2 = Unsqueeze(s1, b)
-            u, v = Split<axis = 3>(x, l)  uc = Mul(u, c2)  vs = Mul(v, s2)  m = Sub(uc, vs)
-            us = Mul(u, s2)  vc = Mul(v, c2)  n = Add(us, vc)  y = Concat<axis = 3>(m, n) }}""",
-        safety=Safety.NUMERIC,
-        target="trt8.6",
-        runs=False,
-    ),
-    Example(
-        why="pairs of neighbors, and a part of each head that is not turned",
-        before=f"""{_HEAD} g (float[2,5,12] x, int64[2,5] p, float[9,2] c, float[9,2] s) => (float[2,5,12] y) {{
-            y = {_CALL}<num_heads = 2, rotary_embedding_dim = 4, interleaved = 1>(x, p, c, s) }}""",
-        after=f"""{_HEAD} g (float[2,5,12] x, int64[2,5] p, float[9,2] c, float[9,2] s) => (float[2,5,12] y)
-            <int64[4] h = {{0,0,2,6}}, int64[1] a = {{2}}, int64[1] b = {{2}}, int64[2] l = {{4,2}},
-             int64[5] g0 = {{0,0,0,2,2}}, int64[2] i = {{1,1}}, int64[1] j = {{4}}, int64[1] k = {{4}},
-             int64[4] g1 = {{0,0,0,4}}, int64[3] o = {{0,0,12}}> {{
-            w = Reshape(x, h)  c1 = Gather<axis = 0>(c, p)  c2 = Unsqueeze(c1, a)  s1 = Gather<axis = 0>(s, p)
-            s2 = Unsqueeze(s1, b)  t, r = Split<axis = 3>(w, l)  t2 = Reshape(t, g0)  u, v = Split<axis = 4>(t2, i)
-            c3 = Unsqueeze(c2, j)  s3 = Unsqueeze(s2, k)  uc = Mul(u, c3)  vs = Mul(v, s3)  m = Sub(uc, vs)
-            us = Mul(u, s3)  vc = Mul(v, c3)  n = Add(us, vc)  z = Concat<axis = 4>(m, n)  z2 = Reshape(z, g1)
-            e = Concat<axis = 3>(z2, r)  y = Reshape(e, o) }}""",
-        safety=Safety.NUMERIC,
-        target="trt8.6",
-        runs=False,
-    ),
-    Example(
-        why="it has to be asked for",
-        before=f"{_HEAD} {_FOUR} {{ y = {_CALL}(x, p, c, s) }}",
-        detect=True,
-        target="trt8.6",
-        runs=False,
-    ),
-    Example(
-        why="tables whose width is not known",
-        before=f"""{_HEAD} g (float[2,3,5,4] x, int64[2,5] p, float[9,W] c, float[9,W] s) => (float[2,3,5,4] y) {{
-            y = {_CALL}(x, p, c, s) }}""",
-        detect=True,
-        safety=Safety.NUMERIC,
-        target="trt8.6",
-        runs=False,
-    ),
-    Example(why="TensorRT-RTX takes it", before=f"{_HEAD} {_FOUR} {{ y = {_CALL}(x, p, c, s) }}", target="rtx",
-            runs=False),
-    Example(
-        why="with the number of heads also in three dimensions",
-        before=f"{_HEAD} {_G.format(p='B,S')} {{ y = {_CALL}<num_heads = 2>(x, p, c, s) }}",
-        target="rtx",
-        runs=False,
-    ),
-    Example(
-        why="a local function of that name, which OPS060 is about",
-        before=f"""{_HEAD} g (float[2] x) => (float[2] y) {{ y = {_CALL}(x) }}
-            <domain: "com.microsoft", opset_import: ["" : 17]> RotaryEmbedding (a) => (b) {{ b = Neg(a) }}""",
-    ),
-]  # fmt: skip
 
 
 class _Form(NamedTuple):
@@ -115,7 +33,6 @@ class _Form(NamedTuple):
     safety=Safety.NUMERIC,
     severity=Severity.ERROR,
     hazards=[13],
-    examples=EXAMPLES,
 )
 def rotary_embedding_of_onnx_runtime(node: Node, model: Model) -> Iterator[Match]:
     """A RotaryEmbedding of ONNX Runtime that the target does not take.
@@ -283,3 +200,87 @@ def _moved(draft: Draft, first: str, second: str, tables: tuple[str, str]) -> li
 
 def _sizes(draft: Draft, *sizes: int) -> str:
     return draft.constant(np.array(sizes, np.int64), "shape")
+
+
+_HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
+_G = "g (float[B,S,8] x, int64[{p}] p, float[9,2] c, float[9,2] s) => (float[B,S,8] y)"
+_FOUR = "g (float[2,3,5,4] x, int64[2,5] p, float[9,2] c, float[9,2] s) => (float[2,3,5,4] y)"
+_CALL = "com.microsoft.RotaryEmbedding"
+
+
+rotary_embedding_of_onnx_runtime.examples = [
+    Fixed(
+        "the number of heads follows from the tables, and TensorRT-RTX asks for it",
+        before=f"{_HEAD} {_G.format(p='B,S')} {{ y = {_CALL}(x, p, c, s) }}",
+        after=f"{_HEAD} {_G.format(p='B,S')} {{ y = {_CALL}<num_heads = 2>(x, p, c, s) }}",
+        target="rtx",
+        runs=False,
+    ),
+    Fixed(
+        "one position, from which the others are counted",
+        before=f"{_HEAD} {_G.format(p='1')} {{ y = {_CALL}<num_heads = 2>(x, p, c, s) }}",
+        after=f"""{_HEAD} {_G.format(p="1")} <int64 n0 = {{0}}, int64 n1 = {{1}}, int64[1] k0 = {{0}},
+            int64[1] k1 = {{2}}, int64[1] k2 = {{0}}, int64 t = {{1}}> {{
+            d = Shape(x)  l = Gather<axis = 0>(d, t)  r = Range(n0, l, n1)  a = Add(r, p)  e = Slice(d, k0, k1, k2)
+            q = Expand(a, e)  y = {_CALL}<num_heads = 2>(x, q, c, s) }}""",
+        target="rtx",
+        runs=False,
+    ),
+    Fixed(
+        "TensorRT 8 has no such operator",
+        before=f"{_HEAD} {_FOUR} {{ y = {_CALL}(x, p, c, s) }}",
+        after=f"""{_HEAD} {_FOUR} <int64[1] a = {{1}}, int64[1] b = {{1}}, int64[2] l = {{2,2}}> {{
+            c1 = Gather<axis = 0>(c, p)  c2 = Unsqueeze(c1, a)  s1 = Gather<axis = 0>(s, p)  s2 = Unsqueeze(s1, b)
+            u, v = Split<axis = 3>(x, l)  uc = Mul(u, c2)  vs = Mul(v, s2)  m = Sub(uc, vs)
+            us = Mul(u, s2)  vc = Mul(v, c2)  n = Add(us, vc)  y = Concat<axis = 3>(m, n) }}""",
+        safety=Safety.NUMERIC,
+        target="trt8.6",
+        runs=False,
+    ),
+    Fixed(
+        "pairs of neighbors, and a part of each head that is not turned",
+        before=f"""{_HEAD} g (float[2,5,12] x, int64[2,5] p, float[9,2] c, float[9,2] s) => (float[2,5,12] y) {{
+            y = {_CALL}<num_heads = 2, rotary_embedding_dim = 4, interleaved = 1>(x, p, c, s) }}""",
+        after=f"""{_HEAD} g (float[2,5,12] x, int64[2,5] p, float[9,2] c, float[9,2] s) => (float[2,5,12] y)
+            <int64[4] h = {{0,0,2,6}}, int64[1] a = {{2}}, int64[1] b = {{2}}, int64[2] l = {{4,2}},
+             int64[5] g0 = {{0,0,0,2,2}}, int64[2] i = {{1,1}}, int64[1] j = {{4}}, int64[1] k = {{4}},
+             int64[4] g1 = {{0,0,0,4}}, int64[3] o = {{0,0,12}}> {{
+            w = Reshape(x, h)  c1 = Gather<axis = 0>(c, p)  c2 = Unsqueeze(c1, a)  s1 = Gather<axis = 0>(s, p)
+            s2 = Unsqueeze(s1, b)  t, r = Split<axis = 3>(w, l)  t2 = Reshape(t, g0)  u, v = Split<axis = 4>(t2, i)
+            c3 = Unsqueeze(c2, j)  s3 = Unsqueeze(s2, k)  uc = Mul(u, c3)  vs = Mul(v, s3)  m = Sub(uc, vs)
+            us = Mul(u, s3)  vc = Mul(v, c3)  n = Add(us, vc)  z = Concat<axis = 4>(m, n)  z2 = Reshape(z, g1)
+            e = Concat<axis = 3>(z2, r)  y = Reshape(e, o) }}""",
+        safety=Safety.NUMERIC,
+        target="trt8.6",
+        runs=False,
+    ),
+    Flagged(
+        "it has to be asked for",
+        f"{_HEAD} {_FOUR} {{ y = {_CALL}(x, p, c, s) }}",
+
+        target="trt8.6",
+        runs=False,
+    ),
+    Flagged(
+        "tables whose width is not known",
+        f"""{_HEAD} g (float[2,3,5,4] x, int64[2,5] p, float[9,W] c, float[9,W] s) => (float[2,3,5,4] y) {{
+            y = {_CALL}(x, p, c, s) }}""",
+
+        safety=Safety.NUMERIC,
+        target="trt8.6",
+        runs=False,
+    ),
+    Silent("TensorRT-RTX takes it", f"{_HEAD} {_FOUR} {{ y = {_CALL}(x, p, c, s) }}", target="rtx",
+            runs=False),
+    Silent(
+        "with the number of heads also in three dimensions",
+        f"{_HEAD} {_G.format(p='B,S')} {{ y = {_CALL}<num_heads = 2>(x, p, c, s) }}",
+        target="rtx",
+        runs=False,
+    ),
+    Silent(
+        "a local function of that name, which OPS060 is about",
+        f"""{_HEAD} g (float[2] x) => (float[2] y) {{ y = {_CALL}(x) }}
+            <domain: "com.microsoft", opset_import: ["" : 17]> RotaryEmbedding (a) => (b) {{ b = Neg(a) }}""",
+    ),
+]  # fmt: skip

@@ -9,7 +9,7 @@ import numpy as np
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node, Value, is_read
 from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops import _rewrite
 
@@ -21,114 +21,8 @@ _BATCH_AXES = {0: 1, 4: 0, 5: 1}
 _ROWS = (2, 1)
 """The axis of the batch in Y and in Y_h."""
 
-_WEIGHTS = "float[1,9,2] w, float[1,9,3] r"
-_TWO_WAYS = "float[2,9,2] w, float[2,9,3] r"
-_ENDS = "int64[1] s = {0}, int64[1] e = {1}, int64[1] a = {1}"
-_ENDS_OF_Y = "int64[1] s2 = {0}, int64[1] e2 = {1}, int64[1] a2 = {2}"
-_BEFORE = f"""g (float[8,1,2] x, {_WEIGHTS}) => (float[1,1,3] h) {{ , h = GRU<hidden_size = 3>(x, w, r) }}"""
 
-EXAMPLES = [
-    Example(
-        why="the last state of eight steps",
-        before=_BEFORE,
-        after=f"""g (float[8,1,2] x, {_WEIGHTS}) => (float[1,1,3] h) <{_ENDS}> {{ t = Concat<axis = 1>(x, x)
-            , u = GRU<hidden_size = 3>(t, w, r)  h = Slice(u, s, e, a) }}""",
-        safety=Safety.NUMERIC,
-        target="rtx",
-    ),
-    Example(why="it has to be asked for", before=_BEFORE, detect=True, target="rtx"),
-    Example(
-        why="backwards, with a length and an initial state; every state and the last one",
-        before=f"""g (float[3,1,2] x, {_WEIGHTS}, float[1,18] b, int32[1] l, float[1,1,3] i) =>
-            (float[3,1,1,3] y, float[1,1,3] h) {{
-            y, h = GRU<hidden_size = 3, direction = "reverse">(x, w, r, b, l, i) }}""",
-        after=f"""g (float[3,1,2] x, {_WEIGHTS}, float[1,18] b, int32[1] l, float[1,1,3] i) =>
-            (float[3,1,1,3] y, float[1,1,3] h) <{_ENDS_OF_Y}, {_ENDS}> {{ t = Concat<axis = 1>(x, x)
-            m = Concat<axis = 0>(l, l)  j = Concat<axis = 1>(i, i)
-            v, u = GRU<hidden_size = 3, direction = "reverse">(t, w, r, b, m, j)
-            y = Slice(v, s2, e2, a2)  h = Slice(u, s, e, a) }}""",
-        safety=Safety.NUMERIC,
-        opset=22,
-        target="rtx",
-    ),
-    Example(
-        why="in both directions, in an opset whose Slice has attributes; nobody reads the last state",
-        before=f"""g (float[3,1,2] x, {_TWO_WAYS}) => (float[3,2,1,3] y) {{
-            y, dead = GRU<hidden_size = 3, direction = "bidirectional">(x, w, r) }}""",
-        after=f"""g (float[3,1,2] x, {_TWO_WAYS}) => (float[3,2,1,3] y) {{ t = Concat<axis = 1>(x, x)
-            v = GRU<hidden_size = 3, direction = "bidirectional">(t, w, r)
-            y = Slice<starts = [0], ends = [1], axes = [2]>(v) }}""",
-        safety=Safety.NUMERIC,
-        opset=7,
-        target="rtx",
-    ),
-    Example(
-        why="in a branch, of a captured sequence",
-        before=f"""g (float[3,1,2] x, {_WEIGHTS}, float[1,3,2] k, float[1,3,3] z, bool c) => (float[1,1,3] h) {{
-            h = If(c)<then_branch = p () => (float[1,1,3] u) {{ , u = GRU<hidden_size = 3>(x, w, r) }},
-                      else_branch = q () => (float[1,1,3] v) {{ , v = RNN<hidden_size = 3>(x, k, z) }}> }}""",
-        after=f"""g (float[3,1,2] x, {_WEIGHTS}, float[1,3,2] k, float[1,3,3] z, bool c) => (float[1,1,3] h) {{
-            h = If(c)<then_branch = p () => (float[1,1,3] u) <{_ENDS}> {{ t = Concat<axis = 1>(x, x)
-                          , m = GRU<hidden_size = 3>(t, w, r)  u = Slice(m, s, e, a) }},
-                      else_branch = q () => (float[1,1,3] v) {{ , v = RNN<hidden_size = 3>(x, k, z) }}> }}""",
-        safety=Safety.NUMERIC,
-        target="rtx",
-    ),
-    Example(
-        why="the hidden size as R has it",
-        before=_BEFORE.replace("<hidden_size = 3>", ""),
-        detect=True,
-        target="rtx",
-    ),
-    Example(why="another target", before=_BEFORE),
-    Example(
-        why="the new state by linear_before_reset=1",
-        before=f"""g (float[8,1,2] x, {_WEIGHTS}) => (float[1,1,3] h) {{
-            , h = GRU<hidden_size = 3, linear_before_reset = 1>(x, w, r) }}""",
-        target="rtx",
-    ),
-    Example(
-        why="two sequences",
-        before=_BEFORE.replace("[8,1,2]", "[8,2,2]").replace("[1,1,3] h", "[1,2,3] h"),
-        target="rtx",
-    ),
-    Example(
-        why="sequences whose number is not known",
-        before=_BEFORE.replace("[8,1,2]", "[8,B,2]").replace("[1,1,3] h", "[1,B,3] h"),
-        target="rtx",
-    ),
-    Example(why="one step", before=_BEFORE.replace("[8,1,2]", "[1,1,2]"), target="rtx"),
-    Example(
-        why="steps whose number is not known", before=_BEFORE.replace("[8,1,2]", "[T,1,2]"), target="rtx"
-    ),
-    Example(
-        why="a hidden size beyond 16",
-        before="""g (float[8,1,2] x, float[1,51,2] w, float[1,51,17] r) => (float[1,1,17] h) {
-            , h = GRU<hidden_size = 17>(x, w, r) }""",
-        target="rtx",
-    ),
-    Example(
-        why="the batch first: OPS011 puts the time first before",
-        before="""g (float[1,8,2] x, float[1,9,2] w, float[1,9,3] r) => (float[1,1,3] h) {
-            , h = GRU<hidden_size = 3, layout = 1>(x, w, r) }""",
-        target="rtx",
-    ),
-    Example(
-        why="an LSTM",
-        before="""g (float[8,1,2] x, float[1,12,2] w, float[1,12,3] r) => (float[1,1,3] h) {
-            , h = LSTM<hidden_size = 3>(x, w, r) }""",
-        target="rtx",
-    ),
-]
-
-
-@rule(
-    "OPS096",
-    ops=["GRU"],
-    safety=Safety.NUMERIC,
-    severity=Severity.WARNING,
-    examples=EXAMPLES,
-)
+@rule("OPS096", ops=["GRU"], safety=Safety.NUMERIC, severity=Severity.WARNING)
 def small_gru_of_one_sequence(node: Node, model: Model) -> Iterator[Match]:
     """A GRU of batch 1 with a static length and a small hidden size: TensorRT-RTX compiles it for a minute or longer.
 
@@ -215,3 +109,96 @@ def _first(draft: Draft, source: str, axis: int, output: Value) -> None:
     numbers = {"starts": 0, "ends": 1, "axes": axis}
     constants = [draft.constant(np.array([value], np.int64), name) for name, value in numbers.items()]
     draft.add("Slice", [source, *constants], output=output.name)
+
+
+_WEIGHTS = "float[1,9,2] w, float[1,9,3] r"
+_TWO_WAYS = "float[2,9,2] w, float[2,9,3] r"
+_ENDS = "int64[1] s = {0}, int64[1] e = {1}, int64[1] a = {1}"
+_ENDS_OF_Y = "int64[1] s2 = {0}, int64[1] e2 = {1}, int64[1] a2 = {2}"
+_BEFORE = f"""g (float[8,1,2] x, {_WEIGHTS}) => (float[1,1,3] h) {{ , h = GRU<hidden_size = 3>(x, w, r) }}"""
+
+
+small_gru_of_one_sequence.examples = [
+    Fixed(
+        "the last state of eight steps",
+        before=_BEFORE,
+        after=f"""g (float[8,1,2] x, {_WEIGHTS}) => (float[1,1,3] h) <{_ENDS}> {{ t = Concat<axis = 1>(x, x)
+            , u = GRU<hidden_size = 3>(t, w, r)  h = Slice(u, s, e, a) }}""",
+        safety=Safety.NUMERIC,
+        target="rtx",
+    ),
+    Flagged("it has to be asked for", _BEFORE, target="rtx"),
+    Fixed(
+        "backwards, with a length and an initial state; every state and the last one",
+        before=f"""g (float[3,1,2] x, {_WEIGHTS}, float[1,18] b, int32[1] l, float[1,1,3] i) =>
+            (float[3,1,1,3] y, float[1,1,3] h) {{
+            y, h = GRU<hidden_size = 3, direction = "reverse">(x, w, r, b, l, i) }}""",
+        after=f"""g (float[3,1,2] x, {_WEIGHTS}, float[1,18] b, int32[1] l, float[1,1,3] i) =>
+            (float[3,1,1,3] y, float[1,1,3] h) <{_ENDS_OF_Y}, {_ENDS}> {{ t = Concat<axis = 1>(x, x)
+            m = Concat<axis = 0>(l, l)  j = Concat<axis = 1>(i, i)
+            v, u = GRU<hidden_size = 3, direction = "reverse">(t, w, r, b, m, j)
+            y = Slice(v, s2, e2, a2)  h = Slice(u, s, e, a) }}""",
+        safety=Safety.NUMERIC,
+        opset=22,
+        target="rtx",
+    ),
+    Fixed(
+        "in both directions, in an opset whose Slice has attributes; nobody reads the last state",
+        before=f"""g (float[3,1,2] x, {_TWO_WAYS}) => (float[3,2,1,3] y) {{
+            y, dead = GRU<hidden_size = 3, direction = "bidirectional">(x, w, r) }}""",
+        after=f"""g (float[3,1,2] x, {_TWO_WAYS}) => (float[3,2,1,3] y) {{ t = Concat<axis = 1>(x, x)
+            v = GRU<hidden_size = 3, direction = "bidirectional">(t, w, r)
+            y = Slice<starts = [0], ends = [1], axes = [2]>(v) }}""",
+        safety=Safety.NUMERIC,
+        opset=7,
+        target="rtx",
+    ),
+    Fixed(
+        "in a branch, of a captured sequence",
+        before=f"""g (float[3,1,2] x, {_WEIGHTS}, float[1,3,2] k, float[1,3,3] z, bool c) => (float[1,1,3] h) {{
+            h = If(c)<then_branch = p () => (float[1,1,3] u) {{ , u = GRU<hidden_size = 3>(x, w, r) }},
+                      else_branch = q () => (float[1,1,3] v) {{ , v = RNN<hidden_size = 3>(x, k, z) }}> }}""",
+        after=f"""g (float[3,1,2] x, {_WEIGHTS}, float[1,3,2] k, float[1,3,3] z, bool c) => (float[1,1,3] h) {{
+            h = If(c)<then_branch = p () => (float[1,1,3] u) <{_ENDS}> {{ t = Concat<axis = 1>(x, x)
+                          , m = GRU<hidden_size = 3>(t, w, r)  u = Slice(m, s, e, a) }},
+                      else_branch = q () => (float[1,1,3] v) {{ , v = RNN<hidden_size = 3>(x, k, z) }}> }}""",
+        safety=Safety.NUMERIC,
+        target="rtx",
+    ),
+    Flagged("the hidden size as R has it", _BEFORE.replace("<hidden_size = 3>", ""), target="rtx"),
+    Silent("another target", _BEFORE),
+    Silent(
+        "the new state by linear_before_reset=1",
+        f"""g (float[8,1,2] x, {_WEIGHTS}) => (float[1,1,3] h) {{
+            , h = GRU<hidden_size = 3, linear_before_reset = 1>(x, w, r) }}""",
+        target="rtx",
+    ),
+    Silent(
+        "two sequences", _BEFORE.replace("[8,1,2]", "[8,2,2]").replace("[1,1,3] h", "[1,2,3] h"), target="rtx"
+    ),
+    Silent(
+        "sequences whose number is not known",
+        _BEFORE.replace("[8,1,2]", "[8,B,2]").replace("[1,1,3] h", "[1,B,3] h"),
+        target="rtx",
+    ),
+    Silent("one step", _BEFORE.replace("[8,1,2]", "[1,1,2]"), target="rtx"),
+    Silent("steps whose number is not known", _BEFORE.replace("[8,1,2]", "[T,1,2]"), target="rtx"),
+    Silent(
+        "a hidden size beyond 16",
+        """g (float[8,1,2] x, float[1,51,2] w, float[1,51,17] r) => (float[1,1,17] h) {
+            , h = GRU<hidden_size = 17>(x, w, r) }""",
+        target="rtx",
+    ),
+    Silent(
+        "the batch first: OPS011 puts the time first before",
+        """g (float[1,8,2] x, float[1,9,2] w, float[1,9,3] r) => (float[1,1,3] h) {
+            , h = GRU<hidden_size = 3, layout = 1>(x, w, r) }""",
+        target="rtx",
+    ),
+    Silent(
+        "an LSTM",
+        """g (float[8,1,2] x, float[1,12,2] w, float[1,12,3] r) => (float[1,1,3] h) {
+            , h = LSTM<hidden_size = 3>(x, w, r) }""",
+        target="rtx",
+    ),
+]

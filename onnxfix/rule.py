@@ -1,4 +1,7 @@
-"""What a rule is: metadata, a docstring, examples, and a generator of matches."""
+"""What a rule is: metadata, a docstring, a generator of matches, and examples.
+
+A rule pack needs no other module: the model's graph, the edits, shapes and types that rules use are exported here too.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,44 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
-from onnxfix.edits import Edit
-from onnxfix.graph.overlay import Node, Scope, Value
+from onnxfix import dtypes
+from onnxfix.dtypes import INTEGERS, holds_exactly, is_float, is_integer, name_of
+from onnxfix.edits import (
+    AddInitializer,
+    AddNode,
+    Draft,
+    Edit,
+    RemoveInitializer,
+    RemoveNode,
+    RenameNode,
+    ReplaceUses,
+    SetImport,
+    SetInput,
+    SetOutput,
+    SetValueInfo,
+    SortNodes,
+    defined,
+    least_inputs,
+)
+from onnxfix.graph.imported import imported, imported_nodes
+from onnxfix.graph.overlay import CONSTANT_LIMIT, Node, Scope, UnknownAttribute, Use, Value, is_read
+from onnxfix.graph.shared import Operator, elem_types, every_node, shared
+from onnxfix.graph.signatures import Formal, signature, takes
+from onnxfix.model import Model
 from onnxfix.place import Place
+from onnxfix.shapes import symbols
+from onnxfix.shapes.symbols import Dim, equal
+from onnxfix.targets import DEFAULT, Target
+
+__all__ = [
+    "CONSTANT_LIMIT", "DEFAULT", "INTEGERS", "NO_MODEL", "AddInitializer", "AddNode", "Dim", "Draft", "Edit",
+    "Example", "Fix", "Fixed", "Flagged", "Formal", "Generator", "Match", "Model", "Node", "Operator", "Per",
+    "Place", "RemoveInitializer", "RemoveNode", "RenameNode", "ReplaceUses", "Rule", "Safety", "Scope", "SetImport",
+    "SetInput", "SetOutput", "SetValueInfo", "Severity", "Silent", "SortNodes", "Target", "UnknownAttribute", "Use",
+    "Value", "defined", "dtypes", "elem_types", "equal", "every_node", "holds_exactly", "imported",
+    "imported_nodes", "is_float", "is_integer", "is_read", "least_inputs", "name_of", "rule", "shared", "signature",
+    "symbols", "takes",
+]  # fmt: skip
 
 
 class Safety(enum.IntEnum):

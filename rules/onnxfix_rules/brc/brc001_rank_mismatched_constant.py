@@ -7,10 +7,21 @@ from typing import NamedTuple
 
 from onnx import TensorProto
 
-from onnxfix.edits import Edit, SetInput
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
+from onnxfix.rule import (
+    Edit,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    SetInput,
+    Severity,
+    Silent,
+    Value,
+    rule,
+)
 
 from ._clone import stored, with_rank
 from ._common import BROADCASTING, broadcast_of, form_of, short_of_rank

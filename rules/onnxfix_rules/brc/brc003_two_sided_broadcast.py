@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Flagged, Match, Severity, Silent, rule
+from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, rule
 
 from ._common import MULTIDIRECTIONAL, broadcast_of, form_of, label, text
 

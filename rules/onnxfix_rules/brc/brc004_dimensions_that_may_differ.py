@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.graph.overlay import Node
-from onnxfix.graph.shared import shared
-from onnxfix.model import Model
-from onnxfix.rule import Flagged, Match, Severity, Silent, rule
+from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, rule, shared
 
 from ._common import Form, label
 from ._meet import Meeting, Symbols, broadcasts, meetings

@@ -6,12 +6,21 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Value
-from onnxfix.graph.shared import shared
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
-from onnxfix.shapes.symbols import equal
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    equal,
+    rule,
+    shared,
+)
 
 from ._common import (
     MULTIDIRECTIONAL,

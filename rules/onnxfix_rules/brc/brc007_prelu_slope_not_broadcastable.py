@@ -6,11 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
-from onnxfix.shapes.symbols import equal
+from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, equal, rule
 from onnxfix_rules.brc._common import text
 from onnxfix_rules.brc._slope import cannot_fit, shapes_of
 

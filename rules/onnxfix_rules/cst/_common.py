@@ -7,12 +7,7 @@ from typing import NamedTuple
 
 from onnx import TensorProto
 
-from onnxfix import dtypes
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.graph.shared import shared
-from onnxfix.model import Model
-from onnxfix.rule import Severity
-from onnxfix.targets import DEFAULT, Target
+from onnxfix.rule import DEFAULT, Model, Node, Severity, Target, Value, dtypes, shared
 
 CASTS = ("Cast", "CastLike")
 

@@ -7,10 +7,7 @@ from collections.abc import Iterator
 
 from onnx import TensorProto
 
-from onnxfix import dtypes
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Flagged, Match, Severity, Silent, rule
+from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, dtypes, rule
 from onnxfix_rules.cst import _common as cst
 
 

@@ -6,11 +6,7 @@ from collections.abc import Iterator
 
 from onnx import TensorProto
 
-from onnxfix.dtypes import name_of
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.graph.shared import elem_types
-from onnxfix.model import Model
-from onnxfix.rule import Flagged, Match, Severity, Silent, rule
+from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, Value, elem_types, name_of, rule
 from onnxfix_rules.cst import _common as cst
 from onnxfix_rules.ops import _common as ops
 

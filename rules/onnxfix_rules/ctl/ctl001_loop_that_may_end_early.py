@@ -6,11 +6,25 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from onnxfix.edits import Draft, Edit, SetInput
 from onnxfix.files import tensors
-from onnxfix.graph.overlay import Node, Scope, Value, is_read
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
+from onnxfix.rule import (
+    Draft,
+    Edit,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Scope,
+    SetInput,
+    Severity,
+    Silent,
+    Value,
+    is_read,
+    rule,
+)
 
 _SMALL = 16
 """Bytes: a condition is one element."""

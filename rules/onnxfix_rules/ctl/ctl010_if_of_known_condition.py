@@ -5,10 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import partial
 
-from onnxfix.edits import Draft, Edit
-from onnxfix.graph.overlay import Node, Scope, Value, is_read
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Match, Safety, Severity, Silent, rule
+from onnxfix.rule import (
+    Draft,
+    Edit,
+    Fix,
+    Fixed,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Scope,
+    Severity,
+    Silent,
+    Value,
+    is_read,
+    rule,
+)
 from onnxfix_rules.ctl import _inline
 
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.graph.overlay import Node, is_read
-from onnxfix.model import Model
-from onnxfix.rule import Flagged, Match, Severity, Silent, rule
-from onnxfix.shapes.symbols import equal
+from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, equal, is_read, rule
 from onnxfix_rules.ctl.ctl010_if_of_known_condition import known
 
 

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.edits import SetInput
-from onnxfix.graph.overlay import Node, is_read
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Match, Safety, Severity, Silent, rule
+from onnxfix.rule import Fix, Fixed, Match, Model, Node, Safety, SetInput, Severity, Silent, is_read, rule
 from onnxfix_rules.ctl import _loops
 
 

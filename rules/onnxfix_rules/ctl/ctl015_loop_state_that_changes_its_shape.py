@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Flagged, Match, Severity, Silent, rule
-from onnxfix.shapes.symbols import Dim, equal, substitute, symbol
+from onnxfix.rule import Dim, Flagged, Match, Model, Node, Severity, Silent, equal, rule
+from onnxfix.shapes.symbols import substitute, symbol
 from onnxfix_rules.ctl import _loops
 
 

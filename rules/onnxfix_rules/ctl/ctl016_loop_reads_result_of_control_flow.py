@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node, Scope, Use, Value
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Match, Safety, Severity, Silent, rule
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Scope,
+    Severity,
+    Silent,
+    Use,
+    Value,
+    rule,
+)
 from onnxfix_rules.ctl import _inline
 from onnxfix_rules.gra import _control
 

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from onnxfix import dtypes
-from onnxfix.graph.overlay import Node, Scope, Value, is_read
-from onnxfix.graph.shared import every_node
-from onnxfix.model import Model
-from onnxfix.rule import Flagged, Match, Severity, Silent, rule
-from onnxfix.shapes.symbols import Dim
-from onnxfix.targets import DEFAULT
+from onnxfix.rule import (
+    DEFAULT,
+    Dim,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Scope,
+    Severity,
+    Silent,
+    Value,
+    dtypes,
+    every_node,
+    is_read,
+    rule,
+)
 from onnxfix_rules.ctl.ctl010_if_of_known_condition import known
 
 _MOVES = frozenset(("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"))

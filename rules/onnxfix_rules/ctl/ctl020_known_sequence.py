@@ -6,10 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from onnxfix.edits import AddNode, Draft
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Match, Safety, Severity, Silent, rule
+from onnxfix.rule import AddNode, Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, Value, rule
 from onnxfix_rules.ctl import _inline, _sequences
 
 

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from onnxfix.dtypes import name_of
-from onnxfix.edits import RemoveNode
-from onnxfix.graph.overlay import Node, Scope, Value, is_read
-from onnxfix.graph.shared import every_node
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
-from onnxfix.targets import Target
+from onnxfix.rule import (
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    RemoveNode,
+    Safety,
+    Scope,
+    Severity,
+    Silent,
+    Target,
+    Value,
+    every_node,
+    is_read,
+    name_of,
+    rule,
+)
 from onnxfix_rules.ops import _common as ops
 
 

@@ -8,12 +8,22 @@ import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from onnxfix import dtypes
-from onnxfix.edits import RemoveInitializer
-from onnxfix.graph.overlay import Scope, Value
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Match, Safety, Severity, Silent, rule
-from onnxfix.targets import DEFAULT, Target
+from onnxfix.rule import (
+    DEFAULT,
+    Fix,
+    Fixed,
+    Match,
+    Model,
+    RemoveInitializer,
+    Safety,
+    Scope,
+    Severity,
+    Silent,
+    Target,
+    Value,
+    dtypes,
+    rule,
+)
 
 
 @rule("GRA002", per="scope", safety=Safety.EXACT, severity=Severity.INFO, hazards=[8, 20, 30])

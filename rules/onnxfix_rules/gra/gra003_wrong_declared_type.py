@@ -7,12 +7,24 @@ from collections.abc import Iterator
 import onnx
 from onnx import TensorProto, TypeProto, ValueInfoProto
 
-from onnxfix import dtypes
-from onnxfix.edits import Edit, SetValueInfo
-from onnxfix.graph.overlay import Scope, Value
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
-from onnxfix.shapes.symbols import Dim, equal
+from onnxfix.rule import (
+    Dim,
+    Edit,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Safety,
+    Scope,
+    SetValueInfo,
+    Severity,
+    Silent,
+    Value,
+    dtypes,
+    equal,
+    rule,
+)
 
 
 @rule("GRA003", per="scope", safety=Safety.EXACT, severity=Severity.WARNING, hazards=[40])

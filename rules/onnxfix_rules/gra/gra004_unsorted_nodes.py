@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.edits import SortNodes
-from onnxfix.graph.overlay import Scope
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Match, Safety, Severity, Silent, rule
+from onnxfix.rule import Fix, Fixed, Match, Model, Safety, Scope, Severity, Silent, SortNodes, rule
 
 
 @rule("GRA004", per="scope", safety=Safety.EXACT, severity=Severity.WARNING)

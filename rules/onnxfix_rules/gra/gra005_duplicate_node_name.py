@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.edits import RenameNode
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Match, Safety, Severity, Silent, rule
+from onnxfix.rule import Fix, Fixed, Match, Model, RenameNode, Safety, Severity, Silent, rule
 
 
 @rule("GRA005", per="model", safety=Safety.EXACT, severity=Severity.WARNING, hazards=[34])

@@ -7,10 +7,21 @@ from functools import partial
 
 from onnx import TensorProto
 
-from onnxfix.edits import AddInitializer, Draft, ReplaceUses
-from onnxfix.graph.overlay import Scope
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
+from onnxfix.rule import (
+    AddInitializer,
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    ReplaceUses,
+    Safety,
+    Scope,
+    Severity,
+    Silent,
+    rule,
+)
 from onnxfix_rules.gra import _sparse
 
 

@@ -6,9 +6,7 @@ from collections.abc import Iterator
 
 from onnx import TensorProto
 
-from onnxfix.graph.overlay import Scope
-from onnxfix.model import Model
-from onnxfix.rule import Flagged, Match, Severity, Silent, rule
+from onnxfix.rule import Flagged, Match, Model, Scope, Severity, Silent, rule
 
 
 @rule("GRA008", per="scope", severity=Severity.ERROR, hazards=[30])

@@ -7,12 +7,23 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import ModelProto, numpy_helper, parser
 
-from onnxfix.dtypes import name_of
-from onnxfix.edits import Draft, Edit
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.graph.shared import shared
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
+from onnxfix.rule import (
+    Draft,
+    Edit,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    name_of,
+    rule,
+    shared,
+)
 from onnxfix_rules.gra._constants import Constants, copied
 from onnxfix_rules.gra._evaluate import Array
 from onnxfix_rules.int_._common import sums

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.edits import Edit, RemoveNode, ReplaceUses, SetOutput
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Match, Safety, Severity, Silent, rule
+from onnxfix.rule import (
+    Edit,
+    Fix,
+    Fixed,
+    Match,
+    Model,
+    Node,
+    RemoveNode,
+    ReplaceUses,
+    Safety,
+    SetOutput,
+    Severity,
+    Silent,
+    rule,
+)
 from onnxfix_rules.gra._repeated import Pure, Repeated
 
 

@@ -8,10 +8,21 @@ from functools import partial
 import numpy as np
 from onnx import ModelProto, numpy_helper, parser
 
-from onnxfix.edits import Draft, Edit
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
+from onnxfix.rule import (
+    Draft,
+    Edit,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    rule,
+)
 from onnxfix_rules.gra import _folded
 
 

@@ -5,10 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from onnxfix.edits import Draft, Edit, SetImport
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
+from onnxfix.rule import (
+    Draft,
+    Edit,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    SetImport,
+    Severity,
+    Silent,
+    rule,
+)
 from onnxfix_rules.gra import _legacy
 from onnxfix_rules.ops import _common as ops
 

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 import onnx
 from onnx import ModelProto
 
-from onnxfix.model import Model
-from onnxfix.rule import Flagged, Match, Severity, Silent, rule
+from onnxfix.rule import Flagged, Match, Model, Severity, Silent, rule
 
 
 @rule("IFC001", per="model", severity=Severity.ERROR, hazards=[18])

@@ -7,10 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.graph.overlay import Scope, Value
-from onnxfix.graph.shared import elem_types
-from onnxfix.model import Model
-from onnxfix.rule import Flagged, Match, Severity, Silent, rule
+from onnxfix.rule import Flagged, Match, Model, Scope, Severity, Silent, Value, elem_types, rule
 
 _LIMIT = float(np.finfo(np.float32).max)
 

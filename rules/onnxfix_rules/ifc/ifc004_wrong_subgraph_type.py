@@ -6,9 +6,7 @@ from collections.abc import Iterator
 
 from onnx import GraphProto
 
-from onnxfix.graph.overlay import Scope
-from onnxfix.model import Model
-from onnxfix.rule import Flagged, Match, Severity, Silent, rule
+from onnxfix.rule import Flagged, Match, Model, Scope, Severity, Silent, rule
 from onnxfix_rules.gra.gra003_wrong_declared_type import contradicts
 
 

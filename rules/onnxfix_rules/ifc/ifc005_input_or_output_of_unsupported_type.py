@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.dtypes import name_of
-from onnxfix.graph.overlay import Value
-from onnxfix.model import Model
-from onnxfix.rule import Flagged, Match, Severity, Silent, rule
-from onnxfix.targets import DEFAULT, Target
+from onnxfix.rule import DEFAULT, Flagged, Match, Model, Severity, Silent, Target, Value, name_of, rule
 
 
 @rule("IFC005", per="model", severity=Severity.ERROR, hazards=[20])

@@ -6,9 +6,7 @@ from collections.abc import Iterator
 
 from onnx import TensorProto
 
-from onnxfix.model import Model
-from onnxfix.rule import Flagged, Match, Severity, Silent, rule
-from onnxfix.targets import DEFAULT
+from onnxfix.rule import DEFAULT, Flagged, Match, Model, Severity, Silent, rule
 
 
 @rule("IFC006", per="model", severity=Severity.WARNING, hazards=[36])

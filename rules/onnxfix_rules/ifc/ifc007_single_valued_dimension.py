@@ -5,11 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from onnxfix.graph.overlay import Node, is_read
-from onnxfix.model import Model
-from onnxfix.rule import Flagged, Match, Severity, Silent, rule
+from onnxfix.rule import Dim, Flagged, Match, Model, Node, Severity, Silent, is_read, rule
 from onnxfix.shapes import dimnames
-from onnxfix.shapes.symbols import Dim
 from onnxfix.sizes.demands import Demand, Kind, Term
 from onnxfix.sizes.operators import demanded
 

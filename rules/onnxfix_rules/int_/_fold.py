@@ -15,7 +15,7 @@ import numpy as np
 from onnx import ModelProto, defs, helper
 
 from onnxfix.files import lazy
-from onnxfix.graph.overlay import Node
+from onnxfix.rule import Node
 from onnxfix_rules.gra._evaluate import NotFoldable
 from onnxfix_rules.gra._evaluate import evaluate as evaluate_by_numpy
 

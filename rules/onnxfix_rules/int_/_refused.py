@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from onnxfix.dtypes import name_of
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.targets import DEFAULT, Target
+from onnxfix.rule import DEFAULT, Model, Node, Target, Value, name_of
 from onnxfix_rules.ops import _common as ops
 
 

@@ -6,12 +6,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.dtypes import is_integer, name_of
-from onnxfix.edits import Draft, Edit
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.graph.shared import shared
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
+from onnxfix.rule import (
+    Draft,
+    Edit,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    is_integer,
+    name_of,
+    rule,
+    shared,
+)
 
 from ._common import shape_severity, sums, text_of
 from ._known import Known

@@ -9,11 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Silent, rule
-from onnxfix.shapes.symbols import Dim, equal, positive, product
+from onnxfix.rule import Dim, Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Silent, equal, rule
+from onnxfix.shapes.symbols import positive, product
 
 from ._common import shape_severity
 

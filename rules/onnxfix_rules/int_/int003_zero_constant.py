@@ -6,12 +6,22 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from onnxfix.dtypes import name_of
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Match, Safety, Severity, Silent, rule
-from onnxfix.shapes.symbols import DIM_MAX, at_least, equal
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    equal,
+    name_of,
+    rule,
+)
+from onnxfix.shapes.symbols import DIM_MAX, at_least
 
 from ._common import is_zeros
 

@@ -9,9 +9,18 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxfix.files import tensors
-from onnxfix.graph.overlay import CONSTANT_LIMIT, Node, UnknownAttribute, Value
-from onnxfix.model import Model
-from onnxfix.rule import Flagged, Match, Severity, Silent, rule
+from onnxfix.rule import (
+    CONSTANT_LIMIT,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Severity,
+    Silent,
+    UnknownAttribute,
+    Value,
+    rule,
+)
 
 from ._common import INT32_HIGH, INT32_LOW, Array
 

@@ -7,12 +7,24 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.dtypes import name_of
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
-from onnxfix.targets import DEFAULT, TARGETS, Target
+from onnxfix.rule import (
+    DEFAULT,
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Target,
+    Value,
+    name_of,
+    rule,
+)
+from onnxfix.targets import TARGETS
 
 _NOT_DATA = ("BlackmanWindow", "DequantizeLinear", "HammingWindow", "HannWindow", "QuantizeLinear")
 """Operators whose types mean something else: an attribute, quantization."""

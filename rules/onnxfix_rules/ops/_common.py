@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from onnxfix.graph.imported import imported, imported_nodes
-from onnxfix.model import Model
-from onnxfix.targets import DEFAULT, Target
+from onnxfix.rule import DEFAULT, Model, Target, imported, imported_nodes
 
 __all__ = ["imported", "imported_nodes", "target_of"]
 

@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.targets import DEFAULT, Target
+from onnxfix.rule import DEFAULT, Model, Node, Target, Value
 
 HALF = int(TensorProto.FLOAT16)
 FLOAT = int(TensorProto.FLOAT)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Match, Safety, Severity, rule
+from onnxfix.rule import Match, Model, Node, Safety, Severity, Value, rule
 
 from ._common import HALF, type_of
 from ._examples import NORMS

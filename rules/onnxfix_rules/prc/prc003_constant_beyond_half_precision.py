@@ -7,10 +7,21 @@ from typing import Any
 
 import numpy as np
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node, Use, Value
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Use,
+    Value,
+    rule,
+)
 
 from ._common import DOUBLE, FLOAT, HALF, HIGHEST, NUMPY, producer, type_of
 

@@ -9,11 +9,22 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, defs
 
-from onnxfix.dtypes import is_float, name_of
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    is_float,
+    name_of,
+    rule,
+)
 
 from ._common import NUMPY, target_of, type_of
 

@@ -6,10 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Match, Safety, Severity, Silent, rule
+from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, rule
 
 from ._common import FLOAT, HALF, producer, type_of
 from ._norm import axes_of

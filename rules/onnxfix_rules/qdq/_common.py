@@ -13,12 +13,22 @@ from typing import Any, TypeAlias
 import numpy as np
 from onnx import NodeProto, TensorProto, ValueInfoProto
 
-from onnxfix.dtypes import INTEGERS, name_of
-from onnxfix.edits import AddNode, Draft, Edit, RemoveNode, ReplaceUses, SetValueInfo
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Severity
-from onnxfix.targets import DEFAULT, Target
+from onnxfix.rule import (
+    DEFAULT,
+    INTEGERS,
+    AddNode,
+    Draft,
+    Edit,
+    Model,
+    Node,
+    RemoveNode,
+    ReplaceUses,
+    SetValueInfo,
+    Severity,
+    Target,
+    Value,
+    name_of,
+)
 
 Array: TypeAlias = np.ndarray[Any, Any]
 

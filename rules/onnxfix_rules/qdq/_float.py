@@ -13,11 +13,7 @@ from functools import partial
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.dtypes import INTEGERS
-from onnxfix.edits import Edit, RemoveNode
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Safety
+from onnxfix.rule import INTEGERS, Edit, Model, Node, RemoveNode, Safety, Value
 
 from ._common import (
     FLOATS,

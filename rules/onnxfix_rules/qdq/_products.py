@@ -11,11 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.dtypes import INTEGERS
-from onnxfix.edits import RemoveNode
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Safety
+from onnxfix.rule import INTEGERS, Model, Node, RemoveNode, Safety, Value
 
 from ._common import FLOATS, WEIGHT_LIMIT, Array, Unable, Workshop
 

@@ -7,10 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.dtypes import name_of
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Fixed, Flagged, Match, Safety, Severity, Silent, rule
+from onnxfix.rule import Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, name_of, rule
 
 from ._common import DEQUANTIZE, I4, I8, Linear, described, read, severity_of, target_of
 from ._constants import fixed, stored_otherwise

@@ -6,10 +6,7 @@ from collections.abc import Iterator
 
 from onnx import TensorProto
 
-from onnxfix.dtypes import name_of
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Fixed, Flagged, Match, Safety, Severity, Silent, rule
+from onnxfix.rule import Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, name_of, rule
 
 from ._common import I2, QUANTIZE, U2, U4, read, target_of
 from ._remedy import around, remedies

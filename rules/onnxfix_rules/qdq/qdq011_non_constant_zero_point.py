@@ -7,9 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from onnxfix.files import tensors
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Fixed, Flagged, Match, Safety, Severity, Silent, rule
+from onnxfix.rule import Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, Value, rule
 
 from ._common import DEQUANTIZE, QUANTIZE, U8, Linear, read, target_of
 from ._region import Region

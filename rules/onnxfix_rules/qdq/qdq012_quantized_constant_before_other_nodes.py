@@ -8,10 +8,20 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.edits import RemoveNode
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
+from onnxfix.rule import (
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    RemoveNode,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    rule,
+)
 
 from ._common import (
     I4,

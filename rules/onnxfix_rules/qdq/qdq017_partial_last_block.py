@@ -9,9 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, Value, rule
 
 from ._common import WEIGHT_LIMIT, Array, Workshop, sizes, target_of
 from ._constants import MAX_SHARERS

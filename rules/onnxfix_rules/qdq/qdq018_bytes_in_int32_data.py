@@ -9,12 +9,26 @@ import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from onnxfix.dtypes import name_of
-from onnxfix.edits import AddInitializer, Draft, Edit, ReplaceUses
 from onnxfix.files import lazy, tensors
-from onnxfix.graph.overlay import Node, Scope, Value
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
+from onnxfix.rule import (
+    AddInitializer,
+    Draft,
+    Edit,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    ReplaceUses,
+    Safety,
+    Scope,
+    Severity,
+    Silent,
+    Value,
+    name_of,
+    rule,
+)
 from onnxfix_rules.ops._common import target_of
 
 _KINDS = (TensorProto.FLOAT8E4M3FN, TensorProto.UINT8)

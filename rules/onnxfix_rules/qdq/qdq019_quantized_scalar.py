@@ -8,11 +8,24 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onnxfix.edits import Edit
-from onnxfix.graph.overlay import Node, Value, is_read
-from onnxfix.graph.signatures import Formal, signature, takes
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
+from onnxfix.rule import (
+    Edit,
+    Fix,
+    Fixed,
+    Flagged,
+    Formal,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    is_read,
+    rule,
+    signature,
+    takes,
+)
 from onnxfix.targets.documented import names
 
 from ._common import (

@@ -6,10 +6,21 @@ from collections.abc import Iterator
 
 from onnx import TensorProto, helper
 
-from onnxfix.edits import AddNode, Draft
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
+from onnxfix.rule import (
+    AddNode,
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    rule,
+)
 from onnxfix_rules.ops._runtimes import origin
 
 from ._common import target_of

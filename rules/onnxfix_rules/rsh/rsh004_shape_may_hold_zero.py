@@ -7,12 +7,21 @@ from collections.abc import Iterator, Sequence
 
 from onnx import TensorProto
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Silent, rule
-from onnxfix.shapes import symbols
-from onnxfix.shapes.symbols import Dim
+from onnxfix.rule import (
+    Dim,
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Silent,
+    Value,
+    rule,
+    symbols,
+)
 from onnxfix_rules.rsh import _common as c
 
 MAX_STEPS = 64

@@ -8,10 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import TensorProto, helper
 
-from onnxfix.edits import AddNode, Draft
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.shapes import symbols
-from onnxfix.shapes.symbols import Dim
+from onnxfix.rule import AddNode, Dim, Draft, Node, Value, symbols
 from onnxfix_rules.ops._rewrite import unsqueeze
 from onnxfix_rules.ops.expansions._formulas import Operand, scalar
 

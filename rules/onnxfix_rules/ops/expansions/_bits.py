@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxfix.dtypes import INTEGERS
+from onnxfix.rule import INTEGERS
 from onnxfix_rules.ops._integers import Computer
 from onnxfix_rules.ops._result import summed
 

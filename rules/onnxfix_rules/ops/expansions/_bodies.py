@@ -22,9 +22,8 @@ from onnx import (
     shape_inference,
 )
 
-from onnxfix.edits import defined, least_inputs
 from onnxfix.files import lazy, wire
-from onnxfix.graph.overlay import Node, Value
+from onnxfix.rule import Node, Value, defined, least_inputs
 from onnxfix.sandbox import forked
 from onnxfix_rules.ops import _nested
 from onnxfix_rules.ops.expansions import _own

@@ -5,10 +5,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto, helper
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.graph.signatures import takes
-from onnxfix.targets import Target
+from onnxfix.rule import Draft, Node, Target, Value, takes
 
 FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 Operand = Value | str

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from onnx import TensorProto
 
-from onnxfix.dtypes import name_of
-from onnxfix.graph.overlay import Node, Value, is_read
-from onnxfix.model import Model
-from onnxfix.targets import Target
+from onnxfix.rule import Model, Node, Target, Value, is_read, name_of
 
 _HALF = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _WINDOWS = frozenset({"BlackmanWindow", "HammingWindow", "HannWindow"})

@@ -9,13 +9,27 @@ from typing import TYPE_CHECKING
 
 from onnx import NodeProto, TensorProto
 
-from onnxfix.edits import AddNode, Draft, Edit, defined
-from onnxfix.graph.overlay import Node, UnknownAttribute, is_read
-from onnxfix.graph.shared import Operator
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
-from onnxfix.shapes import symbols
-from onnxfix.targets import Target
+from onnxfix.rule import (
+    AddNode,
+    Draft,
+    Edit,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Operator,
+    Safety,
+    Severity,
+    Silent,
+    Target,
+    UnknownAttribute,
+    defined,
+    is_read,
+    rule,
+    symbols,
+)
 from onnxfix.targets.documented import names
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops._nested import flat, rename

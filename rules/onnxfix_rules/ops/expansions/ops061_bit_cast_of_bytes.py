@@ -6,11 +6,7 @@ from collections.abc import Iterator
 
 from onnx import TensorProto
 
-from onnxfix import dtypes
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Match, Safety, Severity, Silent, rule
+from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, dtypes, rule
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops._integers import Computer
 

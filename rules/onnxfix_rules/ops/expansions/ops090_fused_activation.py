@@ -8,11 +8,22 @@ from typing import Any
 
 from onnx import AttributeProto, TensorProto, helper
 
-from onnxfix.edits import AddNode, Draft
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.graph.signatures import takes
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
+from onnxfix.rule import (
+    AddNode,
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    rule,
+    takes,
+)
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops._runtimes import origin
 from onnxfix_rules.ops.expansions._formulas import known_float, scalar

@@ -7,11 +7,22 @@ from collections.abc import Iterator
 
 from onnx import TensorProto
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node, Value, is_read
-from onnxfix.graph.signatures import takes
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    is_read,
+    rule,
+    takes,
+)
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops._runtimes import is_imported, origin
 from onnxfix_rules.ops.expansions._formulas import (

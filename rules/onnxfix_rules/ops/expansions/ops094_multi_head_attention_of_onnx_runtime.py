@@ -5,12 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node, Value, is_read
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
-from onnxfix.shapes import symbols
-from onnxfix.targets import Target
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Target,
+    Value,
+    is_read,
+    rule,
+    symbols,
+)
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops._runtimes import is_imported, origin
 from onnxfix_rules.ops.expansions import _attend

@@ -9,10 +9,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix import dtypes
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
+from onnxfix.rule import Draft, Model, Node, Value, dtypes
 
 Axes = tuple[int, ...]
 #: A dimension of a result: the number of the dimension that it is, or one of these.

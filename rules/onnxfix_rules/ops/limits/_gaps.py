@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node, Value
+from onnxfix.rule import Draft, Node, Value
 
 LIMIT = 1 << 20
 """Elements of the weights, and of the counts."""

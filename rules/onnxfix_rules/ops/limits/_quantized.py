@@ -12,9 +12,7 @@ from collections.abc import Iterator
 
 from onnx import TensorProto
 
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.graph.shared import every_node, shared
-from onnxfix.model import Model
+from onnxfix.rule import Model, Node, Value, every_node, shared
 
 _MAKERS = frozenset({("", "QuantizeLinear"), ("com.microsoft", "QuantizeLinear")})
 _ENDS = frozenset({("", "Cast"), ("", "DequantizeLinear"), ("com.microsoft", "DequantizeLinear")})

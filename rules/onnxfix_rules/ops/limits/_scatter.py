@@ -7,10 +7,7 @@ import math
 import numpy as np
 from onnx import helper
 
-from onnxfix import dtypes
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
+from onnxfix.rule import Draft, Model, Node, Value, dtypes
 from onnxfix_rules.ops import _rewrite as rw
 from onnxfix_rules.ops._integers import SMALL
 

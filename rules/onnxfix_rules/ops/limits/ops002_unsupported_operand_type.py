@@ -6,10 +6,7 @@ from collections.abc import Iterator
 
 from onnx import TensorProto
 
-from onnxfix.dtypes import name_of
-from onnxfix.graph.shared import Operator, elem_types
-from onnxfix.model import Model
-from onnxfix.rule import Flagged, Match, Severity, Silent, rule
+from onnxfix.rule import Flagged, Match, Model, Operator, Severity, Silent, elem_types, name_of, rule
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops.limits._quantized import is_quantized
 

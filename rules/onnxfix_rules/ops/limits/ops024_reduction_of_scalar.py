@@ -7,11 +7,21 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import helper
 
-from onnxfix import dtypes
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    dtypes,
+    rule,
+)
 from onnxfix_rules.ops import _rewrite as rw
 
 _COPIES = ("ReduceMax", "ReduceMin", "ReduceProd")

@@ -7,10 +7,7 @@ from collections.abc import Iterator
 
 from onnx import ModelProto, TensorProto, helper
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
+from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, rule
 from onnxfix_rules.ops import _common as ops
 
 

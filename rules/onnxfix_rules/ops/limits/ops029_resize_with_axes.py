@@ -6,11 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Match, Safety, Severity, Silent, rule
-from onnxfix.shapes.symbols import Dim
+from onnxfix.rule import Dim, Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, Value, rule
 
 
 @rule("OPS029", ops=["Resize"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[25])

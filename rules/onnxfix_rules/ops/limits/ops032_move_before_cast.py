@@ -7,12 +7,22 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
-from onnxfix import dtypes
-from onnxfix.edits import AddNode, Draft
 from onnxfix.files import lazy
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Match, Safety, Severity, Silent, rule
+from onnxfix.rule import (
+    AddNode,
+    Draft,
+    Fix,
+    Fixed,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    dtypes,
+    rule,
+)
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops import _rewrite as rw
 from onnxfix_rules.ops.limits._quantized import is_quantized

@@ -6,12 +6,22 @@ from collections.abc import Iterator
 
 from onnx import TensorProto
 
-from onnxfix import dtypes
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.graph.signatures import takes
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    dtypes,
+    rule,
+    takes,
+)
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops import _places
 from onnxfix_rules.ops import _rewrite as rw

@@ -7,11 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Match, Safety, Severity, Silent, rule
-from onnxfix.shapes.symbols import Dim
+from onnxfix.rule import Dim, Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, Value, rule
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops._result import put
 from onnxfix_rules.ops.limits import _axes

@@ -8,11 +8,22 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node, UnknownAttribute, Value
-from onnxfix.graph.shared import every_node
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    UnknownAttribute,
+    Value,
+    every_node,
+    rule,
+)
 from onnxfix_rules.ops import _common as ops
 
 

@@ -6,12 +6,25 @@ from collections.abc import Iterator
 
 from onnx import TensorProto
 
-from onnxfix import dtypes
-from onnxfix.dtypes import INTEGERS
-from onnxfix.edits import AddNode, Draft, RemoveNode
-from onnxfix.graph.overlay import Node, Value, is_read
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
+from onnxfix.rule import (
+    INTEGERS,
+    AddNode,
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    RemoveNode,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    dtypes,
+    is_read,
+    rule,
+)
 from onnxfix_rules.ops import _bounds
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops import _rewrite as rw

@@ -7,10 +7,7 @@ from collections.abc import Iterator
 
 from onnx import TensorProto, helper
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Match, Safety, Severity, Silent, rule
+from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, rule
 from onnxfix_rules.ops._result import put
 from onnxfix_rules.ops.limits import _gaps
 

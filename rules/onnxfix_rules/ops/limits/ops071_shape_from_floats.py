@@ -6,10 +6,7 @@ from collections.abc import Iterator
 
 from onnx import TensorProto
 
-from onnxfix.dtypes import name_of
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Flagged, Match, Severity, Silent, rule
+from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, Value, name_of, rule
 from onnxfix_rules.ops import _common as ops
 
 PLACES: dict[str, tuple[tuple[int, tuple[int, ...]], ...]] = {

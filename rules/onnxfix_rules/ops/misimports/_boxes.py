@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from onnx import TensorProto
 
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Silent
-from onnxfix.shapes.symbols import Dim
+from onnxfix.rule import Dim, Model, Node, Silent, Value
 from onnxfix_rules.ops import _common as ops
 
 START = "g (float[N,6,4] b, float[N,2,6] s) => (int64[R,3] y)"

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 from onnx import AttributeProto, FunctionProto, NodeProto, defs
 
-from onnxfix.edits import AddNode, Draft, Edit
-from onnxfix.graph.overlay import Node, Scope, Value
+from onnxfix.rule import AddNode, Draft, Edit, Node, Scope, Value
 from onnxfix_rules.ctl import _inline
 from onnxfix_rules.ops import _nested
 

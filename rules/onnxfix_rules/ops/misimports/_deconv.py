@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
+from onnxfix.rule import Draft, Model, Node
 
 SAME = ("SAME_UPPER", "SAME_LOWER")
 

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.shapes.symbols import Answer, Dim, as_dim, divide, equal
+from onnxfix.rule import Dim, Model, Node, Value, equal
+from onnxfix.shapes.symbols import Answer, as_dim, divide
 
 _DEEPEST = 24
 """Nodes between the scales and what they are made of, at most."""

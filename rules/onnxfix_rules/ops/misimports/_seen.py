@@ -7,9 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Value
-from onnxfix.shapes.symbols import Dim
+from onnxfix.rule import Dim, Draft, Value
 
 _LIMIT = 1 << 16
 """Elements of a mask that is written as a constant; larger ones are computed."""

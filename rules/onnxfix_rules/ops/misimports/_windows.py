@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.shapes.symbols import NO, Answer, Dim, at_least, mod, symbol
+from onnxfix.rule import Dim, Draft, Model, Node
+from onnxfix.shapes.symbols import NO, Answer, at_least, mod, symbol
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,20 @@ from typing import Any
 
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
-from onnxfix.edits import AddNode, Draft
-from onnxfix.graph.overlay import Node, is_read
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Match, Safety, Severity, Silent, rule
+from onnxfix.rule import (
+    AddNode,
+    Draft,
+    Fix,
+    Fixed,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    is_read,
+    rule,
+)
 
 _OUTPUTS = ((2, 0, 1, 3), (1, 0, 2), (1, 0, 2))
 """How Y, Y_h and Y_c lie with the batch first, as permutations of how they lie with the time first."""

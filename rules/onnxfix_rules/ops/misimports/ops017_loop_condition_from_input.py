@@ -6,10 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from onnx import FunctionProto
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node, Scope, Value
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Match, Safety, Severity, Silent, rule
+from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Scope, Severity, Silent, Value, rule
 from onnxfix_rules.ops import _common as ops
 
 

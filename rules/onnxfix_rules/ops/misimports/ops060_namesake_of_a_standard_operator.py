@@ -7,11 +7,20 @@ from functools import lru_cache
 
 from onnx import defs
 
-from onnxfix.edits import Edit
-from onnxfix.graph.overlay import Node
-from onnxfix.graph.shared import Operator
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
+from onnxfix.rule import (
+    Edit,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Operator,
+    Safety,
+    Severity,
+    Silent,
+    rule,
+)
 from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops._runtimes import origin
 

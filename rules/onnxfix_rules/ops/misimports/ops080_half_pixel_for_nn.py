@@ -8,10 +8,21 @@ from typing import Any
 
 import numpy as np
 
-from onnxfix.edits import AddNode, Draft
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
+from onnxfix.rule import (
+    AddNode,
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    rule,
+)
 from onnxfix_rules.ops import _rewrite as rw
 from onnxfix_rules.ops._result import put
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.graph.overlay import Node, is_read
-from onnxfix.model import Model
-from onnxfix.rule import Flagged, Match, Severity, Silent, rule
+from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, is_read, rule
 
 _ACTIVATIONS = {"RNN": 1, "GRU": 2, "LSTM": 3}
 """How many activations each direction has."""

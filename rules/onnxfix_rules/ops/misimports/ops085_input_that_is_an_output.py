@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.model import Model
-from onnxfix.rule import Flagged, Match, Severity, Silent, rule
+from onnxfix.rule import Flagged, Match, Model, Severity, Silent, rule
 
 
 @rule("OPS085", per="model", severity=Severity.ERROR, hazards=[72])

@@ -8,11 +8,21 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
-from onnxfix.shapes.symbols import Dim
+from onnxfix.rule import (
+    Dim,
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    rule,
+)
 
 _NARROW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _FAR: dict[int, str] = {

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
-from onnx import NodeProto, TensorProto, ValueInfoProto
+from onnx import NodeProto, TensorProto, ValueInfoProto, helper
 
 from onnxfix.rule import (
     DEFAULT,
@@ -242,8 +242,6 @@ def dequantized(linear: Linear, weights: Array) -> Array | None:
 
 def numpy_type(elem: int) -> np.dtype[Any]:
     """The numpy (or ml_dtypes) type of an ONNX element type."""
-    from onnx import helper
-
     return np.dtype(helper.tensor_dtype_to_np_dtype(elem))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from onnxfix.rule import Fix, Model, Node, Safety, Value, name_of
 
@@ -81,8 +81,6 @@ def _as_integers(linear: Linear, signed: Array, model: Model) -> Fix:
 
 
 def _elem(array: Array) -> int:
-    from onnx import helper
-
     return int(helper.np_dtype_to_tensor_dtype(array.dtype))
 
 

@@ -35,7 +35,7 @@ from ._common import (
     target_of,
 )
 from ._constants import as_floats, fixed
-from ._float import behind_ones
+from ._operators import behind_ones
 
 
 @rule("QDQ005", ops=DEQUANTIZE, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[27])

@@ -1,18 +1,13 @@
 """OPS050: operators that the target refuses and ONNX defines by others."""
 
-# Long because: most of it is examples of the operators that have bodies, and of what is left alone.
-
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from onnx import NodeProto, TensorProto
+from onnx import NodeProto
 
 from onnxfix.rule import (
-    AddNode,
-    Draft,
-    Edit,
     Fix,
     Fixed,
     Flagged,
@@ -25,14 +20,13 @@ from onnxfix.rule import (
     Silent,
     Target,
     UnknownAttribute,
-    defined,
     is_read,
     rule,
     symbols,
 )
 from onnxfix.targets.documented import names
 from onnxfix_rules.ops import _common as ops
-from onnxfix_rules.ops._nested import flat, rename
+from onnxfix_rules.ops._nested import flat
 from onnxfix_rules.ops.expansions._refused import data_of, reason
 
 if TYPE_CHECKING:
@@ -47,14 +41,6 @@ FUNCTIONS = names(
     "SwiGLU Swish ThresholdedRelu ai.onnx.preview::FlexAttention"
 )
 """ONNX's operators with a function body, but SequenceMap (sequences, which TensorRT has not) and Bernoulli (random)."""
-
-_MOVES = names(
-    "Concat Constant ConstantOfShape Expand Flatten Gather GatherElements Identity Neg Pad Reshape Shape Size Slice "
-    "Split Squeeze Transpose Unsqueeze"
-)
-_EXACT_TYPES = frozenset(
-    {TensorProto.BOOL, TensorProto.INT32, TensorProto.INT64, TensorProto.INT8, TensorProto.UINT8}
-)
 
 
 @rule("OPS050", per="model", safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[13, 22, 39])
@@ -113,16 +99,16 @@ def operator_with_function_body(model: Model) -> Iterator[Match]:
 
 def _has_body(operator: Operator, model: Model) -> bool:
     domain, op_type = operator
-    return (
-        f"{domain}::{op_type}" if domain else op_type
-    ) in FUNCTIONS and operator not in model.function_names
+    name = f"{domain}::{op_type}" if domain else op_type
+    return name in FUNCTIONS and operator not in model.function_names
 
 
 def _match(node: Node, model: Model, target: Target) -> Match | None:
     why = reason(node, model, target)
     if not why or data_of(node) is None:
         return None
-    from onnxfix_rules.ops.expansions._bodies import body_of  # few models come to here
+    from onnxfix_rules.ops.expansions import _replacement  # lazy: start-up
+    from onnxfix_rules.ops.expansions._bodies import body_of  # lazy: start-up
 
     body = body_of(node, itself=target.imports(node.op_type) is True)
     if body is None or len(body.outputs) < len(node.outputs):
@@ -132,12 +118,14 @@ def _match(node: Node, model: Model, target: Target) -> Match | None:
     if not any(wanted) or not _accepted(body, nodes, target):
         return None
     unsafe = body.may_run_never(nodes) or _may_have_one_corner(node, model)
-    safety = Safety.UNSAFE if unsafe else _safety(body, nodes)
+    safety = Safety.UNSAFE if unsafe else _replacement.safety_of(body, nodes)
     count = sum(inner.op_type != "Constant" for inner in flat(nodes))
     return Match(
         f"{target.title} refuses this {node.op_type} ({why}), which ONNX defines by {count} operators that it takes",
         node=node,
-        fix=Fix(f"write it out in {count} operators", _edits(node, body, nodes, wanted), safety),
+        fix=Fix(
+            f"write it out in {count} operators", _replacement.edits_for(node, body, nodes, wanted), safety
+        ),
     )
 
 
@@ -167,44 +155,6 @@ def _accepted(body: Body, nodes: list[NodeProto], target: Target) -> bool:
         if inner is None or not _accepted(inner, list(inner.nodes), target):
             return False
     return True
-
-
-def _safety(body: Body, nodes: list[NodeProto]) -> Safety:
-    """Exact where the body computes with integers only, and moves what it does not compute."""
-    moves = all(
-        node.op_type in _MOVES
-        or all(body.elem_type(name) in _EXACT_TYPES for name in (*node.input, *node.output) if name)
-        for node in flat(nodes)
-    )
-    return Safety.EXACT if moves else Safety.NUMERIC
-
-
-def _edits(node: Node, body: Body, nodes: list[NodeProto], wanted: list[bool]) -> list[Edit]:
-    """Put the body's nodes where the node is, under new names; the outputs keep theirs."""
-    draft = Draft(node)
-    draft.remove(node)
-    renamed = {"": ""}
-    for name, value in zip(body.inputs, node.inputs, strict=False):
-        renamed[name] = "" if value is None else value.name
-    made = {name for inner in nodes for name in inner.output}
-    copies = []
-    for name, own, keep in zip(body.outputs, node.proto.output, wanted, strict=False):
-        if keep and name in made and name not in renamed:
-            renamed[name] = own
-        elif keep:  # an input, or another output once more
-            copies.append((name, own))
-    for inner in nodes:
-        copy = NodeProto()
-        copy.CopyFrom(inner)
-        copy.name = copy.doc_string = ""
-        for name in (*copy.output, *defined(copy)):
-            if name not in renamed:
-                renamed[name] = draft.name(name.replace(" ", "_"))
-        rename(copy, renamed)
-        draft.edits.append(AddNode(node.scope, copy, node))
-    for name, own in copies:
-        draft.add("Identity", [renamed[name]], output=own)
-    return draft.edits
 
 
 _NLL = "g (float[3,5] x, int64[3] t) => (float[3] y)"

@@ -72,19 +72,7 @@ def reduction_over_non_constant_axes(node: Node, model: Model) -> Iterator[Match
     target, elem = ops.target_of(model), model.shapes.elem_type(data)
     if target.imports(node.op_type) is False or (elem and target.accepts(node.op_type, elem) is False):
         return
-    count, rank = _axes.count_of(axes, model), model.shapes.rank(data)
-    if count == 0:
-        fix = _of_none(node, rank)
-    elif count is None or rank is None or not count <= rank <= target.max_rank:
-        fix = None
-    elif count == rank:
-        draft = Draft(node)
-        draft.set_input(node, 1, draft.constant(np.arange(rank), "axes"))
-        fix = Fix("reduce all axes", draft.edits)
-    elif not _axes.is_shape_tensor(axes, model):
-        fix = None
-    else:
-        fix = _of_some(node, data, output, axes, rank, count)
+    fix = _fix(node, data, output, axes, target.max_rank)
     if fix is not None:
         yield Match(
             f"the axes of this {node.op_type} come at run time, and TensorRT wants a constant",
@@ -92,6 +80,21 @@ def reduction_over_non_constant_axes(node: Node, model: Model) -> Iterator[Match
             fix=fix,
             reads=(axes, data),
         )
+
+
+def _fix(node: Node, data: Value, output: Value, axes: Value, max_rank: int) -> Fix | None:
+    count, rank = _axes.count_of(axes, node.model), node.model.shapes.rank(data)
+    if count == 0:
+        return _of_none(node, rank)
+    if count is None or rank is None or not count <= rank <= max_rank:
+        return None
+    if count == rank:
+        draft = Draft(node)
+        draft.set_input(node, 1, draft.constant(np.arange(rank), "axes"))
+        return Fix("reduce all axes", draft.edits)
+    if not _axes.is_shape_tensor(axes, node.model):
+        return None
+    return _of_some(node, data, output, axes, rank, count)
 
 
 def _of_none(node: Node, rank: int | None) -> Fix | None:

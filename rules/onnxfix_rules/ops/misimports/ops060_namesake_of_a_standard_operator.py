@@ -80,7 +80,7 @@ def namesake_of_a_standard_operator(model: Model) -> Iterator[Match]:
 
 
 def _written_out(call: Node) -> list[Edit] | None:
-    from onnxfix_rules.ops.misimports import _calls  # few models come to here
+    from onnxfix_rules.ops.misimports import _calls  # lazy: start-up
 
     return _calls.written_out(call)
 

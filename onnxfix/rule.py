@@ -41,13 +41,13 @@ from onnxfix.shapes.symbols import Dim, equal
 from onnxfix.targets import DEFAULT, Target
 
 __all__ = [
-    "CONSTANT_LIMIT", "DEFAULT", "INTEGERS", "NO_MODEL", "AddInitializer", "AddNode", "Dim", "Draft", "Edit",
+    "CONSTANT_LIMIT", "INTEGERS", "NO_MODEL", "AddInitializer", "AddNode", "Dim", "Draft", "Edit",
     "Example", "Fix", "Fixed", "Flagged", "Formal", "Generator", "Match", "Model", "Node", "Operator", "Per",
     "Place", "RemoveInitializer", "RemoveNode", "RenameNode", "ReplaceUses", "Rule", "Safety", "Scope", "SetImport",
     "SetInput", "SetOutput", "SetValueInfo", "Severity", "Silent", "SortNodes", "Target", "UnknownAttribute", "Use",
     "Value", "defined", "dtypes", "elem_types", "equal", "every_node", "holds_exactly", "imported",
     "imported_nodes", "is_float", "is_integer", "is_read", "least_inputs", "name_of", "rule", "shared", "signature",
-    "symbols", "takes",
+    "symbols", "takes", "target_of",
 ]  # fmt: skip
 
 
@@ -189,6 +189,12 @@ class Flagged(Example):
 @dataclass(frozen=True)
 class Silent(Example):
     """The rule reports nothing."""
+
+
+def target_of(model: Model) -> Target:
+    """The target of this run."""
+    target: Target | None = model.target
+    return DEFAULT if target is None else target
 
 
 Generator = Callable[..., Iterator[Match]]

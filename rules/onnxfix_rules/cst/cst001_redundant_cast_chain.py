@@ -67,7 +67,7 @@ def _goes_back(pair: cst.Pair, model: Model) -> bool:
     if output is None or not cst.same_values(pair.b, pair.c, pair.b):
         return False
     readers = [use.node for use in output.uses if use.index == 0 and cst.is_cast(use.node)]
-    return any(cst.target_of(r, model) == pair.b and cst.keeps_values(r, pair.b) for r in readers)
+    return any(cst.cast_type(r, model) == pair.b and cst.keeps_values(r, pair.b) for r in readers)
 
 
 redundant_cast_chain.examples = [

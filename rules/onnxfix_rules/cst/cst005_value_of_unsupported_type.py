@@ -6,9 +6,21 @@ from collections.abc import Iterator
 
 from onnx import TensorProto
 
-from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, Value, elem_types, name_of, rule
+from onnxfix.rule import (
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Severity,
+    Silent,
+    Value,
+    elem_types,
+    imported,
+    name_of,
+    rule,
+    target_of,
+)
 from onnxfix_rules.cst import _common as cst
-from onnxfix_rules.ops import _common as ops
 
 _PACKED = (TensorProto.INT4, TensorProto.FLOAT4E2M1)
 
@@ -39,7 +51,7 @@ def value_of_unsupported_type(model: Model) -> Iterator[Match]:
     ## References
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     """
-    target = ops.target_of(model)
+    target = target_of(model)
     shapes = model.shapes
 
     types = elem_types(model)
@@ -51,7 +63,7 @@ def value_of_unsupported_type(model: Model) -> Iterator[Match]:
         return value is not None and shapes.elem_type(value) in absent
 
     seen: set[Value] = set()
-    for node in ops.imported(model):
+    for node in imported(model):
         if cst.is_cast(node):
             yield from _packed(node, model)
         reads = [value for value in node.inputs if value is not None and missing(value)]
@@ -73,7 +85,7 @@ def value_of_unsupported_type(model: Model) -> Iterator[Match]:
 
 def _packed(node: Node, model: Model) -> Iterator[Match]:
     """A Cast to or from a type that only quantized tensors may have; of float8e4m3fn, QDQ013 knows more."""
-    target = ops.target_of(model)
+    target = target_of(model)
     for value, side in ((node.input(0), "from"), (node.output(), "to")):
         elem = None if value is None else model.shapes.elem_type(value)
         if value is not None and elem in _PACKED and target.has_type(elem):
@@ -102,7 +114,7 @@ def _reader(value: Value) -> Node | None:
 
 
 def _match(value: Value, node: Node, model: Model, what: str) -> Match:
-    target = ops.target_of(model)
+    target = target_of(model)
     kind = name_of(model.shapes.elem_type(value) or 0)
     return Match(
         f"the {what}, {value.name!r}, is {kind}, which {target.title} has no tensors of (source: {target.source})",

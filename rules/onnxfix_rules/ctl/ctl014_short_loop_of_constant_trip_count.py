@@ -1,7 +1,5 @@
 """CTL014: a Loop that runs a few times, always as often."""
 
-# Long because: most of it is models with subgraphs, each of which takes a screen of text.
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from onnxfix.rule import (
-    DEFAULT,
     Dim,
     Flagged,
     Match,
@@ -19,6 +18,7 @@ from onnxfix.rule import (
     every_node,
     is_read,
     rule,
+    target_of,
 )
 from onnxfix_rules.ctl.ctl010_if_of_known_condition import known
 
@@ -62,7 +62,7 @@ def if_over_dynamic_sizes(node: Node, model: Model) -> Iterator[Match]:
     - https://github.com/NVIDIA/TensorRT/issues/4846
     - https://onnx.ai/onnx/operators/onnx__If.html
     """
-    target = DEFAULT if model.target is None else model.target
+    target = target_of(model)
     condition = node.input(0)
     branches = {scope.attr: scope for scope in node.subgraphs}
     if target.package != "tensorrt-rtx" and target.oldest < (11,):

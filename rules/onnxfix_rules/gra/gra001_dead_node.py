@@ -19,11 +19,12 @@ from onnxfix.rule import (
     Target,
     Value,
     every_node,
+    imported_nodes,
     is_read,
     name_of,
     rule,
+    target_of,
 )
-from onnxfix_rules.ops import _common as ops
 
 
 @rule("GRA001", per="model", safety=Safety.EXACT, severity=Severity.WARNING, hazards=[8])
@@ -87,12 +88,12 @@ class _Refused:
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self._target: Target = ops.target_of(model)
+        self._target: Target = target_of(model)
         self._taken = {scope.proto.name for scope in model.functions}
 
     def why(self, node: Node) -> str:
         reason = self._reason(node)
-        return reason if reason and node in ops.imported_nodes(self._model) else ""
+        return reason if reason and node in imported_nodes(self._model) else ""
 
     def _reason(self, node: Node) -> str:
         if node.is_onnx and node.op_type not in self._taken and self._target.imports(node.op_type) is False:

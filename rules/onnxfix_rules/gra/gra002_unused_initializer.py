@@ -9,7 +9,6 @@ import onnx
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from onnxfix.rule import (
-    DEFAULT,
     Fix,
     Fixed,
     Match,
@@ -19,10 +18,10 @@ from onnxfix.rule import (
     Scope,
     Severity,
     Silent,
-    Target,
     Value,
     dtypes,
     rule,
+    target_of,
 )
 
 
@@ -47,7 +46,7 @@ def unused_initializer(scope: Scope, model: Model) -> Iterator[Match]:
     ## References
     - ONNX, "Graphs": https://onnx.ai/onnx/repo-docs/IR.html
     """
-    target: Target = model.target or DEFAULT
+    target = target_of(model)
     for value in scope.values.values():
         if value.use_count or value.is_input or not value.replaceable:
             continue

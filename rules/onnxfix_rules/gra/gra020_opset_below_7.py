@@ -18,10 +18,10 @@ from onnxfix.rule import (
     SetImport,
     Severity,
     Silent,
+    imported,
     rule,
 )
 from onnxfix_rules.gra import _legacy
-from onnxfix_rules.ops import _common as ops
 
 _REFUSED = {
     *(
@@ -76,7 +76,7 @@ def opset_below_7(model: Model) -> Iterator[Match]:
         return
     nodes = [node for node in model.nodes() if node.is_onnx]
     refused = [
-        node for node in ops.imported(model) if node.is_onnx and node.opset < _legacy.NEW and _refused(node)
+        node for node in imported(model) if node.is_onnx and node.opset < _legacy.NEW and _refused(node)
     ]
     if not refused:
         return

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.rule import DEFAULT, Flagged, Match, Model, Severity, Silent, Target, Value, name_of, rule
+from onnxfix.rule import (
+    Flagged,
+    Match,
+    Model,
+    Severity,
+    Silent,
+    Target,
+    Value,
+    name_of,
+    rule,
+    target_of,
+)
 
 
 @rule("IFC005", per="model", severity=Severity.ERROR, hazards=[20])
@@ -28,7 +39,7 @@ def input_or_output_of_unsupported_type(model: Model) -> Iterator[Match]:
     ## References
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     """
-    target = model.target or DEFAULT
+    target = target_of(model)
     for value in model.main.inputs:
         kind = _missing(value, model, target)
         if kind:

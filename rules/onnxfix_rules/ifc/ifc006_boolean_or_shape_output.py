@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from onnx import TensorProto
 
-from onnxfix.rule import DEFAULT, Flagged, Match, Model, Severity, Silent, rule
+from onnxfix.rule import Flagged, Match, Model, Severity, Silent, rule, target_of
 
 
 @rule("IFC006", per="model", severity=Severity.WARNING, hazards=[36])
@@ -26,7 +26,7 @@ def boolean_or_shape_output(model: Model) -> Iterator[Match]:
     - https://github.com/NVIDIA/TensorRT/issues/1698
     - https://github.com/NVIDIA/TensorRT/issues/3596
     """
-    target = model.target or DEFAULT
+    target = target_of(model)
     if target.int64:
         return  # newer than 8
     for value in dict.fromkeys(model.main.outputs):

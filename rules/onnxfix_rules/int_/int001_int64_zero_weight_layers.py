@@ -1,7 +1,5 @@
 """INT001: shape arithmetic whose result is known before the engine is built."""
 
-# Long because: most of it is examples, one for each way in which a value is known or only seems to be.
-
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -8,7 +8,6 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxfix.rule import (
-    DEFAULT,
     Draft,
     Fix,
     Fixed,
@@ -19,10 +18,10 @@ from onnxfix.rule import (
     Safety,
     Severity,
     Silent,
-    Target,
     Value,
     name_of,
     rule,
+    target_of,
 )
 from onnxfix.targets import TARGETS
 
@@ -73,7 +72,7 @@ def integer_operator_without_kernel(node: Node, model: Model) -> Iterator[Match]
     """
     data = node.input(0)
     elem = None if data is None else model.shapes.elem_type(data)
-    target: Target = model.target or DEFAULT
+    target = target_of(model)
     if data is None or elem not in (TensorProto.INT32, TensorProto.INT64):
         return
     if target.accepts(node.op_type, elem) is not False:

@@ -1,7 +1,5 @@
 """The examples of the norm rules. ONNX's text format writes a float16 by its bits: 16384 is 2, 5145 is 0.001."""
 
-# Long because: every form of a norm is an example, and so is every near miss.
-
 from __future__ import annotations
 
 from onnxfix.rule import Fixed, Flagged, Safety, Silent

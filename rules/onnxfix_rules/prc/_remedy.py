@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.rule import Dim, Draft, Fix, Model, Node, Safety, Value
+from onnxfix.rule import Dim, Draft, Fix, Model, Node, Safety, Value, target_of
 
-from ._common import NUMPY, rank_of, target_of, type_of
+from ._common import NUMPY, rank_of, type_of
 from ._norm import Mean, Norm, same_dims, trailing
 
 MOST_ONES = 1 << 16

@@ -24,9 +24,10 @@ from onnxfix.rule import (
     is_float,
     name_of,
     rule,
+    target_of,
 )
 
-from ._common import NUMPY, target_of, type_of
+from ._common import NUMPY, type_of
 
 _TAKEN = ("Clip", "Pad")
 """TensorRT-RTX 1.7.1 takes a constant of another type here."""

@@ -14,7 +14,6 @@ import numpy as np
 from onnx import NodeProto, TensorProto, ValueInfoProto, helper
 
 from onnxfix.rule import (
-    DEFAULT,
     INTEGERS,
     AddNode,
     Draft,
@@ -25,9 +24,9 @@ from onnxfix.rule import (
     ReplaceUses,
     SetValueInfo,
     Severity,
-    Target,
     Value,
     name_of,
+    target_of,
 )
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -48,12 +47,6 @@ U2, I2 = 25, 26  # older onnx packages have no name for them
 
 class Unable(Exception):
     """A fix cannot be written: a size or a type that it takes is unknown."""
-
-
-def target_of(model: Model) -> Target:
-    """The target that the model is meant for."""
-    target: Target | None = model.target
-    return DEFAULT if target is None else target
 
 
 def severity_of(model: Model) -> Severity:

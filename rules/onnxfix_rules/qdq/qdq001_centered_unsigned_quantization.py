@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.rule import Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, rule
+from onnxfix.rule import Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, rule, target_of
 
-from ._common import QUANTIZE, U4, U8, Linear, described, read, target_of
+from ._common import QUANTIZE, U4, U8, Linear, described, read
 from ._remedy import around, remedies
 
 _MIDDLE: dict[int, int] = {U8: 128, U4: 8}

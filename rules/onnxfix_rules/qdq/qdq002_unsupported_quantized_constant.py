@@ -7,9 +7,21 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.rule import Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, name_of, rule
+from onnxfix.rule import (
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    name_of,
+    rule,
+    target_of,
+)
 
-from ._common import DEQUANTIZE, I4, I8, Linear, described, read, severity_of, target_of
+from ._common import DEQUANTIZE, I4, I8, Linear, described, read, severity_of
 from ._constants import fixed, stored_otherwise
 
 

@@ -20,20 +20,10 @@ from onnxfix.rule import (
     Silent,
     Value,
     rule,
-)
-
-from ._common import (
-    DEQUANTIZE,
-    FLOATS,
-    WEIGHT_LIMIT,
-    Linear,
-    Workshop,
-    numpy_type,
-    read,
-    sizes,
-    spread,
     target_of,
 )
+
+from ._common import DEQUANTIZE, FLOATS, WEIGHT_LIMIT, Linear, Workshop, numpy_type, read, sizes, spread
 from ._constants import as_floats, fixed
 from ._operators import behind_ones
 

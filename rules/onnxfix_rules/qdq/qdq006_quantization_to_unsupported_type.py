@@ -6,9 +6,21 @@ from collections.abc import Iterator
 
 from onnx import TensorProto
 
-from onnxfix.rule import Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, name_of, rule
+from onnxfix.rule import (
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    name_of,
+    rule,
+    target_of,
+)
 
-from ._common import I2, QUANTIZE, U2, U4, read, target_of
+from ._common import I2, QUANTIZE, U2, U4, read
 from ._remedy import around, remedies
 from .qdq001_centered_unsigned_quantization import is_middle
 

@@ -1,5 +1,4 @@
 """QDQ008: QLinearConv and QLinearMatMul."""
-# Long because: both forms have examples for every kind of scale.
 
 from __future__ import annotations
 
@@ -23,9 +22,10 @@ from onnxfix.rule import (
     Silent,
     Value,
     rule,
+    target_of,
 )
 
-from ._common import FLOATS, WEIGHT_LIMIT, Array, Unable, Workshop, target_of
+from ._common import FLOATS, WEIGHT_LIMIT, Array, Unable, Workshop
 from ._products import ratio
 from ._region import region_of
 from ._remedy import floats

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.rule import Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, rule
+from onnxfix.rule import Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, rule, target_of
 
-from ._common import target_of
 from ._region import region_of
 from ._remedy import floats
 

@@ -6,20 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from onnxfix.rule import Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, rule, target_of
 
-from ._common import (
-    DEQUANTIZE,
-    QUANTIZE,
-    WEIGHT_LIMIT,
-    Array,
-    Linear,
-    Workshop,
-    dequantized,
-    read,
-    spread,
-    target_of,
-)
+from ._common import DEQUANTIZE, QUANTIZE, WEIGHT_LIMIT, Array, Linear, Workshop, dequantized, read, spread
 from ._constants import as_floats, fixed
 from ._remedy import around, floats
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from onnxfix.files import tensors
-from onnxfix.rule import Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, Value, rule
+from onnxfix.rule import Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, Value, rule, target_of
 
-from ._common import DEQUANTIZE, QUANTIZE, U8, Linear, read, target_of
+from ._common import DEQUANTIZE, QUANTIZE, U8, Linear, read
 from ._region import Region
 from ._remedy import around, floats
 

@@ -21,21 +21,10 @@ from onnxfix.rule import (
     Silent,
     Value,
     rule,
-)
-
-from ._common import (
-    I4,
-    I8,
-    U8,
-    WEIGHT_LIMIT,
-    Linear,
-    Workshop,
-    is_op,
-    numpy_type,
-    read,
-    scope_opset,
     target_of,
 )
+
+from ._common import I4, I8, U8, WEIGHT_LIMIT, Linear, Workshop, is_op, numpy_type, read, scope_opset
 from ._constants import fixed
 from ._fold import moved_constant
 from ._region import moved, same_from_float

@@ -21,9 +21,10 @@ from onnxfix.rule import (
     Value,
     name_of,
     rule,
+    target_of,
 )
 
-from ._common import FLOATS, Workshop, numpy_type, severity_of, target_of
+from ._common import FLOATS, Workshop, numpy_type, severity_of
 
 E4M3 = TensorProto.FLOAT8E4M3FN
 

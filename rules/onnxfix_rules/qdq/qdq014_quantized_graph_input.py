@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.rule import Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, rule
+from onnxfix.rule import Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, rule, target_of
 
-from ._common import DEQUANTIZE, U8, described, read, target_of
+from ._common import DEQUANTIZE, U8, described, read
 from ._constants import fixed
 from ._remedy import around, floats
 

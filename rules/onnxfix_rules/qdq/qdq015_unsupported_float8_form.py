@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from onnx import TensorProto
 
-from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, name_of, rule
+from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, name_of, rule, target_of
 
-from ._common import DEQUANTIZE, QUANTIZE, is_op, target_of
+from ._common import DEQUANTIZE, QUANTIZE, is_op
 
 _MISSING = (
     TensorProto.FLOAT8E5M2,

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 from onnx import TensorProto
 
-from onnxfix.rule import Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, rule, target_of
 
-from ._common import QUANTIZE, Workshop, is_op, target_of
+from ._common import QUANTIZE, Workshop, is_op
 
 
 @rule("QDQ016", ops=QUANTIZE, safety=Safety.NUMERIC, severity=Severity.ERROR)

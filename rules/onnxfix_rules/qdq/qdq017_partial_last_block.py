@@ -1,5 +1,4 @@
 """QDQ017: quantization in blocks of which the last one is shorter."""
-# Long because: sizes, kinds of scales and both remedies have an example each.
 
 from __future__ import annotations
 
@@ -9,9 +8,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onnxfix.rule import Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, Value, rule
+from onnxfix.rule import (
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    rule,
+    target_of,
+)
 
-from ._common import WEIGHT_LIMIT, Array, Workshop, sizes, target_of
+from ._common import WEIGHT_LIMIT, Array, Workshop, sizes
 from ._constants import MAX_SHARERS
 
 

@@ -28,8 +28,8 @@ from onnxfix.rule import (
     Value,
     name_of,
     rule,
+    target_of,
 )
-from onnxfix_rules.ops._common import target_of
 
 _KINDS = (TensorProto.FLOAT8E4M3FN, TensorProto.UINT8)
 """The types of one byte that TensorRT imports, and does not take out of words: of int8 and bool it does."""

@@ -22,19 +22,10 @@ from onnxfix.rule import (
     rule,
     signature,
     takes,
-)
-
-from ._common import (
-    DEQUANTIZE,
-    QUANTIZE,
-    WEIGHT_LIMIT,
-    Array,
-    Unable,
-    Workshop,
-    is_op,
-    scope_opset,
     target_of,
 )
+
+from ._common import DEQUANTIZE, QUANTIZE, WEIGHT_LIMIT, Array, Unable, Workshop, is_op, scope_opset
 from ._scalars import ScalarRegion, region_at, shows
 
 _ZERO = np.array([0], np.int64)

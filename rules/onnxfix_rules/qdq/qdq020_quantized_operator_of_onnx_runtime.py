@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.rule import Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, rule, target_of
 from onnxfix_rules.ops._runtimes import origin
 
-from ._common import Unable, target_of
+from ._common import Unable
 from ._contrib import PLAIN, moved, written
 
 

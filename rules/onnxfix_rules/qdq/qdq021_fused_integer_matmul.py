@@ -20,10 +20,9 @@ from onnxfix.rule import (
     Silent,
     Value,
     rule,
+    target_of,
 )
 from onnxfix_rules.ops._runtimes import origin
-
-from ._common import target_of
 
 
 @rule(

@@ -20,12 +20,13 @@ from onnxfix.rule import (
     Silent,
     Target,
     UnknownAttribute,
+    imported,
     is_read,
     rule,
     symbols,
+    target_of,
 )
 from onnxfix.targets.documented import names
-from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops._nested import flat
 from onnxfix_rules.ops.expansions._refused import data_of, reason
 
@@ -87,8 +88,8 @@ def operator_with_function_body(model: Model) -> Iterator[Match]:
     - https://github.com/onnx/onnx/blob/main/docs/Operators.md: "Function" marks them
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     """
-    target = ops.target_of(model)
-    for node in ops.imported(model).of(lambda operator: _has_body(operator, model)):
+    target = target_of(model)
+    for node in imported(model).of(lambda operator: _has_body(operator, model)):
         try:
             match = _match(node, model, target)
         except UnknownAttribute:

@@ -8,8 +8,20 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, Value, rule
-from onnxfix_rules.ops import _common as ops
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    rule,
+    target_of,
+)
 from onnxfix_rules.ops._integers import SMALL, WORDS, Computer, wide_of
 
 
@@ -34,7 +46,7 @@ def bit_shift(node: Node, model: Model) -> Iterator[Match]:
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     """
     data, amounts, output = node.input(0), node.input(1), node.output()
-    target = ops.target_of(model)
+    target = target_of(model)
     elem = None if data is None else model.shapes.elem_type(data)
     if data is None or amounts is None or output is None or target.imports("BitShift") is not False:
         return

@@ -6,8 +6,20 @@ from collections.abc import Iterator
 
 from onnx import TensorProto
 
-from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, Value, rule
-from onnxfix_rules.ops import _common as ops
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    rule,
+    target_of,
+)
 from onnxfix_rules.ops import _logic
 from onnxfix_rules.ops._integers import SMALL, Computer
 from onnxfix_rules.ops.expansions import _bits
@@ -42,7 +54,7 @@ def bitwise_operator(node: Node, model: Model) -> Iterator[Match]:
     """
     output, first = node.output(), node.input(0)
     elem = None if first is None else model.shapes.elem_type(first)
-    target = ops.target_of(model)
+    target = target_of(model)
     if output is None or first is None or elem not in _TYPES or not _computes(model, elem):
         return
     if target.imports(node.op_type) is not False:
@@ -69,7 +81,7 @@ def bitwise_operator(node: Node, model: Model) -> Iterator[Match]:
 
 def _computes(model: Model, elem: int) -> bool:
     """Whether the target computes in the type that this one is computed in."""
-    target = ops.target_of(model)
+    target = target_of(model)
     return (
         target.has_type(elem)
         and target.imports("Mod") is True
@@ -90,7 +102,7 @@ def _result(computer: Computer, op_type: str, first: Value, second: Value) -> st
         if _bits.is_simple(computer, number):
             other = "" if op_type == "BitwiseAnd" else computer.number(number)
             return _combined(computer, op_type, x, other, _bits.of_mask(computer, x, number))
-    if any(rank is None or rank >= ops.target_of(computer.model).max_rank for rank in ranks):
+    if any(rank is None or rank >= target_of(computer.model).max_rank for rank in ranks):
         return ""
     rank = max(rank for rank in ranks if rank is not None)
     y = "" if mask is not None and op_type == "BitwiseAnd" else computer.widened(second)

@@ -22,8 +22,8 @@ from onnxfix.rule import (
     Value,
     dtypes,
     rule,
+    target_of,
 )
-from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops._result import put
 
 _LAYERS = 200
@@ -53,10 +53,10 @@ def cumulative_product(node: Node, model: Model) -> Iterator[Match]:
     """
     data, axis, output = node.input(0), node.input(1), node.output()
     elem = None if data is None else model.shapes.elem_type(data)
-    if data is None or axis is None or output is None or ops.target_of(model).imports("CumProd") is not False:
+    if data is None or axis is None or output is None or target_of(model).imports("CumProd") is not False:
         return
     fix = None
-    if elem and ops.target_of(model).has_type(elem):
+    if elem and target_of(model).has_type(elem):
         fix = _fix(node, data, axis, output)
     yield Match(
         "TensorRT has no CumProd"

@@ -8,8 +8,21 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import TensorProto, helper
 
-from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, Value, rule
-from onnxfix_rules.ops import _common as ops
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    rule,
+    target_of,
+)
 from onnxfix_rules.ops import _rewrite as rw
 from onnxfix_rules.ops._result import put, summed
 
@@ -35,7 +48,7 @@ def determinant(node: Node, model: Model) -> Iterator[Match]:
     - https://onnx.ai/onnx/operators/onnx__Det.html
     """
     data, output = node.input(0), node.output()
-    if data is None or output is None or ops.target_of(model).imports("Det") is not False:
+    if data is None or output is None or target_of(model).imports("Det") is not False:
         return
     shape, elem = model.shapes.shape(data), model.shapes.elem_type(data)
     fix = None

@@ -7,8 +7,21 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import TensorProto, helper
 
-from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, Value, rule
-from onnxfix_rules.ops import _common as ops
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    rule,
+    target_of,
+)
 from onnxfix_rules.ops._result import put
 from onnxfix_rules.ops.expansions._fourier import LIMIT, Transform
 
@@ -36,7 +49,7 @@ def fourier_transform(node: Node, model: Model) -> Iterator[Match]:
     - https://onnx.ai/onnx/operators/onnx__DFT.html
     """
     data, output = node.input(0), node.output()
-    if data is None or output is None or ops.target_of(model).imports("DFT") is not False:
+    if data is None or output is None or target_of(model).imports("DFT") is not False:
         return
     fix = _fix(node, model, data, output)
     yield Match(

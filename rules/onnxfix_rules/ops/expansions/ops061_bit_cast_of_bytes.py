@@ -6,8 +6,20 @@ from collections.abc import Iterator
 
 from onnx import TensorProto
 
-from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, dtypes, rule
-from onnxfix_rules.ops import _common as ops
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    dtypes,
+    rule,
+    target_of,
+)
 from onnxfix_rules.ops._integers import Computer
 
 _BYTES = (TensorProto.UINT8, TensorProto.INT8)
@@ -32,7 +44,7 @@ def bit_cast_of_bytes(node: Node, model: Model) -> Iterator[Match]:
     """
     data, output, to = node.input(0), node.output(), node.attr("to", 0)
     elem = None if data is None else model.shapes.elem_type(data)
-    target = ops.target_of(model)
+    target = target_of(model)
     if data is None or output is None or elem is None or to not in _BYTES or not target.has_type(to):
         return
     if target.imports("BitCast") is not False or not target.has_type(elem):

@@ -6,8 +6,20 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, Value, rule
-from onnxfix_rules.ops import _common as ops
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    rule,
+    target_of,
+)
 
 
 @rule(
@@ -33,7 +45,7 @@ def known_optional(node: Node, model: Model) -> Iterator[Match]:
     - https://onnx.ai/onnx/operators/onnx__OptionalHasElement.html
     """
     output, value = node.output(), node.input(0)
-    if output is None or ops.target_of(model).imports(node.op_type) is not False:
+    if output is None or target_of(model).imports(node.op_type) is not False:
         return
     tensor = None if value is None else _tensor(value, node, model)
     if value is not None and tensor is None:

@@ -22,8 +22,8 @@ from onnxfix.rule import (
     Value,
     rule,
     symbols,
+    target_of,
 )
-from onnxfix_rules.ops import _common as ops
 
 
 @rule("OPS070", ops=["Compress"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[13, 31])
@@ -45,7 +45,7 @@ def compress(node: Node, model: Model) -> Iterator[Match]:
     - https://onnx.ai/onnx/operators/onnx__Compress.html
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     """
-    target = ops.target_of(model)
+    target = target_of(model)
     data, condition, output = node.input(0), node.input(1), node.output()
     if target.imports("Compress") is not False or target.imports("NonZero") is not True:
         return

@@ -7,8 +7,21 @@ from collections.abc import Iterator
 
 from onnx import TensorProto, helper
 
-from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, Value, rule
-from onnxfix_rules.ops import _common as ops
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    rule,
+    target_of,
+)
 from onnxfix_rules.ops._runtimes import is_imported, origin
 from onnxfix_rules.ops.expansions._formulas import gelu, known_float, scalar, tanh_gelu
 
@@ -43,7 +56,7 @@ def gelu_of_onnx_runtime(node: Node, model: Model) -> Iterator[Match]:
     - https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.BiasGelu
     - https://onnx.ai/onnx/operators/onnx__Gelu.html
     """
-    target = ops.target_of(model)
+    target = target_of(model)
     data, output = node.input(0), node.output()
     if node.function is not None or data is None or output is None:
         return
@@ -61,7 +74,7 @@ def _fix(node: Node, data: Value, output: Value, model: Model) -> Fix | None:
     elem = known_float(node, data, *([] if bias is None else [bias]))
     if elem is None or node.scope.opset() < 7 or (node.op_type == "BiasGelu" and bias is None):
         return None
-    draft, target = Draft(node), ops.target_of(model)
+    draft, target = Draft(node), target_of(model)
     draft.remove(node)
     summed: Value | str = data if bias is None else draft.add("Add", [data, bias])
     if node.op_type == "FastGelu":

@@ -23,8 +23,8 @@ from onnxfix.rule import (
     Value,
     rule,
     takes,
+    target_of,
 )
-from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops._runtimes import origin
 from onnxfix_rules.ops.expansions._formulas import known_float, scalar
 
@@ -72,7 +72,7 @@ def fused_activation(node: Node, model: Model) -> Iterator[Match]:
     if node.function is not None or data is None or weights is None or output is None:
         return
     yield Match(
-        f"{ops.target_of(model).title} has no importer for {node.domain}.{node.op_type}; {origin(node)}",
+        f"{target_of(model).title} has no importer for {node.domain}.{node.op_type}; {origin(node)}",
         node=node,
         fix=_fix(node, output),
     )

@@ -22,8 +22,8 @@ from onnxfix.rule import (
     is_read,
     rule,
     takes,
+    target_of,
 )
-from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops._runtimes import is_imported, origin
 from onnxfix_rules.ops.expansions._formulas import (
     Operand,
@@ -74,7 +74,7 @@ def fused_normalization(node: Node, model: Model) -> Iterator[Match]:
     data, output = node.input(0), node.output()
     if node.function is not None or data is None or output is None:
         return
-    target = ops.target_of(model)
+    target = target_of(model)
     imported = is_imported(node.op_type, target)
     beside = not node.domain and any(is_read(value) for value in node.outputs[1:])
     if imported is None or (imported and not beside):
@@ -95,7 +95,7 @@ def _fix(node: Node, data: Value, output: Value, model: Model) -> Fix | None:
     epsilon = float(node.attr("epsilon", 1e-12 if skips else 1e-5))
     if elem is None or not (0 < epsilon < math.inf) or not _sayable(node, data, elem, model):
         return None
-    draft, target = Draft(node), ops.target_of(model)
+    draft, target = Draft(node), target_of(model)
     draft.remove(node)
     total = _sum(draft, node, data, added)
     if root:

@@ -23,8 +23,8 @@ from onnxfix.rule import (
     is_read,
     rule,
     takes,
+    target_of,
 )
-from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops._result import summed
 from onnxfix_rules.ops._runtimes import origin
 from onnxfix_rules.ops.expansions._formulas import known_float, layer_normalization
@@ -58,7 +58,7 @@ def embedding_normalization(node: Node, model: Model) -> Iterator[Match]:
     if node.function is not None or node.input(0) is None or node.output() is None:
         return
     yield Match(
-        f"{ops.target_of(model).title} has no importer for {node.domain}.{node.op_type}; {origin(node)}",
+        f"{target_of(model).title} has no importer for {node.domain}.{node.op_type}; {origin(node)}",
         node=node,
         fix=_fix(node, model),
     )
@@ -96,7 +96,7 @@ def _fix(node: Node, model: Model) -> Fix | None:
     last = draft.add("Add", [word, place], output=own if table is None else "")
     if table is not None:
         last = draft.add("Add", [last, draft.add("Gather", [table, segments], axis=0)], output=own)
-    layer_normalization(draft, last, scale, bias, epsilon, elem, ops.target_of(model), output.name)
+    layer_normalization(draft, last, scale, bias, epsilon, elem, target_of(model), output.name)
     if lengths is not None and mask is not None and is_read(lengths):
         one = draft.constant(np.array(1, np.int32), "one")
         ones = draft.add("Cast", [draft.add("Equal", [mask, one])], to=TensorProto.INT32)

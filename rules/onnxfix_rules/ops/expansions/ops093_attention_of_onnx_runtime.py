@@ -22,8 +22,8 @@ from onnxfix.rule import (
     Value,
     is_read,
     rule,
+    target_of,
 )
-from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops import _rewrite
 from onnxfix_rules.ops._runtimes import origin
 from onnxfix_rules.ops.expansions import _attend
@@ -56,7 +56,7 @@ def attention_of_onnx_runtime(node: Node, model: Model) -> Iterator[Match]:
     """
     if node.function is not None or node.input(0) is None or node.output() is None:
         return
-    target = ops.target_of(model)
+    target = target_of(model)
     lacks = "reads it as ONNX's Attention" if target.imports("Attention") else "has no importer for it"
     yield Match(
         f"com.microsoft.Attention: {target.title} {lacks}; {origin(node)}", node=node, fix=_fix(node, model)

@@ -21,8 +21,8 @@ from onnxfix.rule import (
     is_read,
     rule,
     symbols,
+    target_of,
 )
-from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops._runtimes import is_imported, origin
 from onnxfix_rules.ops.expansions import _attend
 from onnxfix_rules.ops.expansions._formulas import Operand, known_float
@@ -59,7 +59,7 @@ def multi_head_attention_of_onnx_runtime(node: Node, model: Model) -> Iterator[M
     """
     if node.function is not None or node.input(0) is None or node.output() is None:
         return
-    target = ops.target_of(model)
+    target = target_of(model)
     lacks = _lacks(node, target)
     if lacks:
         yield Match(

@@ -8,8 +8,21 @@ from typing import NamedTuple
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, Value, rule
-from onnxfix_rules.ops import _common as ops
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    rule,
+    target_of,
+)
 from onnxfix_rules.ops import _rewrite
 from onnxfix_rules.ops._runtimes import origin
 from onnxfix_rules.ops.expansions import _attend
@@ -63,7 +76,7 @@ def rotary_embedding_of_onnx_runtime(node: Node, model: Model) -> Iterator[Match
         or node.output() is None
     ):
         return
-    target = ops.target_of(model)
+    target = target_of(model)
     if target.package != "tensorrt-rtx":
         lacks = "may read it as ONNX's" if target.imports("RotaryEmbedding") else "has no importer for it"
         yield Match(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.rule import Flagged, Match, Model, Severity, Silent, rule
-from onnxfix_rules.ops import _common as ops
+from onnxfix.rule import Flagged, Match, Model, Severity, Silent, imported, rule, target_of
 
 _DOMAINS = ("ai.onnx.ml", "ai.onnx.preview.training")
 """ONNX's own other domains: TensorRT-RTX's parser answers that it has no importer for any operator of them."""
@@ -44,11 +43,9 @@ def unsupported_operator(model: Model) -> Iterator[Match]:
     - https://docs.nvidia.com/deeplearning/tensorrt/latest/reference/onnx-opset-guide.html
     - NVIDIA/TensorRT-RTX issue 32: NonZero
     """
-    target = ops.target_of(model)
+    target = target_of(model)
     taken = {scope.proto.name for scope in model.functions}
-    for node in ops.imported(model).of(
-        lambda operator: operator[0] in _DOMAINS or operator[1] in target.missing
-    ):
+    for node in imported(model).of(lambda operator: operator[0] in _DOMAINS or operator[1] in target.missing):
         if node.domain in _DOMAINS and node.op_type not in taken and target.imports(node.op_type) is None:
             yield Match(
                 f"{target.title} has no importer for {node.domain}.{node.op_type} (source: {target.source})",

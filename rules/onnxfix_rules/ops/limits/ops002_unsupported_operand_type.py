@@ -6,8 +6,19 @@ from collections.abc import Iterator
 
 from onnx import TensorProto
 
-from onnxfix.rule import Flagged, Match, Model, Operator, Severity, Silent, elem_types, name_of, rule
-from onnxfix_rules.ops import _common as ops
+from onnxfix.rule import (
+    Flagged,
+    Match,
+    Model,
+    Operator,
+    Severity,
+    Silent,
+    elem_types,
+    imported,
+    name_of,
+    rule,
+    target_of,
+)
 from onnxfix_rules.ops.limits._quantized import is_quantized
 
 TYPES = (
@@ -51,7 +62,7 @@ def unsupported_operand_type(model: Model) -> Iterator[Match]:
     ## References
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     """
-    target = ops.target_of(model)
+    target = target_of(model)
     if not target.types_measured:
         return
     present = elem_types(model).intersection(TYPES)
@@ -62,7 +73,7 @@ def unsupported_operand_type(model: Model) -> Iterator[Match]:
             return False
         return op_type in _RANKING or any(target.accepts(op_type, elem) is False for elem in present)
 
-    for node in ops.imported(model).of(refuses):
+    for node in imported(model).of(refuses):
         if not node.is_onnx:
             continue
         data = node.output() if node.op_type == "ConstantOfShape" else node.input(_DATA.get(node.op_type, 0))

@@ -6,8 +6,20 @@ from collections.abc import Iterator
 
 from onnx import TensorProto
 
-from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, name_of, rule
-from onnxfix_rules.ops import _common as ops
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    name_of,
+    rule,
+    target_of,
+)
 from onnxfix_rules.ops import _logic
 
 _LOGIC = {"Add": "Or", "Max": "Or", "Mul": "And", "Min": "And"}
@@ -56,7 +68,7 @@ def arithmetic_logic(node: Node, model: Model) -> Iterator[Match]:
         f"{made.op_type} of booleans in {name_of(elem)}, made boolean again: {logic}",
         node=node,
         fix=Fix(f"write {logic}", draft.edits),
-        severity=Severity.INFO if ops.target_of(model).between(elem) else Severity.ERROR,
+        severity=Severity.INFO if target_of(model).between(elem) else Severity.ERROR,
         reads=(made, *first.reads, *second.reads),
     )
 

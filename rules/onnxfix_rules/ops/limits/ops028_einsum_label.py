@@ -7,8 +7,20 @@ from collections.abc import Iterator
 
 from onnx import ModelProto, TensorProto, helper
 
-from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, rule
-from onnxfix_rules.ops import _common as ops
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    rule,
+    target_of,
+)
 
 
 @rule("OPS028", ops=["Einsum"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[33])
@@ -35,7 +47,7 @@ def einsum_label(node: Node, model: Model) -> Iterator[Match]:
         return
     strange = sorted(set(equation) - set(string.ascii_lowercase + " .,->"))
     if not strange:
-        target = ops.target_of(model)
+        target = target_of(model)
         unusual = "" if target.int64 else _unusual(equation)
         if unusual:
             yield Match(

@@ -22,8 +22,8 @@ from onnxfix.rule import (
     Value,
     dtypes,
     rule,
+    target_of,
 )
-from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops import _rewrite as rw
 from onnxfix_rules.ops.limits._quantized import is_quantized
 
@@ -84,7 +84,7 @@ def move_before_cast(node: Node, model: Model) -> Iterator[Match]:
     if elem != TensorProto.INT8 and elem not in _STRANGE:
         return
     wanted = _wanted(output)
-    target = ops.target_of(model)
+    target = target_of(model)
     if wanted is None or not target.between(wanted) or (wanted == TensorProto.BOOL and node.opset < 13):
         return
     if elem == TensorProto.INT8:

@@ -21,8 +21,8 @@ from onnxfix.rule import (
     dtypes,
     rule,
     takes,
+    target_of,
 )
-from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops import _places
 from onnxfix_rules.ops import _rewrite as rw
 from onnxfix_rules.ops._result import put
@@ -59,7 +59,7 @@ def scatter_with_reduction(node: Node, model: Model) -> Iterator[Match]:
     - https://onnx.ai/onnx/operators/onnx__ScatterND.html
     """
     kind = node.attr("reduction", "none")
-    if kind not in _OPS or (node.op_type == "ScatterElements" and ops.target_of(model).package == "tensorrt"):
+    if kind not in _OPS or (node.op_type == "ScatterElements" and target_of(model).package == "tensorrt"):
         return
     if _places.distinct(node, model) is True:
         fix = _gathered(node, model, _OPS[kind])
@@ -102,7 +102,7 @@ def _compared(node: Node, model: Model, op: str) -> Fix | None:
     """For indices that may name one place twice."""
     data, output = node.input(0), node.output()
     elem = None if data is None else model.shapes.elem_type(data)
-    if data is None or output is None or elem is None or not ops.target_of(model).between(elem):
+    if data is None or output is None or elem is None or not target_of(model).between(elem):
         return None
     if not _combines(node, op, elem):
         return None

@@ -8,8 +8,20 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import helper
 
-from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, Value, rule
-from onnxfix_rules.ops import _common as ops
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    rule,
+    target_of,
+)
 from onnxfix_rules.ops import _rewrite
 from onnxfix_rules.ops._result import put
 from onnxfix_rules.ops.limits import _axes
@@ -69,7 +81,7 @@ def reduction_over_non_constant_axes(node: Node, model: Model) -> Iterator[Match
         or node.opset < (13 if node.op_type == "ReduceSum" else 18)
     ):
         return
-    target, elem = ops.target_of(model), model.shapes.elem_type(data)
+    target, elem = target_of(model), model.shapes.elem_type(data)
     if target.imports(node.op_type) is False or (elem and target.accepts(node.op_type, elem) is False):
         return
     fix = _fix(node, data, output, axes, target.max_rank)

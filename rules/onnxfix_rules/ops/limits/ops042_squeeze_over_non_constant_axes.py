@@ -7,8 +7,21 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from onnxfix.rule import Dim, Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, Value, rule
-from onnxfix_rules.ops import _common as ops
+from onnxfix.rule import (
+    Dim,
+    Draft,
+    Fix,
+    Fixed,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    rule,
+    target_of,
+)
 from onnxfix_rules.ops._result import put
 from onnxfix_rules.ops.limits import _axes
 from onnxfix_rules.ops.limits._axes import ONE, Axes, Choice
@@ -42,7 +55,7 @@ def squeeze_over_non_constant_axes(node: Node, model: Model) -> Iterator[Match]:
     axes = _axes.at_run_time(node, model)
     if data is None or output is None or axes is None or node.opset < 13:
         return
-    target, elem = ops.target_of(model), model.shapes.elem_type(data)
+    target, elem = target_of(model), model.shapes.elem_type(data)
     count, shape = _axes.count_of(axes, model), model.shapes.shape(data)
     if count is None or (elem and target.accepts("Reshape", elem) is False):
         return

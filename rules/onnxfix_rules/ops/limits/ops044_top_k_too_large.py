@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, rule
-from onnxfix_rules.ops import _common as ops
+from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, rule, target_of
 
 LIMIT = 3840
 
@@ -35,7 +34,7 @@ def top_k_too_large(node: Node, model: Model) -> Iterator[Match]:
         wanted = static[0] if static is not None and len(static) == 1 else None
     if wanted is not None and wanted > LIMIT:
         yield Match(
-            f"TopK of {wanted} elements: {ops.target_of(model).title} sorts {LIMIT} at most",
+            f"TopK of {wanted} elements: {target_of(model).title} sorts {LIMIT} at most",
             node=node,
         )
 

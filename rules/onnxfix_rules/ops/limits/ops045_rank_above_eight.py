@@ -23,8 +23,8 @@ from onnxfix.rule import (
     Value,
     every_node,
     rule,
+    target_of,
 )
-from onnxfix_rules.ops import _common as ops
 
 
 @rule("OPS045", per="model", safety=Safety.EXACT, severity=Severity.ERROR, hazards=[37])
@@ -43,7 +43,7 @@ def rank_above_eight(model: Model) -> Iterator[Match]:
     ## References
     - tensorrt.Dims.MAX_DIMS, which is 8
     """
-    limit = ops.target_of(model).max_rank
+    limit = target_of(model).max_rank
     if all(info.shape is None or len(info.shape) <= limit for info in model.shapes.kinds):
         return  # nearly always
     for node in every_node(model):
@@ -59,7 +59,7 @@ def _matches(node: Node, model: Model, limit: int) -> Iterator[Match]:
         if _wide_source(node, model, limit):
             continue
         yield Match(
-            f"{value.name} has {rank} dimensions, and {ops.target_of(model).title} {limit} at most",
+            f"{value.name} has {rank} dimensions, and {target_of(model).title} {limit} at most",
             node=node,
             fix=_narrowed(node, value, model, limit),
             reads=tuple(use.node for use in value.uses[:1]),

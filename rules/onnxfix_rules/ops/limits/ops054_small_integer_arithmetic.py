@@ -24,9 +24,9 @@ from onnxfix.rule import (
     dtypes,
     is_read,
     rule,
+    target_of,
 )
 from onnxfix_rules.ops import _bounds
-from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops import _rewrite as rw
 from onnxfix_rules.ops._integers import SMALL, Computer, range_of, unnarrowed
 from onnxfix_rules.ops.limits._quantized import is_quantized
@@ -117,7 +117,7 @@ def _pools(node: Node) -> bool:
 
 def _refused(node: Node, model: Model, elem: int) -> bool:
     """Whether the target refuses the node for its type, although its network may have inputs of that type."""
-    target = ops.target_of(model)
+    target = target_of(model)
     if not target.has_type(elem) or target.imports(node.op_type) is not True:
         return False
     if node.op_type == "Clip" and elem == TensorProto.INT8 and not _clip_refused(node):

@@ -7,8 +7,20 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import TensorProto, helper
 
-from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, rule, takes
-from onnxfix_rules.ops import _common as ops
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    rule,
+    takes,
+    target_of,
+)
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 
@@ -34,7 +46,7 @@ def mod_of_floats(node: Node, model: Model) -> Iterator[Match]:
     """
     data, divisor, output = node.input(0), node.input(1), node.output()
     elem = None if data is None else model.shapes.elem_type(data)
-    target = ops.target_of(model)
+    target = target_of(model)
     if data is None or divisor is None or output is None or elem not in _FLOATS or node.attr("fmod", 0) != 0:
         return
     if target.accepts("Mod", elem) is not True or not takes("Equal", node.opset, elem):

@@ -4,8 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, dtypes, rule
-from onnxfix_rules.ops import _common as ops
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    dtypes,
+    rule,
+    target_of,
+)
 from onnxfix_rules.ops._integers import SMALL, unnarrowed
 
 
@@ -33,7 +45,7 @@ def cast_through_small_integer(node: Node, model: Model) -> Iterator[Match]:
     """
     value = node.input(0)
     elem = None if value is None else model.shapes.elem_type(value)
-    if value is None or elem is None or ops.target_of(model).between(elem):
+    if value is None or elem is None or target_of(model).between(elem):
         return
     before = unnarrowed(value, node, model)
     if before is None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, rule
-from onnxfix_rules.ops import _common as ops
+from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, rule, target_of
 from onnxfix_rules.ops import _rewrite as rw
 from onnxfix_rules.ops._result import put
 
@@ -33,7 +32,7 @@ def vector_by_matrices(node: Node, model: Model) -> Iterator[Match]:
     if first is None or second is None or output is None or model.shapes.rank(first) != 1:
         return
     shape = model.shapes.shape(second)
-    if shape is None or len(shape) < 3 or not ops.target_of(model).types_measured:
+    if shape is None or len(shape) < 3 or not target_of(model).types_measured:
         return
     if len(shape) == 3 and shape[0].value == 1:
         return

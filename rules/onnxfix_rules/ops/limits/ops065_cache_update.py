@@ -6,8 +6,21 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, Value, rule
-from onnxfix_rules.ops import _common as ops
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    rule,
+    target_of,
+)
 from onnxfix_rules.ops._result import put
 
 
@@ -30,7 +43,7 @@ def cache_update(node: Node, model: Model) -> Iterator[Match]:
     """
     cache, output = node.input(0), node.output()
     shape = None if cache is None else model.shapes.shape(cache)
-    if cache is None or output is None or shape is None or not ops.target_of(model).types_measured:
+    if cache is None or output is None or shape is None or not target_of(model).types_measured:
         return
     circular = node.attr("mode", "linear") == "circular"
     if len(shape) == 4 and not circular:
@@ -47,7 +60,7 @@ def _fix(node: Node, model: Model, cache: Value, output: Value, circular: bool) 
     update, write = node.input(1), node.input(2)
     shape, rows = model.shapes.shape(cache), None if update is None else model.shapes.shape(update)
     elem = model.shapes.elem_type(cache)
-    if update is None or not shape or not rows or not elem or not ops.target_of(model).between(elem):
+    if update is None or not shape or not rows or not elem or not target_of(model).between(elem):
         return None
     rank = len(shape)
     axis = int(node.attr("axis", -2)) % rank

@@ -23,8 +23,8 @@ from onnxfix.rule import (
     Silent,
     Value,
     rule,
+    target_of,
 )
-from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops import _rewrite as rw
 from onnxfix_rules.ops._result import put
 from onnxfix_rules.ops.limits import _gaps
@@ -56,7 +56,7 @@ def lp_pool_form(node: Node, model: Model) -> Iterator[Match]:
     dilated = any(gap != 1 for gap in gaps)
     if data is None or output is None or elem not in _FLOATS or not kernel or node.opset < 2:
         return
-    if (power in (1, 2) and not dilated) or ops.target_of(model).imports("LpPool") is not True:
+    if (power in (1, 2) and not dilated) or target_of(model).imports("LpPool") is not True:
         return
     fix = None
     if not node.attr("ceil_mode", 0) and power >= 1 and node.scope.opset() >= 7 and _pads(node):

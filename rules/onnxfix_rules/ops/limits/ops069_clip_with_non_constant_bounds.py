@@ -6,8 +6,21 @@ from collections.abc import Iterator
 
 from onnx import TensorProto
 
-from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, Value, rule
-from onnxfix_rules.ops import _common as ops
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    rule,
+    target_of,
+)
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
 
@@ -33,7 +46,7 @@ def clip_with_non_constant_bounds(node: Node, model: Model) -> Iterator[Match]:
     - https://onnx.ai/onnx/operators/onnx__Clip.html
     - https://github.com/onnx/onnx-tensorrt/blob/release/10.1-GA/onnxOpImporters.cpp
     """
-    target = ops.target_of(model)
+    target = target_of(model)
     data, output = node.input(0), node.output()
     if target.types_measured or node.opset < 11 or data is None or output is None:
         return

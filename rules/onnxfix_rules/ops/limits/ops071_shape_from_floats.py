@@ -6,8 +6,19 @@ from collections.abc import Iterator
 
 from onnx import TensorProto
 
-from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, Value, name_of, rule
-from onnxfix_rules.ops import _common as ops
+from onnxfix.rule import (
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Severity,
+    Silent,
+    Value,
+    imported,
+    name_of,
+    rule,
+    target_of,
+)
 
 PLACES: dict[str, tuple[tuple[int, tuple[int, ...]], ...]] = {
     **dict.fromkeys(("Expand", "Reshape"), ((5, (1,)),)),
@@ -78,9 +89,9 @@ def shape_from_floats(model: Model) -> Iterator[Match]:
     ## References
     - https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/work-dynamic-shapes.html
     """
-    if not ops.target_of(model).types_measured:
+    if not target_of(model).types_measured:
         return
-    for node in ops.imported(model).of(lambda operator: operator[1] in PLACES):
+    for node in imported(model).of(lambda operator: operator[1] in PLACES):
         versions = PLACES[node.op_type]
         if not node.is_onnx:
             continue

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.rule import Flagged, Match, Model, Severity, Silent, rule
-from onnxfix_rules.ops import _common as ops
+from onnxfix.rule import Flagged, Match, Model, Severity, Silent, imported, rule, target_of
 from onnxfix_rules.ops._runtimes import is_foreign, is_imported, origin
 
 
@@ -53,8 +52,8 @@ def operator_of_onnx_runtime(model: Model) -> Iterator[Match]:
     - https://onnxruntime.ai/docs/performance/model-optimizations/graph-optimizations.html
     - https://onnxruntime.ai/docs/performance/model-optimizations/quantization.html
     """
-    target = ops.target_of(model)
-    for node in ops.imported(model).of(is_foreign):
+    target = target_of(model)
+    for node in imported(model).of(is_foreign):
         if node.function is not None or is_imported(node.op_type, target) is not False:
             continue
         name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type

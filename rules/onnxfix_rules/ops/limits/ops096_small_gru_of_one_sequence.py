@@ -20,8 +20,8 @@ from onnxfix.rule import (
     Value,
     is_read,
     rule,
+    target_of,
 )
-from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops import _rewrite
 
 MOST_HIDDEN = 16
@@ -63,7 +63,7 @@ def small_gru_of_one_sequence(node: Node, model: Model) -> Iterator[Match]:
     - https://onnx.ai/onnx/operators/onnx__GRU.html
     """
     data = node.input(0)
-    if ops.target_of(model).package != "tensorrt-rtx" or data is None or node.opset < 7:
+    if target_of(model).package != "tensorrt-rtx" or data is None or node.opset < 7:
         return
     if node.attr("layout", 0) or node.attr("linear_before_reset", 0):
         return

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from onnx import TensorProto
 
-from onnxfix.rule import Dim, Model, Node, Silent, Value
-from onnxfix_rules.ops import _common as ops
+from onnxfix.rule import Dim, Model, Node, Silent, Value, target_of
 
 START = "g (float[N,6,4] b, float[N,2,6] s) => (int64[R,3] y)"
 ALONE = "g (float[N,6,4] b, float[N,1,6] s) => (int64[R,3] y)"
@@ -32,7 +31,7 @@ def left_alone(call: str) -> list[Silent]:
 def scores_of(node: Node, model: Model) -> Value | None:
     """The scores of a NonMaxSuppression for which the target has INMSLayer; None elsewhere, and where no box is asked
     for."""
-    target = ops.target_of(model)
+    target = target_of(model)
     # TensorRT-RTX's builder has no kernel for the layer; before 8.5 there was a plugin, which behaves otherwise.
     if (target.package == "tensorrt" and target.oldest < (8, 5)) or target.accepts(
         "NonMaxSuppression", TensorProto.FLOAT

@@ -6,8 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from onnx import FunctionProto
 
-from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Scope, Severity, Silent, Value, rule
-from onnxfix_rules.ops import _common as ops
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Scope,
+    Severity,
+    Silent,
+    Value,
+    imported,
+    rule,
+)
 
 
 @rule("OPS017", per="model", safety=Safety.EXACT, severity=Severity.ERROR, hazards=[55])
@@ -30,7 +43,7 @@ def loop_condition_from_input(model: Model) -> Iterator[Match]:
     - https://onnx.ai/onnx/operators/onnx__Loop.html: "The input/output of subgraph … matching is based on order instead
       of name."
     """
-    listed = ops.imported(model)
+    listed = imported(model)
     loops = listed.of(lambda operator: operator == ("", "Loop"))
     calls = _calls(model, listed.nodes) if loops else {}
     for node in loops:

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, rule
-from onnxfix_rules.ops import _common as ops
+from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, rule, target_of
 
 _AXIS = ("Gather", "GatherElements", "Scatter", "ScatterElements")
 _LIMIT = 1 << 24
@@ -57,7 +56,7 @@ def index_out_of_range(node: Node, model: Model) -> Iterator[Match]:
                 node=node,
             )
             return
-    target = ops.target_of(model)
+    target = target_of(model)
     early = target.oldest < (8, 2) and not target.int64
     if early and node.op_type == "Gather" and any(bool((wanted < 0).any()) for wanted in places.values()):
         yield Match(

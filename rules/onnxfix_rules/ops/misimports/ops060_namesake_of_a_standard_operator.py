@@ -19,9 +19,10 @@ from onnxfix.rule import (
     Safety,
     Severity,
     Silent,
+    imported,
     rule,
+    target_of,
 )
-from onnxfix_rules.ops import _common as ops
 from onnxfix_rules.ops._runtimes import origin
 
 _SAME = frozenset(("com.microsoft", name) for name in ("Gelu", "QuantizeLinear", "DequantizeLinear"))
@@ -58,12 +59,12 @@ def namesake_of_a_standard_operator(model: Model) -> Iterator[Match]:
     ## References
     - ONNX, "Model local functions" and "Operators": https://onnx.ai/onnx/repo-docs/IR.html
     """
-    target = ops.target_of(model)
+    target = target_of(model)
 
     def is_namesake(operator: Operator) -> bool:
         return (operator[0] != "" or operator in model.function_names) and _standard(operator[1])
 
-    for node in ops.imported(model).of(is_namesake):
+    for node in imported(model).of(is_namesake):
         local = (node.domain, node.op_type) in model.function_names
         if (not local and (node.domain, node.op_type) in _SAME | _OWN_RULE) or target.imports(
             node.op_type

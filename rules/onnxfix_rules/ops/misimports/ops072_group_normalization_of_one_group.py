@@ -4,8 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, Value, rule
-from onnxfix_rules.ops import _common as ops
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    rule,
+    target_of,
+)
 from onnxfix_rules.ops import _rewrite as rw
 
 
@@ -41,7 +54,7 @@ def group_normalization_of_one_group(node: Node, model: Model) -> Iterator[Match
     data = node.input(0)
     if data is None or node.output() is None or node.opset < 18 or node.attr("num_groups") != 1:
         return
-    if ops.target_of(model).imports(node.op_type) is False:
+    if target_of(model).imports(node.op_type) is False:
         return
     shape = model.shapes.shape(data)
     if shape is not None and (len(shape) < 3 or shape[1].value == 1 or any(dim.value == 0 for dim in shape)):

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, rule
-from onnxfix_rules.ops import _common as ops
+from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, rule, target_of
 
 _DIGITS: dict[int, int] = {
     TensorProto.FLOAT: 24,
@@ -48,7 +47,7 @@ def remainder_of_floats(node: Node, model: Model) -> Iterator[Match]:
     elem, shapes = model.shapes.elem_type(data), [model.shapes.static_shape(v) for v in (data, divisor)]
     if elem not in _DIGITS or any(shape is not None and 0 in shape for shape in shapes):
         return
-    if ops.target_of(model).accepts("Mod", elem) is not True:
+    if target_of(model).accepts("Mod", elem) is not True:
         return
     array = divisor.constant()
     if array is not None and bool(np.isinf(array).any()):

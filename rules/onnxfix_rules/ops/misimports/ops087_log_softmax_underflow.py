@@ -1,5 +1,4 @@
 """OPS087: the logarithm of a softmax, taken in one operator so that nothing is lost, and taken apart by TensorRT."""
-# Long because: most of it is examples, of every operator set whose axes are written otherwise.
 
 from __future__ import annotations
 

@@ -88,7 +88,10 @@ def test_operands_that_must_be_of_one_type() -> None:
 
 def test_types_are_followed_through_what_the_fix_makes() -> None:
     model = model_of(PAIR)
-    for wanted, kinds in (("", [TensorProto.FLOAT]), ("Neg does not accept bool in opset 19", [TensorProto.BOOL])):
+    for wanted, kinds in (
+        ("", [TensorProto.FLOAT]),
+        ("Neg does not accept bool in opset 19", [TensorProto.BOOL]),
+    ):
         draft = Draft(model.main.nodes[0])
         cast = draft.add("Cast", ["x"], to=kinds[0])
         draft.add("Neg", [draft.add("Identity", [cast])])

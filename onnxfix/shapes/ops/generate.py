@@ -1,4 +1,4 @@
-"""Operators that make tensors out of attributes: constants, fills, random numbers, windows."""
+"""Operators that create tensors from attributes: constants, fills, random numbers, windows."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def tensor_info(tensor: TensorProto) -> Info:
         try:
             value = from_array(numpy_helper.to_array(lazy.whole(tensor)), elem)
         except (ValueError, TypeError):
-            value = None  # its bytes do not match its dimensions: the checker's finding
+            value = None  # its bytes do not match its dimensions: the checker reports it
     return Info(elem, shape, value)
 
 

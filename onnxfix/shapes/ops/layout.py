@@ -74,7 +74,8 @@ def _transpose(call: Call) -> Info:
 
 
 def _axes(call: Call, since: int) -> list[int] | None:
-    """The axes, an attribute before opset ``since`` and an input from then on; Unknown where not static."""
+    """The axes, an attribute before opset ``since`` and an input from then on; raises Unknown if they are not
+    static."""
     if call.opset < since:
         found = call.attr("axes")
         return None if found is None else list(found)
@@ -100,7 +101,7 @@ def _squeeze(call: Call) -> Info:
         return Info(data.elem)
     ones = [equal(dim, 1) for dim in data.shape]
     if axes == [] and not all(answer.no for answer in ones):
-        return Info(data.elem)  # ONNX Runtime removes every 1, the reference none
+        return Info(data.elem)  # ONNX Runtime removes every 1, onnx.reference none
     if axes is None:
         if any(answer.unknown for answer in ones):
             return Info(data.elem)

@@ -22,7 +22,7 @@ _PR_SET_PDEATHSIG = 1
 _TAIL_BYTES = 4096
 MEMORY_MB = "ONNXFIX_MEMORY_MB"
 """Environment variable that limits the memory of each child, in MiB."""
-ASKED_MB: ContextVar[int | None] = ContextVar("memory_mb", default=None)
+USER_LIMIT_MB: ContextVar[int | None] = ContextVar("memory_mb", default=None)
 """The user's memory limit for each child, in MiB."""
 CORES = "ONNXFIX_CORES"
 """Environment variable: the number of cores that this process may use, if it is one of several."""
@@ -106,7 +106,7 @@ def default_memory_mb() -> int | None:
     """Memory limit of a child in MiB: that of the user, else three quarters of the available memory, and at most the
     environment's ``ONNXFIX_MEMORY_MB``; None if the available memory is unknown.
     """
-    share, set_mb = os.environ.get(MEMORY_MB, ""), ASKED_MB.get()
+    share, set_mb = os.environ.get(MEMORY_MB, ""), USER_LIMIT_MB.get()
     own = _free_mb() if set_mb is None else set_mb
     limits = [found for found in (own, int(share) if share.isdecimal() else None) if found is not None]
     return min(limits, default=None)

@@ -35,9 +35,9 @@ __all__ = [
     "Status",
     "Worker",
     "allow_maps",
-    "asked_mb",
     "default_memory_mb",
     "memory_limit",
+    "memory_limit_mb",
     "note",
     "one_line",
     "run",
@@ -64,16 +64,16 @@ def memory_limit(memory_mb: int | None) -> Iterator[None]:
         raise UsageError(
             f"a memory limit of {memory_mb} MiB is too little for Python itself: the minimum is {LEAST_MB}"
         )
-    token = _child.ASKED_MB.set(memory_mb if memory_mb is not None else _child.ASKED_MB.get())
+    token = _child.USER_LIMIT_MB.set(memory_mb if memory_mb is not None else _child.USER_LIMIT_MB.get())
     try:
         yield
     finally:
-        _child.ASKED_MB.reset(token)
+        _child.USER_LIMIT_MB.reset(token)
 
 
-def asked_mb() -> int | None:
+def memory_limit_mb() -> int | None:
     """The present limit set by ``memory_limit``, in MiB."""
-    return _child.ASKED_MB.get()
+    return _child.USER_LIMIT_MB.get()
 
 
 def within(memory_mb: int) -> str:
@@ -257,7 +257,7 @@ class Worker:
 
     def start(self) -> None:
         """Start the child, unless it runs."""
-        limit = self._memory_mb if self._memory_mb is not None else asked_mb()
+        limit = self._memory_mb if self._memory_mb is not None else memory_limit_mb()
         if self._child is not None and not (self._child.alive() and limit == self._set_mb):
             self.close()
         if self._child is None:

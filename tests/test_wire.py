@@ -139,8 +139,8 @@ def test_what_a_stand_in_says(tmp_path: Path) -> None:
     assert not tensors.is_external(tensor)
     assert tensors.nbytes(tensor) == FLOATS.nbytes
     assert lazy.range_of(short) is None
-    assert lazy.whole(short) is short
-    assert lazy.whole(tensor) == tensor_of("w")
+    assert lazy.with_payload(short) is short
+    assert lazy.with_payload(tensor) == tensor_of("w")
     assert lazy.range_of(tensor) == where, "whole changed the tensor itself"
 
 
@@ -159,7 +159,7 @@ def test_stored_in(tmp_path: Path, number: int, name: str) -> None:
     assert lazy.range_of(lazily) is not None
     for other in (*lazy.PAYLOADS.values(), "string_data"):
         assert lazy.stored_in(lazily, other) == lazy.stored_in(eagerly, other) == (other == name)
-    assert lazy.whole(lazily) == eagerly
+    assert lazy.with_payload(lazily) == eagerly
 
 
 def test_stored_in_of_what_is_empty() -> None:
@@ -316,7 +316,7 @@ def test_a_weight_of_a_closed_file_is_an_error(tmp_path: Path) -> None:
     tensor = proto.graph.initializer[0]
     del loaded
     calls: list[Callable[[], object]] = [
-        lambda: lazy.whole(tensor),
+        lambda: lazy.with_payload(tensor),
         lambda: lazy.range_of(tensor),
         lambda: lazy.keyed(tensor.SerializeToString()),
         lambda: tensors.to_array(tensor, None, 1 << 20),
@@ -337,12 +337,12 @@ def test_numbers_of_sources_are_not_used_twice(tmp_path: Path) -> None:
     del first
     other = opened(tmp_path, tensor_of("w", -FLOATS), name="other.onnx")
     with pytest.raises(ModelError, match="closed"):
-        lazy.whole(tensor)
+        lazy.with_payload(tensor)
     assert other.source is not None
 
 
 def _first_number(tensor: TensorProto) -> float:
-    return float(numpy_helper.to_array(lazy.whole(tensor))[-1])
+    return float(numpy_helper.to_array(lazy.with_payload(tensor))[-1])
 
 
 def test_a_fork_reads_what_its_parent_opened(tmp_path: Path) -> None:
@@ -436,7 +436,7 @@ def test_short_reads_and_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:33_333]))
     saving.save(loaded.proto, out)
     assert out.read_bytes() == wanted.SerializeToString(deterministic=True)
-    assert lazy.whole(loaded.proto.graph.initializer[0]) == tensor_of("w", BIG)
+    assert lazy.with_payload(loaded.proto.graph.initializer[0]) == tensor_of("w", BIG)
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG])

@@ -135,7 +135,7 @@ def test_between_load_and_reading(tmp_path: Path, way: Callable[[Path], None]) -
     way(path)
     reads: tuple[Callable[[], Any], ...] = (
         lambda: value.constant(),
-        lambda: lazy.whole(tensor),
+        lambda: lazy.with_payload(tensor),
         lambda: lazy.keyed(tensor.SerializeToString()),
         lambda: lazy.same(tensor, tensor_of("w")),
         lambda: Pending(loaded.proto, loaded).model(),
@@ -345,5 +345,5 @@ def test_a_weight_that_changed_is_never_copied_for_an_equal_one(tmp_path: Path) 
     first, second = old.proto.graph.initializer[0], new.proto.graph.initializer[0]
     assert first.raw_data != second.raw_data
     assert not lazy.same(first, second)
-    assert lazy.whole(first) == tensor_of("w", WEIGHT)
-    assert lazy.whole(second) == tensor_of("w", WEIGHT[::-1])
+    assert lazy.with_payload(first) == tensor_of("w", WEIGHT)
+    assert lazy.with_payload(second) == tensor_of("w", WEIGHT[::-1])

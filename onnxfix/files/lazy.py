@@ -193,7 +193,7 @@ def stored_in(tensor: TensorProto, field: str) -> bool:
     return tensor.HasField(field) if field == "raw_data" else bool(len(getattr(tensor, field)))
 
 
-def whole(tensor: TensorProto) -> TensorProto:
+def with_payload(tensor: TensorProto) -> TensorProto:
     """The tensor with its bytes: itself if they are in memory, else a copy.
 
     Raises:
@@ -250,7 +250,7 @@ def same(first: TensorProto, second: TensorProto) -> bool:
         return False
     if one is not None and other is not None and (one.field, one.length) != (other.field, other.length):
         return False
-    return bool(whole(first) == whole(second))
+    return bool(with_payload(first) == with_payload(second))
 
 
 class Pending:
@@ -258,7 +258,7 @@ class Pending:
 
     def __init__(self, proto: ModelProto, keep: object = None) -> None:
         self._proto, self._keep = proto, keep
-        self._whole: ModelProto | None = None
+        self._model: ModelProto | None = None
 
     def model(self) -> ModelProto:
         """The model with all embedded weights; external data stays external.
@@ -266,15 +266,15 @@ class Pending:
         Raises:
             ModelError: the file has changed since it was read.
         """
-        if self._whole is None:
+        if self._model is None:
             model = ModelProto()
             model.CopyFrom(self._proto)
             for tensor in model_tensors(model):
                 where = range_of(tensor)
                 if where is not None:
                     fill(tensor, where)
-            self._whole = model
-        return self._whole
+            self._model = model
+        return self._model
 
     def __reduce__(self) -> tuple[type[Pending], tuple[ModelProto]]:
         # A copied or pickled report has its model, not our open file.

@@ -77,7 +77,7 @@ def to_array(tensor: TensorProto, base_dir: Path | None, max_bytes: int) -> np.n
             return None
         tensor = embedded(tensor, base_dir)
     try:
-        tensor = lazy.whole(tensor)
+        tensor = lazy.with_payload(tensor)
         if tensor.data_type in _PLAIN and tensor.HasField("raw_data") and not tensor.HasField("segment"):
             return np.frombuffer(tensor.raw_data, _PLAIN[tensor.data_type]).reshape(tensor.dims)
         return np.asarray(numpy_helper.to_array(tensor))

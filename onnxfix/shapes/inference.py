@@ -149,7 +149,7 @@ def _copy_attribute(source: AttributeProto, target: AttributeProto) -> None:
 def _copy_tensor(source: TensorProto, target: TensorProto) -> None:
     """Copy small tensors completely (they may be shapes), others without their bytes."""
     if tensors.nbytes(source) <= SMALL_BYTES and not tensors.is_external(source):
-        target.CopyFrom(lazy.whole(source))
+        target.CopyFrom(lazy.with_payload(source))
         return
     target.name, target.data_type = source.name, source.data_type
     target.dims.extend(source.dims)

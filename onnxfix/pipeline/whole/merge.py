@@ -330,7 +330,7 @@ def _bits(tensor: TensorProto, base_dir: Path | None) -> bytes | None:
             if base_dir is None:
                 return None
             tensor = tensors.embedded(tensor, base_dir)
-        tensor = lazy.whole(tensor)
+        tensor = lazy.with_payload(tensor)
     except (ModelError, OSError):
         return None
     if tensor.HasField("raw_data"):

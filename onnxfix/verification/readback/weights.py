@@ -150,7 +150,7 @@ def _read(tensor: TensorProto, base: Path) -> npt.NDArray[Any]:
     elif tensor.raw_data and not packed:
         array = np.frombuffer(tensor.raw_data, dtype).reshape(tuple(tensor.dims))
     else:
-        array = numpy_helper.to_array(lazy.whole(tensor), str(base))
+        array = numpy_helper.to_array(lazy.with_payload(tensor), str(base))
     if array.dtype != np.float64:
         return array
     most = np.finfo(np.float32).max

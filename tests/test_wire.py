@@ -324,7 +324,7 @@ def test_a_weight_of_a_closed_file_is_an_error(tmp_path: Path) -> None:
         lambda: saving.serialize(proto),
     ]
     for call in calls:
-        with pytest.raises(ModelError, match="the file that holds this weight was closed"):
+        with pytest.raises(ModelError, match="the file with this weight was closed"):
             call()
     assert not out.exists()
 

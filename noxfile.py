@@ -6,7 +6,7 @@
     nox -s oldest    the oldest ones, on the oldest Python that is found here: every test
     nox -s pin       no tests: writes constraints.txt anew, with the newest releases for each Python that is found here
 
-What stands behind ``--`` goes to pytest: ``nox -s oldest -- -x tests/test_cli.py``.
+What stands behind ``--`` goes to pytest: ``nox -s oldest -- -x tests/cli/test_cli.py``.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ settings.register_profile("thorough", max_examples=1000, **UNHURRIED)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 # The tests say the same with a GPU and without one: those about CUDA bring a fake driver (support/fake_cuda.py), and
-# what needs a real one is in benchmarks/gpu. The mark ``gpu`` is for the few that look for one (trt/test_trt_on_gpu.py).
+# what needs a real one is in benchmarks/gpu. The mark ``gpu`` is for the few that look for one (test_trt_on_gpu.py).
 os.environ.setdefault("ONNXFIX_TEST_GPUS", os.environ.get("CUDA_VISIBLE_DEVICES", "0"))
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 

@@ -1,6 +1,6 @@
 """Weights that stay in their file: the same bytes and the same findings as where all of the file is parsed at once.
 
-The eager path is in ``support.eager``. Every model that is at hand takes the lazy path with every weight left in the file,
+``support.eager`` is the eager path. Every model that is at hand takes the lazy path with every weight left in the file,
 and again as onnxfix itself does it, from a kilobyte on.
 """
 

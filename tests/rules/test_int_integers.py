@@ -1,6 +1,7 @@
 """INT rules: random shape arithmetic computes the same before and after, judged by the reference and ONNX Runtime.
 
-``ONNXFIX_EXAMPLES=2000 pytest tests/rules/test_int_integers.py`` runs more than the few hundred of the suite, with new seeds.
+``ONNXFIX_EXAMPLES=2000 pytest tests/rules/test_int_integers.py`` runs more than the few hundred of the suite,
+with new seeds.
 """
 # Long because: generators of random shape subgraphs stand beside the tests that draw from them.
 

@@ -1,7 +1,7 @@
 """Draw mutants, one in a function, and find them again in another checkout.
 
-A mutant is recorded by what it says and not by where it stands: the function's name, the statement, the expression and the
-statements before and after. Code that was moved, split or renamed is found by as much of it as still holds.
+A mutant is recorded by what it says and not by where it stands: the function's name, the statement, the expression and
+the statements before and after. Code that was moved, split or renamed is found by as much of it as still holds.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Place:
 
 
 def drawn(found: Iterable[Function], shares: dict[str, int] = SHARES, seed: int = SEED) -> list[Mutant]:
-    """As many mutants of each package as ``shares`` says. Functions are equally likely, then kinds of mutation in one."""
+    """As many mutants of each package as ``shares`` says: functions first, all equally likely, then kinds."""
     by_package: dict[str, list[Function]] = defaultdict(list)
     for function in found:
         by_package[function.package].append(function)
@@ -117,7 +117,22 @@ def shape(text: str) -> str:
     return re.sub(r"[^\W\d]\w*", lambda word: word[0] if word[0] in KEYWORDS else "_", text)
 
 
-KEYWORDS = {"if", "else", "for", "in", "is", "not", "and", "or", "while", "return", "with", "None", "True", "False"}
+KEYWORDS = {
+    "if",
+    "else",
+    "for",
+    "in",
+    "is",
+    "not",
+    "and",
+    "or",
+    "while",
+    "return",
+    "with",
+    "None",
+    "True",
+    "False",
+}
 
 
 def last(name: str) -> str:

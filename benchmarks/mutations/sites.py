@@ -36,7 +36,16 @@ ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 EXITS = (ast.Return, ast.Continue, ast.Break, ast.Raise)
 # Texts of errors and assertions are for people; what mutates them changes no behavior that a test should pin.
-UNTOUCHED = (*FUNCTIONS, ast.ClassDef, ast.Raise, ast.Assert, ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal)
+UNTOUCHED = (
+    *FUNCTIONS,
+    ast.ClassDef,
+    ast.Raise,
+    ast.Assert,
+    ast.Import,
+    ast.ImportFrom,
+    ast.Global,
+    ast.Nonlocal,
+)
 
 
 @dataclass(frozen=True)
@@ -179,19 +188,23 @@ def sites(statement: ast.stmt) -> list[Site]:
 
 def mutations(statement: ast.stmt, node: ast.expr) -> Iterator[tuple[str, str, ast.expr]]:
     """What an expression of a statement may become: kind, variant and the other expression."""
-    if isinstance(statement, ast.If) and node is statement.test:
-        if isinstance(statement.body[-1], EXITS) and len(statement.body) <= 2 and not statement.orelse:
-            for forced in (False, True):
-                yield "guard", str(forced), ast.Constant(forced)
+    if isinstance(statement, ast.If) and node is statement.test and is_guard(statement):
+        for forced in (False, True):
+            yield "guard", str(forced), ast.Constant(forced)
     if isinstance(statement, ast.Return) and node is statement.value:
         if not (isinstance(node, ast.Constant) and node.value is None):
             yield "return", "None", ast.Constant(None)
         if truth(node):
             yield "return", "negated", ast.UnaryOp(ast.Not(), copy.deepcopy(node))
-    if isinstance(statement, ast.Expr) and isinstance(node, ast.Call) and node is statement.value:
-        if not node.keywords:
-            yield "call", "removed", ast.Constant(None)
+    alone = isinstance(statement, ast.Expr) and node is statement.value
+    if alone and isinstance(node, ast.Call) and not node.keywords:
+        yield "call", "removed", ast.Constant(None)
     yield from of_expression(node)
+
+
+def is_guard(statement: ast.If) -> bool:
+    """Whether it does little but leave."""
+    return isinstance(statement.body[-1], EXITS) and len(statement.body) <= 2 and not statement.orelse
 
 
 def of_expression(node: ast.expr) -> Iterator[tuple[str, str, ast.expr]]:
@@ -220,7 +233,11 @@ def truth(node: ast.expr) -> bool:
     if isinstance(node, ast.BoolOp):
         return all(map(truth, node.values))
     negation = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
-    return negation or isinstance(node, ast.Compare) or (isinstance(node, ast.Constant) and type(node.value) is bool)
+    return (
+        negation
+        or isinstance(node, ast.Compare)
+        or (isinstance(node, ast.Constant) and type(node.value) is bool)
+    )
 
 
 def textual(node: ast.BinOp) -> bool:

@@ -8,25 +8,22 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import random
-import shutil
-import signal
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import pytest
 import sitecustomize
+from mutation_forks import Forks
 from sitecustomize import FORKED, TESTS
 
 BOARD = sitecustomize.switchboard
 FOLDER = Path(BOARD.folder)
 PLAN = json.loads((FOLDER / "plan.json").read_text(encoding="utf-8"))
-MEMORY = 6 << 30
-"""Bytes that a test run may hold: a mutant that fills the memory must not take the machine with it."""
+THOROUGH_SECONDS = 600.0
+"""Of tests for a mutant that was killed before: only one that survives now takes them."""
 
 BOARD.flag = FORKED  # here and in all forks
 BOARD.at(0)  # what is reached while tests are collected
@@ -34,8 +31,7 @@ BOARD.at(0)  # what is reached while tests are collected
 
 def say(text: str) -> None:
     """Progress; forks have no such output."""
-    sys.__stderr__.write(f"{text}\n")
-    sys.__stderr__.flush()
+    os.write(2, f"{text}\n".encode())
 
 
 class Watch:
@@ -60,7 +56,9 @@ def pytest_configure(config: pytest.Config) -> None:
         from hypothesis import Phase, settings
 
         phases = [Phase.explicit, Phase.generate]
-        settings.register_profile("mutations", settings.default, derandomize=True, database=None, phases=phases)
+        settings.register_profile(
+            "mutations", settings.default, derandomize=True, database=None, phases=phases
+        )
         settings.load_profile("mutations")
 
 
@@ -75,82 +73,15 @@ def pytest_runtestloop(session: pytest.Session) -> bool:
     return True
 
 
-class Forks:
-    """Forks of this process, some at a time, each with a folder for temporary files and a limit of time."""
+@dataclass
+class Attempt:
+    """A mutant, and the tests that are still to be run."""
 
-    def __init__(self, jobs: int) -> None:
-        self.free = list(range(1, jobs + 1))
-        self.running: dict[int, tuple[int, float, Path, Any]] = {}
-
-    def start(self, work: Callable[[], object], limit: float, key: Any, active: int = -1) -> None:
-        """Call ``work`` in a fork."""
-        slot = self.free.pop()
-        scratch = Path(tempfile.mkdtemp(prefix="mutant-", dir=PLAN["scratch"]))
-        sys.stdout.flush()
-        pid = os.fork()
-        if pid == 0:
-            child(work, slot, active, scratch)
-        self.running[pid] = (slot, time.monotonic() + limit, scratch, key)
-
-    def ended(self) -> Iterator[tuple[Any, str]]:
-        """Wait until some have ended: key and how, "" for well."""
-        while self.running:
-            found = [(pid, how) for pid in self.running if (how := self.state(pid)) is not None]
-            for pid, how in found:
-                slot, _, scratch, key = self.running.pop(pid)
-                sweep(slot)
-                shutil.rmtree(scratch, ignore_errors=True)
-                self.free.append(slot)
-                yield key, how
-            if found:
-                return
-            time.sleep(0.02)
-
-    def state(self, pid: int) -> str | None:
-        """How a fork ended; None while it runs. One that is over a limit is killed."""
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            code = os.waitstatus_to_exitcode(status)
-            return "" if code == 0 else f"ended with {code}"
-        over = "timeout" if time.monotonic() > self.running[pid][1] else "memory" if held(pid) > MEMORY else None
-        if over is not None:
-            os.killpg(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
-        return over
-
-
-def child(work: Callable[[], object], slot: int, active: int, scratch: Path) -> NoReturn:
-    """In the fork: a session, an environment and output of its own."""
-    code = 70
-    try:
-        os.setsid()
-        for target, flags in ((0, os.O_RDONLY), (1, os.O_WRONLY), (2, os.O_WRONLY)):
-            os.dup2(os.open(os.devnull, flags), target)
-        tempfile.tempdir = None
-        os.environ.update(TMPDIR=str(scratch), PYTEST_DEBUG_TEMPROOT=str(scratch))
-        random.seed(0)
-        BOARD.use(slot, active)
-        work()
-        code = 0
-    finally:
-        os._exit(code)  # never the parent's exit handlers
-
-
-def held(pid: int) -> int:
-    """Bytes of memory of a process."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
-    return 0
-
-
-def sweep(slot: int) -> None:
-    """Kill what a fork left running: by the folder and the slot in its environment."""
-    marks = {f"MUTATIONS_FOLDER={FOLDER}".encode(), f"MUTATIONS_SLOT={slot}".encode()}
-    for entry in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):
-            if marks <= set(entry.read_bytes().split(b"\0")) and int(entry.parent.name) != os.getpid():
-                os.kill(int(entry.parent.name), signal.SIGKILL)
+    number: int
+    tests: list[int]
+    done: int = 0
+    began: float = 0.0
+    seconds: float = 0.0
 
 
 class Mutants:
@@ -165,12 +96,18 @@ class Mutants:
     def results(self) -> dict[str, Any]:
         began = time.monotonic()
         later = {at for at, item in enumerate(self.items) if any(map(item.get_closest_marker, PLAN["later"]))}
-        self.reach([at for at in range(len(self.items)) if at not in later], None)
-        open_ones = [k for k in range(self.count) if not self.covering(k)]
-        say(f"{len(self.records)} tests in {time.monotonic() - began:.0f} s leave {len(open_ones)} mutants")
-        if open_ones and later:
-            hints = {word for number in open_ones for word in PLAN["hints"][number]}
-            self.reach(self.by_hints(later, hints), time.monotonic() + PLAN["later_seconds"])
+        if not (FOLDER / "reached").exists():
+            self.reach([at for at in range(len(self.items)) if at not in later], None)
+            open_ones = self.open_ones()
+            say(
+                f"{len(self.records)} tests in {time.monotonic() - began:.0f} s leave {len(open_ones)} mutants"
+            )
+            if open_ones and later:
+                hints = {word for number in open_ones for word in PLAN["hints"][number]}
+                self.reach(self.by_hints(later, hints), time.monotonic() + PLAN["later_seconds"])
+            (FOLDER / "reached").touch()
+        for path in FOLDER.glob("tests-*"):
+            self.read(path)
         reached = time.monotonic()
         found = self.tried([k for k in range(self.count) if self.covering(k)])
         failing = [self.items[at].nodeid for at, one in sorted(self.records.items()) if not one["passed"]]
@@ -181,6 +118,10 @@ class Mutants:
             "failing": failing,
             "seconds": {"reach": round(reached - began), "mutants": round(time.monotonic() - reached)},
         }
+
+    def open_ones(self) -> list[int]:
+        """The mutants that no test has reached yet."""
+        return [number for number in range(self.count) if not self.covering(number)]
 
     def by_hints(self, chosen: Iterable[int], hints: set[str]) -> list[int]:
         """Tests in the order of how many hints of what is not reached yet their files hold."""
@@ -193,12 +134,12 @@ class Mutants:
         return sorted(chosen, key=lambda at: (-texts[self.items[at].path], at))
 
     def reach(self, chosen: list[int], deadline: float | None) -> None:
-        """Run tests without a mutant, file by file, until the deadline."""
+        """Run tests without a mutant, file by file, until the deadline or until they reach all mutants."""
         by_file: dict[str, list[int]] = {}
         for at in chosen:
             by_file.setdefault(self.items[at].nodeid.partition("::")[0], []).append(at)
         waiting = list(by_file.values())
-        forks = Forks(PLAN["jobs"])
+        forks = Forks(PLAN["jobs"], PLAN["scratch"])
         while waiting or forks.running:
             while waiting and forks.free and (deadline is None or time.monotonic() < deadline):
                 group = waiting.pop(0)
@@ -207,7 +148,9 @@ class Mutants:
             if not forks.running:
                 break
             for group, how in forks.ended():
-                self.read(group)
+                self.read(FOLDER / f"tests-{group[0]}")
+                if deadline is not None and not self.open_ones():
+                    waiting.clear()
                 if how:
                     say(f"without a mutant, {self.items[group[0]].nodeid.partition('::')[0]}: {how}")
 
@@ -221,8 +164,8 @@ class Mutants:
                 entry = {"at": at, "passed": passed, "skipped": watch.skipped, "seconds": watch.seconds}
                 stream.write(json.dumps(entry) + "\n")
 
-    def read(self, group: list[int]) -> None:
-        path = FOLDER / f"tests-{group[0]}"
+    def read(self, path: Path) -> None:
+        """What a fork wrote down."""
         for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
             entry = json.loads(line)
             self.records[entry["at"]] = entry
@@ -251,16 +194,21 @@ class Mutants:
         return {"status": "not covered", "why": "no test reaches it"}
 
     def chosen(self, number: int, unreliable: set[int]) -> list[int]:
-        """Tests for a mutant: one of each test function before the next of any, the fastest first, within limits."""
+        """Tests for a mutant: one of each test function before the next of any, within limits. First come tests that
+        are fast and reach few mutants: they are about this code."""
         by_function: dict[str, list[int]] = {}
         covering = [at for at in self.covering(number) if at not in unreliable]
-        for at in sorted(covering, key=lambda at: self.records[at]["seconds"]):
+        cost = {
+            at: self.records[at]["seconds"] * (self.count - BOARD.row(at + 1).count(0)) for at in covering
+        }
+        for at in sorted(covering, key=cost.__getitem__):
             by_function.setdefault(self.items[at].nodeid.partition("[")[0], []).append(at)
         ranked = [(turn, at) for group in by_function.values() for turn, at in enumerate(group)]
-        ranked.sort(key=lambda one: (one[0], self.records[one[1]]["seconds"]))
+        ranked.sort(key=lambda one: (one[0], cost[one[1]]))
         found: list[int] = []
-        left = PLAN["test_seconds"]
-        for _, at in ranked[: PLAN["tests"] or None]:
+        thorough = number in PLAN["thorough"]
+        left = THOROUGH_SECONDS if thorough else PLAN["test_seconds"]
+        for _, at in ranked if thorough else ranked[: PLAN["tests"] or None]:
             left -= self.records[at]["seconds"]
             if found and left < 0:
                 break
@@ -287,39 +235,58 @@ class Mutants:
     def round(self, numbers: list[int], unreliable: set[int]) -> dict[int, dict[str, Any]]:
         """Each mutant in a fork."""
         found: dict[int, dict[str, Any]] = {}
-        forks = Forks(PLAN["jobs"])
-        waiting = list(numbers)
+        forks = Forks(PLAN["jobs"], PLAN["scratch"])
+        waiting = [Attempt(number, self.chosen(number, unreliable)) for number in numbers]
         while waiting or forks.running:
             while waiting and forks.free:
-                number = waiting.pop(0)
-                tests = self.chosen(number, unreliable)
-                if not tests:
-                    found[number] = {"status": "not covered", "why": "only by tests that fail by themselves"}
+                one = waiting.pop(0)
+                if not one.tests:
+                    found[one.number] = {
+                        "status": "not covered",
+                        "why": "only by tests that fail by themselves",
+                    }
                     continue
-                limit = max(PLAN["limit"], 3 * sum(self.records[at]["seconds"] for at in tests))
-                work = lambda number=number, tests=tests: self.attempt(number, tests)  # noqa: E731
-                forks.start(work, limit, (number, tests, time.monotonic()), active=number)  # type: ignore[misc]
-            for (number, tests, began), how in forks.ended():
-                found[number] = self.verdict(number, tests, how, time.monotonic() - began)
-                say(f"{len(found)} of {len(numbers)}: {PLAN['names'][number]} {found[number]['status']}")
+                one.began = time.monotonic()
+                slow = max(self.records[at]["seconds"] for at in one.tests)
+                limit = max(PLAN["limit"], 5 * slow)
+                forks.start(lambda one=one: self.attempt(one), limit, one, active=one.number)  # type: ignore[misc]
+            for one, how in forks.ended():
+                entry = self.verdict(one, how)
+                if entry is None:
+                    waiting.insert(0, one)
+                    continue
+                found[one.number] = entry
+                say(f"{len(found)} of {len(numbers)}: {PLAN['names'][one.number]} {entry['status']}")
         return found
 
-    def attempt(self, number: int, tests: list[int]) -> None:
+    def attempt(self, one: Attempt) -> None:
         """In a fork, with the mutant on: run tests until one fails. The last line tells which was run."""
-        with open(FOLDER / f"mutant-{number}", "w", encoding="utf-8", buffering=1) as stream:
+        tests = one.tests
+        with open(FOLDER / f"mutant-{one.number}", "w", encoding="utf-8", buffering=1) as stream:
             for place, at in enumerate(tests):
                 stream.write(f"{at}\n")
                 if self.run(at, tests[place + 1] if place + 1 < len(tests) else None).failed is not None:
                     stream.write("failed\n")
                     return
 
-    def verdict(self, number: int, tests: list[int], how: str, seconds: float) -> dict[str, Any]:
+    def verdict(self, one: Attempt, how: str) -> dict[str, Any] | None:
+        """What became of a mutant; None where time ran out between tests: then the rest of them is to be run."""
+        number = one.number
+        one.seconds += time.monotonic() - one.began
         path = FOLDER / f"mutant-{number}"
         lines = path.read_text(encoding="utf-8").split() if path.exists() else []
         ran = [int(line) for line in lines if line != "failed"]
+        if how == "timeout" and len(ran) > 1:  # the one that it was at is the first of the next attempt
+            one.tests = one.tests[len(ran) - 1 :]
+            one.done += len(ran) - 1
+            return None
         covering = self.covering(number)
-        entry: dict[str, Any] = {"tests": len(ran), "of": len(covering), "seconds": round(seconds, 1)}
-        if all(BOARD.row(at + 1)[number] != FORKED for at in covering):
+        entry: dict[str, Any] = {
+            "tests": one.done + len(ran),
+            "of": len(covering),
+            "seconds": round(one.seconds, 1),
+        }
+        if not any(BOARD.row(at + 1)[number] & FORKED for at in covering):
             entry["spawned"] = True  # reached only in Python processes that tests start
         if "failed" in lines:
             return {"status": "killed", "by": self.items[ran[-1]].nodeid, "at": ran[-1], **entry}
@@ -332,7 +299,7 @@ class Mutants:
     def controls(self, tests: list[int]) -> dict[int, bool]:
         """Whether tests pass without a mutant, each by itself."""
         passed: dict[int, bool] = {}
-        forks = Forks(PLAN["jobs"])
+        forks = Forks(PLAN["jobs"], PLAN["scratch"])
         waiting = list(tests)
         while waiting or forks.running:
             while waiting and forks.free:
@@ -344,5 +311,6 @@ class Mutants:
 
     def alone(self, at: int) -> None:
         """In a fork: ends well where the test passes."""
+        BOARD.at(at + 1)
         if self.run(at, None).failed is not None:
             os._exit(1)

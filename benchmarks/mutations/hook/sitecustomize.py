@@ -1,7 +1,7 @@
-"""In every Python that is started while mutants are tried: load the files with switches, and answer what is switched on.
+"""Loads the files with switches, and answers which mutant is switched on.
 
-Python imports this by its name, in the test run and in all processes that it starts, forked or not. It must load little:
-there are tests of what a process loads.
+Python imports this by its name, in the test run and in every interpreter that tests start. It must load little: there
+are tests of what a process loads.
 """
 
 import builtins

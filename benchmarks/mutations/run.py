@@ -75,6 +75,7 @@ def run(root: Path, mutants: list[Mutant], options: argparse.Namespace) -> dict[
     """Try mutants on a checkout."""
     began = time.monotonic()
     trees, places = placed(root, mutants)
+    names = [mutant.id for mutant in mutants]
     with tempfile.TemporaryDirectory(prefix="mutations-") as name:
         folder = (options.keep or Path(name)).resolve()
         state = fingerprint(root, mutants, options.pytest)
@@ -87,13 +88,15 @@ def run(root: Path, mutants: list[Mutant], options: argparse.Namespace) -> dict[
             (folder / "state").write_text(state, encoding="utf-8")
         (folder / "scratch").mkdir(exist_ok=True)
         before = json.loads(options.before.read_text(encoding="utf-8"))["mutants"] if options.before else {}
+        wanted = [number for number, mutant in enumerate(mutants) if mutant.id in (options.only or names)]
         plan = {
+            "wanted": wanted,
             "thorough": [
                 number
                 for number, mutant in enumerate(mutants)
                 if before.get(mutant.id, {}).get("status") == "killed"
             ],
-            "names": [mutant.id for mutant in mutants],
+            "names": names,
             "hints": [[mutant.function.rpartition(".")[2]] for mutant in mutants],
             "jobs": options.jobs,
             "limit": options.limit,
@@ -105,11 +108,11 @@ def run(root: Path, mutants: list[Mutant], options: argparse.Namespace) -> dict[
         }
         (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
         results: dict[str, Any] = session(root, folder, options.pytest)
-    for number, mutant in enumerate(mutants):
+    for number in wanted:
         if number not in places:
-            results["mutants"][mutant.id] = {"status": "gone"}
+            results["mutants"][names[number]] = {"status": "gone"}
         elif places[number].how != "same":
-            results["mutants"][mutant.id]["found by"] = places[number].how
+            results["mutants"][names[number]]["found by"] = places[number].how
     return {"commit": commit(root), "minutes": round((time.monotonic() - began) / 60, 1), **results}
 
 
@@ -253,11 +256,10 @@ def main() -> int:
     if options.command == "sample":
         write(options.sample, drawn(walked(ROOT, PACKAGES)[1], SHARES, options.seed))
         return 0
-    only = getattr(options, "only", None)
-    mutants = [mutant for mutant in read(options.sample) if only is None or mutant.id in only]
+    mutants = read(options.sample)
     root = options.root.resolve()
     if options.command == "apply":
-        for one in placed(root, mutants)[1].values():
+        for one in placed(root, [mutant for mutant in mutants if mutant.id in options.only])[1].values():
             apply(one)
         return 0
     if options.command == "places":

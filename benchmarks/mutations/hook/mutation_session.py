@@ -109,10 +109,10 @@ class Mutants:
         for path in FOLDER.glob("tests-*"):
             self.read(path)
         reached = time.monotonic()
-        found = self.tried([k for k in range(self.count) if self.covering(k)])
-        failing = [self.items[at].nodeid for at, one in sorted(self.records.items()) if not one["passed"]]
+        found = self.tried([k for k in PLAN["wanted"] if self.covering(k)])
+        failing = [self.items[at].nodeid for at, one in sorted(self.records.items()) if one["failed"]]
         return {
-            "mutants": {PLAN["names"][k]: found.get(k) or self.uncovered(k) for k in range(self.count)},
+            "mutants": {PLAN["names"][k]: found.get(k) or self.uncovered(k) for k in PLAN["wanted"]},
             "tests": len(self.records),
             "of": len(self.items),
             "failing": failing,
@@ -161,7 +161,12 @@ class Mutants:
                 BOARD.at(at + 1)
                 watch = self.run(at, group[place + 1] if place + 1 < len(group) else None)
                 passed = watch.failed is None and not watch.skipped
-                entry = {"at": at, "passed": passed, "skipped": watch.skipped, "seconds": watch.seconds}
+                entry = {
+                    "at": at,
+                    "passed": passed,
+                    "failed": watch.failed is not None,
+                    "seconds": watch.seconds,
+                }
                 stream.write(json.dumps(entry) + "\n")
 
     def read(self, path: Path) -> None:

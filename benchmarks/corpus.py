@@ -24,10 +24,11 @@ from typing import Any
 import numpy as np
 import onnx
 
-from onnxfix import contract, engine
+from onnxfix import engine
 from onnxfix.errors import ModelError, UsageError
-from onnxfix.graph import wire
-from onnxfix.graph.overlay import Model
+from onnxfix.files import wire
+from onnxfix.model import Model
+from onnxfix.pipeline import contract
 from onnxfix.registry import registry
 from onnxfix.sandbox import Worker
 from onnxfix.targets import target_named

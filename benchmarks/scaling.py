@@ -26,7 +26,7 @@ import numpy as np
 from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 from onnxfix import engine
-from onnxfix.graph.overlay import Model
+from onnxfix.model import Model
 from onnxfix.registry import registry
 from onnxfix.targets import target_named
 

@@ -24,12 +24,13 @@ from pathlib import Path
 from corpus import Case, folder_cases, node_cases
 
 import onnxfix
-from onnxfix.backends.tensorrt import attempt
-from onnxfix.backends.trt_package import Choice, Missing
-from onnxfix.backends.trt_types import Profile, TrtBuild
 from onnxfix.errors import OnnxfixError
-from onnxfix.graph import wire
+from onnxfix.files import wire
+from onnxfix.nvidia import Missing
 from onnxfix.sandbox import Worker, one_line
+from onnxfix.trt.build import attempt
+from onnxfix.trt.package import Choice
+from onnxfix.trt.records import Profile, TrtBuild
 
 
 @dataclass
@@ -175,7 +176,7 @@ def main() -> int:
     arguments = parser.parse_args()
     with Worker() as worker:
         chosen = worker.call(
-            "onnxfix.backends.trt_package:choose",
+            "onnxfix.trt.package:choose",
             timeout=120.0,
             package=arguments.package,
             compute_capability=arguments.compute_capability,

@@ -12,11 +12,11 @@ from onnxfix._version import __version__
 
 if TYPE_CHECKING:
     from onnxfix.api import apply, check, verify
-    from onnxfix.backends.trt_types import TrtOptions
     from onnxfix.errors import ModelError, OnnxfixError, UsageError
-    from onnxfix.lifting import lift
-    from onnxfix.report import Report
+    from onnxfix.pipeline.lifting import lift
+    from onnxfix.report.report import Report
     from onnxfix.rule import Example, Fix, Match, Rule, Safety, Severity
+    from onnxfix.trt.records import TrtOptions
 
 __all__ = [
     "Example", "Fix", "Match", "ModelError", "OnnxfixError", "Report", "Rule", "Safety", "Severity", "TrtOptions",
@@ -26,9 +26,9 @@ __all__ = [
 _HOME = {
     **dict.fromkeys(("apply", "check", "verify"), "onnxfix.api"),
     **dict.fromkeys(("ModelError", "OnnxfixError", "UsageError"), "onnxfix.errors"),
-    "lift": "onnxfix.lifting",
-    "Report": "onnxfix.report",
-    "TrtOptions": "onnxfix.backends.trt_types",
+    "lift": "onnxfix.pipeline.lifting",
+    "Report": "onnxfix.report.report",
+    "TrtOptions": "onnxfix.trt.records",
     **dict.fromkeys(("Example", "Fix", "Match", "Rule", "Safety", "Severity"), "onnxfix.rule"),
 }
 

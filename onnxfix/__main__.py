@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxfix.cli import main
+from onnxfix.cli.app import main
 
 if __name__ == "__main__":
     main()

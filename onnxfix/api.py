@@ -13,28 +13,29 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from onnx import ModelProto
 
-from onnxfix import confirm, engine
-from onnxfix.backends import trt_files
+from onnxfix import engine
 from onnxfix.causes import Problem
 from onnxfix.errors import UsageError
-from onnxfix.graph import apart, wire
-from onnxfix.graph.lazy import Pending
-from onnxfix.graph.overlay import Model
+from onnxfix.files import apart, wire
+from onnxfix.files.lazy import Pending
 from onnxfix.graph.shared import paused_collection
+from onnxfix.model import Model
 from onnxfix.registry import registry
-from onnxfix.report import Report, applied_of, finding_of
+from onnxfix.report import confirm
+from onnxfix.report.headline import broken, headline, trouble, unread
+from onnxfix.report.report import Report, applied_of, finding_of
 from onnxfix.rule import Safety
 from onnxfix.sandbox import memory_limit
 from onnxfix.targets import Target, target_named
-from onnxfix.trt_words import broken, headline, trouble, unread
+from onnxfix.trt import files
 
 if TYPE_CHECKING:
-    from onnxfix.backends.trt_reading import Reading
-    from onnxfix.backends.trt_types import TrtBuild, TrtOptions
-    from onnxfix.intake import Intake
-    from onnxfix.stopped import Stopped
+    from onnxfix.pipeline.intake import Intake
+    from onnxfix.pipeline.stopped import Stopped
+    from onnxfix.pipeline.whole.steps import Step
+    from onnxfix.trt.reading import Reading
+    from onnxfix.trt.records import TrtBuild, TrtOptions
     from onnxfix.verification.ladder import Verdict
-    from onnxfix.whole.steps import Step
 
 Source: TypeAlias = "str | os.PathLike[str] | ModelProto | bytes"
 Progress = Callable[[str], None]
@@ -115,8 +116,8 @@ def check(
 
 def _intake(loaded: wire.Loaded, progress: Progress | None) -> Intake:
     """What the model takes."""
-    from onnxfix.intake import intake
-    from onnxfix.proof import on_disk
+    from onnxfix.pipeline.intake import intake
+    from onnxfix.pipeline.proof import on_disk
 
     _say(progress, "trying sizes")
     with ExitStack() as stack:
@@ -127,8 +128,8 @@ def _stopped(
     loaded: wire.Loaded, stack: ExitStack, verdict: Verdict, pinned: Mapping[str, Any] | None = None
 ) -> Stopped | None:
     """Where the original stops, after a verdict that proves nothing."""
-    from onnxfix.proof import on_disk
-    from onnxfix.stopped import stopped
+    from onnxfix.pipeline.proof import on_disk
+    from onnxfix.pipeline.stopped import stopped
 
     return stopped(on_disk(loaded, stack), loaded.proto, verdict, pinned)
 
@@ -137,7 +138,7 @@ def _asked(trt: TrtOptions | bool, aim: Target) -> TrtOptions | None:
     """What ``check`` is to ask of TensorRT, which is made sure to be there before any work is done for nothing."""
     if not trt:
         return None
-    from onnxfix.backends.trt_types import TrtOptions
+    from onnxfix.trt.records import TrtOptions
 
     asked = replace(TrtOptions() if trt is True else trt, target=aim.name)
     if asked.save_engine:
@@ -158,7 +159,7 @@ def _built(
     """What TensorRT makes of the model and, with ``network``, how it reads it; and notes on who judged it."""
     if asked is None:
         return None, None, ()
-    from onnxfix.proof import on_disk
+    from onnxfix.pipeline.proof import on_disk
 
     _say(progress, "asking TensorRT")
     with ExitStack() as stack, closing(confirm.insist(asked)) as builder:
@@ -236,12 +237,12 @@ def apply(
         UsageError: the arguments contradict each other or name what does not exist.
         OnnxfixError: the output cannot be written. Nothing half-written is left behind.
     """
-    from onnxfix.backends.trt_types import TrtOptions
-    from onnxfix.output import destination_of, install
-    from onnxfix.proof import Options, on_disk
-    from onnxfix.prove import prove
-    from onnxfix.verification.asked import Asked, files_of, resolved
-    from onnxfix.whole.steps import steps_of
+    from onnxfix.pipeline.output import destination_of, install
+    from onnxfix.pipeline.proof import Options, on_disk
+    from onnxfix.pipeline.prove import prove
+    from onnxfix.pipeline.whole.steps import steps_of
+    from onnxfix.trt.records import TrtOptions
+    from onnxfix.verification.specialize.asked import Asked, files_of, resolved
 
     start = time.perf_counter()
     rules, aim = registry().choose(select, ignore), target_named(target)
@@ -335,8 +336,8 @@ def verify(
     Raises:
         ModelError, UsageError: as for ``apply``.
     """
-    from onnxfix.backends.trt_types import TrtOptions
-    from onnxfix.proof import Options, climb, on_disk
+    from onnxfix.pipeline.proof import Options, climb, on_disk
+    from onnxfix.trt.records import TrtOptions
 
     start = time.perf_counter()
     if batch_sweep and not 2 <= batch_sweep <= MAX_BATCH:
@@ -421,7 +422,7 @@ def _engine(
     loaded: wire.Loaded,
     check: Callable[[], None] = lambda: None,
 ) -> str:
-    from onnxfix.verification.trt_engine import save_engine
+    from onnxfix.verification.rungs.saved_engine import save_engine
 
     rung = verdict.rung("trt-build")
     assert rung is not None  # it is required wherever an engine is asked for
@@ -466,5 +467,5 @@ def _separate(
     known += [apart.File("a script of this run", Path(script)) for script in scripts]
     known += [apart.File("a value of --fix-input", Path(value)) for value in values]
     written = [apart.File("the output", output)] if output is not None else []
-    written += trt_files.files(asked) if asked is not None else []
+    written += files.files(asked) if asked is not None else []
     apart.separate(written, [*known, *apart.inputs_of(inputs)])

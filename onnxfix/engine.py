@@ -8,20 +8,21 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from onnxfix.causes import Problem, heard
-from onnxfix.commit import Transaction
 from onnxfix.edits import Edit, held, rewired, touched
 from onnxfix.errors import EditError, ShadowedError
 from onnxfix.fitting import refuse_misfit
 from onnxfix.graph.fingerprint import fingerprint
 from onnxfix.graph.imported import imported_nodes
-from onnxfix.graph.overlay import Model, Node, UnknownAttribute, Value
+from onnxfix.graph.overlay import Node, UnknownAttribute, Value
 from onnxfix.graph.shared import elem_types, every_node, paused_collection
+from onnxfix.model import Model
 from onnxfix.place import Place
 from onnxfix.rule import Fix, Match, Rule, Safety, Severity
+from onnxfix.transaction import Transaction
 
 if TYPE_CHECKING:
-    from onnxfix.backends.trt_reading import Reading
-    from onnxfix.backends.trt_types import TrtBuild
+    from onnxfix.trt.reading import Reading
+    from onnxfix.trt.records import TrtBuild
     from onnxfix.verification.validity import Checked
     from onnxfix.verification.verdict import Executed
 

@@ -22,8 +22,9 @@ from onnxfix.edits import (
     SetInput,
 )
 from onnxfix.errors import EditError
-from onnxfix.graph.overlay import Model, Node, Scope, Value
+from onnxfix.graph.overlay import Node, Scope, Value
 from onnxfix.graph.signatures import Signature, signature
+from onnxfix.model import Model
 
 MOST_FOLLOWED = 10_000
 """Values that are followed from one that gets another type; a fix that changes more is not judged."""

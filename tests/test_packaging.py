@@ -22,10 +22,10 @@ from pathlib import Path
 
 import pytest
 
-from patience import PATIENCE
+from support.paths import ROOT
+from support.patience import PATIENCE
 from test_architecture import imports_of, modules_under, read, rules_in
 
-ROOT = Path(__file__).resolve().parent.parent
 MODEL = ROOT / "fixtures" / "vit.legacy.op17.onnx"
 VERSION = re.findall(r'__version__ = "(.+)"', read(ROOT / "onnxfix" / "_version.py"))[0]
 CODES = [
@@ -159,7 +159,7 @@ def test_the_wheel_declares_its_command_and_its_rule_pack(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         declared = archive.read(f"onnxfix-{VERSION}.dist-info/entry_points.txt").decode().split("\n\n")
     assert [group.split("\n", 1) for group in map(str.strip, declared)] == [
-        ["[console_scripts]", "onnxfix = onnxfix.cli:main"],
+        ["[console_scripts]", "onnxfix = onnxfix.cli.app:main"],
         ["[onnxfix.rules]", "core = onnxfix_rules"],
     ]
 
@@ -231,7 +231,7 @@ def test_check_a_real_model(environment: Environment) -> None:
 RULE = '''
 from onnxfix.rule import Safety, rule
 
-@rule("ACM001", ops=["Relu"], safety=Safety.EXACT, examples=[])
+@rule("ACM001", ops=["Relu"], safety=Safety.EXACT)
 def acme_relu(node, model):
     """A Relu of the Acme company.
 

@@ -16,20 +16,20 @@ import pytest
 import typer
 from onnx import parser
 
-from onnxfix import arguments
-from onnxfix.cli import app
-from patience import PATIENCE
+from onnxfix.cli import arguments
+from onnxfix.cli.app import app
+from support.paths import ROOT
+from support.patience import PATIENCE
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parent.parent
 MODEL = """<ir_version: 10, opset_import: ["" : 18]>
 g (float[N] x) => (int64[N] y) { a = Cast<to=11>(x) b = Cast<to=7>(a) c = Cast<to=7>(b) y = Identity(c) }"""
 
 PROGRAM = """
 import gc, json, os, sys
 sys.argv[0] = "onnxfix"
-from onnxfix.cli import main
+from onnxfix.cli.app import main
 try:
     main()
 except SystemExit as end:
@@ -53,12 +53,13 @@ FOREIGN = {
 TERMINAL = {"rich", "pydantic"}
 """What only a terminal, and an argument that is wrong, have a use for; old versions of typer load rich themselves."""
 OWN = {
-    "onnxfix.verification", "onnxfix.proof", "onnxfix.prove", "onnxfix.whole", "onnxfix.doctor", "onnxfix.lifting",
-    "onnxfix.fleet.local", "onnxfix.fleet.journal", "onnxfix.fleet.ray_", "onnxfix.catalogue", "onnxfix.render.doctor",
-    "onnxfix.backends.ort", "onnxfix.backends.tensorrt", "onnxfix.backends.reference", "onnxfix.backends.lift",
+    "onnxfix.verification", "onnxfix.pipeline.proof", "onnxfix.pipeline.prove", "onnxfix.pipeline.whole",
+    "onnxfix.doctor", "onnxfix.pipeline.lifting", "onnxfix.fleet.local", "onnxfix.fleet.journal", "onnxfix.fleet.ray_",
+    "onnxfix.report.catalogue", "onnxfix.report.render.doctor", "onnxfix.backends.ort", "onnxfix.trt.build",
+    "onnxfix.backends.reference", "onnxfix.trt.lift",
 }  # fmt: skip
 """Parts of onnxfix that ``check`` of a model has no use for."""
-SELDOM = {"hashlib", "fractions", "decimal", "secrets", "onnxfix.backends.trt_types"}
+SELDOM = {"hashlib", "fractions", "decimal", "secrets", "onnxfix.trt.records"}
 """What some models or options make it use."""
 
 
@@ -140,7 +141,10 @@ def test_check_loads_the_rules_that_the_model_is_about(model: Path, tmp_path: Pa
     # One rule is about stored tensors; the others are about quantized ones, one of them at each Cast.
     quantized = within(loaded, {"onnxfix_rules.qdq"}) - {"onnxfix_rules.qdq"}
     assert quantized == {"onnxfix_rules.qdq.qdq018_bytes_in_int32_data"}
-    assert not within(loaded, {"onnxfix_rules.ops._bodies", "onnxfix_rules.ops._calls", "onnxfix_rules.ctl"})
+    assert not within(
+        loaded,
+        {"onnxfix_rules.ops.expansions._bodies", "onnxfix_rules.ops.misimports._calls", "onnxfix_rules.ctl"},
+    )
 
 
 SIZES = """g (float[65] x) => (int64[2,65] y) <int64 zero = {0}, int64 one = {1}, int64 many = {65},
@@ -187,7 +191,7 @@ def test_apply_without_proof_loads_no_backend(model: Path) -> None:
     rungs = {
         f"onnxfix.verification.{name}" for name in ("climb", "remote", "trt_build", "trt_network", "trt_gpu")
     }
-    assert within(seen["modules"], FOREIGN | TERMINAL | rungs | {"onnxfix.backends.lift"}) == set()
+    assert within(seen["modules"], FOREIGN | TERMINAL | rungs | {"onnxfix.trt.lift"}) == set()
     assert "onnxfix.verification.ladder" in seen["modules"]
 
 

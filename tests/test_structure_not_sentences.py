@@ -20,33 +20,29 @@ import pytest
 from onnx import parser
 
 import onnxfix
-from onnxfix import causes, place, report, rule, stopped
-from onnxfix.backends import trt_package, trt_reading
-from onnxfix.backends.lift import records
-from onnxfix.backends.trt_types import TrtOptions
+from onnxfix import causes, nvidia, place, rule
 from onnxfix.edits import Draft
 from onnxfix.fleet import work
-from onnxfix.graph.overlay import Model, Node
+from onnxfix.graph.overlay import Node
+from onnxfix.model import Model
+from onnxfix.pipeline import stopped
 from onnxfix.registry import Registry, registry
+from onnxfix.report import report
 from onnxfix.rule import Fix, Match, Rule, Safety
 from onnxfix.sandbox import Worker
-from onnxfix.verification import (
-    batch_sweep,
-    compare,
-    cuda,
-    pair,
-    plan,
-    remote,
-    trt_feeds,
-    trt_network_locate,
-    trt_probe,
-    validity,
-    verdict,
-)
-from onnxfix.verification.trt_network_seen import is_lost, is_slight
-from real_tensorrt import REAL
+from onnxfix.trt import package, reading
+from onnxfix.trt.lift import records
+from onnxfix.trt.records import TrtOptions
+from onnxfix.verification import cuda, pair, remote, validity, verdict
+from onnxfix.verification.compare import compare
+from onnxfix.verification.feeds import plan
+from onnxfix.verification.readback import locate
+from onnxfix.verification.readback.seen import is_lost, is_slight
+from onnxfix.verification.rungs import batch_sweep, probe
+from onnxfix.verification.rungs import feeds as trt_feeds
+from support.paths import FIXTURES
+from support.real_tensorrt import REAL
 
-FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 HEADER = '<ir_version: 8, opset_import: ["" : 17, "my" : 1]>\n'
 GONE = "-"
 #: Record -> the fields that hold a text of onnxfix's own.
@@ -56,12 +52,12 @@ TEXTS: dict[type, tuple[str, ...]] = {
     trt_feeds.Trial: ("label",),
     verdict.RungResult: ("reason", "notes"),
     verdict.Executed: ("reason",),
-    trt_reading.Reading: ("reason", "notes"),
-    trt_reading.Misread: ("extent",),
-    trt_network_locate.Located: ("unsure",),
-    trt_package.Missing: ("what",),
-    trt_package.Choice: ("note",),
-    trt_probe.Probe: ("reason",),
+    reading.Reading: ("reason", "notes"),
+    reading.Misread: ("extent",),
+    locate.Located: ("unsure",),
+    nvidia.Missing: ("what",),
+    package.Choice: ("note",),
+    probe.Probe: ("reason",),
     batch_sweep.SweepResult: ("reason", "span"),
     batch_sweep.Pair: ("differing", "unproven"),
     pair.Starved: ("reason",),
@@ -336,16 +332,17 @@ def _metric(one: compare.Metrics) -> Any:
     return one.name, one.agreement, one.kind, one.mismatches, one.special, one.beyond, one.first
 
 
-def _reading(one: trt_reading.Reading) -> Any:
+def _reading(one: reading.Reading) -> Any:
     misreads = [(m.kind, _place(m.place), m.subject, m.name, m.harmless, m.index) for m in one.misreads]
     return one.status, one.cause, misreads, one.feeds, one.excluded
 
 
 def forget() -> None:
     """Drop what rungs keep of the last original, which would come with its texts."""
-    from onnxfix.verification import trt_build, trt_gpu, trt_network
+    from onnxfix.verification.readback import network
+    from onnxfix.verification.rungs import build, gpu
 
-    for one in (trt_build, trt_gpu, trt_network):
+    for one in (build, gpu, network):
         one._LAST.clear()
 
 

@@ -14,13 +14,13 @@ from onnx import numpy_helper
 
 from acceptance import running
 from onnxfix.backends import reference
-from onnxfix.backends.trt_types import Profile
 from onnxfix.errors import UsageError
-from onnxfix.graph import wire
+from onnxfix.files import wire
 from onnxfix.sandbox import Worker
-from onnxfix.verification.inputs import make_inputs
-from onnxfix.verification.plan import assignments, grown
-from onnxfix.verification.signature import signature
+from onnxfix.trt.records import Profile
+from onnxfix.verification.feeds.inputs import make_inputs
+from onnxfix.verification.feeds.plan import assignments, grown
+from onnxfix.verification.feeds.signature import signature
 
 #: Of operators that draw random numbers. A Dropout draws where it trains, which only its third input can ask for
 #: from opset 12 on.

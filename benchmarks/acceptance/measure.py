@@ -20,11 +20,11 @@ from acceptance.reasons import Reason, reason_of
 from acceptance.running import Judge, Outputs
 from acceptance.tools import AS_IS, Made, Peers, Tool, run_onnxfix
 from onnxfix.backends import reference
-from onnxfix.backends.tensorrt import attempt
-from onnxfix.backends.trt_package import Choice
-from onnxfix.backends.trt_types import Profile, TrtBuild
 from onnxfix.errors import OnnxfixError
 from onnxfix.sandbox import Worker, one_line
+from onnxfix.trt.build import attempt
+from onnxfix.trt.package import Choice
+from onnxfix.trt.records import Profile, TrtBuild
 
 
 @dataclass(frozen=True)

@@ -32,16 +32,17 @@ from acceptance import faults, tables  # noqa: E402
 from acceptance.cases import export_cases, node_cases  # noqa: E402
 from acceptance.measure import Row, Settings, measure_all, row_of  # noqa: E402
 from acceptance.tools import EXACT, ONNXFIX, PEERS, Peers  # noqa: E402
-from onnxfix.backends.trt_package import Choice, Missing  # noqa: E402
 from onnxfix.errors import OnnxfixError  # noqa: E402
+from onnxfix.nvidia import Missing  # noqa: E402
 from onnxfix.sandbox import Worker  # noqa: E402
+from onnxfix.trt.package import Choice  # noqa: E402
 
 
 def choice(package: str, capability: str | None) -> Choice:
     """The TensorRT to ask. Raises OnnxfixError where there is none."""
     with Worker() as worker:
         found = worker.call(
-            "onnxfix.backends.trt_package:choose",
+            "onnxfix.trt.package:choose",
             timeout=120.0,
             package=package,
             compute_capability=capability,

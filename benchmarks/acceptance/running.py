@@ -12,7 +12,7 @@ from typing import Any, Literal
 from acceptance.judging import Miss, misses
 from onnxfix import backends
 from onnxfix.sandbox import Outcome, Worker
-from onnxfix.verification.compare import compare, identical
+from onnxfix.verification.compare.compare import compare, identical
 
 #: In this order: the second is asked where the first cannot run a model, or gets the original wrong.
 BACKENDS = ("ort-cpu", "reference")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import onnxfix
-from onnxfix.graph import wire
+from onnxfix.files import wire
 from onnxfix.sandbox import Worker, one_line
 
 PEER_CHILD = Path(__file__).resolve().parent / "peer_child.py"

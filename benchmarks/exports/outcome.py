@@ -85,7 +85,7 @@ def measure(name: str, path: str, target: str | None, repeat: int) -> Outcome:
 
 def _measure(outcome: Outcome, path: Path, target: str | None, repeat: int) -> None:
     import onnxfix
-    from onnxfix.graph import wire
+    from onnxfix.files import wire
 
     seconds = []
     for _ in range(3):  # a report holds its model, and three of them would be large
@@ -148,10 +148,11 @@ def applied(report: Any, *, exact: bool) -> Applied:
 
 def build_all(outcome: Outcome, paths: list[Path], repeat: int) -> Any:
     """Have TensorRT build the files in turn; returns what it said of the first."""
-    from onnxfix.backends.tensorrt import attempt
-    from onnxfix.backends.trt_package import Missing, choose
     from onnxfix.errors import UsageError
+    from onnxfix.nvidia import Missing
     from onnxfix.sandbox import Worker
+    from onnxfix.trt.build import attempt
+    from onnxfix.trt.package import choose
 
     choice = choose()
     if isinstance(choice, Missing):
@@ -185,11 +186,12 @@ def _kind(text: str) -> str:
 
 def errors(path: Path, target: str | None, build: Any) -> list[Error]:
     """Each finding of severity error, with what TensorRT said of it; ``build`` is its verdict on the model as it is."""
-    from onnxfix import confirm, engine
-    from onnxfix.graph import wire
-    from onnxfix.graph.overlay import Model
+    from onnxfix import engine
+    from onnxfix.files import wire
+    from onnxfix.model import Model
     from onnxfix.registry import registry
-    from onnxfix.report import finding_of
+    from onnxfix.report import confirm
+    from onnxfix.report.report import finding_of
     from onnxfix.rule import Severity
     from onnxfix.targets import target_named
 

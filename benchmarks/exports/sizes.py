@@ -20,8 +20,8 @@ from typing import Any
 import onnxruntime
 
 from onnxfix.sizes.solve import GRID
-from onnxfix.verification import plan
-from onnxfix.verification.signature import Assignment, Signature, signature
+from onnxfix.verification.feeds import plan
+from onnxfix.verification.feeds.signature import Assignment, Signature, signature
 
 #: Sizes that are wished for all symbols beside those of the plan: large images at 7 and more take minutes.
 WISHES = (1, 3, 4)

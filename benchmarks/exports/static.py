@@ -20,8 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from onnxfix.verification.inputs import shape_of
-from onnxfix.verification.signature import Signature, signature
+from onnxfix.verification.feeds.inputs import shape_of
+from onnxfix.verification.feeds.signature import Signature, signature
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 

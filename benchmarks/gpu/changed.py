@@ -22,11 +22,11 @@ from onnx import ModelProto, TensorProto
 from gpu.carrying import digest_of
 from onnxfix.errors import OnnxfixError
 from onnxfix.sandbox import Worker
-from onnxfix.verification import plan
-from onnxfix.verification.compare import identical
-from onnxfix.verification.signature import signature
-from onnxfix.verification.tolerance import outside, tolerance_for, wide
-from onnxfix.verification.twin import raised, widened
+from onnxfix.verification.compare.compare import identical
+from onnxfix.verification.compare.tolerance import outside, tolerance_for, wide
+from onnxfix.verification.compare.twin import raised, widened
+from onnxfix.verification.feeds import plan
+from onnxfix.verification.feeds.signature import signature
 
 MAKERS = {**mutating.MAKERS, **parameters.MAKERS}
 #: A copy of the model, which nobody may refute.

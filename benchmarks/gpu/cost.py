@@ -26,10 +26,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 from command import divided, reported, rungs_of
 
-from onnxfix.backends.trt_package import TF32_OFF
-from onnxfix.backends.trt_run import activate
-from onnxfix.verification.plan import Feed
-from onnxfix.verification.signature import signature
+from onnxfix.trt.engine import activate
+from onnxfix.trt.package import TF32_OFF
+from onnxfix.verification.feeds.plan import Feed
+from onnxfix.verification.feeds.signature import signature
 
 
 def measure(model: Path, options: list[str]) -> dict[str, Any]:

@@ -16,15 +16,16 @@ from tempfile import TemporaryDirectory
 from typing import Any, Literal, TypeVar
 
 from gpu.ledger import Ledger
-from onnxfix.backends import tensorrt
-from onnxfix.backends.trt_package import TF32_OFF, Choice, Missing
-from onnxfix.backends.trt_run import Ran
-from onnxfix.backends.trt_types import Profile, TrtBuild, TrtOptions
 from onnxfix.errors import Fault, OnnxfixError, UsageError
+from onnxfix.nvidia import Missing
 from onnxfix.sandbox import Worker
-from onnxfix.verification.trt_build import builder
-from onnxfix.verification.trt_probe import RUN, probe
-from onnxfix.verification.trt_sides import Side
+from onnxfix.trt import build as tensorrt
+from onnxfix.trt.engine import Ran
+from onnxfix.trt.package import TF32_OFF, Choice
+from onnxfix.trt.records import Profile, TrtBuild, TrtOptions
+from onnxfix.verification.rungs.build import builder
+from onnxfix.verification.rungs.probe import RUN, probe
+from onnxfix.verification.rungs.sides import Side
 
 #: ran: there are outputs. parser, builder: TensorRT's refused the model. timeout, crash: at ``stage``. failed: the
 #: engine does not load, or its run fails. unfed: its inputs or outputs are not what the model's data are.

@@ -20,10 +20,10 @@ from onnx import ModelProto, TensorProto
 
 from gpu.outcomes import Result
 from onnxfix.backends import reference
-from onnxfix.backends.lift import Lifted, NetTensor
 from onnxfix.sandbox import Worker
-from onnxfix.verification.tolerance import wide
-from onnxfix.verification.twin import raised, widened
+from onnxfix.trt.lift import Lifted, NetTensor
+from onnxfix.verification.compare.tolerance import wide
+from onnxfix.verification.compare.twin import raised, widened
 
 #: How many times further from the values of higher precision an engine may be than ONNX's own expected values are.
 _NO_FURTHER = 2.0

@@ -13,9 +13,9 @@ from acceptance.cases import NodeCase, half_type
 from gpu.engines import Bench, Executed
 from gpu.hazard_cases import AFTER, BEFORE, FIXED, Case, Entry, Truth, fitted, typed
 from gpu.outcomes import judge, measured
-from onnxfix.backends.trt_types import Profile
 from onnxfix.sandbox import one_line
-from onnxfix.verification.compare import Metrics
+from onnxfix.trt.records import Profile
+from onnxfix.verification.compare.compare import Metrics
 
 #: As in ``outcomes``. other: meets not the truth that decides, but another one: half precision that leaves its range.
 #: unknown: it ran, and nobody knows what is right. error: of what measures here.

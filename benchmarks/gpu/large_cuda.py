@@ -147,7 +147,7 @@ def change(path: Path) -> None:
 def measured(command: list[str]) -> tuple[int, float, float, float]:
     """Exit code, seconds, and MiB of the process and of its largest descendant."""
     program = (
-        "import json, resource, sys; from onnxfix.cli import main\n"
+        "import json, resource, sys; from onnxfix.cli.app import main\n"
         "try: main()\n"
         "except SystemExit as end: code = end.code or 0\n"
         "from onnxfix.sandbox import close_shared; close_shared()\n"

@@ -30,8 +30,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from command import divided
 from exports.static import sizes_of
 
-from onnxfix.verification.inputs import shape_of
-from onnxfix.verification.signature import signature
+from onnxfix.verification.feeds.inputs import shape_of
+from onnxfix.verification.feeds.signature import signature
 
 OWN = {"exact fixes": [], "numeric fixes": ["--numeric-fixes"]}
 

@@ -20,15 +20,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from onnxfix.backends import lift
-from onnxfix.backends.lift import Lifted
-from onnxfix.backends.trt_reading import Reading
-from onnxfix.backends.trt_types import TrtOptions
 from onnxfix.sandbox import Worker
-from onnxfix.verification import trt_network_read
+from onnxfix.trt import lift
+from onnxfix.trt.lift import Lifted
+from onnxfix.trt.reading import Reading
+from onnxfix.trt.records import TrtOptions
+from onnxfix.verification.feeds.signature import signature
 from onnxfix.verification.ladder import half_type
+from onnxfix.verification.readback import read
 from onnxfix.verification.request import Request
-from onnxfix.verification.signature import signature
 
 
 def lift_all(folder: Path, models: list[Path]) -> None:
@@ -83,7 +83,7 @@ def reading(place: Path, *, cuda: bool) -> Reading:
     known = signature(place / "model.onnx")
     told: Lifted = pickle.loads((place / "lifted.pickle").read_bytes())
     told = replace(told, path=str(place / "lifted.onnx"))
-    module: Any = trt_network_read
+    module: Any = read
     before = module._backends
     module.lift = SimpleNamespace(attempt=lambda *_, **__: told)
     if not cuda:

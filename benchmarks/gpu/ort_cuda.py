@@ -26,7 +26,7 @@ import onnxfix
 from onnxfix.backends import ort_cuda
 from onnxfix.sandbox import Worker, one_line
 from onnxfix.verification import cuda, remote
-from onnxfix.verification.compare import Metrics, largest
+from onnxfix.verification.compare.compare import Metrics, largest
 from onnxfix.verification.ladder import Limits, RungResult, verify
 from onnxfix.verification.verdict import FeedResult
 
@@ -56,7 +56,7 @@ def say(*words: object, sep: str = " ") -> None:
 def machine() -> dict[str, Any]:
     """GPUs, driver and versions, as far as they can be found out."""
     with Worker() as worker:
-        found = worker.call("onnxfix.backends.trt_package:gpus", timeout=120.0)
+        found = worker.call("onnxfix.nvidia:gpus", timeout=120.0)
     cards = [f"{card.name}, compute capability {card.capability}" for card in found.value or ()]
     return {
         "GPU": "; ".join(cards) or f"none ({found.message or 'the driver shows no GPU'})",

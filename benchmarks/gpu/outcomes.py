@@ -14,7 +14,7 @@ from acceptance.tools import AS_IS, EXACT, NUMERIC_RTX, PEERS
 from network.reading import compared, due
 
 from gpu.engines import Executed
-from onnxfix.verification.compare import Metrics, compare, largest
+from onnxfix.verification.compare.compare import Metrics, compare, largest
 
 TOOLS = (AS_IS, EXACT, NUMERIC_RTX, *PEERS[:2])
 

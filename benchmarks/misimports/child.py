@@ -18,13 +18,13 @@ from misimports import layers
 from misimports.judge import Difference, Judgment, Ran, difference, ignored, judge
 from misimports.models import nodes
 from onnxfix import backends, engine
-from onnxfix.backends import lift
-from onnxfix.backends.lift.records import Lifted
 from onnxfix.causes import Problem
-from onnxfix.graph.overlay import Model
+from onnxfix.model import Model
 from onnxfix.registry import registry
 from onnxfix.sandbox import note, one_line
 from onnxfix.targets import target_named
+from onnxfix.trt import lift
+from onnxfix.trt.lift.records import Lifted
 
 PACKAGE = "tensorrt-rtx"
 
@@ -251,7 +251,7 @@ def _given(
 
 
 def _as(value: Any, dtype: str) -> Any:
-    from onnxfix.backends.lift.types import numpy_type
+    from onnxfix.trt.lift.types import numpy_type
 
     array = np.asarray(value)
     with np.errstate(all="ignore"):

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from onnx import NodeProto
 
-from onnxfix.verification.tolerance import Tolerance, outside, parts, wide
+from onnxfix.verification.compare.tolerance import Tolerance, outside, parts, wide
 
 #: What a reading is worth. invalid: neither ONNX Runtime nor the evaluator runs the model. equal: TensorRT's reading
 #: agrees with whoever runs it. evaluator, onnxruntime: that one disagrees with the two others. different: TensorRT's

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from onnxfix.backends.lift.network import Layer, Network
-from onnxfix.backends.trt_log import logger_of
-from onnxfix.backends.trt_package import load
+from onnxfix.trt.lift.network import Layer, Network
+from onnxfix.trt.log import logger_of
+from onnxfix.trt.package import load
 
 #: Of more layers than this only the kinds are told.
 _MOST = 160

@@ -20,8 +20,8 @@ from onnx import ModelProto, NodeProto
 
 from network.reading import Reading
 from onnxfix.sandbox import Worker
-from onnxfix.verification.compare import compare
-from onnxfix.verification.twin import widened
+from onnxfix.verification.compare.compare import compare
+from onnxfix.verification.compare.twin import widened
 
 Edit = Callable[[ModelProto], bool]
 #: The key of what is no difference of the networks but of who runs them.

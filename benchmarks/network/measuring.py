@@ -17,15 +17,16 @@ from onnx import TensorProto
 
 from network.memory import Watch, processor_seconds
 from network.reading import fed
-from onnxfix.backends import lift, reference
+from onnxfix.backends import reference
 from onnxfix.errors import OnnxfixError
 from onnxfix.sandbox import Worker
-from onnxfix.verification.inputs import make_inputs
+from onnxfix.trt import lift
+from onnxfix.verification.compare.tolerance import errors, outside, tolerance_for, wide
+from onnxfix.verification.compare.twin import widened
+from onnxfix.verification.feeds.inputs import make_inputs
+from onnxfix.verification.feeds.plan import assignments, grown
+from onnxfix.verification.feeds.signature import Assignment, Signature, signature
 from onnxfix.verification.ladder import verify
-from onnxfix.verification.plan import assignments, grown
-from onnxfix.verification.signature import Assignment, Signature, signature
-from onnxfix.verification.tolerance import errors, outside, tolerance_for, wide
-from onnxfix.verification.twin import widened
 
 _STEP = 300.0  # seconds for TensorRT, and for a model's run
 SHAPES = 3

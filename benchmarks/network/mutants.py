@@ -33,15 +33,16 @@ from acceptance.node_models import choice, setting, write_between  # noqa: E402
 from network import tables  # noqa: E402
 from network.mutating import MAKERS, Kind, Mutant  # noqa: E402
 from network.reading import fed  # noqa: E402
-from onnxfix.backends import lift  # noqa: E402
-from onnxfix.backends.lift import Lifted  # noqa: E402
 from onnxfix.errors import OnnxfixError  # noqa: E402
 from onnxfix.sandbox import Worker, one_line  # noqa: E402
-from onnxfix.verification import plan, trt_network_read  # noqa: E402
-from onnxfix.verification.compare import identical  # noqa: E402
-from onnxfix.verification.inputs import make_inputs  # noqa: E402
+from onnxfix.trt import lift  # noqa: E402
+from onnxfix.trt.lift import Lifted  # noqa: E402
+from onnxfix.verification.compare.compare import identical  # noqa: E402
+from onnxfix.verification.feeds import plan  # noqa: E402
+from onnxfix.verification.feeds.inputs import make_inputs  # noqa: E402
+from onnxfix.verification.feeds.signature import signature  # noqa: E402
 from onnxfix.verification.ladder import verify  # noqa: E402
-from onnxfix.verification.signature import signature  # noqa: E402
+from onnxfix.verification.readback import read  # noqa: E402
 
 FIXTURES = HERE.parents[1] / "fixtures"
 MODELS = ("bert.legacy.op17", "gpt2.legacy.op13", "swin.legacy.op13")
@@ -142,10 +143,10 @@ class _Subject:
         def none(*_: Any, **__: Any) -> tuple[list[Any], str]:
             return [], ""
 
-        compared = trt_network_read.weights if weights else none
+        compared = read.weights if weights else none
         with (
-            mock.patch.object(trt_network_read.lift, "attempt", attempt),
-            mock.patch.object(trt_network_read, "weights", compared),
+            mock.patch.object(read.lift, "attempt", attempt),
+            mock.patch.object(read, "weights", compared),
         ):
             [rung] = verify(self.path, self.path, exact=False, rungs=("trt-network",), seed=seed).rungs
         return rung.status == "failed", f"{rung.status}: {rung.reason}"

@@ -36,9 +36,9 @@ from acceptance.node_models import choice, setting, write_between  # noqa: E402
 
 from network import causes, tables  # noqa: E402
 from network.reading import Reader, Reading  # noqa: E402
-from onnxfix.backends.tensorrt import attempt  # noqa: E402
 from onnxfix.errors import OnnxfixError  # noqa: E402
 from onnxfix.sandbox import Worker  # noqa: E402
+from onnxfix.trt.build import attempt  # noqa: E402
 
 
 @dataclass(frozen=True)

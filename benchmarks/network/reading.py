@@ -11,10 +11,10 @@ import numpy as np
 from acceptance.judging import Miss, misses
 from acceptance.running import BACKENDS, outputs_of
 
-from onnxfix.backends import lift
-from onnxfix.backends.lift import Lifted
-from onnxfix.backends.lift.types import numpy_type
 from onnxfix.sandbox import Worker
+from onnxfix.trt import lift
+from onnxfix.trt.lift import Lifted
+from onnxfix.trt.lift.types import numpy_type
 
 #: equal: meets the expected outputs. differs: runs, and does not. random: only values differ, and the network draws
 #: them. unlifted: a layer cannot be read back. not run: no backend runs the lifted model. failed: reading back ended

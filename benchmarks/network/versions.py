@@ -52,9 +52,9 @@ def measure(path: Path, version: str) -> Row:
     """Lift one model and climb the rung with the package that this process finds."""
     import time
 
-    from onnxfix.backends import lift
-    from onnxfix.backends.trt_types import TrtOptions
     from onnxfix.sandbox import shared
+    from onnxfix.trt import lift
+    from onnxfix.trt.records import TrtOptions
     from onnxfix.verification.ladder import verify
 
     began = time.monotonic()

@@ -2,7 +2,7 @@
 
     python parts.py FILE [--repeat 5]
 
-Prints JSON: seconds, the least of several, of the wire scan (``onnxfix.graph.wire.load``) and of ONNX's shape inference
+Prints JSON: seconds, the least of several, of the wire scan (``onnxfix.files.wire.load``) and of ONNX's shape inference
 in C++ with data propagation, on the model without its weights; and the number of nodes, those of bodies included.
 """
 
@@ -18,8 +18,8 @@ from typing import Any
 
 from onnx import GraphProto, shape_inference
 
-from onnxfix.graph import wire
-from onnxfix.graph.inference import skeleton
+from onnxfix.files import wire
+from onnxfix.shapes.inference import skeleton
 
 
 def least(call: Callable[[], Any], repeat: int) -> float:

@@ -22,11 +22,12 @@ from typing import Any
 
 import numpy as np
 
+from onnxfix import nvidia
 from onnxfix._child import NO_MEMORY
-from onnxfix.backends import Broken, NoKernel, Unsupported, ort, trt_package
+from onnxfix.backends import Broken, NoKernel, Unsupported, ort
 from onnxfix.backends.ort import OrtSession, session_options
-from onnxfix.backends.trt_package import Missing
 from onnxfix.causes import heard
+from onnxfix.nvidia import Missing
 from onnxfix.sandbox import one_line
 
 PROVIDER = "CUDAExecutionProvider"
@@ -113,7 +114,7 @@ def _one_node() -> bytes:
 
 def _why_fallen(onnxruntime: Any, said: str) -> Missing:
     """ONNX Runtime logs that it goes on without CUDA, and why; as an exception there is nothing."""
-    if not trt_package.gpus():
+    if not nvidia.gpus():
         return Missing(_NO_GPU, "no-gpu")
     name = "onnxruntime_providers_cuda.dll" if _WINDOWS else "libonnxruntime_providers_cuda.so"
     cause = said or "for a reason that it does not give"

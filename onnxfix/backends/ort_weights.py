@@ -16,7 +16,7 @@ from pathlib import Path
 from onnx import ModelProto, TensorProto
 
 from onnxfix.errors import OnnxfixError
-from onnxfix.graph import lazy, tensors, wire
+from onnxfix.files import lazy, tensors, wire
 
 WORTH = 1 << 18
 """Bytes of a weight from which on it is mapped: below, a system call costs more than the copy."""

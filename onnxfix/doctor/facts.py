@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from onnxfix._version import __version__
-from onnxfix.backends.trt_package import Choice, Gpu, Missing
 from onnxfix.doctor.probes import WINDOWS
 from onnxfix.doctor.records import Driver, Library, Machine
+from onnxfix.nvidia import Gpu, Missing
 from onnxfix.sandbox import Outcome, Worker, default_memory_mb, one_line
+from onnxfix.trt.package import Choice
 
 TIMEOUT = 60.0
 """Seconds for one question. Loading the largest of these packages from a cold disk takes a few."""
@@ -54,13 +55,13 @@ PROBES = {
     "reference": "onnxfix.doctor.probes:imports",
     "driver": "onnxfix.doctor.probes:driver",
     "nvml": "onnxfix.doctor.probes:nvml",
-    "gpus": "onnxfix.backends.trt_package:gpus",
+    "gpus": "onnxfix.nvidia:gpus",
     "cuda-runtime": "onnxfix.doctor.probes:cuda_runtime",
     "cudnn": "onnxfix.doctor.probes:cudnn",
     "ort-cpu": "onnxfix.doctor.probes:providers",
     "ort-cuda": "onnxfix.backends.ort_cuda:unavailable",
-    "trt-build": "onnxfix.backends.trt_package:choose",
-    "tensorrt": "onnxfix.backends.trt_package:choose",
+    "trt-build": "onnxfix.trt.package:choose",
+    "tensorrt": "onnxfix.trt.package:choose",
 }
 #: Question -> (a library's files in NVIDIA's packages, its names for the loader).
 _LIBRARIES = {

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onnxfix._version import __version__
-from onnxfix.backends.trt_package import INSTALL, Missing
-from onnxfix.backends.trt_trial import listed
 from onnxfix.doctor import problems
 from onnxfix.doctor.facts import CUDA_PROVIDER, MODULES, UNREADABLE, Facts
 from onnxfix.doctor.records import Diagnosis, Package, Problem, Rung
+from onnxfix.nvidia import Missing
+from onnxfix.trt.package import INSTALL
+from onnxfix.trt.trial import listed
 
 #: The rungs of ``verification.verdict``, which loads what may be broken here.
 NAMES = ("contract", "reference", "ort-cpu", "ort-cuda", "trt-build", "trt-network", "trt-gpu")

@@ -6,9 +6,10 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
-from onnxfix.backends.trt_package import INSTALL, Choice, Missing
 from onnxfix.doctor.facts import MODULES, UNREADABLE, Facts
 from onnxfix.doctor.records import Library, Problem
+from onnxfix.nvidia import Missing
+from onnxfix.trt.package import INSTALL, Choice
 
 #: The oldest Linux driver for each major version of CUDA (CUDA's release notes, minor version compatibility).
 OLDEST_DRIVER = {12: 525, 13: 580}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from onnxfix.backends.trt_package import Gpu
+from onnxfix.nvidia import Gpu
 
 SCHEMA = 1
 """Version of the JSON document; it grows when a field changes its meaning or goes."""

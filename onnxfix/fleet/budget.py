@@ -43,7 +43,7 @@ class Size:
 
 def size_of(task: Task) -> Size:
     """The size of a task's model; of one that cannot be read, nothing: its own run tells."""
-    from onnxfix.graph import wire
+    from onnxfix.files import wire
 
     source = Path(task.source)
     try:

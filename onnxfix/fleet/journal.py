@@ -24,14 +24,14 @@ from types import TracebackType
 from typing import Any
 
 from onnxfix.errors import OnnxfixError, UsageError
+from onnxfix.files import atomic, regular
+from onnxfix.files.temporary import temporary_beside
 from onnxfix.fleet import stamps
 from onnxfix.fleet.recall import recall
 from onnxfix.fleet.versions import versions
 from onnxfix.fleet.work import Outcome, Stamp, Task
-from onnxfix.graph import atomic, regular
-from onnxfix.graph.temporary import temporary_beside
-from onnxfix.report import WORKED_OUT, Report, plain
-from onnxfix.verification.asked import files_of
+from onnxfix.report.report import WORKED_OUT, Report, plain
+from onnxfix.verification.specialize.asked import files_of
 
 NAME = ".onnxfix-journal.jsonl"
 """The journal's name in an output folder."""

@@ -7,10 +7,10 @@ import re
 import stat
 from pathlib import Path
 
+from onnxfix.files import apart
+from onnxfix.files.folders import Folder
 from onnxfix.fleet import paths
 from onnxfix.fleet.work import Task
-from onnxfix.graph import apart
-from onnxfix.graph.folders import Folder
 
 CLOCKS = 60.0
 """Seconds by which the clock of a file server may be behind ours."""

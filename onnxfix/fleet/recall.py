@@ -87,11 +87,11 @@ def _hints(kind: type) -> dict[str, Any]:
 
 @cache
 def _names() -> dict[str, Any]:
-    from onnxfix.backends.trt_reading import Reading
-    from onnxfix.backends.trt_types import TrtBuild
-    from onnxfix.graph.lazy import Pending
-    from onnxfix.intake import Intake
-    from onnxfix.stopped import Stopped
+    from onnxfix.files.lazy import Pending
+    from onnxfix.pipeline.intake import Intake
+    from onnxfix.pipeline.stopped import Stopped
+    from onnxfix.trt.reading import Reading
+    from onnxfix.trt.records import TrtBuild
     from onnxfix.verification.verdict import Verdict
 
     return {one.__name__: one for one in (Reading, TrtBuild, Pending, Intake, Stopped, Verdict)}

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from onnxfix.errors import OnnxfixError
+from onnxfix.files import apart
 from onnxfix.fleet import paths
-from onnxfix.graph import apart
 
 Thing = TypeVar("Thing")
 

@@ -13,7 +13,7 @@ from onnxfix.fleet.work import Stamp, Task
 
 if TYPE_CHECKING:
     from onnxfix.fleet.staging import Staged
-    from onnxfix.report import Report
+    from onnxfix.report.report import Report
 
 RACY_NS = 2 * 10**9
 """Nanoseconds in which a file may be written twice and bear the same time: the coarsest clock of a file system."""
@@ -116,13 +116,13 @@ def _outputs(report: Report) -> Iterator[str]:
 
 def _files(model: str) -> Iterator[str]:
     """A model and its external data, as far as it can be read."""
-    from onnxfix.graph import apart
+    from onnxfix.files import apart
 
     yield from dict.fromkeys(str(file.path) for file in apart.files_named(Path(model)))
 
 
 def _states(files: Iterable[str]) -> dict[str, tuple[int, ...]]:
-    from onnxfix.graph import lazy
+    from onnxfix.files import lazy
 
     return {file: lazy.stamp(Path(file)) for file in files}
 

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from onnxfix.errors import MissingFile, explained
 
 if TYPE_CHECKING:
-    from onnxfix.backends.trt_types import TrtOptions
-    from onnxfix.report import Report
+    from onnxfix.report.report import Report
+    from onnxfix.trt.records import TrtOptions
 
 Command = Literal["check", "apply"]
 Step = Callable[[str], None]
@@ -190,7 +190,7 @@ def _do(task: Task, progress: Step | None, leave_data: bool) -> Report:
             memory_mb=asked.memory_mb,
             progress=progress,
         )
-    from onnxfix.verification.asked import pairs_of, sizes_of
+    from onnxfix.verification.specialize.asked import pairs_of, sizes_of
 
     return api.apply(
         source,

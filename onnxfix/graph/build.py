@@ -14,7 +14,7 @@ from onnxfix.graph.attributes import contradicted
 from onnxfix.graph.overlay import Node, Scope, Use, Value
 
 if TYPE_CHECKING:
-    from onnxfix.graph.overlay import Model
+    from onnxfix.model import Model
 
 MAX_NESTING = 900
 """Subgraph nesting that onnxfix follows; protobuf itself stops at about 100 when it parses."""

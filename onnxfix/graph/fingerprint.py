@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from onnx import GraphProto
 
-from onnxfix.graph.overlay import Model, Node
+from onnxfix.graph.overlay import Node
+
+if TYPE_CHECKING:
+    from onnxfix.model import Model
 
 
 def fingerprint(model: Model, digests: dict[Node, bytes]) -> bytes:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from onnx import FunctionProto
 
-from onnxfix.graph.overlay import Model, Node, Scope
+from onnxfix.graph.overlay import Node, Scope
 from onnxfix.graph.shared import Listing, every_node, shared
+
+if TYPE_CHECKING:
+    from onnxfix.model import Model
 
 
 def imported(model: Model) -> Listing:

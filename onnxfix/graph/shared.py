@@ -5,9 +5,12 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from onnxfix.graph.overlay import Model, Node
+from onnxfix.graph.overlay import Node
+
+if TYPE_CHECKING:
+    from onnxfix.model import Model
 
 T = TypeVar("T")
 Operator = tuple[str, str]

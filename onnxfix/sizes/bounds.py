@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from onnxfix.graph.overlay import Node, Value
-from onnxfix.graph.shapes import Shapes
-from onnxfix.graph.symbols import Dim
+from onnxfix.shapes.shapes import Shapes
+from onnxfix.shapes.symbols import Dim
 
 
 class Bound(NamedTuple):

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from onnxfix.graph.algebra.text import text_of
-from onnxfix.graph.symbols import Dim, as_dim, equal, evaluate
+from onnxfix.shapes.algebra.text import text_of
+from onnxfix.shapes.symbols import Dim, as_dim, equal, evaluate
 
 
 class Kind(enum.StrEnum):

@@ -9,8 +9,9 @@ from typing import NamedTuple
 from onnx import ModelProto
 
 from onnxfix.errors import ModelError
-from onnxfix.graph.overlay import Model, Node, Value
-from onnxfix.graph.symbols import Dim, evaluate
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.model import Model
+from onnxfix.shapes.symbols import Dim, evaluate
 from onnxfix.sizes.bounds import BOUNDED, Bound, bounds
 
 #: What passes its first input on, element by element.

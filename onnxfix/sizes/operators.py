@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from onnxfix.graph.overlay import Node
-from onnxfix.graph.shapes import Shapes
-from onnxfix.graph.symbols import Dim, as_dim, equal, product, total
+from onnxfix.shapes.shapes import Shapes
+from onnxfix.shapes.symbols import Dim, as_dim, equal, product, total
 from onnxfix.sizes.demands import Term, at_least, broadcast, extends, multiple, same
 
 Found = Iterator[tuple[str, Term]]

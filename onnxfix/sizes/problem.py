@@ -13,8 +13,9 @@ import numpy as np
 from onnx import ModelProto, helper, numpy_helper
 
 from onnxfix.errors import ModelError
-from onnxfix.graph import dimnames
-from onnxfix.graph.overlay import Model, Node, Scope
+from onnxfix.graph.overlay import Node, Scope
+from onnxfix.model import Model
+from onnxfix.shapes import dimnames
 from onnxfix.sizes.demands import Demand, open_ones
 from onnxfix.sizes.operators import demanded
 

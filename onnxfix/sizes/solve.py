@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from onnxfix.graph.symbols import evaluate
+from onnxfix.shapes.symbols import evaluate
 from onnxfix.sizes.demands import Demand, Kind
 from onnxfix.sizes.problem import Problem
 

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from onnx import ModelProto, TensorProto
 
 from onnxfix.errors import ModelError
-from onnxfix.graph.overlay import Model, Node, Value
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.model import Model
 
 Pins = dict[str, int]
 _INTEGERS = (

@@ -11,9 +11,9 @@ from onnx import GraphProto, ModelProto, TensorProto, TypeProto, ValueInfoProto
 
 from onnxfix.backends.reference import nodes
 from onnxfix.errors import ModelError
-from onnxfix.graph import lazy, tensors, wire
-from onnxfix.graph.inference import DANGEROUS, SMALL_BYTES, dangerous
+from onnxfix.files import lazy, tensors, wire
 from onnxfix.sandbox import one_line
+from onnxfix.shapes.inference import DANGEROUS, SMALL_BYTES, dangerous
 
 
 class Complaint(NamedTuple):

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from onnxfix.backends import ort_cuda
-from onnxfix.backends.trt_package import Missing
 from onnxfix.causes import ENDED
+from onnxfix.nvidia import Missing
 from onnxfix.sandbox import Worker
 from onnxfix.verification import remote
-from onnxfix.verification.compare import Metrics, largest
-from onnxfix.verification.plan import Feed
+from onnxfix.verification.compare.compare import Metrics, largest
+from onnxfix.verification.feeds.plan import Feed
 from onnxfix.verification.verdict import FeedResult, FeedStatus, RungResult
 
 if TYPE_CHECKING:

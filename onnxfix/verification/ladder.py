@@ -13,15 +13,16 @@ from typing import Any
 import onnx
 
 from onnxfix.backends import reference
-from onnxfix.backends.trt_types import TrtOptions
 from onnxfix.causes import Cause
 from onnxfix.errors import ModelError, UsageError, fault_of
-from onnxfix.graph import wire
-from onnxfix.graph.special import Special
+from onnxfix.files import wire
 from onnxfix.sandbox import Worker, one_line, shared
-from onnxfix.verification import plan, validity
+from onnxfix.trt.records import TrtOptions
+from onnxfix.verification import validity
+from onnxfix.verification.feeds import plan
+from onnxfix.verification.feeds.signature import Signature, signature
 from onnxfix.verification.request import REMOTE, Request
-from onnxfix.verification.signature import Signature, signature
+from onnxfix.verification.specialize.special import Special
 from onnxfix.verification.verdict import ALONE, CPU_RUNGS, RUNGS, FeedResult, RungResult, Verdict, unjudged
 
 __all__ = ["DEFAULT_RUNGS", "RUNGS", "FeedResult", "Limits", "RungResult", "Verdict", "verify"]
@@ -97,10 +98,10 @@ def verify(
     if special is not None:
         known = replace(known, pinned=special.values)
     if wanted.intersection(("trt-build", "trt-network", "trt-gpu")):
-        from onnxfix.verification import trt_build, trt_probe
+        from onnxfix.verification.rungs import build, probe
 
-        trt_build.check(trt or TrtOptions(), known)
-        trt_probe.warm(trt or TrtOptions())
+        build.check(trt or TrtOptions(), known)
+        probe.warm(trt or TrtOptions())
     with ExitStack() as stack:
         if worker is None and limits.memory_mb is not None:
             worker = stack.enter_context(Worker(memory_mb=limits.memory_mb))
@@ -204,7 +205,7 @@ def _bound(known: Signature, shapes: Sequence[str] | Mapping[str, Sequence[int]]
 def _given(known: Signature, inputs: Any) -> list[dict[str, Any]] | None:
     if inputs is None:
         return None
-    from onnxfix.verification.files import check_inputs, load_inputs
+    from onnxfix.verification.feeds.files import check_inputs, load_inputs
 
     feeds = load_inputs(Path(inputs)) if isinstance(inputs, (str, os.PathLike)) else list(inputs)
     if not feeds:
@@ -228,8 +229,9 @@ def _guarded(name: str, request: Request, limits: Limits) -> RungResult:
 
 def _rung(name: str, request: Request, limits: Limits) -> RungResult:
     """Any rung but the contract, which alone needs nothing of what is imported here."""
-    from onnxfix.verification import trt_build, trt_gpu, trt_network
-    from onnxfix.verification.climb import climb
+    from onnxfix.verification.readback import network
+    from onnxfix.verification.rungs import build, gpu
+    from onnxfix.verification.runner import climb
 
     if name == "reference":
         return climb(replace(request, step=limits.reference_step, total=limits.reference_total), name)
@@ -237,12 +239,12 @@ def _rung(name: str, request: Request, limits: Limits) -> RungResult:
     if name == "ort-cpu":
         return climb(request, name)
     if name == "trt-build":
-        return trt_build.climb(request)
+        return build.climb(request)
     # On a GPU nothing is asked for bit by bit, so half precision need not be proven elsewhere first.
     request = replace(request, coarse=half_type(request.known.model))
     if name == "ort-cuda":
         return climb(request, name)
-    return trt_network.climb(request) if name == "trt-network" else trt_gpu.climb(request)
+    return network.climb(request) if name == "trt-network" else gpu.climb(request)
 
 
 def _contract(

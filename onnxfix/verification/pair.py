@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from onnxfix.backends import ort_weights
 from onnxfix.errors import UsageError
 from onnxfix.sandbox import Outcome, Worker
-from onnxfix.verification import plan
+from onnxfix.verification.feeds import plan
 from onnxfix.verification.progress import Progress, different
 from onnxfix.verification.remote import Ran, less, ran_of
 from onnxfix.verification.request import REMOTE

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from onnxfix.causes import Cause
 from onnxfix.verification import cuda
-from onnxfix.verification.compare import Metrics
+from onnxfix.verification.compare.compare import Metrics
 from onnxfix.verification.verdict import FeedResult, RungResult, Side, Status
 
 _TWIN = "the original leaves half precision's range; judged by the original in"

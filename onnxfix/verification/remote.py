@@ -20,9 +20,9 @@ from onnxfix.backends import ort_words
 from onnxfix.causes import ENDED, Cause, heard
 from onnxfix.errors import Fault
 from onnxfix.sandbox import Outcome, note, one_line
-from onnxfix.verification import twin, twin_double
-from onnxfix.verification.compare import Metrics, Twin, compare
-from onnxfix.verification.noise import MOVES, Precise, shaken
+from onnxfix.verification.compare import twin, twin_double
+from onnxfix.verification.compare.compare import Metrics, Twin, compare
+from onnxfix.verification.compare.noise import MOVES, Precise, shaken
 
 _WIDEST = 4000  # characters of an error of which a line is made
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from onnxfix.backends.trt_types import TrtOptions
-from onnxfix.graph.special import Special
 from onnxfix.sandbox import Worker
-from onnxfix.verification.compare import Metrics
-from onnxfix.verification.signature import Assignment, Signature
+from onnxfix.trt.records import TrtOptions
+from onnxfix.verification.compare.compare import Metrics
+from onnxfix.verification.feeds.signature import Assignment, Signature
+from onnxfix.verification.specialize.special import Special
 
 REMOTE = "onnxfix.verification.remote"
 """The module of the functions that rungs call in the sandbox's child."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from onnxfix.backends.latency import Latency
-from onnxfix.backends.trt_reading import Reading
-from onnxfix.backends.trt_types import TrtBuild
 from onnxfix.causes import Cause
-from onnxfix.verification.batch_sweep import SweepResult
-from onnxfix.verification.compare import Metrics
-from onnxfix.verification.plan import Feed
+from onnxfix.trt.reading import Reading
+from onnxfix.trt.records import TrtBuild
+from onnxfix.trt.timing import Latency
+from onnxfix.verification.compare.compare import Metrics
+from onnxfix.verification.feeds.plan import Feed
+from onnxfix.verification.rungs.batch_sweep import SweepResult
 from onnxfix.verification.validity import Checked
 
 #: "broke": the rung's own code failed. That proves nothing about the models, and is a fault of onnxfix to be reported.

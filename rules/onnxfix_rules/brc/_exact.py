@@ -13,10 +13,8 @@ from __future__ import annotations
 
 from onnx import TensorProto
 
-from onnxfix.dtypes import INTEGERS
-from onnxfix.graph.overlay import Model
-from onnxfix.graph.symbols import is_one
-from onnxfix.rule import Safety
+from onnxfix.rule import INTEGERS, Model, Safety
+from onnxfix.shapes.symbols import is_one
 
 from ._common import Broadcast, Shape
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from onnxfix.graph.overlay import Model, Node
-from onnxfix.graph.symbols import as_dim, equal
+from onnxfix.rule import Model, Node, equal
+from onnxfix.shapes.symbols import as_dim
 from onnxfix_rules.brc._common import Shape
 
 

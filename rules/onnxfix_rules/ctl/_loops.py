@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.edits import Draft, Edit
-from onnxfix.graph.overlay import Model, Node, Scope, Value
+from onnxfix.rule import Draft, Edit, Model, Node, Scope, Value
 
 
 def body_of(node: Node) -> Scope | None:

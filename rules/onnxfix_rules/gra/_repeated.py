@@ -7,8 +7,8 @@ from functools import cache
 
 from onnx import AttributeProto
 
-from onnxfix.graph import lazy
-from onnxfix.graph.overlay import Node, Scope, Value
+from onnxfix.files import lazy
+from onnxfix.rule import Node, Scope, Value
 from onnxfix_rules.gra._random import RANDOM
 
 LIMIT = 4096

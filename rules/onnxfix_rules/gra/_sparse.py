@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import ModelProto, SparseTensorProto, TensorProto, helper, numpy_helper
 
-from onnxfix.graph import tensors
+from onnxfix.files import tensors
 
 LIMIT = 1 << 26
 """Bytes: what is written out at most."""

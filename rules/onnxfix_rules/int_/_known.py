@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.graph.overlay import Model, Node, UnknownAttribute, Value
-from onnxfix.graph.shape_ops.base import Info
-from onnxfix.graph.shared import elem_types
+from onnxfix.rule import Model, Node, UnknownAttribute, Value, elem_types
+from onnxfix.shapes.ops.base import Info
 
 from ._common import INT32_HIGH, Array, native_dtype
 from ._fold import FOLDABLE, INPUT_LIMIT, evaluate, fits

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxfix.graph.overlay import Model, Node
+from onnxfix.rule import Model, Node
 
 LIMIT = 1 << 24
 """Bytes of indices that are looked at."""

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onnxfix.graph.overlay import Model, Node, Value
-from onnxfix.graph.symbols import Dim, equal
+from onnxfix.rule import Dim, Model, Node, Value, equal
 
 from ._common import DOUBLE, FLOAT, HALF, NUMPY, producer, rank_of, scalar, type_of
 

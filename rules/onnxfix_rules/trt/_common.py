@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from onnxfix.backends.trt_types import Issue, TrtBuild
 from onnxfix.rule import Match, Severity
+from onnxfix.trt.records import Issue, TrtBuild
 
 #: Rules about operators that have no importer; the first says so of all of them, and gives way to the others.
 _OPERATORS = (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.backends.trt_types import TrtBuild
 from onnxfix.rule import Match, Severity, rule
+from onnxfix.trt.records import TrtBuild
 from onnxfix_rules.trt import _common as trt
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from onnxfix.backends.trt_types import Issue, TrtBuild
 from onnxfix.rule import Match, Severity, rule
+from onnxfix.trt.records import Issue, TrtBuild
 from onnxfix_rules.trt import _common as trt
 
 #: What TensorRT is known to warn of, how bad that is, and the rules that look for it. The first that fits counts.

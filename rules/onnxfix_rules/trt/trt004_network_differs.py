@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.backends.trt_reading import Misread, Reading
 from onnxfix.rule import Match, Severity, rule
+from onnxfix.trt.reading import Misread, Reading
 
 _SHOWN = 3  # layers of a node that a message names
 

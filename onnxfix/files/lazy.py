@@ -1,0 +1,298 @@
+"""Weights that stay in their file: the stand-ins that a lazily read model holds in their place, and how to read them.
+
+A stand-in is a short token in ``raw_data`` that says where the payload lies: which open file, which field of
+``TensorProto``, offset and length in bytes. Name, type and dimensions of the tensor are real. Tokens are plain bytes:
+copying a tensor, serializing and parsing it keeps them, and two equal ones mean the same bytes. They begin with a
+number that every process draws anew, so that no file can hold one.
+
+Payloads are read by ``pread`` and never mapped into memory: a file that another process truncates while it is mapped
+kills whoever touches it by SIGBUS, where a read merely comes back short.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from weakref import WeakValueDictionary
+
+from onnx import ModelProto, TensorProto
+
+from onnxfix.errors import ModelError
+
+RAW = 9
+"""Number of the field ``TensorProto.raw_data``."""
+PAYLOADS = {
+    4: "float_data",
+    5: "int32_data",
+    7: "int64_data",
+    RAW: "raw_data",
+    10: "double_data",
+    11: "uint64_data",
+}
+"""The fields of ``TensorProto`` that may stay behind (onnx.proto); strings do not."""
+LARGE = 1024
+"""Bytes from which on a payload stays in the file: below, what a shape or an axis needs is at hand."""
+
+NONCE = os.urandom(16)
+_WHERE = struct.Struct("<IBQQ")
+TOKEN_SIZE = len(NONCE) + _WHERE.size
+_STEP = 1 << 24
+
+
+class Source:
+    """A model file, open for reading as long as this object lives.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+
+    _numbers = itertools.count()
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+        self.number = next(Source._numbers)
+        found = os.fstat(self.fd)
+        self.size = found.st_size
+        self.stamp = stamp_of(found)
+        self._known: dict[tuple[int, int], bytes] = {}
+        _SOURCES[self.number] = self
+
+    def __del__(self) -> None:
+        if hasattr(self, "fd"):
+            os.close(self.fd)
+
+    def __reduce__(self) -> str:
+        raise TypeError(f"{self.path}: an open file can neither be copied nor sent to another process")
+
+    def read(self, offset: int, length: int) -> bytes:
+        """``length`` bytes from ``offset`` on.
+
+        Raises:
+            ModelError: the file has changed since it was opened, or cannot be read.
+        """
+        parts = []
+        try:
+            while length > 0:
+                part = os.pread(self.fd, min(length, _STEP), offset)
+                if not part:
+                    break
+                parts.append(part)
+                offset, length = offset + len(part), length - len(part)
+        except OSError as error:
+            raise ModelError(f"{self.path}: cannot be read: {error.strerror or error}") from None
+        if length > 0 or stamp_of(os.fstat(self.fd)) != self.stamp:
+            raise changed(self.path)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def check(self) -> None:
+        """Make sure that what was read is what lies there now, for us and for whoever opens the path.
+
+        Raises:
+            ModelError: somebody wrote to the file, put another one in its place, or took it away.
+        """
+        if not stamp(self.path) == self.stamp == stamp_of(os.fstat(self.fd)):
+            raise changed(self.path)
+
+    def fingerprint(self, where: Range) -> bytes:
+        """Length and hash of a range's bytes; computed once.
+
+        Raises:
+            ModelError: the file has changed.
+        """
+        key = (where.offset, where.length)
+        if key not in self._known:
+            self._known[key] = b"%d:" % where.length + self._digest(where)
+        return self._known[key]
+
+    def _digest(self, where: Range) -> bytes:
+        import hashlib  # brings OpenSSL, of which a small run may have no need
+
+        digest = hashlib.blake2b(digest_size=16)
+        for start in range(0, where.length, _STEP):
+            digest.update(self.read(where.offset + start, min(_STEP, where.length - start)))
+        return digest.digest()
+
+
+_SOURCES: WeakValueDictionary[int, Source] = WeakValueDictionary()
+
+
+def stamp_of(found: os.stat_result) -> tuple[int, ...]:
+    """Equal while nobody writes to the file or puts another one in its place."""
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def stamp(path: Path) -> tuple[int, ...]:
+    """``stamp_of`` what lies at a path; empty where nothing does."""
+    try:
+        return stamp_of(os.stat(path))
+    except (OSError, ValueError):
+        return ()
+
+
+def changed(path: Path) -> ModelError:
+    """The error for a file that is not any more what it was when it was opened."""
+    return ModelError(
+        f"{path}: was changed or replaced while it was being read; run again when it is complete"
+    )
+
+
+@dataclass(frozen=True)
+class Range:
+    """Where a payload lies: ``length`` bytes from ``offset`` on, those of the TensorProto field ``field``."""
+
+    source: Source
+    field: int
+    offset: int
+    length: int
+
+    def read(self) -> bytes:
+        """The payload, as the file stores it.
+
+        Raises:
+            ModelError: the file has changed.
+        """
+        return self.source.read(self.offset, self.length)
+
+    @property
+    def token(self) -> bytes:
+        """The stand-in for this payload."""
+        return NONCE + _WHERE.pack(self.source.number, self.field, self.offset, self.length)
+
+
+def range_at(data: bytes) -> Range:
+    """What a stand-in stands for.
+
+    Raises:
+        ModelError: the file that holds the payload was closed.
+    """
+    number, field, offset, length = _WHERE.unpack(data[len(NONCE) : TOKEN_SIZE])
+    source = _SOURCES.get(number)
+    if source is None:
+        raise ModelError(
+            "the file that holds this weight was closed: keep what was loaded as long as its model"
+        )
+    return Range(source, field, offset, length)
+
+
+def range_of(tensor: TensorProto) -> Range | None:
+    """Where the tensor's payload lies in its model's file; None where the tensor itself holds it."""
+    raw = tensor.raw_data
+    return range_at(raw) if len(raw) == TOKEN_SIZE and raw.startswith(NONCE) else None
+
+
+def stored_in(tensor: TensorProto, field: str) -> bool:
+    """Whether the tensor's elements are in that field, wherever its bytes are."""
+    where = range_of(tensor)
+    if where is not None:
+        return PAYLOADS[where.field] == field
+    return tensor.HasField(field) if field == "raw_data" else bool(len(getattr(tensor, field)))
+
+
+def whole(tensor: TensorProto) -> TensorProto:
+    """The tensor with its bytes: itself where it holds them, else a copy.
+
+    Raises:
+        ModelError: the file has changed.
+    """
+    where = range_of(tensor)
+    if where is None:
+        return tensor
+    copy = TensorProto()
+    copy.CopyFrom(tensor)
+    fill(copy, where)
+    return copy
+
+
+def fill(tensor: TensorProto, where: Range) -> None:
+    """Put the payload in the place of its stand-in."""
+    payload = where.read()
+    if where.field == RAW:
+        tensor.raw_data = payload
+    else:
+        tensor.ClearField("raw_data")
+        tensor.MergeFromString(prefix(where.field, where.length) + payload)
+
+
+def prefix(field: int, length: int) -> bytes:
+    """Tag and length of a length-delimited field, as the wire format has them."""
+    return varint(field << 3 | 2) + varint(length)
+
+
+def varint(number: int) -> bytes:
+    """An unsigned integer in the wire format's base 128."""
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def tokens(data: bytes) -> Iterator[int]:
+    """Where stand-ins begin in serialized messages."""
+    at = data.find(NONCE)
+    while at >= 0:
+        yield at
+        at = data.find(NONCE, at + TOKEN_SIZE)
+
+
+def keyed(data: bytes) -> bytes:
+    """A serialized message with a hash of each payload in the place of its stand-in: equal for equal messages.
+
+    Raises:
+        ModelError: a file has changed.
+    """
+    for where in [range_at(data[at : at + TOKEN_SIZE]) for at in tokens(data)]:
+        data = data.replace(where.token, bytes([where.field]) + where.source.fingerprint(where))
+    return data
+
+
+def same(first: TensorProto, second: TensorProto) -> bool:
+    """Whether two tensors are stored alike, bit for bit, wherever their bytes are.
+
+    Raises:
+        ModelError: a file has changed.
+    """
+    if first == second:
+        return True
+    one, other = range_of(first), range_of(second)
+    if one is None and other is None:
+        return False
+    if one is not None and other is not None and (one.field, one.length) != (other.field, other.length):
+        return False
+    return bool(whole(first) == whole(second))
+
+
+class Pending:
+    """A model whose weights are read when somebody asks for it. ``keep`` is whatever must live as long."""
+
+    def __init__(self, proto: ModelProto, keep: object = None) -> None:
+        self._proto, self._keep = proto, keep
+        self._whole: ModelProto | None = None
+
+    def model(self) -> ModelProto:
+        """The model with all weights that its file embeds.
+
+        Raises:
+            ModelError: the file has changed since it was read.
+        """
+        if self._whole is None:
+            from onnxfix.files.wire import all_tensors
+
+            whole = ModelProto()
+            whole.CopyFrom(self._proto)
+            for tensor in all_tensors(whole):
+                where = range_of(tensor)
+                if where is not None:
+                    fill(tensor, where)
+            self._whole = whole
+        return self._whole
+
+    def __reduce__(self) -> tuple[type[Pending], tuple[ModelProto]]:
+        # Whoever copies or pickles a report gets its model, and not our open file.
+        return Pending, (self.model(),)

@@ -1,0 +1,279 @@
+"""New files under temporary names, held open until they are installed, and what tells them from others afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from onnxfix.errors import OnnxfixError
+from onnxfix.files import regular
+from onnxfix.files.folders import WHO, Folder, temporary_name, thoroughly, writing
+
+Stamp = tuple[int, ...]
+PLAIN = 0o666
+"""Most that a new file's mode may be."""
+
+
+@dataclass(frozen=True)
+class Rights:
+    """Who may do what with a file: its mode, and its owner and group where those are to be kept."""
+
+    mode: int
+    owner: tuple[int, int] | None = None
+
+    def at_most(self, mode: int) -> Rights:
+        """The same without what ``mode`` does not grant."""
+        return Rights(self.mode & mode, self.owner)
+
+
+class Temporary:
+    """A new file of ours, held open, under a temporary name until it is installed. ``path`` is that name.
+
+    It lies in ``folder`` and is to become ``home``/``final``, which must be on the same file system. ``most`` is the
+    mode that it may have at most where nothing is replaced: its source's. With ``there``, a child of ours has written
+    it already, into a private folder.
+
+    Raises:
+        OSError: the file cannot be made.
+    """
+
+    def __init__(
+        self,
+        folder: Folder,
+        name: str,
+        home: Folder,
+        final: str,
+        *,
+        most: int = PLAIN,
+        append: bool = False,
+        there: bool = False,
+    ) -> None:
+        self.folder, self.name, self.home, self.final, self.most = folder, name, home, final, most
+        self.path = folder.path / name
+        self._fd: int | None = folder.adopt(name) if there else folder.create(name, append=append)
+        self._stamp = self._now()
+        self._moved = False
+
+    @property
+    def fd(self) -> int:
+        """The descriptor, as long as the file is open."""
+        assert self._fd is not None
+        return self._fd
+
+    def close(self) -> None:
+        """Let go of the file, and of its temporary name if it still has that."""
+        if os.name == "nt":  # which deletes no open files
+            self.leave()
+            with contextlib.suppress(OSError):
+                self.folder.unlink(self.name)
+        elif self._fd is not None:
+            with contextlib.suppress(OSError):
+                there = self.folder.lookup(self.name)
+                if there is not None and os.path.samestat(there, os.fstat(self._fd)):
+                    self.folder.unlink(self.name)
+            self.leave()
+
+    def leave(self) -> None:
+        """Let go of the file and leave it where it is, in a private folder that goes as a whole."""
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
+
+    def emptied(self) -> int:
+        """The descriptor of the file with nothing in it. It is cut only where it has something: ext4 starts to write a
+        file that was cut to the disk as soon as it is closed, for which the closer waits (``auto_da_alloc``)."""
+        if os.fstat(self.fd).st_size:
+            os.ftruncate(self.fd, 0)
+        os.lseek(self.fd, 0, os.SEEK_SET)
+        return self.fd
+
+    def seal(self) -> None:
+        """The file is complete: any change from here on is somebody else's."""
+        self._stamp = self._now()
+        self.folder.seal()
+        if self.folder.exposed:
+            _outlast(self._stamp[-1])
+
+    def _now(self) -> Stamp:
+        return stamp_of(os.fstat(self.fd), self.folder.exposed)
+
+    def check(self) -> None:
+        """Make sure that the file is what was sealed, for us and for whoever opens the path.
+
+        Raises:
+            OnnxfixError: somebody else wrote to it or put another file in its place.
+        """
+        with writing(self.path):
+            self.folder.check()
+            there = self.folder.lookup(self.name)
+            same = there is not None and self._stamp == self._now() == stamp_of(there, self.folder.exposed)
+            if not same or (self.folder.exposed and os.fstat(self.fd).st_nlink != 1):
+                raise OnnxfixError(f"{self.home.path / self.final}: not written: {WHO}")
+
+    def stamp(self) -> Stamp:
+        """What tells the file from others now, installed or not."""
+        if self._fd is None:  # closed for its rename
+            found = self.home.lookup(self.final)
+            return stamp_of(found) if found is not None else ()
+        return self._now()
+
+    @property
+    def placed(self) -> bool:
+        """Whether the file is where it is to go. Asked of the system: an interrupt may come behind any statement."""
+        try:
+            there = self.home.lookup(self.final)
+        except OSError:
+            return False
+        if there is not None and self._stamp[:2] == stamp_of(there)[:2]:
+            return True
+        # Some file systems number a file anew when it is renamed.
+        return there is not None and self._moved and not self.home.exposed
+
+    def grant(self, rights: Rights) -> None:
+        """Give the file its rights, but those by which others could write to it before it is in its place."""
+        chmod(self.fd, rights.mode & ~0o022)
+
+    def place(self) -> None:
+        """Rename it to where it is to go."""
+        if os.name == "nt":  # which renames no open files
+            os.close(self.fd)
+            self._fd = None
+        self.folder.move(self.name, self.home, self.final)
+        self._moved = True
+
+    def settle(self, rights: Rights) -> None:
+        """After the rename: the rest of the rights.
+
+        Raises:
+            OnnxfixError: another file has its name.
+        """
+        if self._fd is None:
+            return
+        if not self.placed or self._now()[:4] != self._stamp[:4]:  # the rename was a change of ours
+            raise OnnxfixError(f"{self.home.path / self.final}: was replaced as it was written; {WHO}")
+        _settle(self.fd, rights)
+
+
+class Placed:
+    """A file that was installed a while ago, and may be needed by others that are not yet. ``most`` as in Temporary."""
+
+    def __init__(self, file: Temporary) -> None:
+        self.folder, self.name, self.most = file.home, file.final, file.most
+        self.path = self.folder.path / self.name
+        self._stamp = file.stamp()
+        if self.folder.exposed:
+            _outlast(self._stamp[-1])
+
+    def check(self) -> None:
+        """Make sure that the file is what was installed.
+
+        Raises:
+            OnnxfixError: somebody else wrote to it or put another file in its place.
+        """
+        with writing(self.path):
+            there = self.folder.lookup(self.name)
+        if there is None or stamp_of(there, self.folder.exposed) != self._stamp:
+            raise OnnxfixError(f"{self.path}: was changed or replaced; {WHO}")
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[int]:
+        with writing(self.path):
+            handle = self.folder.open(self.name)
+            try:
+                if stamp_of(os.fstat(handle))[:3] != self._stamp[:3]:
+                    raise OnnxfixError(f"{self.path}: was changed or replaced; {WHO}")
+                yield handle
+            finally:
+                os.close(handle)
+
+    def flush(self) -> None:
+        """Have the system write it to the disk."""
+        with self._opened() as handle:
+            os.fsync(handle)
+
+    def settle(self, rights: Rights) -> None:
+        """Give it other rights, and never more than it may have."""
+        with self._opened() as handle:
+            _settle(handle, rights.at_most(self.most))
+            self._stamp = stamp_of(os.fstat(handle), self.folder.exposed)
+
+    def remove(self) -> None:
+        """Delete it, unless it is another one by now."""
+        with contextlib.suppress(OSError):
+            there = self.folder.lookup(self.name)
+            if there is not None and stamp_of(there)[:2] == self._stamp[:2]:
+                self.folder.unlink(self.name)
+
+
+@contextlib.contextmanager
+def temporary_beside(destination: Path, *, most: int = PLAIN, append: bool = False) -> Iterator[Temporary]:
+    """A temporary file in ``destination``'s folder, to be installed there; deleted at the end if it was not.
+
+    Raises:
+        OnnxfixError: the folder takes no files, or the destination is a device, a pipe or a directory.
+    """
+    regular.refuse_special(destination)
+    with writing(destination):
+        home = Folder(destination.parent)
+    with home, temporary_in(home, destination.name, most=most, append=append) as file:
+        yield file
+
+
+@contextlib.contextmanager
+def temporary_in(home: Folder, final: str, *, most: int = PLAIN, append: bool = False) -> Iterator[Temporary]:
+    """A temporary file in a folder, to be installed there as ``final``.
+
+    Raises:
+        OnnxfixError: the folder takes no files.
+    """
+    name = temporary_name(final)
+    with writing(home.path / final):
+        try:
+            file = Temporary(home, name, home, final, most=most, append=append)
+        except BaseException:  # an interrupt may come behind any statement
+            home.unlink(name)
+            raise
+    try:
+        yield file
+    finally:
+        thoroughly(file.close)
+
+
+def stamp_of(found: os.stat_result, strict: bool = False) -> Stamp:
+    """Equal while nobody writes to the file or puts another one in its place; ``strict``: or links or renames it."""
+    if not strict:
+        return found.st_dev, found.st_ino, found.st_size
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _outlast(changed: int) -> None:
+    """Return when the clock by which the system stamps files shows another time: a change now would not show."""
+    clock = getattr(time, "CLOCK_REALTIME_COARSE", None)
+    if clock is None:
+        return
+    for _ in range(
+        20
+    ):  # of a millisecond; clocks tick every 1 to 10, and a file server's may be ahead of ours
+        if time.clock_gettime_ns(clock) > changed:
+            return
+        time.sleep(0.001)
+
+
+def chmod(fd: int, mode: int) -> None:
+    """Set the mode of an open file, where the system has modes."""
+    if hasattr(os, "fchmod"):
+        os.fchmod(fd, mode)
+
+
+def _settle(fd: int, rights: Rights) -> None:
+    """The owner is kept where the system lets us: root in a container must not take a user's files away."""
+    found = os.fstat(fd)
+    if rights.owner is not None and rights.owner != (found.st_uid, found.st_gid) and hasattr(os, "fchown"):
+        with contextlib.suppress(OSError):
+            os.fchown(fd, *rights.owner)
+    if found.st_mode & 0o777 != rights.mode:
+        chmod(fd, rights.mode)

@@ -1,0 +1,172 @@
+"""Tensor bytes to numpy, with a cap, and external data read without ever leaving the model's folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
+
+from onnxfix.errors import ModelError
+from onnxfix.files import lazy
+
+BITS = {
+    "BOOL": 8, "INT8": 8, "UINT8": 8, "INT16": 16, "UINT16": 16, "INT32": 32, "UINT32": 32, "INT64": 64,
+    "UINT64": 64, "FLOAT16": 16, "BFLOAT16": 16, "FLOAT": 32, "DOUBLE": 64, "COMPLEX64": 64, "COMPLEX128": 128,
+    "FLOAT8E4M3FN": 8, "FLOAT8E4M3FNUZ": 8, "FLOAT8E5M2": 8, "FLOAT8E5M2FNUZ": 8, "FLOAT8E8M0": 8,
+    "FLOAT4E2M1": 4, "INT4": 4, "UINT4": 4, "INT2": 2, "UINT2": 2, "FLOAT6E2M3": 6, "FLOAT6E3M2": 6,
+}  # fmt: skip
+"""Bits an element takes in raw data, by the name of its TensorProto type (ONNX's onnx.proto)."""
+_TYPES = {number: BITS.get(name, 64) for name, number in TensorProto.DataType.items()}
+"""The same by the number, of all types that the installed onnx knows."""
+_PLAIN: dict[int, np.dtype[Any]] = {
+    TensorProto.FLOAT: np.dtype("<f4"),
+    TensorProto.INT64: np.dtype("<i8"),
+    TensorProto.INT32: np.dtype("<i4"),
+    TensorProto.BOOL: np.dtype("?"),
+}
+"""Types whose raw data is what numpy holds. Models have thousands of small constants of them, and ``numpy_helper``
+looks up more of a type than it takes to read one."""
+
+
+def element_count(dims: Any) -> int:
+    """Number of elements of a tensor with these dimensions; negative dimensions count as 0."""
+    count = 1
+    for dim in dims:
+        count *= max(int(dim), 0)
+    return count
+
+
+def nbytes(tensor: TensorProto) -> int:
+    """Bytes that the tensor's raw data takes; strings count what they hold."""
+    if tensor.data_type == TensorProto.STRING:
+        return sum(len(item) for item in tensor.string_data)
+    return (element_count(tensor.dims) * _TYPES.get(tensor.data_type, 64) + 7) // 8
+
+
+def is_external(tensor: TensorProto) -> bool:
+    """Whether the tensor's bytes are in another file."""
+    return bool(tensor.data_location == TensorProto.EXTERNAL)
+
+
+def to_array(tensor: TensorProto, base_dir: Path | None, max_bytes: int) -> np.ndarray[Any, Any] | None:
+    """The tensor as numpy, or None where it is larger than ``max_bytes`` or of a type numpy cannot hold."""
+    if (
+        tensor.data_type not in _TYPES
+        or tensor.data_type == TensorProto.UNDEFINED
+        or nbytes(tensor) > max_bytes
+    ):
+        return None
+    if is_external(tensor):
+        if base_dir is None:
+            return None
+        tensor = embedded(tensor, base_dir)
+    try:
+        tensor = lazy.whole(tensor)
+        if tensor.data_type in _PLAIN and tensor.HasField("raw_data") and not tensor.HasField("segment"):
+            return np.frombuffer(tensor.raw_data, _PLAIN[tensor.data_type]).reshape(tensor.dims)
+        return np.asarray(numpy_helper.to_array(tensor))
+    except (ValueError, TypeError, KeyError):
+        return None  # fewer or more bytes than the shape asks for: the checker's finding, not a constant
+
+
+def embedded(tensor: TensorProto, base_dir: Path) -> TensorProto:
+    """A copy of an external tensor that holds its own bytes."""
+    path, offset, length = external_range(tensor, base_dir)
+    copy = TensorProto()
+    copy.CopyFrom(tensor)
+    copy.ClearField("external_data")
+    copy.data_location = TensorProto.DEFAULT
+    with path.open("rb") as file:
+        file.seek(offset)
+        copy.raw_data = file.read(length)
+    return copy
+
+
+def external_range(
+    tensor: TensorProto, base_dir: Path, known: dict[str, Path] | None = None
+) -> tuple[Path, int, int]:
+    """``(file, offset, length in bytes)`` of an external tensor's data.
+
+    ``known`` keeps the files that were found, for the next tensor of the model: most share one.
+
+    Raises:
+        ModelError: the file is missing, too short, or outside ``base_dir`` (absolute, by ``..``, by a symlink).
+    """
+    info = {entry.key: entry.value for entry in tensor.external_data}
+    location = info.get("location", "")
+    path = known.get(location) if known is not None else None
+    if path is None:
+        path = checked_location(location, base_dir, tensor.name)
+        if known is not None:
+            known[location] = path
+    try:
+        offset = int(info.get("offset", 0) or 0)
+        length = int(info.get("length", 0) or 0) or nbytes(tensor)
+    except ValueError:
+        raise ModelError(
+            f"tensor {tensor.name!r}: offset or length of its external data is not a number"
+        ) from None
+    size = path.stat().st_size
+    if offset < 0 or length < 0 or offset + length > size:
+        raise ModelError(
+            f"tensor {tensor.name!r} needs bytes {offset} to {offset + length} of {location!r}, "
+            f"which has {size}: the file is too short"
+        )
+    if length < nbytes(tensor):
+        raise ModelError(
+            f"tensor {tensor.name!r} has {length} bytes in {location!r} but its shape and type need {nbytes(tensor)}"
+        )
+    return path, offset, length
+
+
+def checked_location(location: str, base_dir: Path, name: str) -> Path:
+    """The file that an external tensor names, known to lie inside the model's folder.
+
+    Raises:
+        ModelError: it does not, or is not a file.
+    """
+    if not location:
+        raise ModelError(f"tensor {name!r} is external but names no file")
+    if os.path.isabs(location) or (len(location) > 1 and location[1] == ":"):
+        raise ModelError(
+            f"tensor {name!r} has an absolute path {location!r} for its data; ONNX asks for a relative one"
+        )
+    root = base_dir.resolve()
+    path = base_dir / location
+    if ".." in Path(location).parts or root not in path.resolve().parents:
+        raise ModelError(f"tensor {name!r} keeps its data in {location!r}, outside the model's folder")
+    if path.is_symlink():
+        raise ModelError(
+            f"tensor {name!r} keeps its data behind a symbolic link, {location!r}; put the file there"
+        )
+    if not path.is_file():
+        raise ModelError(f"tensor {name!r} keeps its data in {location!r}, which is not beside the model")
+    return path
+
+
+def constant_node_array(
+    node: NodeProto, base_dir: Path | None, max_bytes: int
+) -> np.ndarray[Any, Any] | None:
+    """What a Constant node yields: float32 for ``value_float(s)``, int64 for ``value_int(s)`` (ONNX, Constant)."""
+    for attribute in node.attribute:
+        if attribute.name == "value":
+            return to_array(attribute.t, base_dir, max_bytes)
+        if attribute.name in ("value_float", "value_floats"):
+            return np.array(helper.get_attribute_value(attribute), dtype=np.float32)
+        if attribute.name in ("value_int", "value_ints"):
+            return np.array(helper.get_attribute_value(attribute), dtype=np.int64)
+        if attribute.name in ("value_string", "value_strings"):
+            return np.array(helper.get_attribute_value(attribute), dtype=object)
+        if attribute.type == AttributeProto.SPARSE_TENSOR:
+            return None
+    return None
+
+
+def digest(tensor: TensorProto) -> bytes:
+    """A hash of the tensor as stored (its bytes where embedded, the reference where external)."""
+    import hashlib  # brings OpenSSL, of which a small run may have no need
+
+    return hashlib.blake2b(tensor.SerializeToString(deterministic=True), digest_size=16).digest()

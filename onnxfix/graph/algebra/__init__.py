@@ -1,1 +1,0 @@
-"""The parts of :mod:`onnxfix.graph.symbols`: import from there."""

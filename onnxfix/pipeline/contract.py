@@ -1,0 +1,293 @@
+"""The post-condition of every apply: the interface stands, and only what the fixes touched differs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence, Set
+from typing import TYPE_CHECKING, Any
+
+from google.protobuf.message import Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+from onnx import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    SparseTensorProto,
+    TensorProto,
+    ValueInfoProto,
+)
+
+from onnxfix.files import lazy, tensors
+from onnxfix.shapes import dimnames
+
+if TYPE_CHECKING:
+    from onnxfix.verification.specialize.special import Special
+
+_BODY = ("node", "initializer", "sparse_initializer", "value_info")
+_GROUP = 3  # the wire type of a field whose data are fields
+_GRAPH_PARTS = (*_BODY, "input", "output")
+
+
+def interface_changes(original: ModelProto, fixed: ModelProto, special: Special | None = None) -> list[str]:
+    """What a caller of the model would notice, one line each; empty where the contract holds.
+
+    Inputs and outputs keep name, order, type, shape and symbolic dimensions; an input that has a default keeps
+    it; operator set imports, IR version, metadata and everything else outside the graph's body stay. What ``special``
+    asked for must have happened, and nothing else: an input that it made a constant is removed (or kept, and nothing
+    reads it), and the dimensions that it fixed have the size that it gave.
+    """
+    found = []
+    removed = special.without if special is not None else ()
+    for kind in ("input", "output"):
+        old, new = getattr(original.graph, kind), getattr(fixed.graph, kind)
+        old = [info for info in old if kind == "output" or info.name not in removed]
+        if [info.name for info in old] != [info.name for info in new]:
+            found.append(
+                f"the graph's {kind}s are {[i.name for i in new]} instead of {[i.name for i in old]}"
+            )
+        else:
+            found += [
+                f"{kind} {a.name!r} is declared differently"
+                for a, b in zip(old, new, strict=True)
+                if not (a == b if special is None else _as_asked(a, b, kind == "input", special))
+            ]
+    found += _default_changes(original.graph, fixed.graph, removed)
+    if special is not None and special.keep:
+        read = set(_reads(fixed.graph))
+        found += [f"input {name!r} is still read" for name in special.values if name in read]
+    found += [
+        f"model field {name!r} changed" for name in _different_fields(original, fixed, ("graph", "functions"))
+    ]
+    found += [
+        f"graph field {n!r} changed" for n in _different_fields(original.graph, fixed.graph, _GRAPH_PARTS)
+    ]
+    for before, after in zip(_functions(original), _functions(fixed), strict=False):
+        skip = ("node", "value_info")
+        found += [f"function {before.name!r}: {n!r} changed" for n in _different_fields(before, after, skip)]
+    if len(_functions(original)) != len(_functions(fixed)):
+        found.append("the number of local functions changed")
+    return found
+
+
+def _functions(model: ModelProto) -> list[FunctionProto]:
+    return list(getattr(model, "functions", ()))
+
+
+def _as_asked(before: ValueInfoProto, after: ValueInfoProto, is_input: bool, special: Special) -> bool:
+    """Whether two declarations are the same but for the sizes that ``special`` gave, and for an output those that
+    follow. A graph input's unnamed dimensions have names there, and an input of unknown rank may have got one."""
+    was, now = ValueInfoProto(), ValueInfoProto()
+    was.CopyFrom(before)
+    now.CopyFrom(after)
+    old, new = _tensor_of(was), _tensor_of(now)
+    if old is None or new is None:
+        return was == now
+    rank = special.sizes.get(f"{was.name}.rank") if is_input and not old.HasField("shape") else None
+    if rank is not None:
+        old.shape.SetInParent()
+        for _ in range(rank):
+            old.shape.dim.add()
+    for axis, (one, other) in enumerate(zip(old.shape.dim, new.shape.dim, strict=False)):
+        open_size = one.WhichOneof("value") != "dim_value" or one.dim_value < 0
+        name = dimnames.own(one.dim_param) or (f"{was.name}.{axis}" if is_input else "")
+        wanted = dimnames.replace(name, special.sizes) if open_size and name else name
+        if open_size and not is_input and not isinstance(wanted, int):
+            follows = special.output_size(was.name, axis)
+            wanted = wanted if follows is None else follows
+        if wanted == name:
+            continue
+        if other.WhichOneof("value") != ("dim_value" if isinstance(wanted, int) else "dim_param"):
+            return False
+        if (other.dim_value if isinstance(wanted, int) else other.dim_param) != wanted:
+            return False
+        for field in ("dim_value", "dim_param"):
+            one.ClearField(field)
+            other.ClearField(field)
+    return was == now
+
+
+def _tensor_of(info: ValueInfoProto) -> Any:
+    """The tensor type of a declaration, of a sequence's or an optional's elements too; None where there is none."""
+    kind = info.type
+    while kind.WhichOneof("value") in ("sequence_type", "optional_type"):
+        kind = getattr(kind, kind.WhichOneof("value")).elem_type
+    which = kind.WhichOneof("value")
+    return getattr(kind, which) if which in ("tensor_type", "sparse_tensor_type") else None
+
+
+def _reads(graph: GraphProto) -> Iterator[str]:
+    """What nodes read and branches return, at any depth. What the main graph returns is its caller's."""
+    pending = [graph]
+    while pending:
+        for node in pending.pop().node:
+            yield from node.input
+            for inner in (one for attribute in node.attribute for one in _graphs(attribute)):
+                yield from (info.name for info in inner.output)
+                pending.append(inner)
+
+
+def _default_changes(original: GraphProto, fixed: GraphProto, removed: Sequence[str]) -> Iterator[str]:
+    """Initializers that a caller may override must still be there, with the same bytes, but for removed inputs."""
+    old, new = _defaults(original), _defaults(fixed)
+    for name in removed:
+        old.pop(name, None)
+    for name, tensor in old.items():
+        after = new.pop(name, None)
+        if type(after) is not type(tensor) or not _alike(tensor, after):
+            yield f"the default of input {name!r} changed or is gone"
+    for name in new:
+        yield f"input {name!r} has a default that it did not have"
+
+
+def _defaults(graph: GraphProto) -> dict[str, TensorProto | SparseTensorProto]:
+    """The initializers, sparse ones too, of the graph's inputs."""
+    inputs = {info.name for info in graph.input}
+    dense = {tensor.name: tensor for tensor in graph.initializer if tensor.name in inputs}
+    return dense | {
+        sparse.values.name: sparse for sparse in graph.sparse_initializer if sparse.values.name in inputs
+    }
+
+
+def _different_fields(first: Any, second: Any, skip: Iterable[str]) -> list[str]:
+    """Names of the message fields, unknown ones included, in which two messages differ."""
+    skipped = set(skip)
+    old = {field.name: value for field, value in first.ListFields() if field.name not in skipped}
+    new = {field.name: value for field, value in second.ListFields() if field.name not in skipped}
+    different = [
+        name
+        for name in sorted({*old, *new})
+        if name not in old or name not in new or not _alike(old[name], new[name])
+    ]
+    if _unknown(first) != _unknown(second):
+        different.append("unknown fields")
+    return different
+
+
+def _alike(first: Any, second: Any) -> bool:
+    """Whether a field holds the same in two models, in whichever files the bytes of their tensors are."""
+    if first == second:
+        return True
+    if isinstance(first, TensorProto):
+        return lazy.same(first, second)
+    if isinstance(first, Message):
+        return not _different_fields(first, second, ())
+    if isinstance(first, (bool, int, float, str, bytes)):
+        return False
+    return len(first) == len(second) and all(map(_alike, first, second))
+
+
+def _unknown(message: Any) -> list[str]:
+    return _told(UnknownFieldSet(message))
+
+
+def _told(unknown: Any) -> list[str]:
+    fields = [unknown[index] for index in range(len(unknown))]
+    return [
+        f"{field.field_number}:{field.wire_type}:{_told(field.data) if field.wire_type == _GROUP else field.data!r}"
+        for field in fields
+    ]
+
+
+def untouched_changes(original: ModelProto, fixed: ModelProto, touched: Set[str]) -> list[str]:
+    """Nodes, initializers and declarations that differ although no fix named one of their values.
+
+    ``touched`` are value names, as ``FixRun.touched`` gives them.
+    """
+    found = []
+    before, after = _Bodies(original), _Bodies(fixed)
+    known = {name for name, _ in before.initializers}
+    for kind, old, new in (
+        ("node", before.nodes, after.nodes),
+        ("initializer", before.initializers, after.initializers),
+        ("value_info", before.infos, after.infos),
+    ):
+        for item in _different(old, new):
+            names = _names(kind, item)
+            added = kind == "initializer" and names[0] not in known
+            if not added and touched.isdisjoint(names):
+                found.append(f"{kind} of {', '.join(names) or 'no name'} changed though no fix touched it")
+    return found
+
+
+def _different(old: Counter[Any], new: Counter[Any]) -> list[Any]:
+    """What one has more often than the other; most models are the same but for a few nodes."""
+    if old == new:
+        return []
+    more = [item for item, count in old.items() if count > new.get(item, 0)]
+    return more + [item for item, count in new.items() if count > old.get(item, 0)]
+
+
+def _names(kind: str, item: Any) -> Sequence[str]:
+    """The values that an item of ``_Bodies`` defines or declares."""
+    if isinstance(item, tuple):
+        names: tuple[str, ...] = item[0] if kind == "node" else item[:1]
+        return names
+    return NodeProto.FromString(item).output if kind == "node" else [ValueInfoProto.FromString(item).name]
+
+
+class _Bodies:
+    """Every node, initializer and value_info of every scope, counted by its bytes, which hold its names.
+
+    A node with subgraphs counts without them, as ``(outputs, parts)``: their nodes are counted on their own.
+    Initializers, sparse ones too, count as ``(name, digest)``, for they may be large.
+    """
+
+    def __init__(self, model: ModelProto) -> None:
+        self.nodes: Counter[_Key] = Counter()
+        self.initializers: Counter[tuple[str, bytes]] = Counter()
+        self.infos: Counter[bytes] = Counter()
+        pending: list[GraphProto | FunctionProto] = [model.graph, *_functions(model)]
+        while pending:
+            scope = pending.pop()
+            holders = [node for node in scope.node if any(map(_holds_graph, node.attribute))]
+            pending.extend(graph for node in holders for one in node.attribute for graph in _graphs(one))
+            if holders:
+                self.nodes.update(map(_key, scope.node))
+            else:
+                self.nodes.update(node.SerializeToString(deterministic=True) for node in scope.node)
+            self.infos.update(
+                info.SerializeToString(deterministic=True) for info in getattr(scope, "value_info", ())
+            )
+            if isinstance(scope, GraphProto):
+                self.initializers.update((t.name, tensors.digest(t)) for t in scope.initializer)
+                self.initializers.update(map(_sparse, scope.sparse_initializer))
+
+
+def _sparse(tensor: SparseTensorProto) -> tuple[str, bytes]:
+    values, indices = tensors.digest(tensor.values), tensors.digest(tensor.indices)
+    return tensor.values.name, b"sparse" + values + indices + repr(list(tensor.dims)).encode()
+
+
+def _holds_graph(attribute: AttributeProto) -> bool:
+    return attribute.HasField("g") or bool(attribute.graphs)
+
+
+def _graphs(attribute: AttributeProto) -> list[GraphProto]:
+    return ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs)
+
+
+_Key = bytes | tuple[tuple[str, ...], tuple[bytes, ...]]
+
+
+def _key(node: NodeProto) -> _Key:
+    if not any(map(_holds_graph, node.attribute)):
+        return bytes(node.SerializeToString(deterministic=True))
+    parts = [_without(node, "attribute"), *(_without(one, "g", "graphs") for one in node.attribute)]
+    # What a branch takes and returns is in no node of it: without that, branches that changed places would be alike.
+    parts += [_without(graph, *_BODY) for one in node.attribute for graph in _graphs(one)]
+    return tuple(node.output), tuple(parts)
+
+
+def _without(message: Any, *skip: str) -> bytes:
+    """The message without some fields, which are not copied either: they may hold thousands of nodes."""
+    copy = type(message)()
+    for field, value in message.ListFields():
+        if field.name in skip:
+            continue
+        if isinstance(value, (bool, int, float, str, bytes)):
+            setattr(copy, field.name, value)
+        else:
+            getattr(copy, field.name).MergeFrom(value)
+    return bytes(copy.SerializeToString(deterministic=True)) + repr(_unknown(message)).encode()

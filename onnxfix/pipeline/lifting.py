@@ -1,0 +1,124 @@
+"""``lift``: what TensorRT understood of a model, written as a model that people can open and run."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from pathlib import Path
+
+import onnx
+from onnx import ModelProto
+
+from onnxfix.errors import UsageError
+from onnxfix.files import apart, atomic, regular, wire
+from onnxfix.files.temporary import temporary_beside
+from onnxfix.pipeline.proof import on_disk
+from onnxfix.report import confirm
+from onnxfix.trt import lift as reader
+from onnxfix.trt.lift import Lifted
+from onnxfix.trt.records import TrtOptions
+
+EMBEDDED = 1 << 30
+"""Bytes of weights up to which they stay in the model file; larger ones go to a file beside it."""
+
+
+def lift(
+    source: str | os.PathLike[str],
+    output: str | os.PathLike[str],
+    *,
+    trt: TrtOptions | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Lifted:
+    """Have TensorRT's parser import a model, and write the network as an ONNX model to ``output``.
+
+    Layers that onnxfix cannot read back are nodes of the domain "tensorrt" there: the model can be looked at and not
+    run, and the result's status is "unlifted". Nothing is written where TensorRT refuses the model.
+
+    Args:
+        source: path of the model. It is read only.
+        output: path to write to. Weights of more than 1 GiB go to ``output`` + ".data" beside it.
+        trt: which TensorRT to ask, and its limits.
+        progress: called with a few words before each step.
+
+    Raises:
+        ModelError: the model cannot be read.
+        UsageError: TensorRT is not there, or the output cannot be written.
+        OnnxfixError: writing failed.
+    """
+    say = progress or (lambda words: None)
+    say("reading")
+    loaded = wire.load(source)
+    try:
+        destination = _destination(loaded, Path(output))
+    except (OSError, ValueError) as error:  # a name that is too long, or holds a zero byte
+        raise UsageError(f"{str(output)!r}: cannot be written: {getattr(error, 'strerror', error)}") from None
+    with ExitStack() as stack:
+        builder = stack.enter_context(closing(confirm.insist(trt or TrtOptions())))
+        model = on_disk(loaded, stack)
+        most = loaded.mode
+        del loaded  # TensorRT reads the file itself; large weights need not be held twice
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
+        say("reading TensorRT's network")
+        found = reader.attempt(
+            builder.worker,
+            model,
+            folder / "lifted.onnx",
+            package=builder.choice.package,
+            timeout=builder.options.timeout,
+        )
+        found = replace(found, version=found.version or builder.choice.version)
+        if found.path:
+            say("writing")
+            _install(Path(found.path), destination, most)
+            found = replace(found, path=str(output))
+    return found
+
+
+def _destination(loaded: wire.Loaded, output: Path) -> Path:
+    """Where the model goes, a link followed.
+
+    Raises:
+        UsageError: it cannot be written, or is a file that is read.
+    """
+    if output.is_dir():
+        raise UsageError(f"{output}: is a directory; name the output file")
+    real = regular.destination(output)
+    if not real.parent.is_dir():
+        raise UsageError(f"{real.parent}: no such directory for the output")
+    written = [apart.File("the output", output), apart.File("the output's weights", _beside(real))]
+    apart.separate(written, list(apart.files_of(loaded)))
+    if _beside(real).exists():  # an output of before may need it until the very end
+        raise UsageError(f"{_beside(real)}: is in the way of the weights; remove it, or name another output")
+    return real
+
+
+def _beside(destination: Path) -> Path:
+    return destination.with_name(destination.name + ".data")
+
+
+def _install(lifted: Path, destination: Path, most: int) -> None:
+    """Write the lifted model and its weights to their place; the model last, so that it never names what is not
+    there. ``most`` is the mode that new files may have at most."""
+    weights = _beside(lifted)
+    size = weights.stat().st_size if weights.exists() else 0
+    model = onnx.load(lifted, load_external_data=size <= EMBEDDED)
+    with ExitStack() as stack:
+        files = []
+        if size > EMBEDDED:
+            beside = _beside(destination)
+            _rename(model, beside.name)
+            files.append(stack.enter_context(temporary_beside(beside, most=most)))
+            wire.copy_file(weights, files[0])
+        files.append(stack.enter_context(temporary_beside(destination, most=most)))
+        wire.write(wire.serialize(model), files[-1])
+        atomic.install(files)
+
+
+def _rename(model: ModelProto, location: str) -> None:
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = location

@@ -1,0 +1,235 @@
+"""Where a model stops that takes none of the inputs made for it: the node, what that demands, and what is left to say.
+
+Asked only after a run that proved nothing: the model is then run once more, on one feed, with nodes that have names.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from onnx import ModelProto
+
+from onnxfix.backends import ort_words
+from onnxfix.errors import ModelError, OnnxfixError
+from onnxfix.files import wire
+from onnxfix.graph.overlay import Node, Value
+from onnxfix.model import Model
+from onnxfix.pipeline.intake import InputKind, kinds_of, way_of
+from onnxfix.place import Place
+from onnxfix.sandbox import shared
+from onnxfix.sizes.bounds import bounds
+from onnxfix.sizes.demands import Demand
+from onnxfix.sizes.operators import demanded
+from onnxfix.sizes.ranges import Range
+from onnxfix.verification.feeds.inputs import shape_of
+from onnxfix.verification.feeds.signature import Assignment, Signature, signature
+from onnxfix.verification.remote import Ran
+from onnxfix.verification.request import REMOTE
+from onnxfix.verification.verdict import FeedResult, Verdict
+
+_LARGEST = 64 << 20  # bytes of a model that is copied to give its nodes names
+_STEP = 60.0  # seconds for that run
+_SHOWN = 3  # demands of a node
+_MARK = re.compile(r"onnxfix\.(\d+)\b")
+
+
+@dataclass(frozen=True)
+class Needed:
+    """Something that a node demands, in words, and the inputs on whose values it hangs; none where it hangs on sizes
+    alone."""
+
+    words: str
+    inputs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """The node at which ONNX Runtime stops in the original: its place and operator ("" where they are not known).
+
+    ``said`` is what it says there, ``feed`` labels what it was fed, of the sizes ``fed``. ``needed`` is what the node
+    demands, and ``sizes`` what is known of the sizes that have a part in it. ``shapes`` is what to give as
+    ``--input-shapes``, with ``?`` for the size that only the user knows, "" where no size helps; ``inputs`` are those
+    that a file given as ``--inputs`` has to hold, where values are what lacks. ``loaded``: else it is not even loaded,
+    and no inputs help.
+    """
+
+    place: Place
+    op_type: str
+    said: str
+    feed: str = ""
+    needed: tuple[Needed, ...] = ()
+    sizes: tuple[Range, ...] = ()
+    shapes: str = ""
+    inputs: tuple[InputKind, ...] = ()
+    loaded: bool = True
+    fed: Mapping[str, int] = field(default_factory=dict)
+
+
+def stopped(
+    path: Path, proto: ModelProto, verdict: Verdict, pinned: Mapping[str, Any] | None = None
+) -> Stopped | None:
+    """Where ONNX Runtime stops in the original, ``proto`` in the file ``path``, after a verdict that proves nothing;
+    None where that is not known. ``pinned`` are inputs that have these values in any case."""
+    rung = verdict.rung("ort-cpu")
+    if verdict.passed or verdict.failed or rung is None or rung.status != "skipped":
+        return None
+    if rung.stopped == "original":
+        return Stopped(Place(), "", ort_words.reason(rung.said), loaded=False)
+    refused = [one for one in rung.feeds if one.stopped == "original"]
+    full = [one for one in refused if one.feed is not None and 0 not in one.feed.assignment.values()]
+    if not refused:
+        return None
+    finder = _Finder(path, proto, dict(pinned or {}), (full or refused)[0])
+    return replace(finder.stopped(), fed=dict(finder.sizes))
+
+
+class _Finder:
+    """Looks for the node of a model at which a feed stops, and for what would help."""
+
+    def __init__(self, path: Path, proto: ModelProto, pinned: dict[str, Any], told: FeedResult) -> None:
+        self.path, self.pinned, self.told = path, pinned, told
+        self.known: Signature = signature(proto)
+        self.words = told.said
+        self.sizes: Assignment = dict(told.feed.assignment) if told.feed is not None else {}
+
+    def stopped(self) -> Stopped:
+        """What is found."""
+        said, feed = ort_words.reason(self.words), self.told.label
+        node = self._node()
+        if node is None:
+            return Stopped(
+                Place(), "", said, feed, shapes=self._shape(self.known.symbols), inputs=self._inputs()
+            )
+        demands = self._demands(node)
+        chosen = {name for one in demands for name in one.term.symbols}.intersection(self.known.symbols)
+        needed = [Needed(str(one), self._behind(node, one)) for one in demands]
+        needed += [Needed(f"{one}", _sources([one.value])) for one in bounds(node, node.model.shapes)]
+        by_value = not demands or any(one.inputs for one in needed)
+        behind = {name for one in needed[: len(demands)] for name in one.inputs}
+        beside = {str(dim) for one in self.known.inputs if one.name in behind for dim in one.dims or ()}
+        return Stopped(
+            node.at,
+            node.op_type,
+            said,
+            feed,
+            tuple(needed),
+            tuple(one for one in way_of(self.known, self._pins()).sizes if one.symbol in chosen),
+            self._shape(
+                chosen or beside.intersection(self.known.symbols) or (() if needed else self.known.symbols)
+            ),
+            self._inputs() if by_value else (),
+        )
+
+    def _pins(self) -> dict[str, int]:
+        """The values of inputs that decide which way the model takes, as they were in the feed."""
+        values = {
+            name.removesuffix(".value"): size for name, size in self.sizes.items() if name.endswith(".value")
+        }
+        return next((pins for pins in self.known.search.ways if pins == values), {})
+
+    # ---- the node
+
+    def _node(self) -> Node | None:
+        about = ort_words.node(self.words)
+        if about is None:
+            return None
+        try:
+            model = Model(self._copy(), self.path.parent)
+        except ModelError:
+            return None
+        op_type, name = about
+        alike = [node for node in model.nodes() if node.op_type == op_type]
+        named = [node for node in alike if name and node.name == name]
+        single = next((ones[0] for ones in (named, alike) if len(ones) == 1), None)
+        return single or self._marked(model)
+
+    def _marked(self, model: Model) -> Node | None:
+        """The node that the model stops at when its nodes have names by which they can be told apart."""
+        if self.told.feed is None or self.path.stat().st_size > _LARGEST:
+            return None
+        nodes = list(model.nodes())
+        names = [node.name for node in nodes]
+        for number, node in enumerate(nodes):
+            node.proto.name = f"onnxfix.{number}"
+        try:
+            ran = self._run(model.proto)
+        except (OnnxfixError, MemoryError):
+            ran = None
+        for node, name in zip(nodes, names, strict=True):
+            node.proto.name = name
+        match = _MARK.search(ran.error) if ran is not None else None
+        return nodes[int(match[1])] if match is not None and int(match[1]) < len(nodes) else None
+
+    def _run(self, proto: ModelProto) -> Ran | None:
+        assert self.told.feed is not None
+        values = {**self.told.feed.values(self.known), **self.pinned}
+        with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
+            file = Path(folder) / "marked.onnx"
+            wire.save(proto, file)
+            how: dict[str, Any] = {"backend": "ort-cpu", "path": str(file), "feed": values, "options": {}}
+            outcome = shared().call(f"{REMOTE}:alone", timeout=_STEP, **how)
+        return outcome.value if outcome.ok else None
+
+    def _copy(self) -> ModelProto:
+        copy = ModelProto()
+        copy.CopyFrom(self.known.model)
+        return copy
+
+    # ---- what it demands
+
+    def _demands(self, node: Node) -> list[Demand]:
+        """The node's demands that do not hold for what was fed; where there are none, those that nobody can tell."""
+        found = [
+            Demand(term, node.place, node.op_type, about)
+            for about, term in demanded(node, node.model.shapes)
+            if term.decided is not True and term.holds(self.sizes) is not True
+        ]
+        broken = [one for one in found if one.term.holds(self.sizes) is False]
+        return list(dict.fromkeys(broken or found))[:_SHOWN]
+
+    def _behind(self, node: Node, demand: Demand) -> tuple[str, ...]:
+        """The inputs on which a demand hangs through sizes that are no sizes of inputs."""
+        if demand.term.symbols <= set(self.known.symbols):
+            return ()
+        return _sources(node.inputs)
+
+    # ---- what would help
+
+    def _shape(self, symbols: Iterable[str]) -> str:
+        """The shape of the input with the last of these symbols, which is left open."""
+        wanted = set(symbols)
+        places = [
+            (axis, one, dim)
+            for one in self.known.inputs
+            for axis, dim in enumerate(one.dims or ())
+            if isinstance(dim, str) and dim in wanted and one.name not in self.pinned
+        ]
+        if not places:
+            return ""
+        _, one, asked = max(places, key=lambda place: place[0])
+        sizes = zip(one.dims or (), shape_of(self.known, one, self.sizes), strict=True)
+        return f"{one.name}:{'x'.join('?' if dim == asked else str(size) for dim, size in sizes)}"
+
+    def _inputs(self) -> tuple[InputKind, ...]:
+        return tuple(one for one in kinds_of(self.known) if not one.optional and one.name not in self.pinned)
+
+
+def _sources(values: Sequence[Value | None]) -> tuple[str, ...]:
+    """The graph inputs that values are computed from, as far as that can be followed."""
+    pending, seen = [one for one in values if one is not None], set[Value]()
+    while pending:
+        value = pending.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        node = value.producer or value.scope.owner
+        if node is not None:
+            pending.extend(one for one in node.inputs if one is not None)
+            pending.extend(one for scope in node.subgraphs for one in scope.captures())
+    main = next((one.scope.model.main for one in seen), None)
+    return tuple(one.name for one in main.inputs if one in seen) if main is not None else ()

@@ -1,0 +1,347 @@
+"""A graph that a tool wrote, with what the tool loses or rewrites without being asked put back from the original.
+
+``faithful`` is what the tool makes of the original when it is asked to change nothing: where its result says the same
+as that, the original's own bytes stand; where it says something else, the change was wanted and stays. A tool that
+cannot be asked so gives None: then whatever says the same as the original in other bytes gives way to it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
+
+from onnxfix.errors import ModelError
+from onnxfix.files import lazy, tensors
+
+M = TypeVar("M")
+
+
+def same(first: Any, second: Any) -> bool:
+    """Whether two messages are equal field by field, to the bit."""
+    return bool(first.SerializeToString(deterministic=True) == second.SerializeToString(deterministic=True))
+
+
+def graph_nodes(
+    original: GraphProto | FunctionProto,
+    result: GraphProto | FunctionProto,
+    faithful: GraphProto | FunctionProto | None,
+    base_dir: Path | None,
+) -> list[NodeProto]:
+    """The result's nodes in its order; those that say what an original one says are that one, to the byte."""
+    old, kept = _by_outputs(original.node), _by_outputs(faithful.node) if faithful is not None else None
+    found = []
+    for node in result.node:
+        before = old.get(_key(node))
+        if before is None:
+            found.append(node)
+        elif kept is not None and (twin := kept.get(_key(node))) is not None:
+            found.append(before if same(twin, node) else _touched(before, node, twin, base_dir))
+        else:
+            found.append(_touched(before, node, None, base_dir))
+    return found if faithful is not None else _in_old_order(found, original.node)
+
+
+def _in_old_order(nodes: list[NodeProto], original: Iterable[NodeProto]) -> list[NodeProto]:
+    """The nodes as close to their old order as what they read allows; a new one stays behind its neighbor.
+
+    onnxsim hands Constant nodes back in another order each time, and a second run must change nothing.
+    """
+    places = {_key(node): place for place, node in enumerate(original)}
+    rank, last = [], -1
+    for node in nodes:
+        last = places.get(_key(node), last)
+        rank.append(last)
+    maker = {name: index for index, node in enumerate(nodes) for name in node.output if name}
+    needs = [{maker[name] for name in reads(node) if name in maker} - {i} for i, node in enumerate(nodes)]
+    readers: list[list[int]] = [[] for _ in nodes]
+    for index, sources in enumerate(needs):
+        for source in sources:
+            readers[source].append(index)
+    ready = [(rank[index], index) for index, sources in enumerate(needs) if not sources]
+    heapq.heapify(ready)
+    order = []
+    while ready:
+        _, index = heapq.heappop(ready)
+        order.append(nodes[index])
+        for reader in readers[index]:
+            needs[reader].discard(index)
+            if not needs[reader]:
+                heapq.heappush(ready, (rank[reader], reader))
+    return order if len(order) == len(nodes) else nodes
+
+
+def reads(node: NodeProto) -> Iterator[str]:
+    """Names that a node reads, itself or in its subgraphs (whose own values are among them)."""
+    yield from node.input
+    for attribute in node.attribute:
+        for graph in [attribute.g] if attribute.HasField("g") else attribute.graphs:
+            yield from (info.name for info in graph.output)
+            for inner in graph.node:
+                yield from reads(inner)
+
+
+def _key(node: NodeProto) -> tuple[str, ...]:
+    """What a node is known by: its outputs. Names of values are unique in a graph, those of nodes need not be."""
+    return tuple(node.output)
+
+
+def _by_outputs(nodes: Iterable[NodeProto]) -> dict[tuple[str, ...], NodeProto]:
+    return {_key(node): node for node in nodes if any(node.output)}
+
+
+def _touched(before: NodeProto, node: NodeProto, twin: NodeProto | None, base_dir: Path | None) -> NodeProto:
+    """A node in which something may have changed, with what the tool lost of the one that stood there."""
+    if (before.domain, before.op_type) != (node.domain, node.op_type):
+        return node
+    merged = NodeProto()
+    merged.CopyFrom(before)
+    merged.input[:] = node.input
+    if _trimmed(before.input) == _trimmed(node.input):
+        merged.input[:] = before.input
+    del merged.attribute[:]
+    merged.attribute.extend(_attributes(before, node, twin, base_dir))
+    if twin is None or node.name == twin.name:
+        return merged
+    merged.name = node.name  # a name that was given on purpose
+    return merged
+
+
+def _trimmed(names: Iterable[str]) -> list[str]:
+    found = list(names)
+    while found and not found[-1]:
+        found.pop()
+    return found
+
+
+def _attributes(
+    before: NodeProto, node: NodeProto, twin: NodeProto | None, base_dir: Path | None
+) -> Iterator[AttributeProto]:
+    """The node's attributes in the original's order, those that it did not have last."""
+    new = {attribute.name: attribute for attribute in node.attribute}
+    kept = {attribute.name: attribute for attribute in twin.attribute} if twin is not None else {}
+    for old in before.attribute:
+        now, faithful = new.pop(old.name, None), kept.get(old.name)
+        if now is None:
+            if twin is not None and faithful is None:
+                yield old  # of a kind that the tool does not carry
+        elif faithful is not None and same(faithful, now):
+            yield old
+        else:
+            yield _attribute(old, now, faithful, base_dir)
+    yield from new.values()
+
+
+def _attribute(
+    old: AttributeProto, now: AttributeProto, faithful: AttributeProto | None, base_dir: Path | None
+) -> AttributeProto:
+    if old.type != now.type:
+        return now
+    if old.HasField("t") and now.HasField("t"):
+        return old if same_tensor(old.t, now.t, base_dir) else now
+    if old.HasField("g") and now.HasField("g"):
+        merged = AttributeProto()
+        merged.CopyFrom(old)
+        twin = faithful.g if faithful is not None and faithful.HasField("g") else None
+        body(merged.g, old.g, now.g, twin, base_dir)
+        return merged
+    plain = AttributeProto()
+    plain.CopyFrom(old)
+    plain.doc_string = now.doc_string
+    return old if same(plain, now) else now
+
+
+def body(
+    merged: GraphProto,
+    original: GraphProto,
+    result: GraphProto,
+    faithful: GraphProto | None,
+    base_dir: Path | None,
+) -> None:
+    """Make ``merged``, a copy of ``original``, the body of a node as the result has it."""
+    for name in ("input", "output"):
+        old, new = getattr(original, name), getattr(result, name)
+        kept = getattr(faithful, name) if faithful is not None else None
+        fill(merged, name, [*declarations(old, new, kept)])
+    fill(merged, "node", graph_nodes(original, result, faithful, base_dir))
+    fill(merged, "initializer", initializers(original, result, faithful, base_dir))
+    fill(merged, "sparse_initializer", sparse(original, result, faithful))
+    fill(merged, "value_info", value_infos(original, result, faithful, names_in(original) - names_in(merged)))
+
+
+def fill(graph: GraphProto, name: str, items: Sequence[Any]) -> None:
+    """Let a repeated field of the graph hold copies of these messages."""
+    container = getattr(graph, name)
+    copies = [_copy(item) for item in items]
+    del container[:]
+    container.extend(copies)
+
+
+def _copy(message: Any) -> Any:
+    copy = type(message)()
+    copy.CopyFrom(message)
+    return copy
+
+
+def declarations(
+    original: Iterable[ValueInfoProto],
+    result: Iterable[ValueInfoProto],
+    faithful: Iterable[ValueInfoProto] | None,
+) -> Iterator[ValueInfoProto]:
+    """Inputs or outputs in the result's order, declared as in the original unless the change was wanted."""
+    old = {info.name: info for info in original}
+    kept = {info.name: info for info in faithful} if faithful is not None else None
+    for info in result:
+        before = old.get(info.name)
+        if before is None:
+            yield info
+        elif kept is None:
+            yield before if agree(before.type, info.type) else info
+        else:
+            twin = kept.get(info.name)
+            yield before if twin is not None and same(twin, info) else info
+
+
+def agree(first: TypeProto, second: TypeProto) -> bool:
+    """Whether two declarations can both hold: what both of them state is the same."""
+    kinds = first.WhichOneof("value"), second.WhichOneof("value")
+    if None in kinds or kinds[0] != kinds[1]:
+        return None in kinds
+    if kinds[0] != "tensor_type":
+        return True
+    one, other = first.tensor_type, second.tensor_type
+    if one.elem_type and other.elem_type and one.elem_type != other.elem_type:
+        return False
+    if not (one.HasField("shape") and other.HasField("shape")):
+        return True
+    if len(one.shape.dim) != len(other.shape.dim):
+        return False
+    pairs = zip(one.shape.dim, other.shape.dim, strict=True)
+    return not any(
+        a.HasField("dim_value") and b.HasField("dim_value") and a.dim_value != b.dim_value for a, b in pairs
+    )
+
+
+def initializers(
+    original: GraphProto, result: GraphProto, faithful: GraphProto | None, base_dir: Path | None
+) -> list[TensorProto]:
+    """The result's weights: unchanged ones as they were stored (external where they were), in the same order."""
+    return _listed(
+        original.initializer,
+        result.initializer,
+        faithful.initializer if faithful is not None else None,
+        lambda tensor: tensor.name,
+        lambda old, new: same_tensor(old, new, base_dir),
+        _defined(result),
+    )
+
+
+def sparse(original: GraphProto, result: GraphProto, faithful: GraphProto | None) -> list[Any]:
+    """Sparse weights. One that is still read and that the tool lost comes back."""
+    found = _listed(
+        original.sparse_initializer,
+        result.sparse_initializer,
+        faithful.sparse_initializer if faithful is not None else None,
+        lambda tensor: tensor.values.name,
+        same,
+        _defined(result),
+    )
+    names = {tensor.values.name for tensor in found} | _defined(result)
+    needed = {name for node in result.node for name in node.input} - names
+    return found + [tensor for tensor in original.sparse_initializer if tensor.values.name in needed]
+
+
+def _listed(
+    original: Sequence[M],
+    result: Sequence[M],
+    faithful: Sequence[M] | None,
+    name: Callable[[M], str],
+    equal: Callable[[M, M], bool],
+    taken: set[str],
+) -> list[M]:
+    """Named things: the original's in its order where they are still there, then the new ones.
+
+    What the tool drops even when it is to change nothing comes back, unless the result gives its name away.
+    """
+    new = {name(item): item for item in result}
+    kept = {name(item) for item in faithful} if faithful is not None else None
+    found = []
+    for item in original:
+        now = new.pop(name(item), None)
+        if now is not None:
+            found.append(item if equal(item, now) else now)
+        elif kept is not None and name(item) not in kept and name(item) not in taken:
+            found.append(item)
+    return found + list(new.values())
+
+
+def _defined(graph: GraphProto) -> set[str]:
+    """Names that the nodes and weights of a graph define."""
+    names = {output for node in graph.node for output in node.output}
+    names.update(tensor.name for tensor in graph.initializer)
+    names.update(tensor.values.name for tensor in graph.sparse_initializer)
+    return names - {""}
+
+
+def names_in(graph: GraphProto) -> set[str]:
+    """Names of all values of a graph, without those of its subgraphs."""
+    return _defined(graph) | {info.name for info in graph.input}
+
+
+def value_infos(
+    original: GraphProto, result: GraphProto, faithful: GraphProto | None, gone: set[str]
+) -> list[ValueInfoProto]:
+    """Declarations of inner values: the original's, but of those that are ``gone``, and what was declared on purpose.
+
+    What a tool inferred by the way stays out: the original did not say it.
+    """
+    new = {info.name: info for info in result.value_info}
+    kept = {info.name: info for info in faithful.value_info} if faithful is not None else {}
+    found = []
+    for info in original.value_info:
+        now, twin = new.pop(info.name, None), kept.get(info.name)
+        if info.name in gone:
+            continue
+        if now is None:
+            if faithful is None or twin is None:
+                found.append(info)
+        elif twin is not None and not same(twin, now):
+            found.append(now)
+        else:
+            found.append(info if faithful is not None or agree(info.type, now.type) else now)
+    if faithful is not None:
+        wanted = (i for i in new.values() if i.name not in kept or not same(kept[i.name], i))
+        found += [info for info in wanted if info.name not in gone]
+    return found
+
+
+def same_tensor(old: TensorProto, new: TensorProto, base_dir: Path | None) -> bool:
+    """Whether two tensors hold the same bits, however they are stored."""
+    if old.data_type != new.data_type or list(old.dims) != list(new.dims):
+        return False
+    if same(old, new):
+        return True
+    if old.data_type == TensorProto.STRING:
+        return list(old.string_data) == list(new.string_data)
+    first, second = _bits(old, base_dir), _bits(new, base_dir)
+    return first is not None and first == second
+
+
+def _bits(tensor: TensorProto, base_dir: Path | None) -> bytes | None:
+    """The tensor's elements as bytes; None where they cannot be read."""
+    try:
+        if tensors.is_external(tensor):
+            if base_dir is None:
+                return None
+            tensor = tensors.embedded(tensor, base_dir)
+        tensor = lazy.whole(tensor)
+    except (ModelError, OSError):
+        return None
+    if tensor.HasField("raw_data"):
+        return tensor.raw_data[: tensors.nbytes(tensor)]
+    array = tensors.to_array(tensor, None, tensors.nbytes(tensor))
+    # Elements of less than a byte come unpacked, which raw data are not: those are compared as stored alone.
+    return array.tobytes() if array is not None and array.nbytes == tensors.nbytes(tensor) else None

@@ -1,0 +1,159 @@
+"""Whole-model steps: each hands a model to a foreign tool in the sandbox and restores what the tool loses."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from onnx import ModelProto
+
+from onnxfix.errors import ModelError, OnnxfixError, UsageError
+from onnxfix.files import tensors, wire
+from onnxfix.pipeline import contract
+from onnxfix.pipeline.whole.remote import FUNCTION, Said
+from onnxfix.pipeline.whole.restore import restore
+from onnxfix.sandbox import Outcome, Worker
+from onnxfix.verification.specialize.special import Special
+
+REMOTE = "onnxfix.pipeline.whole.remote"
+TIMEOUT = 600.0
+"""Seconds that a tool may take."""
+
+_MORE = 4096
+"""Bytes by which a simplified model may grow at least; a tenth of the model, if that is more."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One whole-model edit: onnxsim, or (with ``script``) a GraphSurgeon script."""
+
+    script: Path | None = None
+
+    @property
+    def option(self) -> str:
+        """The option that asks for it."""
+        return "--graphsurgeon" if self.script is not None else "--simplify"
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.option} {self.script}" if self.script is not None else self.option
+
+    @property
+    def package(self) -> str:
+        """What must be installed."""
+        return "onnx-graphsurgeon" if self.script is not None else "onnxsim"
+
+    @property
+    def tool(self) -> str:
+        """The package and its version."""
+        return f"{self.package} {importlib.metadata.version(self.package)}"
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a step made of a model. ``broken`` says what is no longer as it was, one line each: the interface, or
+    what the tool lost for good. ``refused`` says why there is no result at all."""
+
+    proto: ModelProto | None = None
+    broken: tuple[str, ...] = ()
+    refused: str = ""
+
+
+def steps_of(simplify: bool, scripts: Sequence[Path]) -> tuple[Step, ...]:
+    """The steps that were asked for: onnxsim first, then the scripts in their order.
+
+    Raises:
+        UsageError: a package that one of them needs is not installed, or a script does not exist.
+    """
+    found = ([Step()] if simplify else []) + [Step(script) for script in scripts]
+    for step in found:
+        module = step.package.replace("-", "_")
+        if importlib.util.find_spec(module) is None:
+            extra = "simplify" if step.script is None else "graphsurgeon"
+            raise UsageError(
+                f"{step.option} needs {step.package}, which is not installed: pip install 'onnxfix[{extra}]'"
+            )
+        if step.script is not None and not step.script.is_file():
+            raise UsageError(
+                f"{step.script}: no such script; name a Python file that defines {FUNCTION}(graph)"
+            )
+    return tuple(found)
+
+
+def make(
+    step: Step, source: Path, before: ModelProto, original: ModelProto, special: Special | None = None
+) -> Made:
+    """Run ``step`` on the model file ``source``, which holds ``before``, and restore what the tool loses.
+
+    ``original`` is the model of the run, whose interface must stand but for what ``special`` asks; external data lie
+    beside ``source``.
+
+    Raises:
+        UsageError: the user's script is at fault.
+    """
+    size = wire_size(before, source)
+    if step.script is None and size > wire.PROTOBUF_LIMIT:
+        return Made(refused=f"onnxsim takes models of up to 2 GB, and this one has {size / 1e9:.1f} GB")
+    with tempfile.TemporaryDirectory(prefix="onnxfix-") as folder, Worker() as worker:
+        output, plain = Path(folder) / "result.onnx", Path(folder) / "plain.onnx"
+        outcome = _call(worker, step, source, output, plain, embed=size <= wire.PROTOBUF_LIMIT)
+        refused = _refusal(step, outcome)
+        if refused:
+            return Made(refused=refused)
+        try:
+            result = wire.parse(wire.read(output), "the result")
+            faithful = wire.parse(wire.read(plain), "the result") if step.script is not None else None
+        except ModelError as error:
+            return Made(refused=str(error))
+    merged, broken = restore(before, result, faithful, source.parent)
+    if step.script is None and (grown := wire_size(merged, source) - size) > max(_MORE, size // 10):
+        return Made(refused=f"its result is {grown:,} bytes larger")
+    broken += [line for line in contract.interface_changes(original, merged, special) if line not in broken]
+    return Made(merged, tuple(broken))
+
+
+def wire_size(proto: ModelProto, source: Path) -> int:
+    """Bytes of a model with its external data, which lie beside ``source``.
+
+    Raises:
+        ModelError: the external data are not there.
+    """
+    external = (tensor for tensor in wire.all_tensors(proto) if tensors.is_external(tensor))
+    return proto.ByteSize() + sum(tensors.external_range(tensor, source.parent)[2] for tensor in external)
+
+
+def _call(worker: Worker, step: Step, source: Path, output: Path, plain: Path, *, embed: bool) -> Outcome:
+    where = {"source": str(source.absolute()), "output": str(output)}
+    if step.script is None:
+        return worker.call(f"{REMOTE}:simplify", timeout=TIMEOUT, **where)
+    return worker.call(
+        f"{REMOTE}:graphsurgeon",
+        timeout=TIMEOUT,
+        script=str(step.script),
+        faithful=str(plain),
+        embed=embed,
+        **where,
+    )
+
+
+def _refusal(step: Step, outcome: Outcome) -> str:
+    """Why there is no result; empty where there is one.
+
+    Raises:
+        UsageError: the script is at fault.
+    """
+    if not outcome.ok:
+        if step.script is not None and outcome.status != "error":
+            raise UsageError(f"{step.script}: the script {outcome.message}")
+        return f"{step.package} {outcome.message}" if outcome.status != "error" else outcome.message
+    said = outcome.value
+    if not isinstance(said, Said):
+        raise OnnxfixError(f"{step.name}: the sandbox answered something else than was asked")
+    if said.fault == "script":
+        raise UsageError(said.message)
+    return said.message

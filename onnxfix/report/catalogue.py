@@ -1,0 +1,149 @@
+"""What the docs say of a rule beside its own text, taken from where it cannot go stale.
+
+Severities and safety come from running the rule's examples under every target, versions and evidence from its
+docstring. All of it takes two seconds for a hundred rules.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from onnxfix.engine import Found
+from onnxfix.errors import OnnxfixError
+from onnxfix.rule import NO_MODEL, Example, Rule, Safety, Severity
+from onnxfix.targets import TARGETS
+from onnxfix.testing import findings, model_of
+
+
+@dataclass(frozen=True)
+class Link:
+    """Where something is said. ``url`` is empty for an issue of a repository whose owner the text leaves out."""
+
+    label: str
+    url: str = ""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a rule.
+
+    ``severities`` has every target; its values are what was found under it, the gravest first, and empty where the
+    rule has nothing to say. ``safeties`` are those of its fixes, the safest first; ``unfixed`` tells whether some
+    findings have none. ``found`` and ``silent`` count examples. ``versions`` are those of TensorRT that the text
+    names, ``quote`` is the first message, of TensorRT or of ONNX Runtime, that it quotes.
+    """
+
+    severities: Mapping[str, tuple[Severity, ...]]
+    safeties: tuple[Safety, ...]
+    unfixed: bool
+    found: int
+    silent: int
+    versions: tuple[str, ...]
+    measured: bool
+    quote: str
+    links: tuple[Link, ...]
+
+
+def facts_of(rule: Rule) -> Facts:
+    """Run the rule's examples and read its docstring. The same rule gives the same facts.
+
+    Raises:
+        OnnxfixError: an example is no model, or the rule fails on it.
+    """
+    flagged = [example for example in rule.examples if example.found]
+    severities: dict[str, tuple[Severity, ...]] = {}
+    safeties: set[Safety] = set()
+    unfixed = told = rule.per in NO_MODEL  # it repeats what others say, and has no fix of its own
+    for target in TARGETS:
+        found = [item for example in flagged for item in _found(rule, example, target)]
+        grave = {item.severity for item in found} or ({rule.severity} if told else set())
+        severities[target] = tuple(sorted(grave, reverse=True))
+        safeties |= {item.match.fix.safety for item in found if item.match.fix is not None}
+        unfixed |= any(item.match.fix is None for item in found)
+    text = " ".join(rule.doc.split())
+    return Facts(
+        severities=severities,
+        safeties=tuple(sorted(safeties)),
+        unfixed=unfixed,
+        found=len(flagged),
+        silent=len(rule.examples) - len(flagged),
+        versions=tuple(dict.fromkeys(_versions(text))),
+        measured=bool(_MEASURED.search(text)),
+        quote=next(_quotes(rule.doc), ""),
+        links=_once(_links(text)),
+    )
+
+
+def _found(rule: Rule, example: Example, target: str) -> list[Found]:
+    try:
+        return findings(rule, model_of(example), target)
+    except Exception as error:  # anything that a third party's rule does
+        words = " ".join(f"{type(error).__name__}: {error}".split())
+        raise OnnxfixError(f"rule {rule.code}, example {example.why!r}: {words}") from error
+
+
+_MEASURED = re.compile(r"\bmeasured\b", re.IGNORECASE)
+_VERSION = r"[1-9]\d*(?:\.(?:\d+|x))*"
+_NAMED = re.compile(rf"TensorRT(-RTX)? ({_VERSION}(?: (?:and|to|or) {_VERSION})*)(?!\.?\d)")
+
+
+def _versions(text: str) -> Iterator[str]:
+    """``RTX 1.7.1`` and ``8.6 and 10.x`` of a text that speaks of TensorRT-RTX 1.7.1, TensorRT 8.6 and 10.x."""
+    for product, versions in _NAMED.findall(text):
+        yield f"RTX {versions}" if product else versions
+
+
+_QUOTE = re.compile(r"(?<!`)(`{1,2})(?!`)(.+?)(?<!`)\1(?!`)", re.DOTALL)
+_CODE = re.compile(r"→|^[\w.]+\(|^[^A-Za-z]|\*\*|=[^=]*=| [*/+@] ")
+_WORD = re.compile(r"(?<!\S)[A-Za-z']{2,}[.,:;!]?(?!\S)")
+_WORDS = 3
+
+
+def _quotes(doc: str) -> Iterator[str]:
+    """Messages that the section on why it matters quotes, in one line each: several words that are no code."""
+    section = doc.partition("## Why it matters")[2].partition("\n## ")[0]
+    for _, quoted in _QUOTE.findall(section):
+        line = " ".join(quoted.split())
+        if len(_WORD.findall(line)) >= _WORDS and not _CODE.search(line):
+            yield line
+
+
+_URL = re.compile(r"https?://[^\s)>,;]+[^\s)>,;:.\"]")
+_ISSUE = re.compile(
+    r"(?<![\w/.-])((?:[\w.-]+/)?[A-Za-z][\w.-]*)(?: (?:issues?|PRs?|pull requests?) #?| #)(\d+(?:(?:,| and) #?\d+\b)*)"
+)
+
+
+def _links(text: str) -> Iterator[Link]:
+    """Issues, then pages, in the order of the text."""
+    for repository, numbers in _ISSUE.findall(text):
+        for number in re.findall(r"\d+", numbers):
+            yield _issue(repository, number)
+    for url in _URL.findall(text):
+        issue = re.match(r"https://github\.com/([\w.-]+/[\w.-]+)/(?:issues|pull)/(\d+)", url)
+        yield _issue(issue[1], issue[2]) if issue else Link(_label(url), url)
+
+
+def _once(links: Iterator[Link]) -> tuple[Link, ...]:
+    """Each place once, under the name that has an address where there is one."""
+    named = {link.label: link for link in links}
+    known = {label.partition("/")[2] for label, link in named.items() if link.url}
+    return tuple(link for label, link in named.items() if link.url or label not in known)
+
+
+def _issue(repository: str, number: str) -> Link:
+    """GitHub leads from an issue's address to the pull request of that number."""
+    url = f"https://github.com/{repository}/issues/{number}" if "/" in repository else ""
+    return Link(f"{repository} #{number}", url)
+
+
+def _label(url: str) -> str:
+    """``ONNX Trilu``, ``onnx-tensorrt operators.md``, or the site's name and the page's."""
+    operator = re.search(r"onnx\.ai/onnx/operators/onnx__(\w+)\.html", url)
+    if operator:
+        return f"ONNX {operator[1]}"
+    parts = url.partition("://")[2].rstrip("/").split("/")
+    site = parts[2] if parts[0] == "github.com" and len(parts) > 3 else parts[0].removeprefix("www.")
+    return f"{site} {parts[-1].removesuffix('.html')}" if len(parts) > 1 else site

@@ -1,0 +1,121 @@
+"""The doctor's diagnosis as text and as JSON.
+
+Imports neither report/report.py nor text.py: they bring onnx and numpy, which may be what is broken.
+"""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator
+
+from onnxfix.doctor import Diagnosis
+from onnxfix.doctor.records import Library, Machine
+from onnxfix.report.render.lines import Line, line, print_lines
+from onnxfix.report.render.stream import printable
+
+WIDTH = 96
+"""Columns at which prose is broken. Commands never are: they are there to be copied."""
+
+
+def diagnosis_json(found: Diagnosis) -> str:
+    """One document, in ASCII: names of GPUs and paths may be no valid Unicode."""
+    return json.dumps(found.to_json(), indent=2, allow_nan=False)
+
+
+def show_diagnosis(found: Diagnosis) -> None:
+    """Print it to standard output, without color where that is not a terminal."""
+    print_lines(diagnosis_lines(found))
+
+
+def diagnosis_lines(found: Diagnosis) -> Iterator[Line]:
+    """Machine, packages, rungs, problems."""
+    yield line("machine", style="bold")
+    for label, words in _machine(found.machine):
+        yield from _row(label, 14, "", "", words)
+    yield line("packages", style="bold")
+    width = max((len(package.name) for package in found.packages), default=0) + 2
+    for package in found.packages:
+        yield from _row(package.name, width, package.version, "", package.note)
+        if package.fault:
+            yield from _wrapped(package.fault, width + 2, "bold red")
+    yield line("rungs", style="bold")
+    for rung in found.rungs:
+        mark, style = ("yes", "green") if rung.available else ("no", "yellow")
+        yield from _row(rung.name, 13, f"{mark:<5}", style, rung.reason)
+        if rung.mend:
+            yield _mend(rung.mend, 20)
+    if not found.problems:
+        yield line("no problems", style="bold green")
+        return
+    yield line("problems", style="bold red")
+    for problem in found.problems:
+        yield from _wrapped(problem.text, 2)
+        if problem.mend:
+            yield _mend(problem.mend, 4)
+
+
+def _row(label: str, width: int, mark: str, style: str, words: str) -> Iterator[Line]:
+    """``  label  mark  words``, with the words broken under each other."""
+    start = f"  {printable(label):<{width}}"
+    mark = printable(mark)
+    gap = "" if not mark or mark.endswith(" ") or not words else "  "
+    indent = len(start) + len(mark) + len(gap)
+    first, *rest = _broken(words, indent)
+    yield line(start, (mark, style), f"{gap}{first}")
+    yield from (line(" " * indent + each) for each in rest)
+
+
+def _wrapped(words: str, indent: int, style: str = "") -> Iterator[Line]:
+    yield from (line(" " * indent + each, style=style) for each in _broken(words, indent))
+
+
+def _broken(words: str, indent: int) -> list[str]:
+    width = max(WIDTH - indent, 40)
+    return textwrap.wrap(printable(words), width, break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def _mend(command: str, indent: int) -> Line:
+    return line(" " * indent, ("mend: ", "dim"), (printable(command), "cyan"))
+
+
+def _machine(machine: Machine) -> Iterator[tuple[str, str]]:
+    yield "system", machine.system
+    yield "Python", f"{machine.python} {machine.executable}".rstrip()
+    yield "CPUs", str(machine.cpus)
+    memory = _gib(machine.memory_mb)
+    if machine.sandbox_mb is not None:
+        memory += f", of which a verification may take {_gib(machine.sandbox_mb)} now"
+    yield "memory", memory
+    for gpu in machine.gpus:
+        yield "GPU", f"{gpu.name}, compute capability {gpu.capability}"
+    if not machine.gpus:
+        yield "GPU", "none found"
+    yield "driver", _driver(machine)
+    for name in ("CUDA runtime", "cuDNN"):
+        here = [item for item in machine.libraries if item.name == name]
+        for item in here:
+            yield name, _library(item)
+        if not here:
+            yield name, "not found"
+
+
+def _gib(mb: int | None) -> str:
+    return "unknown" if mb is None else f"{mb / 1024:.1f} GiB"
+
+
+def _driver(machine: Machine) -> str:
+    driver = machine.driver
+    words = [f"NVIDIA {machine.kernel_driver}"] if machine.kernel_driver else []
+    if driver.installed:
+        words.append(f"serves up to CUDA {driver.cuda}" if driver.cuda else "library is there")
+    elif words:
+        words.append("its library is not here")
+    if driver.fault:
+        words.append(driver.fault)
+    return ", ".join(words) or "none of NVIDIA's found"
+
+
+def _library(item: Library) -> str:
+    made = f" for CUDA {item.cuda}" if item.cuda and item.cuda != item.version else ""
+    return f"{item.version}{made} ({'Python package' if item.wheel else item.path})"

@@ -1,0 +1,99 @@
+"""A progress bar on standard error, for work that takes over a second, on a terminal only."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from types import TracebackType
+
+from onnxfix.report.render.stream import printable
+
+DELAY = 1.0
+"""Seconds of work before the bar shows."""
+
+
+class Steps:
+    """Shows which models of how many are under way, and at which step. Without a terminal it does nothing at all."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.done = 0
+        self._live = sys.stderr is not None and sys.stderr.isatty()
+        self._progress: object | None = None
+        self._timer: threading.Timer | None = None
+        self._running: dict[str, str] = {}
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> Steps:
+        self._arm()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.pause()
+
+    def of(self, name: str) -> Callable[[str], None]:
+        """A callback for the steps of one model."""
+        return lambda step: self.at(name, step)
+
+    def at(self, name: str, step: str) -> None:
+        """A model begins a step. May be called from any thread."""
+        with self._lock:
+            self._running[name] = step
+            self._arm()
+            self._update()
+
+    def over(self, name: str) -> None:
+        """A model is done, whether or not it was heard of before."""
+        with self._lock:
+            self._running.pop(name, None)
+            self.done += 1
+
+    @property
+    def text(self) -> str:
+        """What is under way: of one model the step too, of several the names."""
+        if len(self._running) == 1:
+            [(name, step)] = self._running.items()
+            words = f"{printable(name)}: {step}"
+        else:
+            words = ", ".join(map(printable, self._running))
+        number = min(self.total, self.done + (len(self._running) < 2))
+        return words if self.total == 1 else f"[{number}/{self.total}] {words}"
+
+    def pause(self) -> None:
+        """Take the bar away, for instance to print."""
+        with self._lock:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+            if self._progress is not None:
+                self._progress.stop()  # type: ignore[attr-defined]
+                self._progress = None
+
+    def _arm(self) -> None:
+        if self._live and self._timer is None and self._progress is None:
+            self._timer = threading.Timer(DELAY, self._show)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _show(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        with self._lock:
+            if self._timer is not threading.current_thread():
+                return  # taken away in the moment in which it would have shown
+            self._timer = None
+            columns = [SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn()]
+            if self.total > 1:
+                columns.insert(1, BarColumn(bar_width=20))
+            progress = Progress(*columns, console=Console(stderr=True), transient=True)
+            progress.add_task(self.text, total=self.total if self.total > 1 else None, completed=self.done)
+            progress.start()
+            self._progress = progress
+
+    def _update(self) -> None:
+        if self._progress is not None:
+            self._progress.update(0, description=self.text, completed=self.done)  # type: ignore[attr-defined]

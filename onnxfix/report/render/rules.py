@@ -1,0 +1,154 @@
+"""The list of rules, the table of the docs and a rule's page."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from onnxfix.report.render.lines import Line, console, line, styled
+from onnxfix.report.render.stream import output
+from onnxfix.rule import Example, Rule, Safety
+from onnxfix.targets import TARGETS
+
+if TYPE_CHECKING:
+    from onnxfix.report.catalogue import Facts
+
+
+def rules_lines(rules: Sequence[Rule]) -> Iterator[Line]:
+    """One line a rule: code, name, severity, safety, summary."""
+    width = max((len(rule.name) for rule in rules), default=0)
+    for rule in rules:
+        safety = rule.safety.name.lower() if rule.safety is not None else "detect"
+        off = "" if rule.default else " (off by default)"
+        severity = rule.severity.name.lower()
+        yield line(
+            (rule.code, "bold"), f"  {rule.name:<{width}}  {severity:<8}{safety:<8}{rule.summary}{off}"
+        )
+
+
+def rules_json(rules: Sequence[Rule]) -> str:
+    """The same as JSON, documentation included."""
+    return json.dumps(
+        [
+            {
+                "code": rule.code,
+                "name": rule.name,
+                "severity": rule.severity.name.lower(),
+                "safety": rule.safety.name.lower() if rule.safety is not None else None,
+                "default": rule.default,
+                "hazards": rule.hazards,
+                "summary": rule.summary,
+                "documentation": rule.doc,
+            }
+            for rule in rules
+        ],
+        indent=2,
+    )
+
+
+def rules_markdown(rules: Sequence[Rule], facts: Sequence[Facts]) -> str:
+    """The table of the docs, one row a rule, with links to pages beside it; ``facts`` in the order of ``rules``."""
+    titles = ", ".join(f"`{target.name}` is {target.title}" for target in TARGETS.values())
+    rows = [rule_row(rule, known) for rule, known in zip(rules, facts, strict=True)]
+    return f"# Rules\n\n{_LEGEND.format(titles=titles)}\n\n{TABLE_HEAD}\n" + "".join(
+        f"{row}\n" for row in rows
+    )
+
+
+_LEGEND = """\
+Severities are what the rule finds in its own examples under each target, and – is nothing: {titles}.
+
+Fixes are **exact** (the same bits; on by default), **numeric** (within tolerance; `--numeric-fixes`) or **unsafe**
+(behavior or interface may change; `--unsafe-fixes`), as the examples show them; *none* is a finding without a fix.
+Versions are those of TensorRT that the rule's page names. Evidence is the first message that the page quotes, whether
+something was measured, and what it refers to."""
+_COLUMNS = ("code", "name", *TARGETS, "fix", "versions", "evidence")
+TABLE_HEAD = f"| {' | '.join(_COLUMNS)} |\n|{'---|' * len(_COLUMNS)}"
+_QUOTED = 100
+"""Characters of a message in the table; the page has all of it."""
+
+
+def rule_row(rule: Rule, facts: Facts) -> str:
+    """The rule's row of that table."""
+    cells = (
+        f"[{rule.code}]({rule.code}.md)",
+        rule.name if rule.default else f"{rule.name} (off by default)",
+        *(", ".join(grave.name.lower() for grave in facts.severities[name]) or "–" for name in TARGETS),
+        fixes(facts),
+        ", ".join(facts.versions) or "–",
+        _evidence(facts) or "–",
+    )
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def fixes(facts: Facts) -> str:
+    """``exact, unsafe or none``: the safety of a rule's fixes, the safest first."""
+    names = ", ".join(safety.name.lower() for safety in facts.safeties)
+    return f"{names} or none" if names and facts.unfixed else names or "none"
+
+
+def _evidence(facts: Facts) -> str:
+    quote = facts.quote if len(facts.quote) <= _QUOTED else facts.quote[: _QUOTED - 1].rstrip() + "…"
+    marks = "``" if "`" in quote else "`"
+    parts = [f"{marks}{quote}{marks}"] if quote else []
+    if facts.measured:
+        parts.append("measured")
+    parts += [f"[{link.label}]({link.url})" if link.url else link.label for link in facts.links]
+    return ", ".join(parts)
+
+
+def rule_markdown(rule: Rule, most: int | None = None) -> str:
+    """The rule's page as Markdown: docstring, then the examples that its tests run, at most ``most`` of them."""
+    safety = f"{rule.safety.name} fix" if rule.safety is not None else "detected only"
+    off = "" if rule.default else ", off by default"
+    parts = [f"# {rule.code} {rule.name}", f"{rule.severity.name.lower()}, {safety}{off}", rule.doc]
+    if rule.examples:
+        parts.append("## Examples")
+    parts += [_example(example) for example in _some(rule.examples, most)]
+    return "\n\n".join(parts) + "\n"
+
+
+def _some(examples: Sequence[Example], most: int | None) -> Sequence[Example]:
+    """The first ones of those that are found and of those that are left alone, in their order."""
+    if most is None or len(examples) <= most:
+        return examples
+    found = [example for example in examples if example.found]
+    silent = [example for example in examples if not example.found]
+    few = min(len(silent), max(most // 2, most - len(found)))
+    chosen = [*found[: most - few], *silent[:few]]
+    return [example for example in examples if example in chosen]
+
+
+def _example(example: Example) -> str:
+    notes = [] if example.after is not None else ["found" if example.found else "left alone"]
+    if example.opset != Example.opset:
+        notes.append(f"opset {example.opset}")
+    if example.target is not None:
+        notes.append(f"for {example.target}")
+    if example.after is not None and example.safety is not Safety.EXACT:
+        notes.append(f"`--{example.safety.name.lower()}-fixes`")
+    title = f"### {example.why}" + (f" ({', '.join(notes)})" if notes else "")
+    before = _fenced(example.before) if isinstance(example.before, str) else _BUILT
+    after = f"\n\nbecomes\n\n{_fenced(example.after)}" if example.after is not None else ""
+    return f"{title}\n\n{before}{after}"
+
+
+_BUILT = "A model that ONNX's text format cannot say; the rule's file builds it."
+
+
+def _fenced(text: str) -> str:
+    """ONNX text as it would stand by itself, without the indentation that it has in the rule's file."""
+    return f"```text\n{inspect.cleandoc(text)}\n```"
+
+
+def print_rule(rule: Rule) -> None:
+    """The page, laid out on a terminal and as plain Markdown elsewhere."""
+    text = rule_markdown(rule)
+    if not (styled() and (target := console()).is_terminal):
+        output().write(text)
+        return
+    from rich.markdown import Markdown
+
+    target.print(Markdown(text), soft_wrap=False)

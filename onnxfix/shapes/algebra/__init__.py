@@ -1,0 +1,1 @@
+"""The parts of :mod:`onnxfix.shapes.symbols`: import from there."""

@@ -1,0 +1,248 @@
+"""What transfer functions are made of: what is known of a value, and one operator call over such knowledge.
+
+A transfer function takes a :class:`Call` and returns what is known of the call's outputs. It may assume that the call
+is valid (an execution in which the operator fails has no shapes to be right about), and must say nothing that some
+valid execution contradicts. It raises :class:`Unknown` to say nothing at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxfix.shapes.symbols import Dim, as_dim, broadcast, constant, data_symbol, symbol
+
+MAX_RANK = 128
+"""Axes: more than any backend takes (ONNX Runtime has no bound of its own; numpy stops at 64)."""
+
+VALUE_LIMIT = 64
+"""Elements: larger tensors are not followed by value."""
+
+Shape = tuple[Dim, ...]
+Elements = np.ndarray[Any, Any]
+"""dtype object: Dim for integers and booleans, float (exact in its type) or None (unknown) for floats."""
+
+INTEGERS: dict[int, tuple[int, int]] = {
+    TensorProto.INT64: (-(2**63), 2**63 - 1),
+    TensorProto.INT32: (-(2**31), 2**31 - 1),
+    TensorProto.INT16: (-(2**15), 2**15 - 1),
+    TensorProto.INT8: (-128, 127),
+    TensorProto.UINT64: (0, 2**64 - 1),
+    TensorProto.UINT32: (0, 2**32 - 1),
+    TensorProto.UINT16: (0, 2**16 - 1),
+    TensorProto.UINT8: (0, 255),
+    TensorProto.BOOL: (0, 1),
+}
+"""Integer element types whose values are followed, with their least and greatest value."""
+
+FLOATS: dict[int, Any] = {
+    TensorProto.FLOAT: np.float32,
+    TensorProto.DOUBLE: np.float64,
+}
+
+
+class Unknown(Exception):
+    """Nothing can be said about the outputs of this call."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Info:
+    """What is known of one value; None means unknown.
+
+    ``kind`` is "tensor", "sequence", "optional", "map" or "sparse"; ``item`` describes a sequence's or optional's
+    element; ``fill`` is what every element equals, whatever the size. ``elem`` and ``shape`` are None of all but
+    tensors, dense and sparse.
+    """
+
+    elem: int | None = None
+    shape: Shape | None = None
+    value: Elements | None = None
+    fill: float | None = None
+    kind: str = "tensor"
+    item: Info | None = None
+
+
+UNKNOWN = Info()
+ABSENT = Info()
+
+
+class Call:
+    """One operator call: its attributes, and what is known of its inputs."""
+
+    __slots__ = ("attrs", "domain", "inputs", "mint", "op", "opset", "outputs")
+
+    def __init__(
+        self,
+        op: str,
+        inputs: Sequence[Info],
+        outputs: Sequence[str],
+        attrs: Callable[[str], Any],
+        opset: int,
+        mint: Callable[[str], str] = str,
+        domain: str = "",
+    ) -> None:
+        self.op = op
+        self.domain = domain
+        self.inputs = inputs
+        self.outputs = outputs
+        self.attrs = attrs
+        self.opset = opset
+        self.mint = mint
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """The decoded attribute, or ``default``; raises Unknown where it differs from call to call."""
+        value = self.attrs(name)
+        return default if value is None else value
+
+    def has(self, index: int) -> bool:
+        """Whether the optional input is given."""
+        return index < len(self.inputs) and self.inputs[index] is not ABSENT
+
+    def info(self, index: int) -> Info:
+        """What is known of an input; UNKNOWN for one that is left out."""
+        return self.inputs[index] if self.has(index) else UNKNOWN
+
+    def shape(self, index: int) -> Shape:
+        """An input's shape; raises Unknown when its rank is unknown."""
+        shape = self.info(index).shape
+        if shape is None:
+            raise Unknown
+        return shape
+
+    def ints(self, index: int) -> list[Dim] | None:
+        """Elements of an integer input, flattened, or None."""
+        value = self.info(index).value
+        if value is None or self.info(index).elem not in INTEGERS:
+            return None
+        return [as_dim(item) for item in value.reshape(-1)]
+
+    def static_ints(self, index: int) -> list[int] | None:
+        """Elements of an integer input where all are static, or None."""
+        found = self.ints(index)
+        values = [d.value for d in found or () if d.value is not None]
+        return values if found is not None and len(values) == len(found) else None
+
+    def length(self, index: int) -> int | None:
+        """Static number of elements of a vector input that has one for each axis of something, or None.
+
+        Beyond ``MAX_RANK`` it is None: a declared length is free to be 2**40, and no tensor has so many axes.
+        """
+        shape = self.info(index).shape
+        length = shape[0].value if shape is not None and len(shape) == 1 else None
+        return length if length is not None and length <= MAX_RANK else None
+
+    def fresh(self, output: int, axis: int) -> Dim:
+        """The symbol for a dimension of an output of which nothing is known."""
+        return symbol(self.mint(f"{self.outputs[output]}.{axis}"))
+
+    def fresh_shape(self, output: int, rank: int) -> Shape:
+        return tuple(self.fresh(output, axis) for axis in range(rank))
+
+    def fresh_element(self, output: int, index: int, elem: int) -> Dim:
+        """The symbol for an integer element of an output of which nothing is known."""
+        return data_symbol(self.mint(f"{self.outputs[output]}[{index}]"), *INTEGERS[elem])
+
+
+Transfer = Callable[[Call], "Sequence[Info] | Info"]
+TABLE: dict[tuple[str, str], Transfer] = {}
+"""(domain, op type) to the operator's transfer function."""
+
+
+def transfer(*ops: str, domain: str = "") -> Callable[[Transfer], Transfer]:
+    """Register a transfer function for these operators."""
+
+    def register(function: Transfer) -> Transfer:
+        for op in ops:
+            TABLE[domain, op] = function
+        return function
+
+    return register
+
+
+def axis_of(axis: int, rank: int) -> int:
+    """A possibly negative axis, normalized; raises Unknown where the call is invalid."""
+    if not -rank <= axis < rank:
+        raise Unknown
+    return axis % rank
+
+
+def axes_of(axes: Iterable[int], rank: int) -> list[int]:
+    """Possibly negative axes, normalized; raises Unknown where the call is invalid."""
+    return [axis_of(axis, rank) for axis in axes]
+
+
+def broadcast_shapes(shapes: Sequence[Shape]) -> Shape:
+    """The multidirectional broadcast of ``shapes``."""
+    first = shapes[0]
+    if all(shape is first or shape == first for shape in shapes):
+        return first
+    rank = max(map(len, shapes))
+    one = constant(1)
+    padded = [(one,) * (rank - len(shape)) + shape for shape in shapes]
+    return tuple(
+        dims[0] if all(d is dims[0] for d in dims) else broadcast(*dims) for dims in zip(*padded, strict=True)
+    )
+
+
+def agree(dims: Iterable[Dim]) -> Dim:
+    """One of several dimensions that are equal in every valid execution: the best known of them."""
+    return min(dims, key=lambda d: (d.value is None, len(d.terms), d.depth))
+
+
+def static_shape(shape: Shape | None) -> tuple[int, ...] | None:
+    """The shape as integers where all dimensions are static, or None."""
+    if shape is None:
+        return None
+    sizes = tuple(d.value for d in shape if d.value is not None)
+    return sizes if len(sizes) == len(shape) else None
+
+
+def elements(items: Sequence[Any], shape: Sequence[int] | None = None) -> Elements:
+    """An object array of ``items``; a vector unless ``shape`` says otherwise."""
+    array = np.empty(len(items), dtype=object)
+    array[:] = items
+    return array if shape is None else array.reshape(tuple(shape))
+
+
+def small(shape: Shape | None) -> tuple[int, ...] | None:
+    """The static shape of a tensor small enough to be followed by value, or None."""
+    sizes = static_shape(shape)
+    if sizes is None or min(sizes, default=0) < 0:
+        return None  # a negative size is the checker's finding
+    count = 1
+    for size in sizes:
+        count *= size
+    return sizes if 0 <= count <= VALUE_LIMIT else None
+
+
+def from_array(array: np.ndarray[Any, Any], elem: int) -> Elements | None:
+    """A numpy array as elements, or None where its type is not followed by value."""
+    if elem in INTEGERS:
+        return elements([constant(int(item)) for item in array.reshape(-1)], array.shape)
+    if elem in FLOATS:
+        return elements([float(item) for item in array.reshape(-1)], array.shape)
+    return None
+
+
+def wrap(value: int, elem: int) -> int:
+    """``value`` as the integer type ``elem`` holds it (two's complement)."""
+    lo, hi = INTEGERS[elem]
+    return value if lo <= value <= hi else (value - lo) % (hi - lo + 1) + lo
+
+
+def fits(dim: Dim, elem: int) -> bool:
+    """Whether the result of arithmetic in type ``elem`` is ``dim`` itself, not wrapped."""
+    lo, hi = INTEGERS[elem]
+    if lo <= dim.lo and dim.hi <= hi:
+        return True
+    # Dimensions and what a model computes from them do not overflow 32 bits, by convention (see symbols.py).
+    return dim.is_count and hi >= 2**31 - 1 and dim.value is None and (lo < 0 or dim.lo >= 0)
+
+
+def with_shape(info: Info, shape: Shape | None, value: Elements | None = None) -> Info:
+    """A tensor of the same element type as ``info``."""
+    return Info(info.elem, shape, value)

@@ -1,0 +1,103 @@
+"""Operators of com.microsoft whose shapes are beyond doubt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from onnx import TensorProto
+
+from onnxfix.shapes.ops.base import Call, Info, Unknown, axis_of, broadcast_shapes, transfer, with_shape
+from onnxfix.shapes.ops.linalg import matmul_shape
+from onnxfix.shapes.symbols import constant
+
+MS = "com.microsoft"
+
+
+@transfer("BiasGelu", "FastGelu", "Gelu", "QuickGelu", "BiasSplitGelu", domain=MS)
+def _gelu(call: Call) -> Info:
+    if call.op == "BiasSplitGelu":
+        raise Unknown  # halves the last axis
+    return with_shape(call.info(0), call.info(0).shape)
+
+
+@transfer("FusedConv", domain=MS)
+def _fused_conv(call: Call) -> Sequence[Info] | Info:
+    from onnxfix.shapes.ops.conv import conv
+
+    return conv(call)
+
+
+@transfer("FusedMatMul", domain=MS)
+def _fused_matmul(call: Call) -> Info:
+    a, b = call.info(0), call.info(1)
+    if a.shape is None or b.shape is None or call.attr("transBatchA", 0) or call.attr("transBatchB", 0):
+        return Info(a.elem)
+    left, right = a.shape, b.shape
+    if call.attr("transA", 0) and len(left) > 1:
+        left = (*left[:-2], left[-1], left[-2])
+    if call.attr("transB", 0) and len(right) > 1:
+        right = (*right[:-2], right[-1], right[-2])
+    return Info(a.elem, matmul_shape(left, right))
+
+
+@transfer("SkipLayerNormalization", "SkipSimplifiedLayerNormalization", domain=MS)
+def _skip_layer_normalization(call: Call) -> Sequence[Info]:
+    data = call.info(0)
+    full = with_shape(data, data.shape)
+    stats = Info(TensorProto.FLOAT, None if data.shape is None else (*data.shape[:-1], constant(1)))
+    return [full, stats, stats, full][: len(call.outputs)]
+
+
+@transfer("SimplifiedLayerNormalization")
+def _simplified_layer_normalization(call: Call) -> Sequence[Info]:
+    """It is in ONNX's own domain, and in no release of ONNX."""
+    data = call.info(0)
+    stats = None
+    if data.shape is not None:
+        axis = axis_of(call.attr("axis", -1), len(data.shape))
+        stats = (*data.shape[:axis], *(constant(1) for _ in data.shape[axis:]))
+    return [with_shape(data, data.shape), Info(TensorProto.FLOAT, stats)][: len(call.outputs)]
+
+
+@transfer("MatMulIntegerToFloat", "DynamicQuantizeMatMul", domain=MS)
+def _product_of_integers(call: Call) -> Info:
+    a, b = call.info(0), call.info(1)
+    scale = call.info(2)  # of the first factor or, where that is a float, of the second
+    return Info(scale.elem, None if a.shape is None or b.shape is None else matmul_shape(a.shape, b.shape))
+
+
+@transfer("QLinearConcat", "QLinearAveragePool", "QLinearGlobalAveragePool", "QGemm", domain=MS)
+def _quantized_type(call: Call) -> Info:
+    """What the result is quantized to; a QGemm without a scale for it gives floats."""
+    index = {"QLinearConcat": 2, "QGemm": 0}.get(call.op, 0)
+    if call.op == "QGemm" and not call.has(7):
+        return Info(call.info(1).elem)
+    return Info(call.info(index).elem)
+
+
+@transfer("QuantizeLinear", domain=MS)
+def _quantize(call: Call) -> Info:
+    return Info(call.info(2).elem if call.has(2) else TensorProto.UINT8, call.info(0).shape)
+
+
+@transfer("DequantizeLinear", domain=MS)
+def _dequantize(call: Call) -> Info:
+    return Info(call.info(1).elem, call.info(0).shape)
+
+
+@transfer("QLinearAdd", "QLinearMul", domain=MS)
+def _qlinear_binary(call: Call) -> Info:
+    a, b = call.info(0), call.info(3)
+    if a.shape is None or b.shape is None:
+        return Info(a.elem)
+    return Info(a.elem, broadcast_shapes([a.shape, b.shape]))
+
+
+@transfer("QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax", domain=MS)
+def _qlinear_unary(call: Call) -> Info:
+    return with_shape(call.info(0), call.info(0).shape)
+
+
+@transfer("RotaryEmbedding", domain=MS)
+def _rotary(call: Call) -> Info:
+    return with_shape(call.info(0), call.info(0).shape)

@@ -1,0 +1,196 @@
+"""If, Loop, Scan and SequenceMap: operators that run subgraphs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from onnx import TensorProto
+
+from onnxfix.shapes.ops.base import UNKNOWN, Call, Info, Shape, Unknown, agree, axis_of, elements
+from onnxfix.shapes.ops.carried import State, common, iterate, leave, scoped, stacked
+from onnxfix.shapes.ops.sequence import merged, sequence_of
+from onnxfix.shapes.symbols import Dim, constant, data_symbol, equal, relu
+
+if TYPE_CHECKING:
+    from onnxfix.graph.overlay import Node, Scope, Value
+    from onnxfix.shapes.propagate import Frame, Pass
+
+BOOL, INT64 = TensorProto.BOOL, TensorProto.INT64
+MAX_ROUNDS = 6
+
+
+def transfer(run: Pass, frame: Frame, node: Node, call: Call) -> Sequence[Info]:
+    """Outputs of a node that holds subgraphs; describes the values inside them on the way.
+
+    Raises:
+        Unknown: the operator is not one of ONNX's own, or is malformed.
+    """
+    body = {scope.attr: scope for scope in node.subgraphs}
+    if node.domain == "" and node.op_type == "If" and {"then_branch", "else_branch"} <= set(body):
+        return _if(run, frame, call, body["then_branch"], body["else_branch"])
+    if node.domain == "" and node.op_type in ("Loop", "Scan", "SequenceMap") and "body" in body:
+        step = {"Loop": _loop, "Scan": _scan, "SequenceMap": _sequence_map}[node.op_type]
+        return step(run, frame, call, body["body"])
+    for scope in node.subgraphs:
+        _walk_unknown(run, frame, scope)
+    raise Unknown
+
+
+def _walk_unknown(run: Pass, frame: Frame, scope: Scope) -> None:
+    for value in scope.inputs:
+        frame.info[value] = UNKNOWN
+    run.walk(frame, scope)
+
+
+# ---- If
+
+
+def _if(run: Pass, frame: Frame, call: Call, then: Scope, other: Scope) -> Sequence[Info]:
+    results = []
+    for scope in (then, other):
+        for value in scope.inputs:
+            frame.info[value] = UNKNOWN
+        run.walk(frame, scope)
+        results.append([run.lookup(frame, value) for value in scope.outputs])
+    condition = call.ints(0)
+    if condition and condition[0].value is not None:
+        return results[0 if condition[0].value else 1]
+    return [_merge(call, k, a, b) for k, (a, b) in enumerate(zip(*results, strict=False))]
+
+
+def _merge(call: Call, k: int, a: Info, b: Info) -> Info:
+    """What holds whichever branch ran."""
+    if a.kind != b.kind or a.kind != "tensor":
+        return merged([a, b])
+    elem = a.elem if a.elem == b.elem else None
+    if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
+        return Info(elem)
+    shape = tuple(
+        d if d is e else call.fresh(k, i) for i, (d, e) in enumerate(zip(a.shape, b.shape, strict=True))
+    )
+    return Info(elem, shape, common(a.value, b.value), a.fill if a.fill == b.fill else None)
+
+
+# ---- Loop
+
+
+def _loop(run: Pass, frame: Frame, call: Call, body: Scope) -> Sequence[Info]:
+    if len(body.inputs) < 2 or len(body.inputs) - 2 != max(len(call.inputs) - 2, 0):
+        _walk_unknown(run, frame, body)
+        raise Unknown
+    scoped(run)
+    try:
+        return _run_loop(run, frame, call, body)
+    finally:
+        leave(run)
+
+
+def _run_loop(run: Pass, frame: Frame, call: Call, body: Scope) -> Sequence[Info]:
+    counter, going = body.inputs[0], body.inputs[1]
+    label = run.mint(frame, body, f"{counter.name}[0]")
+    frame.info[counter] = _declared_scalar(counter, INT64, data_symbol(label, 0))
+    carried = body.inputs[2:]
+    truth = _declared_scalar(going, BOOL, constant(1))
+    # A condition that is given is true whenever the body runs. One that is not may turn false and be ignored.
+    fixed = call.has(1)
+    targets, initial = list(carried), list(call.inputs[2:])
+    if not fixed:
+        targets, initial = [going, *targets], [truth, *initial]
+    state = State(run, frame, targets, initial)
+    frame.info[going] = truth
+    outputs = iterate(run, frame, body, state, 1 if fixed else 0)
+    trips = _trips(run, call, outputs[0])
+    offset = 0 if fixed else 1
+    count = len(carried)
+    results = [state.result(call, i, i + offset) for i in range(count)]
+    for k, info in enumerate(outputs[1 + count :], start=count):
+        results.append(stacked(run, call, k, info, trips if trips is not None else call.fresh(k, 0), 0))
+    return results
+
+
+def _declared_scalar(value: Value, elem: int, item: Dim) -> Info:
+    """The counter or the condition, which a body may declare as a vector of one element and then gets as such."""
+    declared = value.declared
+    shape = (
+        declared.tensor_type.shape
+        if declared is not None and declared.tensor_type.HasField("shape")
+        else None
+    )
+    if shape is not None and len(shape.dim):
+        return Info(elem)
+    return Info(elem, (), elements([item], ()))
+
+
+def _trips(run: Pass, call: Call, going: Info) -> Dim | None:
+    """How often the body runs, where only the trip count decides it."""
+    limit = call.ints(0)
+    if not limit or len(limit) != 1:
+        return None
+    if call.has(1):
+        start = call.ints(1)
+        if not start or start[0].value != 1:
+            return None
+    if going.value is None or going.value.size != 1 or not equal(going.value.reshape(-1)[0], 1).yes:
+        return None
+    return relu(limit[0])
+
+
+# ---- Scan
+
+
+def _scan(run: Pass, frame: Frame, call: Call, body: Scope) -> Sequence[Info]:
+    scanned = call.attr("num_scan_inputs", 0)
+    kept = len(call.inputs) - scanned
+    if call.opset < 9 or kept < 0 or len(body.inputs) != len(call.inputs) or len(body.outputs) < kept:
+        _walk_unknown(run, frame, body)
+        raise Unknown
+    scoped(run)
+    try:
+        return _run_scan(run, frame, call, body, kept)
+    finally:
+        leave(run)
+
+
+def _run_scan(run: Pass, frame: Frame, call: Call, body: Scope, kept: int) -> Sequence[Info]:
+    sources = call.inputs[kept:]
+    axes = call.attr("scan_input_axes") or [0] * len(sources)
+    lengths = []
+    for target, source, axis in zip(body.inputs[kept:], sources, axes, strict=True):
+        shape: Shape | None = None
+        if source.shape is not None:
+            at = axis_of(axis, len(source.shape))
+            lengths.append(source.shape[at])
+            shape = source.shape[:at] + source.shape[at + 1 :]
+        frame.info[target] = State(run, frame, [target], [Info(source.elem, shape)]).infos[0]
+    state = State(run, frame, body.inputs[:kept], call.inputs[:kept])
+    outputs = iterate(run, frame, body, state, 0)
+    results = [state.result(call, k, k) for k in range(kept)]
+    out_axes = call.attr("scan_output_axes") or [0] * (len(outputs) - kept)
+    for k, info in enumerate(outputs[kept:], start=kept):
+        trips = agree(lengths) if lengths else call.fresh(k, 0)
+        results.append(stacked(run, call, k, info, trips, out_axes[k - kept]))
+    return results
+
+
+# ---- SequenceMap
+
+
+def _sequence_map(run: Pass, frame: Frame, call: Call, body: Scope) -> Sequence[Info]:
+    scoped(run)
+    try:
+        for k, value in enumerate(body.inputs):
+            source = call.info(k)
+            info = (source.item or UNKNOWN) if source.kind == "sequence" else source
+            item = Info(info.elem, info.shape, None, None, info.kind, info.item)
+            frame.info[value] = State(run, frame, [value], [item]).infos[0]
+        run.walk(frame, body)
+        local = run.minted[-1]
+        results = []
+        for value in body.outputs:
+            info = run.lookup(frame, value)
+            steady = info.shape is not None and all(local.isdisjoint(d.symbols) for d in info.shape)
+            results.append(sequence_of(Info(info.elem, info.shape if steady else None)))
+        return results
+    finally:
+        leave(run)

@@ -1,0 +1,213 @@
+"""Convolutions, pooling and their relatives: windows that slide over spatial axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from onnx import TensorProto
+
+from onnxfix.shapes.ops.base import Call, Info, Shape, Unknown, transfer
+from onnxfix.shapes.symbols import Dim, ceildiv, constant, divide, floordiv, product
+
+INT32 = TensorProto.INT32
+
+
+class Window(NamedTuple):
+    """How a window slides along each spatial axis. ``kernel`` may be symbolic, as a weight's dimension may be."""
+
+    kernel: Sequence[Dim]
+    strides: Sequence[int]
+    dilations: Sequence[int]
+    pads: Sequence[int]
+    auto_pad: str
+
+    def span(self, axis: int) -> Dim:
+        """Elements from the window's first to its last along a spatial axis."""
+        return (self.kernel[axis] - 1) * self.dilations[axis] + 1
+
+
+def window(call: Call, kernel: Sequence[Dim]) -> Window:
+    """The attributes that all sliding operators share, with their defaults."""
+    count = len(kernel)
+    strides = list(call.attr("strides") or [1] * count)
+    dilations = list(call.attr("dilations") or [1] * count)
+    pads = list(call.attr("pads") or [0] * (2 * count))
+    if (
+        len(strides) != count
+        or len(dilations) != count
+        or len(pads) != 2 * count
+        or min(strides, default=1) < 1
+    ):
+        raise Unknown
+    auto_pad = call.attr("auto_pad", "NOTSET") or "NOTSET"
+    return Window(kernel, strides, dilations, pads, auto_pad)
+
+
+def slid(size: Dim, axis: int, win: Window, ceil_mode: bool = False) -> Dim | None:
+    """Number of positions of the window along an axis; None where backends differ, or the rounding is not known.
+
+    An execution in which the window does not fit is taken for invalid, though backends make up a size for some.
+    """
+    stride = win.strides[axis]
+    if win.auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+        return ceildiv(size, stride)
+    count = len(win.kernel)
+    head, tail = (0, 0) if win.auto_pad == "VALID" else (win.pads[axis], win.pads[axis + count])
+    span = win.span(axis)
+    room = size + (head + tail) - span
+    if room.hi < 0:
+        return None
+    if not ceil_mode:
+        return floordiv(room, stride) + 1
+    rounded = ceildiv(room, stride) + 1
+    # A last window that would start in the tail padding is dropped; see whether there can be one.
+    if tail + stride - 1 < span.lo:
+        return rounded
+    if size.value is None or rounded.value is None:
+        return None
+    return rounded - 1 if (rounded.value - 1) * stride >= size.value + head else rounded
+
+
+def _kernel(call: Call, weight: Shape | None, skip: int = 2) -> list[Dim] | None:
+    """The kernel's extent: the weight's own where it is known, as the attribute may only repeat it."""
+    if weight is not None and len(weight) > skip:
+        return list(weight[skip:])
+    given = call.attr("kernel_shape")
+    return None if given is None else [constant(k) for k in given]
+
+
+def _convolved(call: Call, data: Info, weight: Info, elem: int | None) -> Info:
+    shape = data.shape
+    kernel = _kernel(call, weight.shape)
+    if shape is None or len(shape) < 3:
+        return Info(
+            elem, call.fresh_shape(0, 2 + len(kernel)) if kernel is not None and shape is None else None
+        )
+    channels = weight.shape[0] if weight.shape else call.fresh(0, 1)
+    if kernel is None or len(kernel) != len(shape) - 2:
+        return Info(elem, (shape[0], channels, *(call.fresh(0, i) for i in range(2, len(shape)))))
+    win = window(call, kernel)
+    dims = (slid(d, i, win) for i, d in enumerate(shape[2:]))
+    return Info(
+        elem, (shape[0], channels, *(call.fresh(0, i + 2) if d is None else d for i, d in enumerate(dims)))
+    )
+
+
+@transfer("Conv", "DeformConv")
+def conv(call: Call) -> Info:
+    """Convolutions whose inputs are data and weights."""
+    return _convolved(call, call.info(0), call.info(1), call.info(0).elem)
+
+
+@transfer("ConvInteger")
+def _conv_integer(call: Call) -> Info:
+    return _convolved(call, call.info(0), call.info(1), INT32)
+
+
+@transfer("QLinearConv")
+def _conv_quantized(call: Call) -> Info:
+    return _convolved(call, call.info(0), call.info(3), call.info(7).elem)
+
+
+@transfer("ConvTranspose")
+def _conv_transpose(call: Call) -> Info:
+    data, weight = call.info(0), call.info(1)
+    shape = data.shape
+    kernel = _kernel(call, weight.shape)
+    if shape is None or kernel is None or len(kernel) != len(shape) - 2:
+        return Info(data.elem, None if shape is None else call.fresh_shape(0, len(shape)))
+    win = window(call, kernel)
+    group = call.attr("group", 1)
+    channels = weight.shape[1] * group if weight.shape is not None else call.fresh(0, 1)
+    wanted = list(call.attr("output_shape") or [])
+    extra = list(call.attr("output_padding") or [0] * len(kernel))
+    if wanted:
+        spatial = [constant(d) for d in wanted[-len(kernel) :]]
+    else:
+        found = [_grown(d, i, win, extra[i]) for i, d in enumerate(shape[2:])]
+        spatial = [call.fresh(0, i + 2) if d is None else d for i, d in enumerate(found)]
+    return Info(data.elem, (shape[0], channels, *spatial))
+
+
+def _grown(size: Dim, axis: int, win: Window, extra: int) -> Dim | None:
+    """Extent of a transposed convolution along an axis (ONNX, ConvTranspose); None where backends differ."""
+    stride = win.strides[axis]
+    if win.auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+        # ONNX says size * stride; ONNX Runtime does not reach that where the window is shorter than the stride.
+        return size * stride if win.span(axis).lo + extra >= stride else None
+    padding = 0 if win.auto_pad == "VALID" else win.pads[axis] + win.pads[axis + len(win.kernel)]
+    return (size - 1) * stride + extra + win.span(axis) - padding
+
+
+@transfer("MaxPool", "AveragePool", "LpPool")
+def _pool(call: Call) -> Sequence[Info]:
+    data = call.info(0)
+    kernel = [constant(k) for k in call.attr("kernel_shape", [])]
+    shape = data.shape
+    if shape is None or len(shape) != len(kernel) + 2:
+        rank = len(kernel) + 2 if kernel else 0
+        shape = call.fresh_shape(0, rank) if rank and shape is None else None
+    else:
+        win = window(call, kernel)
+        ceil_mode = bool(call.attr("ceil_mode", 0))
+        dims = [slid(d, i, win, ceil_mode) for i, d in enumerate(shape[2:])]
+        shape = (*shape[:2], *(call.fresh(0, i + 2) if d is None else d for i, d in enumerate(dims)))
+    return [Info(data.elem, shape), Info(TensorProto.INT64, shape)][: len(call.outputs)]
+
+
+@transfer("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
+def _global_pool(call: Call) -> Info:
+    data = call.info(0)
+    if data.shape is None:
+        return Info(data.elem)
+    return Info(data.elem, (*data.shape[:2], *(constant(1) for _ in data.shape[2:])))
+
+
+@transfer("MaxUnpool")
+def _max_unpool(call: Call) -> Info:
+    data = call.info(0)
+    if call.has(2):
+        wanted = call.ints(2)
+        length = call.length(2)
+        rank = len(data.shape) if data.shape is not None else length
+        shape = tuple(wanted) if wanted is not None else None if rank is None else call.fresh_shape(0, rank)
+        return Info(data.elem, shape)
+    if data.shape is None:
+        return Info(data.elem)
+    kernel = [constant(k) for k in call.attr("kernel_shape", [])]
+    win = window(call, kernel)
+    if len(kernel) != len(data.shape) - 2:
+        raise Unknown
+    found = [_grown(d, i, win, 0) for i, d in enumerate(data.shape[2:])]
+    spatial = [call.fresh(0, i + 2) if d is None else d for i, d in enumerate(found)]
+    return Info(data.elem, (*data.shape[:2], *spatial))
+
+
+@transfer("MaxRoiPool")
+def _max_roi_pool(call: Call) -> Info:
+    data, rois = call.info(0), call.info(1)
+    count = rois.shape[0] if rois.shape else call.fresh(0, 0)
+    channels = data.shape[1] if data.shape is not None and len(data.shape) > 1 else call.fresh(0, 1)
+    return Info(data.elem, (count, channels, *(constant(d) for d in call.attr("pooled_shape", []))))
+
+
+@transfer("RoiAlign")
+def _roi_align(call: Call) -> Info:
+    data, rois = call.info(0), call.info(1)
+    count = rois.shape[0] if rois.shape else call.fresh(0, 0)
+    channels = data.shape[1] if data.shape is not None and len(data.shape) > 1 else call.fresh(0, 1)
+    size = (constant(call.attr("output_height", 1)), constant(call.attr("output_width", 1)))
+    return Info(data.elem, (count, channels, *size))
+
+
+@transfer("Col2Im")
+def _col2im(call: Call) -> Info:
+    data = call.info(0)
+    image, block = call.ints(1), call.ints(2)
+    count = call.length(1) if call.length(1) is not None else call.length(2)
+    if data.shape is None or len(data.shape) != 3 or count is None:
+        return Info(data.elem, None if count is None else call.fresh_shape(0, count + 2))
+    channels = call.fresh(0, 1) if block is None else divide(data.shape[1], product(block))
+    spatial = image if image is not None else [call.fresh(0, i + 2) for i in range(count)]
+    return Info(data.elem, (data.shape[0], channels, *spatial))

@@ -1,0 +1,130 @@
+"""Matrix products and what surrounds them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from onnx import TensorProto
+
+from onnxfix.shapes.ops.base import Call, Info, Shape, Unknown, broadcast_shapes, transfer
+from onnxfix.shapes.symbols import Dim, broadcast
+
+
+def matmul_shape(a: Shape, b: Shape) -> Shape:
+    """numpy.matmul's shape: batch dimensions broadcast, a vector operand has its axis removed."""
+    if not a or not b:
+        raise Unknown
+    rows = a[-2:-1]
+    columns = b[-1:] if len(b) > 1 else ()
+    return broadcast_shapes([a[:-2], b[:-2]]) + rows + columns
+
+
+@transfer("MatMul", "MatMulInteger", "QLinearMatMul")
+def _matmul(call: Call) -> Info:
+    second = 3 if call.op == "QLinearMatMul" else 1
+    elem = call.info(0).elem
+    if call.op == "MatMulInteger":
+        elem = TensorProto.INT32
+    if call.op == "QLinearMatMul":
+        elem = call.info(7).elem
+    a, b = call.info(0).shape, call.info(second).shape
+    return Info(elem, None if a is None or b is None else matmul_shape(a, b))
+
+
+@transfer("Gemm")
+def _gemm(call: Call) -> Info:
+    a, b = call.info(0), call.info(1)
+    rows: Dim | None = None
+    columns: Dim | None = None
+    if a.shape is not None and len(a.shape) == 2:
+        rows = a.shape[1 if call.attr("transA", 0) else 0]
+    if b.shape is not None and len(b.shape) == 2:
+        columns = b.shape[0 if call.attr("transB", 0) else 1]
+    return Info(a.elem or b.elem, (rows or call.fresh(0, 0), columns or call.fresh(0, 1)))
+
+
+@transfer("Det")
+def _det(call: Call) -> Info:
+    shape = call.info(0).shape
+    return Info(call.info(0).elem, None if shape is None else shape[:-2])
+
+
+@transfer("Einsum")
+def _einsum(call: Call) -> Info:
+    elem = next((info.elem for info in call.inputs if info.elem is not None), None)
+    equation = call.attr("equation")
+    if not isinstance(equation, str) or any(info.shape is None for info in call.inputs):
+        return Info(elem)
+    return Info(elem, einsum_shape(equation, [call.shape(i) for i in range(len(call.inputs))]))
+
+
+TERM = re.compile(r"[A-Za-z]*(\.\.\.)?[A-Za-z]*")
+
+
+def einsum_terms(equation: str) -> tuple[list[str], str | None]:
+    """The operands' terms and the result's (None for an implicit one).
+
+    Raises:
+        Unknown: malformed, such as two ellipses in a term, on which onnx's C++ inference never returns.
+    """
+    text = equation.replace(" ", "")
+    left, arrow, right = text.partition("->")
+    terms = left.split(",")
+    if any(TERM.fullmatch(term) is None for term in [*terms, right]):
+        raise Unknown
+    return terms, right if arrow else None
+
+
+def einsum_shape(equation: str, shapes: Sequence[Shape]) -> Shape:
+    """The result's shape; a label's dimension is the broadcast of all that carry it."""
+    terms, result = einsum_terms(equation)
+    if len(terms) != len(shapes):
+        raise Unknown
+    labels: dict[str, Dim] = {}
+    batches: list[Shape] = []
+    for term, shape in zip(terms, shapes, strict=True):
+        names = term.replace("...", "")
+        hidden = len(shape) - len(names)
+        if hidden < 0 or (hidden and "..." not in term):
+            raise Unknown
+        at = term.find("...")
+        start = len(names) if at < 0 else at
+        batches.append(shape[start : start + hidden])
+        for name, dim in zip(names, shape[:start] + shape[start + hidden :], strict=True):
+            labels[name] = broadcast(labels[name], dim) if name in labels else dim
+    batch = broadcast_shapes(batches) if batches else ()
+    if result is None:
+        once = sorted(name for name in labels if sum(term.count(name) for term in terms) == 1)
+        return batch + tuple(labels[name] for name in once)
+    if any(name not in labels for name in result.replace("...", "")):
+        raise Unknown
+    head, _, tail = result.partition("...")
+    middle = batch if "..." in result else ()
+    return tuple(labels[n] for n in head) + middle + tuple(labels[n] for n in tail)
+
+
+@transfer("SoftmaxCrossEntropyLoss", "NegativeLogLikelihoodLoss")
+def _loss(call: Call) -> Sequence[Info]:
+    scores, labels = call.info(0), call.info(1)
+    whole = call.attr("reduction", "mean") == "none"
+    infos = [Info(scores.elem, labels.shape if whole else ()), Info(scores.elem, scores.shape)]
+    return infos[: len(call.outputs)]
+
+
+@transfer("StringConcat")
+def _string_concat(call: Call) -> Info:
+    a, b = call.info(0).shape, call.info(1).shape
+    return Info(TensorProto.STRING, None if a is None or b is None else broadcast_shapes([a, b]))
+
+
+@transfer("RegexFullMatch")
+def _regex(call: Call) -> Info:
+    return Info(TensorProto.BOOL, call.info(0).shape)
+
+
+@transfer("StringSplit")
+def _string_split(call: Call) -> Sequence[Info]:
+    shape = call.info(0).shape
+    parts = None if shape is None else (*shape, call.fresh(0, len(shape)))
+    return [Info(TensorProto.STRING, parts), Info(TensorProto.INT64, shape)][: len(call.outputs)]

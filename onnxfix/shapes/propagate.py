@@ -1,0 +1,315 @@
+"""One forward pass over a model: what is known of every value, scope by scope.
+
+Values of the main graph and its subgraphs are described as they are; values inside a local function only by what
+holds for every call, while a call's own outputs come from walking the function's body with the call's inputs.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from onnx import AttributeProto
+
+from onnxfix.graph.overlay import Node, Scope, UnknownAttribute, Value
+from onnxfix.shapes.declared import graph_input
+from onnxfix.shapes.knowledge import Knowledge
+from onnxfix.shapes.ops import ABSENT, TABLE, UNKNOWN, Call, Info, Unknown, control
+from onnxfix.shapes.ops.base import INTEGERS, Shape
+from onnxfix.shapes.ops.finish import finished
+from onnxfix.shapes.ops.schema import decoded, schema_elem
+from onnxfix.shapes.symbols import constant
+
+if TYPE_CHECKING:
+    from onnxfix.model import Model
+
+MAX_CALL_DEPTH = 32
+MAX_NESTING = 64
+STRICT = False
+"""Whether a transfer function that stumbles over a malformed call raises, as the tests want it."""
+MALFORMED = (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError)
+BUDGET_PER_NODE, BUDGET_BASE = 20, 50_000
+MAX_QUESTION = 1024
+"""Bytes: a Constant that is larger is described each time, rather than kept to recognize it by."""
+
+
+class Exhausted(Exception):
+    """The model's loops and calls unfold to more nodes than this pass is willing to walk."""
+
+
+@dataclass
+class Frame:
+    """One walk: of the main graph, or of a function's body for one call.
+
+    ``bindings`` are a function's attributes for this call; None means that any call may be meant. ``calls`` are the
+    functions that are being walked, outermost first.
+    """
+
+    prefix: str
+    bindings: Mapping[str, AttributeProto | None] | None = None
+    calls: tuple[Scope, ...] = ()
+    info: dict[Value, Info] = field(default_factory=dict)
+
+
+class Pass:
+    """The state of one forward pass. Create it and call :meth:`run`.
+
+    ``knowledge`` is what earlier passes over the same model worked out; it changes how long a pass takes and nothing
+    of what it finds.
+    """
+
+    def __init__(self, model: Model, knowledge: Knowledge | None = None) -> None:
+        self.model = model
+        self.knowledge = Knowledge() if knowledge is None else knowledge
+        self.symbols: dict[str, tuple[str, int]] = {}
+        self.minted: list[set[str]] = [set()]
+        self._owners: dict[str, tuple[object, ...]] = {}
+        self._prefixes: dict[str, tuple[str, Scope, str]] = {}
+        self._orders = model.orders
+        self._operators: dict[tuple[str, str, Scope], tuple[object, ...]] = {}
+        """By domain, name and scope: domain, name and version; () where more decides what a node's outputs are."""
+        self._left = BUDGET_BASE + BUDGET_PER_NODE * sum(map(len, self._orders.values()))
+        self._nesting = 0
+        self._mints = 0
+        """How many symbols were made so far: what makes none depends on its inputs alone."""
+        self._fallback: Mapping[Value, tuple[int | None, tuple[int | None, ...] | None]] | None = None
+
+    def run(self) -> dict[Value, Info]:
+        """What is known of every value of the model."""
+        frame = Frame("")
+        collecting = gc.isenabled()
+        gc.disable()  # nothing here is garbage until the pass is over, and looking for it takes a third of the time
+        try:
+            self.knowledge.begin()
+            for value in self.model.main.inputs:
+                frame.info[value] = self.knowledge.interned(graph_input(self, value))
+            for scope in (self.model.main, *self.model.functions):
+                self.walk(frame, scope)
+        finally:
+            if collecting:
+                gc.enable()
+        return frame.info
+
+    def mint(self, frame: Frame, scope: Scope, name: str) -> str:
+        """A symbol's name, for this value of this scope and call only."""
+        label = f"{frame.prefix}{scope.path} / {name}" if scope.path else frame.prefix + name
+        label = self.claim(label, (frame.prefix, scope, name))
+        self.minted[-1].add(label)
+        self._mints += 1
+        return label
+
+    def claim(self, label: str, owner: tuple[object, ...]) -> str:
+        """``label`` for ``owner``; primes are added where others have it."""
+        while self._owners.setdefault(label, owner) != owner:
+            label += "'"
+        return label
+
+    def mint_input(self, name: str) -> str:
+        """A symbol's name, for something about a graph input."""
+        return self.mint(Frame(""), self.model.main, name)
+
+    def lookup(self, frame: Frame, value: Value | None) -> Info:
+        """What is known of a value in this walk; ABSENT for None."""
+        if value is None:
+            return ABSENT
+        info = frame.info.get(value)
+        if info is None:
+            info = frame.info[value] = self.knowledge.initializer(value)
+        return info
+
+    # ---- nodes
+
+    def walk(self, frame: Frame, scope: Scope) -> None:
+        """Describe the outputs of every node of ``scope``, producers first."""
+        unfolds = bool(frame.calls) or scope.kind == "subgraph"
+        for node in self._orders[scope]:
+            self._left -= unfolds
+            if unfolds and self._left < 0:
+                raise Exhausted
+            self.node(frame, node)
+
+    def node(self, frame: Frame, node: Node) -> None:
+        """Describe the outputs of one node."""
+        known = frame.info
+        inputs = [
+            ABSENT if value is None else known.get(value) or self.lookup(frame, value)
+            for value in node.inputs
+        ]
+        while inputs and inputs[-1] is ABSENT:
+            inputs.pop()
+        number = self.knowledge.numbers.get(node)
+        if number is None:
+            number = self.knowledge.number(node, self._question(node))
+        question = (number, *inputs)
+        infos = self.knowledge.answers.get(question) if number else None
+        if infos is None:
+            before = self._mints
+            infos = self._described(frame, node, inputs)
+            if number and self._mints == before:
+                self.knowledge.learn(question, infos)
+        for value, info in zip(node.outputs, infos, strict=True):
+            if value is not None:
+                known[value] = info
+
+    def _question(self, node: Node) -> tuple[object, ...] | None:
+        """All that the description of a node's outputs depends on beside its inputs, as long as it makes no symbol;
+        None if more.
+
+        More are the bodies of subgraphs and local functions, attributes of a function's call, and what ONNX's own
+        inference says of the model.
+        """
+        scope, outputs = node.scope, node.outputs
+        named = (node.domain, node.op_type, scope)
+        operator = self._operators.get(named)
+        if operator is None:
+            plain = named[:2] in TABLE and named[:2] not in self.model.function_names
+            operator = self._operators[named] = (*named[:2], scope.opset(node.domain)) if plain else ()
+        if not operator or node.subgraphs:
+            return None
+        attributes = node.proto.attribute[:]
+        if attributes and node.op_type == "Constant" and node.proto.ByteSize() > MAX_QUESTION:
+            return None
+        given = tuple([output is not None for output in outputs]) if None in outputs else len(outputs)
+        question: list[object] = [*operator, given]
+        for attribute in attributes:
+            if attribute.ref_attr_name:
+                return None
+            question.append(attribute.SerializeToString())
+        return tuple(question)
+
+    def _described(self, frame: Frame, node: Node, inputs: list[Info]) -> tuple[Info, ...]:
+        """What is known of each output of a node; UNKNOWN for outputs that are left out."""
+        names = [v.name if v is not None else f"{node.first_output}#{k}" for k, v in enumerate(node.outputs)]
+
+        def attrs(name: str) -> Any:
+            return decoded(self.attribute(frame, node, name))
+
+        call = Call(
+            node.op_type,
+            inputs,
+            names,
+            attrs,
+            node.opset,
+            lambda name: self.mint(frame, node.scope, name),
+            node.domain,
+        )
+        try:
+            found = self._transfer(frame, node, call)
+        except (Unknown, UnknownAttribute, ZeroDivisionError):
+            found = self._from_cpp(node, call)
+        except MALFORMED:
+            if STRICT:
+                raise
+            found = []  # an operator that lacks what it needs: the checker's finding
+        except Exhausted:
+            self._forget(frame, node)
+            if node.scope.kind == "subgraph":
+                raise
+            found = []
+        infos = [found] if isinstance(found, Info) else list(found)
+        infos += [UNKNOWN] * (len(node.outputs) - len(infos))
+        return tuple(
+            UNKNOWN if value is None else self.knowledge.interned(self._finish(node, call, k, info))
+            for k, (value, info) in enumerate(zip(node.outputs, infos, strict=False))
+        )
+
+    def _transfer(self, frame: Frame, node: Node, call: Call) -> Sequence[Info] | Info:
+        function = self.model.called.get((node.domain, node.op_type, node.overload))
+        if function is not None:
+            return self._called(frame, node, call, function)
+        if node.domain == "" and not node.is_onnx:
+            raise Unknown
+        if node.subgraphs:
+            return self._nested(frame, node, call)
+        known = TABLE.get((node.domain, node.op_type))
+        if known is None:
+            raise Unknown
+        return known(call)
+
+    def _nested(self, frame: Frame, node: Node, call: Call) -> Sequence[Info]:
+        """Outputs of a node that runs subgraphs; deeper ones than Python's own stack allows stay unknown."""
+        if self._nesting >= MAX_NESTING:
+            raise Unknown
+        self._nesting += 1
+        try:
+            return control.transfer(self, frame, node, call)
+        finally:
+            self._nesting -= 1
+
+    def _called(self, frame: Frame, node: Node, call: Call, function: Scope) -> Sequence[Info]:
+        """Outputs of a call to a local function: its body, walked with the call's inputs and attributes."""
+        if len(frame.calls) >= MAX_CALL_DEPTH or function in frame.calls:
+            raise Unknown  # ONNX has no recursion
+        bindings: dict[str, AttributeProto | None] = {
+            a.name: a for a in getattr(function.proto, "attribute_proto", ())
+        }
+        for attribute in node.proto.attribute:
+            try:
+                bindings[attribute.name] = self.attribute(frame, node, attribute.name)
+            except Unknown:
+                raise Unknown from None
+        inner = Frame(self._prefix(frame, node, call), bindings, (*frame.calls, function))
+        for k, value in enumerate(function.inputs):
+            inner.info[value] = call.inputs[k] if k < len(call.inputs) else ABSENT
+        self.walk(inner, function)
+        return [self.lookup(inner, value) for value in function.outputs]
+
+    def _prefix(self, frame: Frame, node: Node, call: Call) -> str:
+        """What the symbols of a call start with: two branches may name their calls' outputs alike."""
+        name = call.outputs[0] if call.outputs else node.op_type
+        label, owner = f"{frame.prefix}{name}: ", (frame.prefix, node.scope, name)
+        while self._prefixes.setdefault(label, owner) != owner:
+            label += "'"
+        return label
+
+    def attribute(self, frame: Frame, node: Node, name: str) -> AttributeProto | None:
+        """A node's attribute in this walk, references to the function's own attributes resolved.
+
+        Raises:
+            Unknown: it differs from call to call, and no call is meant.
+        """
+        for attribute in node.proto.attribute:
+            if attribute.name == name:
+                if not attribute.ref_attr_name:
+                    return attribute
+                if frame.bindings is None:
+                    raise Unknown
+                return frame.bindings.get(attribute.ref_attr_name)
+        return None
+
+    def _forget(self, frame: Frame, node: Node) -> None:
+        """Drop what a walk that did not end left behind: it may hold for some iterations only."""
+        for sub in node.subgraphs:
+            for scope in sub.walk():
+                for value in scope.values.values():
+                    frame.info[value] = UNKNOWN
+
+    def _from_cpp(self, node: Node, call: Call) -> Sequence[Info]:
+        """ONNX's own inference for an operator without a transfer function: static dimensions and ranks."""
+        if node.scope.kind == "function" or (node.domain, node.op_type) in TABLE or node.subgraphs:
+            return []
+        if node.domain not in ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training"):
+            return []
+        if self._fallback is None:
+            from onnxfix.shapes import inference
+
+            self._fallback = inference.infer(self.model)
+        infos = []
+        for k, value in enumerate(node.outputs):
+            elem, dims = (None, None) if value is None else self._fallback.get(value, (None, None))
+            shape: Shape | None = None
+            if dims is not None:
+                shape = tuple(call.fresh(k, i) if d is None else constant(d) for i, d in enumerate(dims))
+            infos.append(Info(elem, shape))
+        return infos
+
+    def _finish(self, node: Node, call: Call, k: int, info: Info) -> Info:
+        if info.elem is None and info.kind == "tensor" and (node.is_onnx or node.domain == "ai.onnx.ml"):
+            elem = schema_elem(call, k)
+            if elem is not None:
+                info = Info(elem, info.shape, info.value, info.fill)
+        if info.elem in INTEGERS or info.value is not None:
+            return finished(info, lambda i, elem: call.fresh_element(k, i, elem))
+        return info

@@ -1,0 +1,133 @@
+"""Symbolic shapes, element types and small integer values of every value in a model.
+
+Declared value_info and output shapes are claims that may lie: they are never read. Graph input declarations and
+initializers are trusted. See :mod:`onnxfix.shapes.symbols` for what a symbolic dimension means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
+
+from onnxfix.graph.overlay import Value
+from onnxfix.shapes.ops.base import INTEGERS, UNKNOWN, Info, static_shape
+from onnxfix.shapes.propagate import Pass
+from onnxfix.shapes.symbols import NO as NEVER
+from onnxfix.shapes.symbols import (
+    YES,
+    Answer,
+    BroadcastRelation,
+    Dim,
+    as_dim,
+    broadcast_relation,
+    equal,
+    unknown,
+)
+
+if TYPE_CHECKING:
+    from onnxfix.model import Model
+
+__all__ = ["Shapes", "SymTensor"]
+
+
+class SymTensor(NamedTuple):
+    """The value of a small integer or boolean tensor: ``data`` in row-major order, each a symbolic integer."""
+
+    shape: tuple[int, ...]
+    data: tuple[Dim, ...]
+
+    @property
+    def static(self) -> tuple[int, ...] | None:
+        """The integers where all are static, or None."""
+        items = tuple(d.value for d in self.data if d.value is not None)
+        return items if len(items) == len(self.data) else None
+
+
+class Shapes:
+    """What is known of the values of ``model`` as it was when this was made. Nothing here is ever a guess."""
+
+    def __init__(self, model: Model) -> None:
+        run = Pass(model, model.knowledge)
+        self._infos = run.run()
+        self._symbols = run.symbols
+        self._tensors: dict[Info, SymTensor] = {}
+
+    @property
+    def symbols(self) -> Mapping[str, tuple[str, int]]:
+        """Symbols of graph inputs: name to ``(input, axis)`` where it first stands. Others depend on data."""
+        return MappingProxyType(self._symbols)
+
+    def info(self, value: Value) -> Info:
+        """Everything that is known of ``value``."""
+        return self._infos.get(value, UNKNOWN)
+
+    @cached_property
+    def kinds(self) -> Collection[Info]:
+        """What is known of any value, each description once: a model has many values, and few kinds of them."""
+        return frozenset(self._infos.values())
+
+    def shape(self, value: Value) -> tuple[Dim, ...] | None:
+        """The dimensions; None where the rank is unknown, and for sequences, optionals and maps."""
+        return self._infos.get(value, UNKNOWN).shape
+
+    def rank(self, value: Value) -> int | None:
+        """The number of dimensions, or None."""
+        shape = self.shape(value)
+        return None if shape is None else len(shape)
+
+    def static_shape(self, value: Value) -> tuple[int, ...] | None:
+        """The dimensions as integers where every one is static, or None."""
+        return static_shape(self.shape(value))
+
+    def elem_type(self, value: Value) -> int | None:
+        """The element type (TensorProto.DataType) of a tensor; None where unknown, and for other kinds of values."""
+        return self._infos.get(value, UNKNOWN).elem
+
+    def item(self, value: Value) -> Info | None:
+        """What is known of a sequence's or optional's element, or None."""
+        return self.info(value).item
+
+    def value(self, value: Value) -> SymTensor | None:
+        """The value of a small integer or boolean tensor (up to 64 elements), or None."""
+        info = self._infos.get(value, UNKNOWN)
+        if info.value is None or info.elem not in INTEGERS or info.kind != "tensor":
+            return None
+        found = self._tensors.get(info)
+        if found is None:
+            found = SymTensor(info.value.shape, tuple(as_dim(item) for item in info.value.reshape(-1)))
+            self._tensors[info] = found
+        return found
+
+    def same_shape(self, a: Value, b: Value) -> Answer:
+        """Whether both have the same rank and dimensions."""
+        left, right = self.shape(a), self.shape(b)
+        if left is None or right is None:
+            return unknown()
+        if len(left) != len(right):
+            return NEVER
+        answer = YES
+        for one, other in zip(left, right, strict=True):
+            answer = answer & equal(one, other)
+        return answer
+
+    def broadcasts(self, a: Value, b: Value) -> Answer:
+        """Whether an element-wise operator on both repeats or extends one of them: their shapes differ."""
+        return ~self.same_shape(a, b)
+
+    def broadcast_pairs(self, a: Value, b: Value) -> list[tuple[int, Dim, Dim, BroadcastRelation]] | None:
+        """How two operands meet: ``(axis of the result, dim of a, dim of b, relation)`` for each aligned pair.
+
+        The shorter shape is extended by leading 1s. None where a rank is unknown.
+        """
+        left, right = self.shape(a), self.shape(b)
+        if left is None or right is None:
+            return None
+        rank = max(len(left), len(right))
+        one = as_dim(1)
+        first = (one,) * (rank - len(left)) + left
+        second = (one,) * (rank - len(right)) + right
+        return [
+            (i, x, y, broadcast_relation(x, y)) for i, (x, y) in enumerate(zip(first, second, strict=True))
+        ]

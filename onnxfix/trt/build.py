@@ -1,0 +1,325 @@
+"""TensorRT's real parser and builder, for ``tensorrt`` and ``tensorrt_rtx`` alike. No engine is executed here.
+
+``build`` runs foreign code that crashes, hangs and eats memory on real models: ``attempt`` calls it in a sandbox and
+turns such an end into a result. The plain TensorRT API is used and not Polygraphy's loaders, because those raise one
+exception for all the parser's errors (without codes, node indices and local functions), print the texts of warnings
+and builder errors instead of returning them, and say "Invalid Engine" where the builder said why. Executing engines
+is Polygraphy's part: ``trt_run``.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from onnxfix.backends.ort_weights import weight_bytes
+from onnxfix.errors import OnnxfixError, UsageError
+from onnxfix.files import atomic, wire
+from onnxfix.place import Place
+from onnxfix.sandbox import Worker, note
+from onnxfix.sizes.search import Search
+from onnxfix.trt import files
+from onnxfix.trt import profiles as trt_profiles
+from onnxfix.trt.log import Heard, logger_of, text_of
+from onnxfix.trt.package import DEFAULT_CAPABILITY, load, member, missing
+from onnxfix.trt.parse import MEMORY, empty_network, epitaph, parse
+from onnxfix.trt.places import Layers, Places, own_words
+from onnxfix.trt.records import Issue, Profile, Severity, Stage, Status, TrtBuild
+
+__all__ = ["attempt", "build", "missing"]
+
+#: The parser prefixes what it logs with its own source line.
+_ORIGIN = re.compile(r"\A(\w+\.[ch]pp:\d+): ")
+#: What the child says it is at, besides parsing and building: what was asked for is looked at, before the model is
+#: parsed and after, or what was built is written.
+_ASKED, _PLANNING, _SAVING = "asked", "planning", "saving"
+_STAGES: dict[str, Stage] = {"parse": "parse", _PLANNING: "profile", "build": "build", _SAVING: "build"}
+
+
+def attempt(
+    worker: Worker,
+    path: Path | str,
+    *,
+    package: str,
+    compute_capability: str = DEFAULT_CAPABILITY,
+    profiles: Sequence[Profile] | None = None,
+    timeout: float = 300.0,
+    tf32: bool = False,
+    save_engine: str = "",
+    timing_cache: str = "",
+) -> TrtBuild:
+    """``build`` in a sandbox, whose crash, hang or lack of memory is a result too.
+
+    ``timeout`` is in seconds, for parsing and for building each; ``worker`` bounds the memory. Status "error" at no
+    stage: TensorRT could not be asked.
+
+    Raises:
+        UsageError: what was asked for does not fit the model or this TensorRT.
+        OnnxfixError: a file cannot be written.
+    """
+    outcome = worker.call(
+        f"{__name__}:build",
+        timeout=timeout,
+        path=str(path),
+        package=package,
+        compute_capability=compute_capability,
+        profiles=tuple(profiles) if profiles is not None else None,
+        tf32=tf32,
+        save_engine=save_engine,
+        timing_cache=timing_cache,
+    )
+    if outcome.ok:
+        done: TrtBuild = outcome.value
+        return done
+    if outcome.status == "error" and outcome.note in (_ASKED, _PLANNING, _SAVING):
+        raise (OnnxfixError if outcome.note == _SAVING else UsageError)(outcome.message)
+    stage = _STAGES.get(outcome.note, "")
+    doing = {"parse": "the parser", "build": "the builder"}.get(stage, "TensorRT")
+    told = epitaph(outcome, doing)
+    status: Status = "error" if outcome.status == "ok" else outcome.status
+    return TrtBuild(
+        status="memory" if status in ("error", "crash") and MEMORY.search(told) else status,
+        stage=stage,
+        errors=(Issue(stage, "error", told),),
+        package=package,
+        compute_capability=compute_capability,
+    )
+
+
+def need_mb(path: Path) -> int:
+    """MiB that building a model file takes, by rule of thumb; 0 for what is no model.
+
+    Measured on 0.5 and 2.4 GB of weights: 2.2 to 2.4 times the weights for the network and the engine, and the file
+    where it embeds them.
+    """
+    try:
+        loaded = wire.open_model(path)
+    except OnnxfixError:
+        return 0
+    return 256 + (int(2.5 * weight_bytes(loaded.proto)) + loaded.size >> 20)
+
+
+def build(
+    path: str,
+    *,
+    package: str,
+    compute_capability: str = DEFAULT_CAPABILITY,
+    profiles: Sequence[Profile] | None = None,
+    tf32: bool = False,
+    save_engine: str = "",
+    timing_cache: str = "",
+) -> TrtBuild:
+    """Parse the model file (external data lies beside it) and build an engine. Call it in a sandbox.
+
+    Args:
+        path: the ONNX file.
+        package: ``tensorrt`` or ``tensorrt-rtx``, as chosen by ``trt_package.choose``.
+        compute_capability: what tensorrt-rtx builds for, "8.9"; ``tensorrt`` builds for its own GPU.
+        profiles: optimization profiles. Inputs that one leaves out, and all of them when None, get sizes derived
+            from the model's symbols; where those do not fit the model, larger ones are tried.
+        tf32: allow TF32 in float32 convolutions and products.
+        save_engine: a file to write the engine to, in a folder of the caller's own.
+        timing_cache: a file to read timings from, if it exists, and to write them to; tensorrt-rtx has no use for it.
+
+    Raises:
+        ImportError: the package does not load.
+        UsageError: the compute capability is none that the package builds for, or the timing cache or the profiles
+            are of no use to it.
+        OnnxfixError: a file cannot be written.
+        RuntimeError: TensorRT refuses to start here, or another logger was there first.
+    """
+    # In TensorRT-RTX timing caches are no-ops since 1.2, and using one makes an ahead-of-time build look for a GPU
+    # ("Timing Cache Migration" in its documentation).
+    cache = Path(timing_cache) if timing_cache and package != "tensorrt-rtx" else None
+    return _Run(load(package), path, package, compute_capability, tf32).run(
+        profiles, Path(save_engine) if save_engine else None, cache
+    )
+
+
+class _Run:
+    """One parse and build."""
+
+    def __init__(self, trt: Any, path: str, package: str, capability: str, tf32: bool) -> None:
+        self.trt, self.path, self.tf32 = trt, path, tf32
+        self.aim = member(trt, capability) if package == "tensorrt-rtx" else None
+        self.places = Places(path)
+        self.layers: Layers | None = None
+        self.log, self.ear = logger_of(trt)
+        self.ear.listen()
+        self.builder = trt.Builder(self.log)
+        self.network = empty_network(trt, self.builder)
+        if self.network is None:
+            raise RuntimeError(self._first_error() or "TensorRT made no network")
+        self.base = TrtBuild(
+            "refused", "parse", package=package, version=str(trt.__version__), compute_capability=capability
+        )
+
+    def run(
+        self, profiles: Sequence[Profile] | None, save_engine: Path | None, timing_cache: Path | None
+    ) -> TrtBuild:
+        if timing_cache is not None:
+            note(_ASKED)
+            self._timing_cache(self.builder.create_builder_config(), timing_cache)
+            self.ear.listen()
+        parser, parsed, seconds = parse(self.trt, self.network, self.log, self.ear, self.path)
+        self.layers = Layers(self.network)
+        done = replace(
+            self.base,
+            parse_seconds=seconds,
+            layers=tuple(sorted(self.layers.kinds.items())),
+            warnings=self._issues("parse", "warning"),
+        )
+        if not parsed:
+            errors = self._parser_errors(parser) or self._issues("parse", "error")
+            status: Status = "memory" if any(MEMORY.search(one.text) for one in errors) else "refused"
+            none = (Issue("parse", "error", "TensorRT gave no reason"),)
+            return replace(done, status=status, errors=errors or none)
+        self.ear.at = ("", "")
+        note(_PLANNING)
+        plans = self._plans(profiles)
+        note("build")
+        began = time.perf_counter()
+        done = self._build(done, plans, save_engine, timing_cache)
+        return replace(done, build_seconds=time.perf_counter() - began)
+
+    def _build(
+        self,
+        done: TrtBuild,
+        plans: Iterable[tuple[Profile, ...]],
+        save_engine: Path | None,
+        timing_cache: Path | None,
+    ) -> TrtBuild:
+        """Try profiles until one is accepted or refused for another reason; report the first otherwise."""
+        first: TrtBuild | None = None
+        tried = 0
+        for chosen in plans:
+            self.ear.listen()
+            tried += 1
+            found = self._once(replace(done, profiles=chosen), save_engine, timing_cache)
+            first = first or found
+            if found.accepted:
+                return replace(found, attempts=tried)
+            if not any(p.derived for p in chosen) or not trt_profiles.unfit([e.text for e in found.errors]):
+                break
+        assert first is not None
+        return replace(first, attempts=tried)
+
+    def _plans(self, profiles: Sequence[Profile] | None) -> Iterable[tuple[Profile, ...]]:
+        inputs = trt_profiles.inputs_of(self.network)
+        graph = None
+        if any(one.is_shape_tensor for one in inputs) and self.places.proto is not None:
+            graph = self.places.proto.graph
+        search = self._search(inputs)
+        series = [
+            list(trt_profiles.candidates(inputs, given, graph, search)) for given in profiles or (None,)
+        ]
+        return list(zip(*series, strict=False)) if series[0] else [()]
+
+    def _search(self, inputs: Sequence[trt_profiles.NetInput]) -> Search | None:
+        """What finds sizes that the model takes; None where there is nothing to choose."""
+        if self.places.proto is None or not any(one.dynamic for one in inputs):
+            return None
+        return Search(trt_profiles.with_names(self.places.proto), Path(self.path).parent)
+
+    def _once(self, done: TrtBuild, save_engine: Path | None, timing_cache: Path | None) -> TrtBuild:
+        config = self.builder.create_builder_config()
+        if self.aim is not None:
+            config.num_compute_capabilities = 1
+            config.set_compute_capability(self.aim, 0)
+        if not self.tf32:
+            config.clear_flag(self.trt.BuilderFlag.TF32)
+        cache = self._timing_cache(config, timing_cache) if timing_cache is not None else None
+        for profile in done.profiles:
+            problem = trt_profiles.add(self.builder, config, profile)
+            if problem:
+                errors = self._issues("profile", "error") or (Issue("profile", "error", problem),)
+                return replace(done, stage="profile", errors=errors)
+        # The serialized engine: deserializing it would need a GPU.
+        engine = self.builder.build_serialized_network(self.network, config)
+        warnings = done.warnings + self._issues("build", "warning")
+        if engine is None:
+            errors = self._issues("build", "error")
+            heard = (*errors, *warnings)  # what led to it is logged as a warning at times
+            memory = any(MEMORY.search(one.text) for one in heard)
+            return replace(
+                done,
+                status="memory" if memory else "refused",
+                stage="build",
+                warnings=warnings,
+                errors=errors or (Issue("build", "error", "TensorRT built no engine and gave no reason"),),
+            )
+        note(_SAVING)
+        if save_engine is not None:
+            atomic.hand_over(save_engine, engine)
+        if cache is not None and timing_cache is not None:
+            atomic.put(timing_cache, cache.serialize())
+        return replace(done, status="accepted", stage="", warnings=warnings, engine_bytes=int(engine.nbytes))
+
+    def _timing_cache(self, config: Any, path: Path) -> Any:
+        return files.timing_cache(config, path, lambda: [one.text for one in self.ear.messages])
+
+    # -- messages
+
+    def _first_error(self) -> str:
+        return next((one.text for one in self.ear.messages if one.severity != "WARNING"), "")
+
+    def _parser_errors(self, parser: Any) -> tuple[Issue, ...]:
+        """All of the parser's errors. It stops at the first node that it refuses, so that is mostly one."""
+        found: list[Issue] = []
+        for number in range(parser.num_errors):
+            error = parser.get_error(number)
+            text = text_of(error.desc)
+            found.append(
+                Issue(
+                    "parse",
+                    "error",
+                    own_words(text) or text,
+                    self._place(error, text),
+                    code=error.code().name,
+                    source=f"{error.file()}:{error.line()} {error.func()}",
+                    stack=tuple(error.local_function_stack() or ()),
+                )
+            )
+        counts = Counter(found)  # a check of each of two dilations says the same twice
+        return tuple(replace(one, count=count) for one, count in counts.items())
+
+    def _place(self, error: Any, text: str) -> Place:
+        """Where a parser error is."""
+        function, operator = str(error.func() or ""), str(error.node_operator() or "")
+        if function == "importInput":  # the parser gives the input's name for its own file's
+            return Place(output=str(error.file()))
+        label, at = self.ear.at
+        if not operator and function == f"import{at}":  # it forgot the node that it was at
+            return self.places.of_label(label, at)
+        if at != operator:  # not the node that was being parsed: a check of the whole model
+            label = str(error.node_name() or "")
+        place = self.places.of_error(int(error.node()), label, operator)
+        return place if place.known else replace(self.places.of_tensor(text), op_type=operator)
+
+    def _issues(self, stage: Stage, severity: Severity) -> tuple[Issue, ...]:
+        """What the logger heard, each text once."""
+        heard = [one for one in self.ear.messages if (one.severity == "WARNING") == (severity == "warning")]
+        telling = [one for one in heard if own_words(one.text)] or heard
+        found = Counter(self._issue(one, stage, severity) for one in telling)
+        return tuple(replace(one, count=count) for one, count in found.items())
+
+    def _issue(self, one: Heard, stage: Stage, severity: Severity) -> Issue:
+        origin = _ORIGIN.match(one.text)
+        text = one.text[origin.end() :] if origin is not None else one.text
+        source = origin[1] if origin is not None else ""
+        layer = self.layers.named_in(text) if stage != "parse" and self.layers is not None else ""
+        label, operator = one.at
+        if layer and self.layers is not None:
+            label, operator = self.layers.label(layer), ""
+        place = self.places.of_label(label, operator) if label else self.places.of_tensor(text)
+        bound = self.places.of_bound(text)
+        if bound.known:
+            place, layer = bound, ""
+        elif not place.known:
+            place = self.places.of_operation(text)
+        return Issue(stage, severity, own_words(text) or text, place, source=source, layer=layer)

@@ -1,0 +1,82 @@
+"""The files around a build: engines that are saved, and timing caches that are read and saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from onnxfix.errors import OnnxfixError, UsageError
+from onnxfix.files import regular
+from onnxfix.files.apart import File
+from onnxfix.files.temporary import temporary_beside
+
+if TYPE_CHECKING:
+    from onnxfix.trt.records import TrtOptions
+
+
+def check_files(options: TrtOptions) -> None:
+    """Refuse files that cannot be written, before any work is done for them.
+
+    Raises:
+        UsageError: one is a directory, a device or a pipe, or its directory does not exist or takes no files.
+    """
+    for file in files(options):
+        _check(file.what, file.path)
+
+
+def files(options: TrtOptions) -> list[File]:
+    """The files that a run with these options writes, by option."""
+    named = (("--save-engine", options.save_engine), ("--timing-cache", options.timing_cache))
+    return [File(option, Path(name)) for option, name in named if name]
+
+
+def _check(option: str, path: Path) -> None:
+    try:
+        if path.is_dir():
+            raise UsageError(f"{option} {path}: is a directory; name a file")
+        path = _destination(option, path)
+        if not path.parent.is_dir():
+            raise UsageError(f"{option} {path}: there is no directory {path.parent}")
+        if path.exists():
+            with path.open("rb"):
+                pass
+    except OSError as error:
+        raise UsageError(f"{option} {path}: cannot be read: {error.strerror or error}") from None
+    try:
+        with temporary_beside(path):
+            pass
+    except OnnxfixError as error:
+        raise UsageError(f"{option} {error}") from None
+
+
+def _destination(option: str, path: Path) -> Path:
+    try:
+        return regular.destination(path)
+    except OnnxfixError as error:
+        raise UsageError(f"{option} {error}") from None
+
+
+def timing_cache(config: Any, path: Path, heard: Callable[[], Sequence[str]]) -> Any:
+    """The timing cache in the file, an empty one where there is no file yet, handed to the builder's ``config``.
+
+    ``heard`` gives what TensorRT's logger has heard so far. Of a file that it cannot read TensorRT only says so,
+    and goes on with an empty cache that would then replace the file.
+
+    Raises:
+        UsageError: the file cannot be read, or holds no cache that TensorRT takes here.
+    """
+    try:
+        data = path.read_bytes() if path.exists() else b""
+    except OSError as error:
+        raise UsageError(f"--timing-cache {path}: cannot be read: {error.strerror or error}") from None
+    before = len(heard())
+    cache = config.create_timing_cache(data)
+    taken = cache is not None and config.set_timing_cache(cache, False)
+    said = heard()[before:] if data else ()
+    if not taken or said:
+        words = " ".join(said[-1].split()) if said else "made for another GPU or version"
+        raise UsageError(
+            f"--timing-cache {path}: TensorRT takes no such cache here ({words}); delete it or name another file"
+        )
+    return cache

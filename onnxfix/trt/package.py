@@ -1,0 +1,255 @@
+"""Which of NVIDIA's two packages is used here, ``tensorrt`` or ``tensorrt_rtx``, and what this machine allows.
+
+``tensorrt`` builds for the GPU that it runs on and cannot do without one. ``tensorrt_rtx`` also builds ahead of time
+for a compute capability, without any GPU.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from onnxfix.errors import UsageError
+from onnxfix.nvidia import Gpu, Missing, gpus
+from onnxfix.sandbox import one_line
+from onnxfix.trt import trial
+from onnxfix.trt.log import logger_of
+
+Package = Literal["auto", "tensorrt", "tensorrt-rtx"]
+MODULES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
+PACKAGES = ("auto", *MODULES)
+INSTALL = {name: f'pip install "onnxfix[{name}]"' for name in MODULES}
+DEFAULT_CAPABILITY = "8.9"
+#: Environment of processes whose GPU kernels must not round float32 operands to TF32. In TensorRT-RTX 1.4 to 1.6 the
+#: builder's flag alone does not turn it off. CUDA reads the variable when it is loaded, and TensorRT-RTX loads no
+#: engine that was built under another value: the process that builds needs it as much as the one that executes.
+TF32_OFF = {"NVIDIA_TF32_OVERRIDE": "0"}
+#: Strongly typed networks with local functions and node names in the parser's errors.
+OLDEST_TENSORRT = 10
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The package to build with. ``capability`` is what engines are built for; ``gpu`` is None where they are built
+    ahead of time for a GPU that is not here, or that TensorRT loads no engine on (``note`` says so)."""
+
+    package: Literal["tensorrt", "tensorrt-rtx"]
+    version: str
+    capability: str
+    gpu: Gpu | None = None
+    note: str = ""
+
+
+def module_name(package: str) -> str:
+    """The module of a package: ``tensorrt-rtx`` is imported as ``tensorrt_rtx``."""
+    return package.replace("-", "_")
+
+
+def missing(package: Package = "auto") -> str | None:
+    """Why no TensorRT can be used here, as far as that shows without loading one; None when one is installed."""
+    _known(package)
+    lack = not_installed(package)
+    return lack.reason if lack is not None else None
+
+
+def not_installed(package: str = "auto") -> Missing | None:
+    """The same as data."""
+    wanted = PACKAGES[1:] if package == "auto" else (package,)
+    if any(importlib.util.find_spec(module_name(name)) is not None for name in wanted):
+        return None
+    if package == "auto":
+        told = "neither tensorrt nor tensorrt-rtx is installed"
+        return Missing(told, "not-installed", INSTALL["tensorrt-rtx"])
+    return Missing(f"{package} is not installed", "not-installed", INSTALL[package])
+
+
+def choose(package: Package = "auto", compute_capability: str | None = None) -> Choice | Missing:
+    """Choose the package; ``auto`` takes tensorrt where it loads and serves this GPU, else tensorrt-rtx.
+
+    ``compute_capability`` ("8.9", "sm89") is what to build for; without it the GPU's own, else 8.9. Loads NVIDIA's
+    libraries: call it in the sandbox.
+
+    Raises:
+        UsageError: the package or the compute capability does not exist.
+    """
+    _known(package)
+    wanted = normal_capability(compute_capability) if compute_capability else None
+    cards = gpus()
+    if package != "auto":
+        return _CHOOSERS[package](cards, wanted)
+    lacks: list[Missing] = []
+    for name in PACKAGES[1:]:
+        found = _CHOOSERS[name](cards, wanted)
+        if isinstance(found, Choice):
+            return found
+        lacks.append(found)
+    none = not_installed()
+    if none is not None:
+        return none
+    # What is not installed at all is no news beside a reason that a user can act on.
+    return next((one for one in reversed(lacks) if one.cause != "not-installed"), lacks[-1])
+
+
+def _known(package: str) -> None:
+    if package not in PACKAGES:
+        raise UsageError(f"there is no TensorRT package {package!r}; choose one of {', '.join(PACKAGES)}")
+
+
+def load(package: str) -> Any:
+    """Import the package's module.
+
+    Raises:
+        UsageError: it is not installed.
+        Exception: whatever NVIDIA's loader raises.
+    """
+    lack = not_installed(package)
+    if lack is not None:
+        raise UsageError(lack.reason)
+    return importlib.import_module(module_name(package))
+
+
+def _loaded(package: str) -> tuple[Any, Missing]:
+    """The module, or why there is none."""
+    try:
+        return load(package), Missing("")
+    except UsageError as error:
+        return None, not_installed(package) or Missing(str(error), "not-installed")
+    except Exception as error:  # the package without its libraries, or with those of another CUDA
+        told = f"{package} is installed but does not load ({one_line(error, 160)})"
+        return None, Missing(told, "not-loadable", INSTALL[package])
+
+
+def _tensorrt(cards: list[Gpu], wanted: str | None) -> Choice | Missing:
+    module, lack = _loaded("tensorrt")
+    if module is None:
+        return lack
+    version = str(module.__version__)
+    if int(version.split(".")[0]) < OLDEST_TENSORRT:
+        return Missing(
+            f"tensorrt {version} is too old, onnxfix needs {OLDEST_TENSORRT}.0",
+            "version",
+            'pip install -U "onnxfix[tensorrt]"',
+        )
+    if not cards:
+        return Missing(
+            "tensorrt builds on the GPU that it is for, and the driver shows none",
+            "no-gpu",
+            INSTALL["tensorrt-rtx"],
+            " builds without one",
+        )
+    card = cards[0]
+    if wanted is not None and wanted != card.capability:
+        return Missing(
+            f"tensorrt builds for this GPU's compute capability {card.capability} only, not for {wanted}",
+            "gpu-not-served",
+            INSTALL["tensorrt-rtx"],
+            " builds ahead of time",
+        )
+    if _number(card.capability) < (7, 5):
+        return Missing(
+            f"tensorrt {version} does not serve {card.name} (compute capability {card.capability})",
+            "gpu-not-served",
+        )
+    return Choice("tensorrt", version, card.capability, card)
+
+
+def _rtx(cards: list[Gpu], wanted: str | None) -> Choice | Missing:
+    module, lack = _loaded("tensorrt-rtx")
+    if module is None:
+        return lack
+    version = str(module.__version__)
+    card = next(iter(cards), None)
+    refused = _refused(module) if card is not None and wanted in (None, card.capability) else ""
+    if card is not None and not refused and wanted in (None, card.capability):
+        return Choice("tensorrt-rtx", version, card.capability, card)
+    note = ""
+    if card is not None and refused:
+        note = (
+            f"TensorRT-RTX {version} loads no engine on {card.name} (compute capability {card.capability}): "
+            f"{refused}. Engines are built ahead of time only"
+        )
+    default = DEFAULT_CAPABILITY
+    if card is not None and _member(module, card.capability) is not None:
+        default = card.capability
+    capability = wanted or default
+    if _member(module, capability) is None:
+        have = ", ".join(capabilities(module))
+        raise UsageError(f"tensorrt-rtx {version} cannot build for {capability}; it builds for {have}")
+    return Choice("tensorrt-rtx", version, capability, None, note)
+
+
+def _refused(module: Any) -> str:
+    """Why TensorRT loads no engine on the GPU that is here; "" where it loads a small one."""
+    log, ear = logger_of(module)
+    ear.listen()
+    try:
+        if trial.loads(module, log):
+            return ""
+        said = next((one.text for one in ear.messages if one.severity != "WARNING"), "")
+    except Exception as error:  # whatever NVIDIA's bindings raise
+        said = str(error)
+    return one_line(said or "it gives no reason", 300)
+
+
+_CHOOSERS = {"tensorrt": _tensorrt, "tensorrt-rtx": _rtx}
+
+
+def normal_capability(text: str) -> str:
+    """``8.9`` for "8.9", "89", "sm89" and "sm_89".
+
+    Raises:
+        UsageError: it is none of these.
+    """
+    match = re.fullmatch(r"(?:sm_?)?(\d{1,2})\.?(\d)", text.strip().lower())
+    if match is None:
+        raise UsageError(f"{text!r} is no compute capability; write it like 8.9")
+    return f"{int(match[1])}.{match[2]}"
+
+
+def _number(capability: str) -> tuple[int, int]:
+    major, _, minor = capability.partition(".")
+    return int(major), int(minor or 0)
+
+
+def _member(module: Any, capability: str) -> Any:
+    return module.ComputeCapability.__members__.get("SM" + capability.replace(".", ""))
+
+
+def member(module: Any, capability: str) -> Any:
+    """The package's ``ComputeCapability`` of that number: ``CURRENT`` for that of the GPU that is here.
+
+    Raises:
+        UsageError: it builds for no such GPU.
+    """
+    number = normal_capability(capability)
+    found = _member(module, number)
+    if found is None and any(card.capability == number for card in gpus()[:1]):
+        found = module.ComputeCapability.CURRENT
+    if found is None:
+        raise UsageError(
+            f"this TensorRT cannot build for {capability}; it builds for {', '.join(capabilities(module))}"
+        )
+    return found
+
+
+def capabilities(module: Any) -> list[str]:
+    """The compute capabilities that tensorrt_rtx builds for, such as "8.9"."""
+    names = (name[2:] for name in module.ComputeCapability.__members__ if name.startswith("SM"))
+    return [f"{name[:-1]}.{name[-1]}" for name in names]
+
+
+def select_for_polygraphy(package: str) -> None:
+    """Have Polygraphy use this package. It reads the variable once: call this before it is imported.
+
+    Raises:
+        RuntimeError: it has been imported for the other package.
+    """
+    rtx = package == "tensorrt-rtx"
+    os.environ["POLYGRAPHY_USE_TENSORRT_RTX"] = "1" if rtx else "0"
+    config = importlib.import_module("polygraphy.config")
+    if bool(config.USE_TENSORRT_RTX) != rtx:
+        raise RuntimeError(f"this process uses Polygraphy with the other package, not with {package}")

@@ -1,0 +1,45 @@
+"""Having TensorRT's parser import a model file: what building an engine and reading the network back have in common."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any
+
+from onnxfix.sandbox import Outcome, note
+from onnxfix.trt.log import Ear
+
+#: What a lack of memory sounds like. "Resource temporarily unavailable" is what starting a thread ends with where its
+#: stack does not fit any more, and the last two are what loading libraries ends with.
+MEMORY = re.compile(
+    r"bad_alloc|out of memory|failed to allocate|cannot allocate|OutOfMemory|Resource temporarily unavail"
+    r"|memory allocation|failed to map segment",
+    re.I,
+)
+
+
+def empty_network(trt: Any, builder: Any) -> Any:
+    """A network to parse into; None where TensorRT makes none. Strongly typed: the graph's own types are the
+    precision. From TensorRT 11 on there is nothing else."""
+    return builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
+
+
+def parse(trt: Any, network: Any, log: Any, ear: Ear, path: str) -> tuple[Any, bool, float]:
+    """Parse the model file into the network; returns the parser, whether it took the model, and the seconds.
+
+    Raises:
+        RuntimeError: another logger was there first.
+    """
+    note("parse")
+    began, lines = time.perf_counter(), ear.lines
+    parser = trt.OnnxParser(network, log)
+    parsed = parser.parse_from_file(path)
+    if ear.lines == lines:
+        raise RuntimeError("TensorRT reports to another logger of this process: use a fresh sandbox")
+    return parser, bool(parsed), time.perf_counter() - began
+
+
+def epitaph(outcome: Outcome, doing: str) -> str:
+    """What became of a call that did not end well, while TensorRT was ``doing`` something, in one line."""
+    was = " was" if outcome.killed else ""
+    return f"{doing}{was} {outcome.message}" if outcome.status != "error" else outcome.message

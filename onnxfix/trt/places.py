@@ -1,0 +1,186 @@
+"""From TensorRT's words back to the ONNX model: parser labels and layer names to nodes.
+
+The parser calls a node by its name, or ``node_of_<first output>`` where it has none, and stamps each layer with the
+labels of its node and of the local functions around it: ``[ONNX Layer: inner | call (G)]``. Layers that it adds of its
+own accord carry no stamp; the next stamped layer is the one that they serve.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from onnxfix.errors import ModelError
+from onnxfix.files import wire
+from onnxfix.graph.overlay import Node
+from onnxfix.model import Model
+from onnxfix.place import Place
+from onnxfix.trt.log import text_of
+
+_STAMP = re.compile(r"\[ONNX Layer: (.*?)(?: \| .*)?\]", re.S)
+_UNNAMED = "node_of_"
+_BOUND = re.compile(
+    r"\b[Mm]ake sure (?:input|output) (.+?) has Int64 binding|\bUnused Input: (\S+)|\bInput Tensor (\S+) is unused"
+)
+_SUBJECT = re.compile(r"\bTensor (\S+) has datatype|\bshape tensor (\S+) to be")
+_WEIGHTS = re.compile(r"[Ff]ailed to import initializer: (?!In node)(\S+)")
+_OPERATION = re.compile(r"\b(\w+) operation was not supported")
+#: Whatever fails where there is no GPU, TensorRT also says that: a trait of the machine, and no reason. Before
+#: TensorRT-RTX 1.6 it does not tell CUDA's number.
+_NO_GPU = re.compile(
+    r"\s*\[checkMacros\.cpp::catchCudaError::\d+\] Error Code \d+: Cuda Runtime "
+    r"\(In catchCudaError at [^\s()]+(?: \(cudaError (?:35|100): [^()]*\))?\)"
+)
+
+
+def own_words(text: str) -> str:
+    """TensorRT's words without what it adds of a missing GPU; "" where it says nothing else."""
+    return _NO_GPU.sub("", text).strip()
+
+
+def stamp_of(layer: Any) -> str | None:
+    """What the parser calls the ONNX node that it made a layer of TensorRT's for; None for one of its own accord."""
+    stamp = _STAMP.search(text_of(lambda: layer.metadata))
+    return stamp[1] if stamp is not None else None
+
+
+class Places:
+    """The nodes of the model at ``path``, by what TensorRT calls them. Reads the file when first asked."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._loaded: wire.Loaded | None = None  # its file stays open as long as the model is looked at
+
+    @cached_property
+    def proto(self) -> onnx.ModelProto | None:
+        """The model without its external data; None where onnx cannot read it."""
+        try:
+            self._loaded = wire.open_model(Path(self._path))
+            return self._loaded.proto
+        except Exception:  # what TensorRT says of such a file is the report; there are no places in it
+            return None
+
+    @cached_property
+    def _nodes(self) -> list[Node]:
+        """All nodes; only the main graph's where the model makes no sense as a graph, none where it has none."""
+        if self.proto is None:
+            return []
+        try:
+            return list(Model(self.proto, Path(self._path).parent).nodes())
+        except ModelError:
+            return []
+
+    @cached_property
+    def _labels(self) -> dict[str, list[Node]]:
+        found: dict[str, list[Node]] = defaultdict(list)
+        for node in self._nodes:
+            found[node.name or _UNNAMED + node.first_output].append(node)
+        return found
+
+    @cached_property
+    def _index(self) -> dict[int, int]:
+        return {id(node.proto): number for number, node in enumerate(self._nodes) if not node.scope.path}
+
+    def of_error(self, index: int, label: str, operator: str) -> Place:
+        """The node of a parser error: ``index`` in the main graph, ``label`` and ``operator`` of the innermost."""
+        proto = self.proto
+        if proto is None or not 0 <= index < len(proto.graph.node):
+            return Place(op_type=operator)
+        outer = proto.graph.node[index]
+        inner = [n for n in self._labels.get(label, ()) if n.op_type == operator]
+        within = [n for n in inner if n.proto is outer or n.scope.path]
+        if within and not any(n.proto is outer for n in within):
+            return self._of(self._nearest(within, outer), index)
+        return self._raw(outer, index)
+
+    def of_label(self, label: str, operator: str = "") -> Place:
+        """The node that the parser calls ``label``; an empty place where none or several are called that."""
+        found = [n for n in self._labels.get(label, ()) if not operator or n.op_type == operator]
+        main = [n for n in found if not n.scope.path]
+        one = main[0] if len(main) == 1 else found[0] if len(found) == 1 else None
+        return self._of(one, self._index.get(id(one.proto), -1)) if one is not None else Place()
+
+    def _nearest(self, found: list[Node], outer: onnx.NodeProto) -> Node:
+        """Of nodes with one label, the one in a subgraph of ``outer``, else the first."""
+        for node in found:
+            owner: Node | None = node
+            while owner is not None and owner.proto is not outer:
+                owner = owner.scope.owner
+            if owner is not None:
+                return node
+        return found[0]
+
+    def _of(self, node: Node, index: int) -> Place:
+        around: Place | None = None
+        if node.scope.path:
+            owner: Node | None = node
+            while owner is not None and owner.scope.path:
+                owner = owner.scope.owner
+            if owner is not None:
+                index, around = self._index.get(id(owner.proto), index), owner.at
+            elif index >= 0 and self.proto is not None:
+                around = self._raw(self.proto.graph.node[index], index)
+        return replace(node.at, index=index, around=around)
+
+    def _raw(self, node: onnx.NodeProto, index: int) -> Place:
+        output = next((name for name in node.output if name), "")
+        return Place((), node.name, node.op_type, output, index)
+
+    def of_operation(self, text: str) -> Place:
+        """The node of the operator that a message without a layer names, if the model has just one of them."""
+        match = _OPERATION.search(text)
+        found = [n for n in self._nodes if n.op_type == match[1]] if match is not None else []
+        return self._of(found[0], self._index.get(id(found[0].proto), -1)) if len(found) == 1 else Place()
+
+    def of_bound(self, text: str) -> Place:
+        """The input or output that a message is about, whatever node the parser is at or layers are called."""
+        return self.of_tensor(text) if _BOUND.search(text) else Place()
+
+    def of_tensor(self, text: str) -> Place:
+        """The tensor that a message without a node names: an input, an output or an initializer."""
+        match = _BOUND.search(text) or _SUBJECT.search(text) or _WEIGHTS.search(text)
+        name = next((group for group in match.groups() if group), "") if match is not None else ""
+        return Place(output=name)
+
+
+#: Where a message names a layer, from the surest to the loosest.
+_LOOSE = r"(?<![\w/.]){}(?![\w/])"
+_NAMED = (r"Layer {}(?![\w/.])", r"(?:\A|\. ){}: ", r"(?:ForeignNode\[|\.\.\.){}(?![\w/])", _LOOSE)
+
+
+class Layers:
+    """The layers of a network, by name, with the label of the ONNX node that each came from."""
+
+    def __init__(self, network: Any) -> None:
+        self.kinds: dict[str, int] = defaultdict(int)
+        self._labels: dict[str, str] = {}
+        waiting: list[str] = []
+        for number in range(network.num_layers):
+            layer = network.get_layer(number)
+            self.kinds[layer.type.name] += 1
+            label = stamp_of(layer)
+            waiting.append(text_of(partial(getattr, layer, "name")))
+            if label is not None:
+                self._labels.update(dict.fromkeys(waiting, label))
+                waiting.clear()
+        self._labels.update(dict.fromkeys(waiting, ""))
+
+    def named_in(self, text: str) -> str:
+        """The layer that the builder's message is about; "" where it names none."""
+        mentioned = [name for name in self._labels if name and name in text]
+        for sure in _NAMED:
+            found = [name for name in mentioned if re.search(sure.format(re.escape(name)), text)]
+            found = [name for name in found if len(name) > 3 or sure != _LOOSE]  # a short one may be any word
+            if found:
+                return max(found, key=len)
+        return ""
+
+    def label(self, layer: str) -> str:
+        """The label of the node that the layer came from; "" where that is not known."""
+        return self._labels.get(layer, "")

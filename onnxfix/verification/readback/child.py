@@ -1,0 +1,274 @@
+"""The child's side of the rung trt-network: runs a model and the network that TensorRT made of it, one at a time.
+
+What the one computed is kept here until the other has run, so that outputs need not travel. Every function is called
+through the sandbox.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+from onnx import ModelProto, TensorProto, helper
+
+from onnxfix import backends
+from onnxfix._child import NO_MEMORY, cores
+from onnxfix.backends import ort, ort_weights
+from onnxfix.causes import Cause
+from onnxfix.errors import OnnxfixError
+from onnxfix.files import lazy, wire
+from onnxfix.sandbox import one_line
+from onnxfix.verification.compare.compare import Metrics, compare
+from onnxfix.verification.compare.noise import shaken
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+#: Of ONNX Runtime: one for each core takes three times as long as half of them as soon as anything else runs.
+THREADS = max(1, cores() // 2)
+#: A quarter of a unit in float32's last place, of 1: where terms of that size cancel out, what is left is rounding, and
+#: nothing shows it where a model has no floating-point input.
+FLOOR = 2.0**-25
+_LARGE = 1024  # bytes of a tensor that a sketch of the model does without
+_WORDS = 1500  # characters of an error: ONNX Runtime names the node at the end of some
+
+
+@dataclass(frozen=True)
+class Told:
+    """What came of a call. ``error`` is "" where it went well; ``died``: the child did not survive it. ``lacking``: the
+    backend cannot do this, which says nothing about the model, and ``starved``: for want of memory. ``size`` is in
+    bytes, of what was kept; ``blank`` are the outputs that are NaN or infinity throughout. ``cause``: what it failed
+    of, where that is not the model."""
+
+    error: str = ""
+    lacking: bool = False
+    starved: bool = False
+    died: bool = False
+    size: int = 0
+    blank: frozenset[str] = frozenset()
+    cause: Cause = ""
+
+
+@dataclass
+class _State:
+    session: backends.Session | None = None
+    #: (side, feed) -> output -> value
+    kept: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+    #: path -> the model with its weights in files, and where these are
+    slim: dict[str, tuple[ModelProto, ort_weights.Stored]] = field(default_factory=dict)
+
+
+_STATE = _State()
+
+
+def drop() -> None:
+    """Let go of everything."""
+    _STATE.session = None
+    _STATE.kept.clear()
+    _STATE.slim.clear()
+
+
+def unload() -> None:
+    """Let go of the model, not of what it computed."""
+    _STATE.session = None
+
+
+def sketch(path: str) -> bytes | Told:
+    """The model file without the data of its larger tensors, for who wants to look at the graph alone; Told where it
+    cannot be read."""
+    try:
+        loaded = wire.open_model(Path(path))
+    except OnnxfixError as error:
+        return Told(one_line(error))
+    for tensor in wire.all_tensors(loaded.proto):
+        if tensor.ByteSize() > _LARGE or lazy.range_of(tensor) is not None:
+            for name in lazy.PAYLOADS.values():
+                tensor.ClearField(name)
+    return bytes(loaded.proto.SerializeToString())
+
+
+# --------------------------------------------------------------------------------------------- loading and running
+
+
+def load(
+    backend: str,
+    path: str,
+    *,
+    extra: Sequence[str] = (),
+    scratch: str = "",
+    options: Mapping[str, Any] | None = None,
+) -> Told:
+    """Load a model in place of the last. ``extra``: with these tensors of the main graph for outputs instead of its
+    own, for which ``scratch`` is a folder to write to; on ONNX Runtime's CPU provider or the reference evaluator."""
+    _STATE.session = None
+    try:
+        if not extra:
+            _STATE.session = backends.load(backend, path, **(options or {}))
+        elif backend == "reference":
+            whole = _with_outputs(onnx.load(path), extra)
+            variant = Path(scratch) / "variant.onnx"
+            onnx.save(whole, variant)
+            _STATE.session = backends.load(backend, str(variant))
+        else:
+            model, where = _slim(path, scratch)
+            chosen = ort.session_options(THREADS, lean=where.large)
+            _STATE.session = ort.load_mapped(_with_outputs(model, extra), where, chosen)
+    except Exception as error:
+        return _failed(error)
+    return Told()
+
+
+def _failed(error: Exception) -> Told:
+    lacking = isinstance(error, (backends.Unsupported, backends.Broken))
+    starved = isinstance(error, MemoryError) or (not lacking and bool(NO_MEMORY.search(str(error))))
+    words = str(error) if lacking else one_line(error, _WORDS)
+    return Told(words, lacking or starved, starved, cause="memory" if starved else "")
+
+
+def _slim(path: str, scratch: str) -> tuple[ModelProto, ort_weights.Stored]:
+    """The model and where its weights are: in files, so that variants of it are cheap. What a small one holds itself is
+    written to one. A model that has weights in files already keeps the rest in itself, for there is one folder only."""
+    if path not in _STATE.slim:
+        where = ort_weights.stored(path)
+        model = where.skeleton or onnx.load(path, load_external_data=False)
+        if where.skeleton is None and not where.outside:
+            with (Path(scratch) / f"weights{len(_STATE.slim)}.bin").open("wb") as file:  # one for each model
+                for tensor in model.graph.initializer:
+                    if len(tensor.raw_data) > _LARGE:
+                        _store(tensor, file)
+                where = replace(where, folder=scratch, outside=file.tell())
+        _STATE.slim[path] = model, where
+    return _STATE.slim[path]
+
+
+def _store(tensor: TensorProto, file: Any) -> None:
+    file.write(b"\0" * (-file.tell() % 64))
+    where = {"location": Path(file.name).name, "offset": file.tell(), "length": len(tensor.raw_data)}
+    file.write(tensor.raw_data)
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, value in where.items():
+        tensor.external_data.add(key=key, value=str(value))
+
+
+def _with_outputs(model: ModelProto, names: Sequence[str]) -> ModelProto:
+    """A copy of the model that gives these tensors and nothing else."""
+    found = ModelProto()
+    found.CopyFrom(model)
+    graph = found.graph
+    made = {name for node in graph.node for name in node.output}
+    declared = {info.name: info for info in model.graph.output}
+    del graph.output[:]
+    for name in names:
+        if name in made:
+            graph.output.append(declared.get(name, onnx.ValueInfoProto(name=name)))
+        else:  # an input or a weight
+            graph.node.append(helper.make_node("Identity", [name], [f"{name}{COPY}"]))
+            graph.output.append(onnx.ValueInfoProto(name=f"{name}{COPY}"))
+    return found
+
+
+COPY = "/onnxfix-copy"
+"""The end of the name under which a tensor is given that no node computes."""
+
+
+def run(
+    side: str,
+    key: str,
+    feed: Mapping[str, Any],
+    *,
+    wires: Mapping[str, tuple[str, int]] | None = None,
+    moved: bool = False,
+) -> Told:
+    """Run the loaded model and keep its outputs as those of ``side`` for the feed ``key``.
+
+    ``wires`` leads from the names of the feed to those of the model and to their element types there; ``moved`` moves
+    every floating-point input a little first.
+    """
+    if _STATE.session is None:
+        return Told("no model is loaded", lacking=True)
+    given = shaken(feed) if moved else dict(feed)
+    if wires is not None:
+        given = {wires[name][0]: _as(value, wires[name][1]) for name, value in given.items() if name in wires}
+    try:
+        values = dict(zip(_STATE.session.outputs, _STATE.session.run(given), strict=True))
+    except Exception as error:
+        return _failed(error)
+    _STATE.kept[side, key] = {name.removesuffix(COPY): value for name, value in values.items()}
+    blank = frozenset(name for name, value in _STATE.kept[side, key].items() if _is_blank(value))
+    return Told(size=sum(getattr(value, "nbytes", 0) for value in values.values()), blank=blank)
+
+
+def _is_blank(value: Any) -> bool:
+    """Whether it is made of NaN and infinity, in which any other difference would be lost."""
+    floats = isinstance(value, np.ndarray) and _kind(value.dtype) == "float" and value.size > 0
+    return floats and not np.isfinite(value).any()
+
+
+def _as(value: Any, elem: int) -> Any:
+    with np.errstate(all="ignore"):
+        return np.asarray(value).astype(helper.tensor_dtype_to_np_dtype(elem))
+
+
+# ------------------------------------------------------------------------------------------------------ comparing
+
+
+def forget(key: str) -> None:
+    """Let go of what was computed for a feed."""
+    for place in [place for place in _STATE.kept if place[1] == key]:
+        del _STATE.kept[place]
+
+
+def judge(
+    key: str, pairs: Sequence[tuple[str, str]], *, coarse: str, noise: Mapping[str, float]
+) -> tuple[Metrics, ...]:
+    """Compare what "onnx" and "lifted" computed for a feed: pairs of names on the one side and on the other. The
+    metrics are called by the former."""
+    wanted, found = _STATE.kept["onnx", key], _STATE.kept["lifted", key]
+    metrics: list[Metrics] = []
+    for name, other in pairs:
+        if other not in found:
+            metrics.append(
+                Metrics(name, "different", "is no output of the network", "absent", worse=1, output=name)
+            )
+            continue
+        a, b = aligned(wanted[name], found[other])
+        metrics.extend(compare(name, a, b, exact=False, noise=noise.get(name, 0.0), coarse=coarse))
+    return tuple(metrics)
+
+
+def wobble(key: str, names: Sequence[str]) -> dict[str, float]:
+    """How far "moved" is from "onnx" at most, by tensor: the greatest distance between finite values; of floats at
+    least ``FLOOR``."""
+    before, after = _STATE.kept["onnx", key], _STATE.kept["moved", key]
+    found = {}
+    for name in names:
+        parts = compare(name, before[name], after[name], exact=False)
+        least = FLOOR if any("float" in part.dtype for part in parts) else 0.0
+        found[name] = max([least, *(part.max_abs for part in parts)])
+    return found
+
+
+def aligned(wanted: Any, value: Any) -> tuple[Any, Any]:
+    """Both in one type, where TensorRT has another than ONNX: that is told apart from what they compute. Floats in the
+    narrower of the two, integers in the wider, both as float64 where only one is a float."""
+    if not isinstance(wanted, np.ndarray) or not isinstance(value, np.ndarray) or wanted.dtype == value.dtype:
+        return wanted, value
+    kinds = [_kind(one.dtype) for one in (wanted, value)]
+    if "" in kinds:
+        return wanted, value
+    common: npt.DTypeLike = np.float64 if "float" in kinds else np.int64
+    if kinds == ["float", "float"]:
+        common = min(wanted.dtype, value.dtype, key=lambda dtype: dtype.itemsize)
+    with np.errstate(all="ignore"):
+        return wanted.astype(common), value.astype(common)
+
+
+def _kind(dtype: np.dtype[Any]) -> str:
+    if dtype.kind == "b" or "int" in dtype.name:
+        return "int"
+    return "float" if "float" in dtype.name else ""

@@ -1,0 +1,354 @@
+"""Running a model and the network that TensorRT made of it on the same inputs, and telling rounding from difference."""
+# Long because: what is run, what came of it and whether it is more than rounding hang together by one state.
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from onnxfix.backends import reference
+from onnxfix.errors import UsageError
+from onnxfix.sandbox import one_line
+from onnxfix.trt.reading import Misread
+from onnxfix.verification.compare.compare import Metrics
+from onnxfix.verification.compare.noise import RELATIVE
+from onnxfix.verification.feeds import plan, ranges
+from onnxfix.verification.feeds.inputs import make_inputs
+from onnxfix.verification.feeds.plan import Feed
+from onnxfix.verification.progress import different
+from onnxfix.verification.readback.bench import Bench, Tried
+from onnxfix.verification.readback.child import Told
+from onnxfix.verification.readback.locate import Pair, label_of, layers_of, locate, misread
+from onnxfix.verification.readback.seen import Seen, excused, is_lost, is_slight, overruled, result_of
+from onnxfix.verification.readback.words import lacks, node_of, place_of, settled, told
+from onnxfix.verification.request import Request
+from onnxfix.verification.rungs.feeds import Finder, Trial
+from onnxfix.verification.rungs.shapes import given_profiles
+from onnxfix.verification.runner import elements
+from onnxfix.verification.verdict import FeedResult
+
+_QUANTIZED = 50  # added to the seed
+_FEW = 64  # elements of all inputs, below which one feed would miss most of the edge values
+_MANY = 1 << 16  # elements of all inputs, from which the smallest shape has room for them
+_LOCATING = 180.0  # seconds
+REFERENCE_STEP = 30.0
+"""Seconds for one run of the reference evaluator."""
+_WORDS = 400  # characters of ONNX Runtime's words in a record
+
+
+@dataclass(frozen=True)
+class Terms:
+    """``outputs`` are pairs of names, the model's and the network's, of what is compared; ``trials`` inputs that are
+    known to fit, without which such are looked for; ``static`` what differs in the declarations; ``folder`` is to
+    write to."""
+
+    outputs: Sequence[tuple[str, str]]
+    trials: Sequence[Trial]
+    static: Sequence[Misread]
+    folder: str
+
+
+def execute(request: Request, bench: Bench, pair: Pair, backend: str, terms: Terms) -> Seen:
+    """Run both models of ``pair`` with one backend, the model first, and compare.
+
+    ``request.known`` is the model's own signature.
+
+    Raises:
+        Fault: verification itself failed.
+    """
+    bench.drop()
+    return _Runner(request, bench, pair, backend, terms).run()
+
+
+class _Runner:
+    def __init__(self, request: Request, bench: Bench, pair: Pair, backend: str, terms: Terms) -> None:
+        self.request, self.bench, self.pair, self.backend = request, bench, pair, backend
+        self.terms, self.graph = terms, pair.model.graph
+        self.seen = Seen()
+
+    def run(self) -> Seen:
+        seen = self.seen
+        if self.backend == "reference":
+            seen.lacking = self._too_large() or ""
+            if seen.lacking:
+                return seen
+        loaded = self._load()
+        if loaded.error:
+            ours = loaded.lacking or loaded.died or self.backend == "reference"
+            if ours or lacks(loaded.error, self.graph):
+                seen.lacking, seen.cause = told(loaded.error), loaded.cause
+            else:
+                self._refused(loaded.error)
+            return seen
+        trials = self._find()
+        if not trials:
+            return seen
+        loaded = self.bench.load(self.backend, self.pair.lifted.path)
+        if loaded.error:
+            seen.lacking = f"the network that was read back does not load: {told(loaded.error)}"
+            seen.cause = loaded.cause
+            return seen
+        self._compare_all(trials)
+        return seen
+
+    def _load(self) -> Told:
+        return self.bench.load(self.backend, self.pair.path, guarded=True)
+
+    def _too_large(self) -> str | None:
+        """Why the reference evaluator is not asked: it would take too long for one of the two."""
+        fed = [one.values for one in self.terms.trials] or self.request.given
+        if fed:
+            sizes = [sum(map(plan.size, values.values())) for values in fed]
+        else:
+            sweep = plan.assignments(self.request.known, self.request.shapes)
+            sizes = [elements(self.request.known, one) for one in sweep[:2]]
+        return next(
+            (
+                why
+                for one in (self.pair.model, self.pair.network)
+                if (why := reference.infeasible(one, min(sizes)))
+            ),
+            None,
+        )
+
+    # -- the model alone
+
+    def _find(self) -> dict[str, Trial]:
+        """Inputs that the model takes, with what it computes kept in the sandbox: key -> inputs."""
+        tried = Tried(self.bench, self._load)
+        asked = given_profiles(self.request.trt, self.request.known)
+        planned = () if asked else [*self._planned(), *self._quantized()]
+        finder = Finder(self.request, tried.expect, asked[0] if asked else None, planned, empty=True)
+        if self.terms.trials:
+            trials = [one for one in self.terms.trials if not tried.expect(one.values).error]
+        else:
+            try:
+                trials = finder.find()
+            except UsageError as error:  # no input can be made for this model
+                self.seen.unknown = str(error)
+                return {}
+        self.seen.results.extend(finder.refused)
+        pairs = zip(tried.taken, trials, strict=True)
+        found = {key: trial for key, trial in pairs if self.bench.holds("onnx", key)}
+        self.seen.trials = tuple(found.values())
+        if not found:
+            self._untaken(tried.words, finder.refused)
+            self.seen.cause = "memory" if "memory" in tried.causes else self.seen.cause
+        return found
+
+    def _planned(self) -> list[Feed]:
+        """Plausible values over the ladder's shapes, and the edges of the types at one of them."""
+        known, seed = self.request.known, self.request.seed
+        sweep = plan.assignments(known, self.request.shapes)[:3]
+        found = [Feed(sizes, "normal", seed + number) for number, sizes in enumerate(sweep)]
+        count = elements(known, sweep[-1])
+        if count > _MANY and len(sweep) > 1:
+            # Images cost seconds each: the smallest batch holds all edge values many times over, the others hold none.
+            return [replace(found[0], kind="edge"), *found[1:]]
+        edges = 3 if count < _FEW else 1
+        return found + [Feed(sweep[-1], "edge", seed + len(sweep) + number) for number in range(edges)]
+
+    def _quantized(self) -> list[Feed]:
+        """Values around the limits of what the model quantizes."""
+        known, seed = self.request.known, self.request.seed + _QUANTIZED
+        sizes = plan.assignments(known, self.request.shapes)[:3][-1]
+        found = ranges.reach(self.request, Path(self.pair.path), sizes)
+        self.seen.notes += [found.missed] if found.missed else []
+        return plan.quantized(known, sizes, seed, found.gain)
+
+    def _untaken(self, words: Sequence[str], refused: Sequence[FeedResult]) -> None:
+        """The model took no inputs at all: its own fault, the backend's, or that of the inputs."""
+        lacking = next((one for one in words if lacks(one, self.graph)), "")
+        own = self.backend != "reference" and (
+            self.request.given is not None or settled("".join(words[:1]), self.graph)
+        )
+        if not words:
+            self.seen.unknown = refused[0].reason if refused else "no inputs could be made"
+        elif lacking:
+            self.seen.lacking = told(lacking)
+        elif own:
+            self._refused(words[0])
+        else:
+            self.seen.unknown = f"the model fails on all inputs that were tried: {told(words[0])}"
+
+    def _refused(self, words: str) -> None:
+        """ONNX Runtime does not take the model. That TensorRT does is a difference, if what it imported runs."""
+        values = self._any_values()
+        ran = Told("no inputs could be made")
+        if values is not None:
+            ran = self.bench.load(self.backend, self.pair.lifted.path)
+            ran = ran if ran.error else self.bench.run("lifted", "refused", values, self.pair.wires)
+        said = one_line(told(words), _WORDS)
+        if ran.error:
+            self.seen.unknown = f"ONNX Runtime does not take the model: {said}"
+            return
+        node = node_of(words, self.graph)
+        layers = layers_of(self.pair.network.graph, node) if node is not None else ()
+        self.seen.disputed = "Type Error" in words
+        self.seen.misreads.append(
+            Misread("refused", place_of(node, self.graph), "model", said, layers=layers)
+        )
+
+    def _any_values(self) -> dict[str, Any] | None:
+        """Some inputs, whether the model takes them or not; None where none can be made."""
+        if self.request.given:
+            return dict(self.request.given[0])
+        try:
+            return make_inputs(self.request.known, self._planned()[0].assignment, self.request.seed)
+        except (UsageError, MemoryError):
+            return None
+
+    # -- both
+
+    def _compare_all(self, trials: Mapping[str, Trial]) -> None:
+        """Run the network on all inputs, judge, and explain what is out of tolerance."""
+        wrong: dict[str, list[str]] = {}
+        for key, trial in trials.items():
+            names = self._compare(key, trial)
+            if self.seen.stuck:
+                return
+            if names:
+                wrong[key] = names
+        if wrong:
+            self._explain(trials, wrong)
+
+    def _compare(self, key: str, trial: Trial) -> list[str]:
+        """Run the network on the inputs of a trial and judge; returns the outputs that are out of tolerance."""
+        seen = self.seen
+        came = self.bench.run("lifted", key, trial.values, self.pair.wires)
+        seen.cause = came.cause
+        if came.died:
+            seen.unknown = f"the network that was read back cannot be run: {came.error}"
+        elif came.lacking or (came.error and lacks(came.error, self.pair.network.graph)):
+            seen.lacking = told(came.error)
+        elif came.error:
+            self._failed(trial, came.error)
+        if came.error:
+            return []
+        metrics = self.bench.judge(key, self.terms.outputs, self.request.coarse)
+        if isinstance(metrics, Told):
+            seen.unknown, seen.cause = f"the outputs could not be compared: {metrics.error}", metrics.cause
+            return []
+        seen.compared.append(trial)
+        seen.blank = came.blank if seen.blank is None else seen.blank & came.blank
+        seen.results.append(result_of(trial, metrics))
+        return list(dict.fromkeys(metric.output for metric in different(metrics)))
+
+    def _failed(self, trial: Trial, words: str) -> None:
+        """The network does not take what the model takes. Where it declares other inputs that goes without saying."""
+        reason = f"the network fails: {told(words)}"
+        found = FeedResult(trial.label, trial.feed, "different", reason, given=trial.given)
+        self.seen.results.append(found)
+        declared = any(one.subject == "input" and not one.harmless for one in self.terms.static)
+        if declared or any(one.kind == "fails" for one in self.seen.misreads):
+            return
+        inner = node_of(words, self.pair.network.graph)
+        by = {entry.key: entry.value for entry in inner.metadata_props} if inner is not None else {}
+        node = next((one for one in self.graph.node if label_of(one) == by.get("onnx_node")), None)
+        layer = f"{by.get('trt_kind', '')} {by.get('trt_layer', '')}".strip()
+        self.seen.misreads.append(
+            Misread(
+                "fails",
+                place_of(node, self.graph),
+                "network",
+                tensorrt=one_line(told(words), _WORDS),
+                layers=(layer,) if layer else (),
+                feed=trial.label,
+            )
+        )
+
+    # -- what differs
+
+    def _explain(self, trials: Mapping[str, Trial], wrong: Mapping[str, Sequence[str]]) -> None:
+        """Is it more than rounding, and where does it begin?"""
+        left = self._beyond_noise(trials, wrong)
+        if not left or self._only_the_runtime(trials, left):
+            return
+        key = max(left, key=lambda one: len(left[one]))
+        where = locate(
+            self.bench,
+            self.pair,
+            trials[key],
+            backend=self.backend,
+            coarse=self.request.coarse,
+            wrong=[metric.output for metric in left[key]],
+            scratch=self.terms.folder,
+            deadline=time.monotonic() + min(self.request.total, _LOCATING),
+        )
+        # Infinity or NaN at the edge of the type alone: that it is not a number there need not matter to anybody.
+        edge = all(map(is_lost, (metric for metrics in left.values() for metric in metrics)))
+        mild = edge and all(getattr(trials[one].feed, "kind", "") == "edge" for one in left)
+        found = where.misreads or self._by_outputs(trials[key], left[key])
+        self.seen.misreads.extend(replace(one, harmless=mild) for one in found)
+        self.seen.off = where.off | {metric.output for metrics in left.values() for metric in metrics}
+        if where.unsure:
+            self.seen.notes.append(f"where it differs inside is not known in full: {where.unsure}")
+
+    def _only_the_runtime(self, trials: Mapping[str, Trial], left: Mapping[str, Sequence[Metrics]]) -> bool:
+        """Whether a slight difference is one of ONNX Runtime's kernels: the reference evaluator sees none.
+
+        Some of its kernels approximate (GRU: 2e-4 with inputs of 1e4).
+        """
+        metrics = [metric for parts in left.values() for metric in parts]
+        if self.backend == "reference" or not all(map(is_slight, metrics)):
+            return False
+        asked = [trials[key] for key in left]
+        step, self.bench.step = self.bench.step, min(self.bench.step, REFERENCE_STEP)
+        other = execute(self.request, self.bench, self.pair, "reference", replace(self.terms, trials=asked))
+        self.bench.step = step
+        agrees = len(other.compared) == len(asked) and not other.stuck and not other.misreads
+        if agrees:
+            for one in other.results:
+                self.seen.results = [overruled(result, one) for result in self.seen.results]
+            self.seen.notes.append(
+                f"output {metrics[0].output}: {metrics[0].reason} in ONNX Runtime and none in onnx.reference: "
+                "its kernels round otherwise"
+            )
+        return agrees
+
+    def _beyond_noise(
+        self, trials: Mapping[str, Trial], wrong: Mapping[str, Sequence[str]]
+    ) -> dict[str, list[Metrics]]:
+        """What is out of tolerance by more than four times what the model makes of inputs that are moved a little."""
+        left: dict[str, list[Metrics]] = {}
+        loaded = self._load()
+        for key, names in wrong.items():
+            trial = trials[key]
+            moved = loaded if loaded.error else self.bench.run("moved", key, trial.values, moved=True)
+            noise = {} if moved.error else self.bench.wobble(key, names)
+            pairs = [one for one in self.terms.outputs if one[0] in names]
+            metrics = self.bench.judge(key, pairs, self.request.coarse, noise)
+            if isinstance(metrics, Told):
+                self.seen.unknown = f"the outputs could not be compared: {metrics.error}"
+                self.seen.cause = metrics.cause
+                return {}
+            for name, far in noise.items():
+                self.seen.noise[name] = max(far, self.seen.noise.get(name, 0.0))
+            bad = different(metrics)
+            if bad:
+                left[key] = bad
+            else:
+                self.seen.results = [excused(one, trial, metrics) for one in self.seen.results]
+        self._say_noise(enough=not left)
+        return left
+
+    def _say_noise(self, *, enough: bool) -> None:
+        far = {name: value for name, value in self.seen.noise.items() if value}
+        if far:
+            name = max(far, key=lambda one: far[one])
+            self.seen.notes.append(
+                f"inputs moved by {RELATIVE:g} of their size move the model's own output {name} by up to "
+                f"{far[name]:.2g}; four times that was allowed{', and is enough' if enough else ''}"
+            )
+
+    def _by_outputs(self, trial: Trial, metrics: Sequence[Metrics]) -> list[Misread]:
+        """What differs where nothing inside could be compared: the outputs."""
+        found = []
+        for metric in metrics:
+            name = metric.output
+            node = next((one for one in self.graph.node if name in one.output), None)
+            found.append(misread(self.pair, node, name, metric, trial.label))
+        return found

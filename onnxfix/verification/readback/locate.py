@@ -1,0 +1,268 @@
+"""Where a network begins to compute something else: tensors that carry the same name on both sides, in the model's
+order, until one differs while everything that it hangs on agrees."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from onnx import GraphProto, ModelProto, NodeProto
+
+from onnxfix.trt.lift.records import Lifted
+from onnxfix.trt.reading import Kind, Misread, Subject
+from onnxfix.verification.compare.compare import Metrics
+from onnxfix.verification.feeds.signature import Signature
+from onnxfix.verification.readback.bench import Bench
+from onnxfix.verification.readback.child import Told
+from onnxfix.verification.readback.words import place_of
+from onnxfix.verification.rungs.feeds import Trial
+
+MOST = 5
+"""Causes that are looked for."""
+_LAYERS = 20  # that are named for one node
+_BYTES = 256 << 20  # of tensors that are asked of a model at once
+_FIRST, _GROWTH = 16, 4  # tensors that are asked for first, when nothing is known of their size
+_LEAST, _INFLATION = (
+    256 << 10,
+    4,
+)  # bytes of one tensor that are reckoned with, and as a multiple of the inputs'
+_KEY = "located"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A model and the network that TensorRT made of it. ``model`` and ``network`` are their graphs without weights,
+    ``wires`` leads from the model's inputs to the network's and their types."""
+
+    path: str
+    model: ModelProto
+    lifted: Lifted
+    network: ModelProto
+    wires: Mapping[str, tuple[str, int]]
+    known: Signature
+
+
+@dataclass(frozen=True)
+class Located:
+    """``misreads`` are where the two part, ``off`` all tensors that hang on these. ``unsure`` says in words what kept
+    the search from its end."""
+
+    misreads: tuple[Misread, ...] = ()
+    off: frozenset[str] = frozenset()
+    unsure: str = ""
+
+
+def locate(
+    bench: Bench, pair: Pair, trial: Trial, *, backend: str, coarse: str, wrong: Sequence[str], scratch: str,
+    deadline: float,
+) -> Located:  # fmt: skip
+    """Run both models again on the inputs of ``trial`` and compare inside. ``wrong`` are the outputs that differ:
+    what none of them hangs on is of no interest. ``scratch`` is a folder, ``deadline`` of ``time.monotonic``."""
+    return _Search(bench, pair, trial, backend, coarse, scratch, deadline).run(wrong)
+
+
+class _Search:
+    def __init__(
+        self, bench: Bench, pair: Pair, trial: Trial, backend: str, coarse: str, scratch: str, deadline: float
+    ) -> None:
+        self.bench, self.pair, self.trial, self.backend = bench, pair, trial, backend
+        self.coarse, self.scratch, self.deadline = coarse, scratch, deadline
+        self.off: set[str] = set()
+        self.found: list[Misread] = []
+        self.unsure = ""
+
+    def _guess(self) -> int:
+        """Bytes that a tensor inside may well take: those looked at first are often small shapes, which say nothing."""
+        fed = sum(getattr(value, "nbytes", 0) for value in self.trial.values.values())
+        return max(_LEAST, _INFLATION * fed)
+
+    def run(self, wrong: Sequence[str]) -> Located:
+        waiting = self._candidates(wrong)
+        size = max(1, min(_FIRST, _BYTES // self._guess()))
+        while waiting and len(self.found) < MOST and not self.unsure:
+            if time.monotonic() > self.deadline:
+                self.unsure = "there was no time to look further"
+                break
+            part, waiting = waiting[:size], waiting[size:]
+            size = self._look(part, size)
+            waiting = [one for one in waiting if one[0] not in self.off]
+        return Located(tuple(self.found), frozenset(self.off), self.unsure)
+
+    def _candidates(self, wrong: Sequence[str]) -> list[tuple[str, str]]:
+        """Names on both sides, in the model's order, of what the outputs that differ hang on."""
+        graph, names = self.pair.model.graph, self.pair.lifted.names
+        inner = {name for node in self.pair.network.graph.node for name in node.output}
+        inner |= {tensor.name for tensor in self.pair.network.graph.initializer}
+        needed = upstream(graph, wrong)
+        outputs = dict(output_pairs(self.pair))
+        found = []
+        for node in graph.node:
+            for name in node.output:
+                other = outputs.get(name, names.get(name, ""))
+                plain = node.op_type != "Constant" and not self.pair.known.draws_on(name)
+                if name in needed and other in inner and plain:
+                    found.append((name, other))
+        return found
+
+    def _look(self, part: Sequence[tuple[str, str]], size: int) -> int:
+        """Compare some tensors; returns how many to take next."""
+        bench, names = self.bench, [name for name, _ in part]
+        told = bench.load_with(self.backend, self.pair.path, names, self.scratch)
+        told = told if told.error else bench.run("onnx", _KEY, self.trial.values)
+        asked = told.size
+        told = told if told.error else bench.run("moved", _KEY, self.trial.values, moved=True)
+        if not told.error:
+            lifted = sorted({other for _, other in part})
+            told = bench.load_with(self.backend, self.pair.lifted.path, lifted, self.scratch)
+        told = told if told.error else bench.run("lifted", _KEY, self.trial.values, self.pair.wires)
+        if told.error:
+            self.unsure = f"tensors inside could not be compared: {told.error}"
+            return size
+        noise = bench.wobble(_KEY, names)
+        for name, metric in zip(names, self._metrics(part, noise), strict=False):
+            if metric.agreement == "different" and name not in self.off and len(self.found) < MOST:
+                self._blame(name, metric)
+        bench.unload()
+        bench.forget(_KEY)
+        fits = int(_BYTES / max(asked / max(len(part), 1), self._guess()))
+        return max(1, min(fits, size * _GROWTH))
+
+    def _metrics(self, part: Sequence[tuple[str, str]], noise: Mapping[str, float]) -> tuple[Metrics, ...]:
+        found = self.bench.judge(_KEY, part, self.coarse, noise)
+        if isinstance(found, Told):
+            self.unsure = f"tensors inside could not be compared: {found.error}"
+            return ()
+        return found
+
+    def _blame(self, name: str, metric: Metrics) -> None:
+        graph = self.pair.model.graph
+        node = next(one for one in graph.node if name in one.output)
+        self.off |= downstream(graph, node)
+        self.found.append(misread(self.pair, node, name, metric, self.trial.label))
+
+
+def misread(pair: Pair, node: NodeProto | None, name: str, metric: Metrics, feed: str) -> Misread:
+    """What a node of the model computes differently, as a record; ``name`` is the tensor that shows it."""
+    graph = pair.model.graph
+    outputs = {info.name for info in graph.output}
+    subject: Subject = "output" if name in outputs else "tensor"
+    place = place_of(node, graph)
+    layers = layers_of(pair.network.graph, node) if node is not None else ()
+    unnamed = _unnamed(pair, node) if node is not None else 0
+    first = metric.values
+    if first is not None and metric.first is not None:
+        return Misread(
+            "value",
+            place,
+            subject,
+            first[0],
+            first[1],
+            metric.first,
+            metric.reason,
+            layers,
+            feed,
+            unnamed,
+            name=name,
+        )
+    said, read = _sides(metric)
+    kind: Kind = "shape" if metric.kind == "shape" else "value"
+    return Misread(kind, place, subject, said, read, None, "", layers, feed, unnamed, name=name)
+
+
+def _sides(metric: Metrics) -> tuple[str, str]:
+    """The two sides, in words, of a difference that is none of elements."""
+    if metric.sides is None:
+        return metric.reason, "something else"
+    word = {"shape": "shape ", "dtype": "type "}.get(metric.kind, "")
+    said, read = metric.sides
+    return f"{'of ' * bool(word)}{word}{said}", f"{word}{read}"
+
+
+def output_pairs(pair: Pair) -> list[tuple[str, str]]:
+    """The model's outputs with what they are called in the lifted model."""
+    from onnxfix.verification.readback.interface import partners
+
+    declared = [info.name for info in pair.model.graph.output]
+    found = partners(declared, [tensor.name for tensor in pair.lifted.outputs])
+    files = [info.name for info in pair.network.graph.output]
+    return [(name, files[found[name]]) for name in declared if name in found]
+
+
+def label_of(node: NodeProto) -> str:
+    """What TensorRT's parser calls a node."""
+    return node.name or f"node_of_{next((name for name in node.output if name), '')}"
+
+
+def layers_of(network: GraphProto, node: NodeProto) -> tuple[str, ...]:
+    """TensorRT's layers of a node and of those in its subgraphs, kind and name: those that are called like a node
+    first, and what the parser adds for shapes and casts last."""
+    labels, found = {label_of(one) for one in nodes_of(node)}, dict[str, bool]()
+    stack = list(reversed(network.node))
+    while stack:
+        one = stack.pop()
+        told = {entry.key: entry.value for entry in one.metadata_props}
+        if told.get("onnx_node") in labels and told.get("trt_kind"):
+            name = told.get("trt_layer", "")
+            found[f"{told['trt_kind']} {name}".strip()] = any(label in name for label in labels)
+        for attribute in one.attribute:
+            stack.extend(reversed(attribute.g.node))
+    names = sorted(found, key=lambda name: not found[name])
+    more = [f"and {len(names) - _LAYERS} more"] if len(names) > _LAYERS else []
+    return (*names[:_LAYERS], *more)
+
+
+def nodes_of(node: NodeProto) -> list[NodeProto]:
+    """A node and all nodes in its subgraphs."""
+    found = [node]
+    for one in found:  # which grows
+        for attribute in one.attribute:
+            for body in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
+                found.extend(body.node)
+    return found
+
+
+def reads_of(node: NodeProto) -> set[str]:
+    """What a node reads, and every name that is read or given in its subgraphs."""
+    found = set[str]()
+    for one in nodes_of(node):
+        found.update(one.input)
+        for attribute in one.attribute:
+            for body in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
+                found.update(info.name for info in body.output)
+    return found
+
+
+def upstream(graph: GraphProto, names: Sequence[str]) -> set[str]:
+    """The tensors of the main graph that these hang on, and they themselves."""
+    made = {name: node for node in graph.node for name in node.output if name}
+    found, stack = set[str](), list(names)
+    while stack:
+        name = stack.pop()
+        if name not in found:
+            found.add(name)
+            stack.extend(reads_of(made[name]) if name in made else ())
+    return found
+
+
+def downstream(graph: GraphProto, node: NodeProto) -> set[str]:
+    """The outputs of a node and whatever hangs on them; nodes stand in the order of computation."""
+    found: set[str] = set()
+    for one in graph.node:
+        if one is node or not reads_of(one).isdisjoint(found):
+            found.update(name for name in one.output if name)
+    return found
+
+
+def _unnamed(pair: Pair, node: NodeProto) -> int:
+    """How many nodes before this one have no tensor that can be compared, up to those that have."""
+    made = {name: one for one in pair.model.graph.node for name in one.output if name}
+    stack, seen = [node], list[NodeProto]()
+    while stack:
+        for name in reads_of(stack.pop()):
+            one = made.get(name)
+            silent = one is not None and one.op_type != "Constant" and name not in pair.lifted.names
+            if one is not None and silent and not any(one is other for other in seen):
+                seen.append(one)
+                stack.append(one)
+    return len(seen)

@@ -1,0 +1,218 @@
+"""Rung trt-network: the network that TensorRT imported computes what the ONNX model computes.
+
+Each model is held against TensorRT's reading of that same model: the imported network is read back as an ONNX model
+(``backends.lift``), and both are executed by ONNX Runtime on the same inputs. That proves the import, for these
+inputs; it says nothing of kernels and fusions, since no engine is executed (the rung trt-gpu does that), and nothing of
+whether the original and the fixed model are the same, which the rungs before it prove.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from onnxfix.errors import fault_of
+from onnxfix.nvidia import Missing
+from onnxfix.sandbox import one_line
+from onnxfix.trt.reading import Misread, Reading
+from onnxfix.verification.readback.read import Read, read
+from onnxfix.verification.request import Request
+from onnxfix.verification.rungs.build import NOT_EXECUTED, Builder, builder
+from onnxfix.verification.verdict import FeedResult, RungResult, Status, unjudged
+
+NAME = "trt-network"
+#: What a reading of the fixed model comes to; where nothing was learnt for any other cause, the rung is skipped.
+_STATUS: dict[str, Status] = {"agrees": "passed", "differs": "failed", "broke": "broke"}
+_WIDEST = 300  # characters of one difference in the rung's one line
+
+
+def climb(request: Request) -> RungResult:
+    """Read both models back and compare each with what was read.
+
+    Raises:
+        UsageError: what was asked of TensorRT does not exist.
+    """
+    found = builder(request.trt)
+    if isinstance(found, Missing):
+        return unjudged(NAME, found.reason, found.cause)
+    with closing(found):
+        before = _original(found, request)
+        if request.fixed == request.original:
+            return judge((before,), found, inherit=request.inherit)
+        after = _read(found, request, request.fixed, before)
+    return judge((before, after), found, inherit=request.inherit)
+
+
+def reading(request: Request, found: Builder) -> Reading:
+    """TensorRT's reading of the original alone, for who asks about one model."""
+    return _original(found, request).reading
+
+
+#: What became of the last original: a run that withdraws fixes asks about it again and again.
+_LAST: list[tuple[object, Read]] = []
+
+
+def _original(found: Builder, request: Request) -> Read:
+    about = request.original.stat()
+    key = (
+        (request.original, about.st_mtime_ns, about.st_size, about.st_ino),
+        (found.choice, found.options),
+        (
+            tuple(request.shapes.items()),
+            request.seed,
+            request.coarse,
+            _digest(request.given),
+            request.known.pins,
+        ),
+    )
+    if not _LAST or _LAST[0][0] != key:
+        _LAST[:] = [(key, _read(found, request, request.original, None))]
+    return _LAST[0][1]
+
+
+def _digest(given: Sequence[Mapping[str, Any]] | None) -> bytes:
+    """A hash of the user's inputs, which are loaded anew for every climb."""
+    return b"" if given is None else hashlib.blake2b(pickle.dumps([dict(feed) for feed in given])).digest()
+
+
+def _read(found: Builder, request: Request, path: Path, before: Read | None) -> Read:
+    """What ``read`` gives, or that our own code failed there: of the one model, while the other may still be read."""
+    with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
+        try:
+            return read(request, found, path, Path(folder), before)
+        except Exception as error:
+            words = fault_of(error)
+            if not words:
+                raise
+    choice = found.choice
+    broke = Reading("broke", words, package=choice.package, version=choice.version, cause="fault")
+    return Read(broke)
+
+
+def judge(reads: Sequence[Read], found: Builder, *, inherit: bool) -> RungResult:
+    """The rung's result for the readings of the original and of the fixed model (or of the one model).
+
+    With ``inherit``, what TensorRT reads differently in both is no fault of the fixes.
+    """
+    before, after = reads[0], reads[-1]
+    status, reason = after.reading.status, _outcome(reads, found)
+    inherited = inherit and status == "differs" and _inherited(before, after, single=len(reads) == 1)
+    result = RungResult(
+        NAME,
+        _STATUS.get(status, "skipped"),
+        reason,
+        _feeds(reads),
+        after.reading.excluded,
+        (*found.notes(), *_notes(reads)),
+        networks=tuple(one.reading for one in reads),
+        cause=after.reading.cause,
+    )
+    return replace(result, inherited=inherited)
+
+
+def _outcome(reads: Sequence[Read], found: Builder) -> str:
+    """The rung in one line."""
+    before, after = reads[0].reading, reads[-1].reading
+    single = len(reads) == 1
+    which = "the model" if single else "the fixed model"
+    if not after.judged:
+        return _unread(after, which, found)
+    if after.status == "agrees":
+        more = (
+            [f"TensorRT reads the original differently: {_words(before)}"]
+            if before.grave and not single
+            else []
+        )
+        harmless = sum(one.harmless for one in after.misreads)
+        more += [f"{harmless} harmless difference{'s' * (harmless > 1)}"] if harmless else []
+        said = (
+            f"what {found.product} imported computes what {which} does: {_how(reads[-1])} on {after.reason}"
+        )
+        return "; ".join([f"{said} ({NOT_EXECUTED})", *more])
+    if single or before.status == "agrees":
+        also = "" if single else ", and the original as it is"
+        return f"{found.product} reads {which} differently: {_words(after)}{also}"
+    if before.grave:
+        return f"{found.product} reads the fixed model differently, and the original too: {_words(after)}"
+    return (
+        f"{found.product} reads the fixed model differently: {_words(after)} (of the original nothing is known: "
+        f"{one_line(before.reason, _WIDEST)})"
+    )
+
+
+def _unread(reading: Reading, which: str, found: Builder) -> str:
+    why = one_line(reading.reason, _WIDEST)
+    if reading.status == "refused":
+        return f"{found.product} does not import {which}: {why}"
+    if reading.status == "gap":
+        return f"the network of {which} cannot be read back: {why}"
+    if reading.status == "broke":
+        return f"reading back what {found.product} makes of {which} failed: {why}"
+    return f"nothing was learnt of how {found.product} reads {which}: {why}"
+
+
+def _words(reading: Reading) -> str:
+    """The first difference that matters, and how many there are."""
+    grave = reading.grave
+    more = f" (and {len(grave) - 1} more)" if len(grave) > 1 else ""
+    return f"{one_line(str(grave[0]), _WIDEST)}{more}"
+
+
+def _how(one: Read) -> str:
+    counted = [feed for feed in one.feeds if feed.status in ("identical", "within")]
+    return "identical" if all(feed.status == "identical" for feed in counted) else "within tolerance"
+
+
+def _inherited(before: Read, after: Read, *, single: bool) -> bool:
+    """Whether every difference of the fixed model is one of the original too.
+
+    Where TensorRT reads the original as it is, none is. A difference is the original's where that differs there, be it
+    for a cause further up that is gone now. Of an original that could not be read it is known which tensors it has:
+    what a fix brought in is new.
+    """
+    if single:
+        return True
+    if before.reading.status == "agrees":
+        return False
+    return all(_known(one, before) for one in after.reading.grave)
+
+
+def _known(one: Misread, before: Read) -> bool:
+    name = one.place.output
+    if before.reading.status == "differs":
+        alike = any(_what(one) == _what(other) for other in before.reading.grave)
+        there = one.kind in ("value", "shape") and name in before.off
+        return alike or there or any(_same_place(one, other) for other in before.reading.grave)
+    return before.names.get(name, "") == one.place.op_type if one.place.op_type else name in before.names
+
+
+def _what(one: Misread) -> tuple[str, str, str]:
+    return one.kind, one.subject, one.name
+
+
+def _same_place(one: Misread, other: Misread) -> bool:
+    return bool(one.place.output) and one.place.output == other.place.output
+
+
+def _feeds(reads: Sequence[Read]) -> tuple[FeedResult, ...]:
+    names = ("",) if len(reads) == 1 else ("original: ", "fixed: ")
+    return tuple(
+        replace(feed, label=f"{name}{feed.label}")
+        for name, one in zip(names, reads, strict=True)
+        for feed in one.feeds
+    )
+
+
+def _notes(reads: Sequence[Read]) -> list[str]:
+    names = ("",) if len(reads) == 1 else ("original: ", "fixed: ")
+    notes = [f"{name}{note}" for name, one in zip(names, reads, strict=True) for note in one.reading.notes]
+    before = reads[0].reading
+    if len(reads) > 1 and not before.judged:
+        notes.append(f"original: {one_line(before.reason, _WIDEST)}")
+    return notes

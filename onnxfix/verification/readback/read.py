@@ -1,0 +1,254 @@
+"""One model against TensorRT's reading of it: lift the network, run both on the same inputs, say where they part."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from onnx import ModelProto
+
+from onnxfix import backends
+from onnxfix.causes import ENDED, Cause
+from onnxfix.errors import UsageError
+from onnxfix.trt import lift
+from onnxfix.trt.lift.records import Lifted
+from onnxfix.trt.lift.types import ONNX_TYPES
+from onnxfix.trt.reading import Misread, Reading, Status
+from onnxfix.verification import cuda, validity
+from onnxfix.verification.feeds.signature import Signature, signature
+from onnxfix.verification.readback.bench import Bench
+from onnxfix.verification.readback.child import Told
+from onnxfix.verification.readback.execute import REFERENCE_STEP, Terms, execute
+from onnxfix.verification.readback.interface import inputs_of, interface, partners
+from onnxfix.verification.readback.locate import Pair, output_pairs
+from onnxfix.verification.readback.seen import Seen
+from onnxfix.verification.readback.weights import weights
+from onnxfix.verification.remote import less
+from onnxfix.verification.request import Request
+from onnxfix.verification.rungs.build import Builder
+from onnxfix.verification.rungs.feeds import Trial, shapes
+from onnxfix.verification.verdict import FeedResult
+
+_ON = {
+    "ort-cpu": "ONNX Runtime on the CPU",
+    "ort-cuda": "ONNX Runtime on CUDA",
+    "reference": "onnx.reference",
+}
+#: What became of reading the network back -> the status of a reading that came to nothing for it, and the cause.
+_UNREAD: dict[str, tuple[Status, Cause]] = {
+    "refused": ("refused", "refused"),
+    "unlifted": ("gap", "gap"),
+    "unstarted": ("unknown", "not-loadable"),
+    "error": ("broke", "fault"),
+    **{ended: ("unknown", cause) for ended, cause in ENDED.items() if ended != "error"},
+}
+
+
+@dataclass(frozen=True)
+class Read:
+    """A reading, and what the next one can use of it: the inputs that the model takes, and (``off``) the tensors that
+    differ because of what is read differently. ``names`` are the model's tensors, with the operators that make them."""
+
+    reading: Reading
+    trials: tuple[Trial, ...] = ()
+    feeds: tuple[FeedResult, ...] = ()
+    off: frozenset[str] = frozenset()
+    names: Mapping[str, str] = field(default_factory=dict)
+
+
+def read(request: Request, found: Builder, path: Path, folder: Path, before: Read | None = None) -> Read:
+    """Read back what TensorRT makes of the model file and compare.
+
+    Args:
+        request: with what the ladder was asked.
+        found: the TensorRT to ask.
+        path: the ONNX file.
+        folder: an empty one to write to.
+        before: what was read of the original, whose inputs this model is given too where it takes them.
+
+    Raises:
+        Fault: verification itself failed.
+    """
+    began = time.monotonic()
+    out = folder / "seen-by-tensorrt.onnx"
+    package, timeout = found.choice.package, found.options.timeout
+    lifted = lift.attempt(found.worker, path, out, package=package, timeout=timeout)
+    status, cause = _UNREAD.get(lifted.status, ("unknown", ""))
+    base = Reading(
+        status,
+        lifted.reason,
+        layers=lifted.layers,
+        notes=lifted.notes,
+        package=package,
+        version=lifted.version or found.choice.version,
+        seconds=(*lifted.seconds, 0.0),
+        cause=cause,
+    )
+    bench = Bench(request.worker, request.step)
+    try:
+        model = bench.sketch(str(path))
+        if isinstance(model, Told):
+            return Read(_unread(base, model))
+        names = {name: node.op_type for node in model.graph.node for name in node.output if name}
+        if not lifted.lifted:
+            return Read(base, names=names)
+        network = bench.sketch(lifted.path)
+        if isinstance(network, Told):
+            return Read(_unread(base, network), names=names)
+        result = _of(request, bench, path, folder, lifted, model, network, before, base)
+    finally:
+        bench.drop()
+    spent = (*lifted.seconds, max(0.0, time.monotonic() - began - sum(lifted.seconds)))
+    return replace(result, reading=replace(result.reading, seconds=spent), names=names)
+
+
+def _unread(base: Reading, told: Told) -> Reading:
+    """Why nothing was learnt where a model file could not be looked at: what became of its network goes first."""
+    if base.reason:
+        return base
+    status: Status = "broke" if told.cause == "fault" else "unknown"
+    return replace(base, status=status, reason=told.error, cause=told.cause)
+
+
+def _of(
+    request: Request, bench: Bench, path: Path, folder: Path, lifted: Lifted, model: ModelProto, network: ModelProto,
+    before: Read | None, base: Reading,
+) -> Read:  # fmt: skip
+    known = request.known if before is None else signature(model)
+    pair = Pair(str(path), model, lifted, network, _wires(model, lifted, network), known)
+    trials = _fitting(before.trials, request, known) if before is not None else ()
+    outputs, excluded = _compared(pair)
+    changed, unsure = weights(request.worker, model.graph, str(path), lifted.path, request.step)
+    base = replace(base, notes=(*base.notes, unsure)) if unsure else base
+    terms = Terms(outputs, trials, [*interface(model, lifted), *changed], str(folder))
+    if before is not None and request.given is not None:
+        request = replace(request, given=[less(feed, request.without) for feed in request.given])
+    request = replace(request, known=known)
+    seen, backend, lacking, causes = Seen(), "", list[str](), list[Cause]()
+    for backend in _backends(request):
+        bench.step = min(request.step, REFERENCE_STEP) if backend == "reference" else request.step
+        seen = execute(request, bench, pair, backend, terms)
+        if not seen.lacking:
+            break
+        lacking.append(f"{backend}: {seen.lacking}")
+        causes.append(seen.cause)
+    if seen.lacking:
+        seen.unknown = "; ".join(lacking)
+        seen.cause = "memory" if "memory" in causes else seen.cause
+    elif not seen.unknown:
+        seen.cause = ""
+    if any(one.kind == "refused" for one in seen.misreads):
+        # What nobody says the meaning of cannot be read differently.
+        broken = validity.violated(path, timeout=request.step)
+        if broken:
+            return Read(replace(base, reason=f"it is not valid ONNX: {broken}"))
+    if seen.disputed:
+        bench.step = min(request.step, REFERENCE_STEP)
+        other = execute(request, bench, pair, "reference", terms)
+        if other.compared and not other.stuck:
+            # Invalid, and still what it looks like: what the specification computes is what TensorRT imported, or not.
+            other.misreads += [replace(one, harmless=True) for one in seen.misreads]
+            seen, backend = other, "reference"
+    seen.blank = frozenset(name for name, other in outputs if other in (seen.blank or ()))
+    if outputs and len(seen.blank) == len(outputs) and not seen.misreads:
+        seen.unknown, seen.blank = seen.unknown or _lost(seen.blank), None
+    return _concluded(base, terms.static, seen, backend, excluded)
+
+
+def _wires(model: ModelProto, lifted: Lifted, network: ModelProto) -> dict[str, tuple[str, int]]:
+    """The model's inputs -> the lifted model's, with their element types there."""
+    found = partners(
+        [info.name for info in inputs_of(model.graph)], [tensor.name for tensor in lifted.inputs]
+    )
+    files = [info.name for info in network.graph.input]
+    return {name: (files[n], ONNX_TYPES[lifted.inputs[n].dtype]) for name, n in found.items()}
+
+
+def _compared(pair: Pair) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
+    """The outputs that are compared, by both names, and those that are random in the model or in the network."""
+    outputs, drawn = output_pairs(pair), set(pair.known.drawn or ())
+    pairs = zip(pair.network.graph.output, pair.lifted.outputs, strict=False)
+    random = {info.name for info, one in pairs if one.name in pair.lifted.drawn}
+    excluded = tuple(name for name, other in outputs if name in drawn or other in random)
+    return [one for one in outputs if one[0] not in excluded], excluded
+
+
+def _fitting(trials: Sequence[Trial], request: Request, known: Signature) -> tuple[Trial, ...]:
+    """The inputs of the original, made anew where the fixed model declares other ones than a specialization does."""
+    old = _declared(request.known, request.without, sizes=request.special is None)
+    if old == _declared(known, sizes=request.special is None):
+        return tuple(replace(one, values=less(one.values, request.without)) for one in trials)
+    made = []
+    for one in trials:
+        if one.feed is not None:
+            with contextlib.suppress(UsageError, MemoryError):
+                values = one.feed.values(known)
+                made.append(replace(one, values=values))
+    return tuple(made)
+
+
+def _declared(known: Signature, without: Sequence[str] = (), *, sizes: bool = True) -> list[tuple[Any, ...]]:
+    return [
+        (one.name, one.kind, one.elem, one.dims if sizes else None, one.default is None)
+        for one in known.inputs
+        if one.name not in without
+    ]
+
+
+def _backends(request: Request) -> Iterator[str]:
+    """Who can run both, the best first."""
+    if backends.missing("ort-cuda") is None and cuda.unavailable(request.worker, request.step) is None:
+        yield "ort-cuda"
+    if backends.missing("ort-cpu") is None:
+        yield "ort-cpu"
+    yield "reference"
+
+
+def _concluded(
+    base: Reading, static: Sequence[Misread], seen: Seen, backend: str, excluded: tuple[str, ...]
+) -> Read:
+    # A wrong shape that is declared is no news where the tensor was seen to differ.
+    plain = (one for one in static if not (one.harmless and one.kind == "shape" and one.name in seen.off))
+    misreads = (*seen.misreads, *plain)
+    status, reason = _outcome(misreads, seen, backend)
+    notes = [*base.notes, *seen.notes, *([_lost(seen.blank)] if seen.blank else [])]
+    if excluded:
+        notes.append(f"not compared, since they are random: {', '.join(excluded)}")
+    ran = bool(seen.compared)
+    reading = replace(
+        base,
+        status=status,
+        reason=reason,
+        misreads=misreads,
+        backend=backend if ran else "",
+        feeds=len(seen.compared),
+        shapes=max(1, len(shapes(seen.compared))) if ran else 0,
+        excluded=excluded,
+        noise=tuple(sorted(seen.noise.items())),
+        cause=seen.cause if status == "unknown" else "",
+        notes=tuple(dict.fromkeys(notes)),
+    )
+    off = seen.off | {one.name for one in reading.grave}
+    return Read(reading, seen.trials, tuple(seen.results), off)
+
+
+def _lost(names: Iterable[str]) -> str:
+    words = ", ".join(sorted(names))
+    return f"nothing but NaN and infinity on all inputs, in which a difference would be lost: output {words}"
+
+
+def _outcome(misreads: Sequence[Misread], seen: Seen, backend: str) -> tuple[Status, str]:
+    grave = any(not one.harmless for one in misreads)
+    if seen.unknown or not seen.compared:
+        return ("differs" if grave else "unknown"), seen.unknown
+    elements = any(part.elements for one in seen.results for part in one.metrics)
+    if not grave and not elements:
+        return "unknown", "no output has a value that could be compared"
+    feeds, sizes = len(seen.compared), len(shapes(seen.compared))
+    over = f" over {sizes} shapes" if sizes > 1 else ""
+    reason = f"{feeds} feed{'s' * (feeds > 1)}{over}, {_ON.get(backend, backend)}"
+    return ("differs" if grave else "agrees"), reason

@@ -1,0 +1,1 @@
+"""The rungs that build with TensorRT and execute engines: trt-build, trt-gpu, and the batch sweep."""

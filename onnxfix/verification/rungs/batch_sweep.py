@@ -1,0 +1,312 @@
+"""Static against dynamic: a model of symbolic batch is built for batch 1 alone and for batch 1 to N, and compared.
+
+That is where broadcasting goes wrong: a batch that an exporter froze builds for that size only, and a dimension of 1
+that was meant as the batch broadcasts. Without a GPU acceptance, warnings and imported layers are compared; with one,
+the outputs of both engines for a batch of 1.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from onnx import ModelProto
+
+from onnxfix.errors import OnnxfixError
+from onnxfix.files import wire
+from onnxfix.sandbox import one_line
+from onnxfix.shapes import dimnames
+from onnxfix.trt.engine import Ran
+from onnxfix.trt.records import Issue, Profile, Sizes, TrtBuild
+from onnxfix.verification.compare.compare import compare
+from onnxfix.verification.feeds.inputs import make_inputs
+from onnxfix.verification.feeds.signature import Signature
+from onnxfix.verification.request import Request
+from onnxfix.verification.rungs.shapes import symbols_of
+
+#: Builds a model file with profiles, and writes the engine to a file ("" for none).
+Build = Callable[[Path, Sequence[Profile], str], TrtBuild]
+#: Executes an engine file on inputs.
+Run = Callable[[Path, Mapping[str, Any]], Ran]
+DEFAULT_GREATEST = 2
+_WIDEST = 240  # characters of one of TensorRT's texts in a line
+#: TensorRT builds an engine although the least, usual or greatest sizes of its profile do not fit the model.
+_HOLLOW = re.compile(r"Profile k(?:MIN|OPT|MAX) values are not self-consistent")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One model, ``name`` for people, built for batch 1 alone and for a profile of batch sizes.
+
+    ``differing`` says which outputs of the two engines differ at batch 1, ``unproven`` why none were compared; both
+    are empty where all agree.
+    """
+
+    name: str
+    static: TrtBuild
+    dynamic: TrtBuild
+    differing: str = ""
+    unproven: str = ""
+
+    @property
+    def wrong(self) -> str:
+        """What one build shows and the other does not: acceptance, for all sizes, or outputs; "" where they agree."""
+        if self.static.accepted != self.dynamic.accepted:
+            builds = [("batch 1 alone", self.static), ("the profile", self.dynamic)]
+            (yes, _), (no, refused) = sorted(builds, key=lambda one: not one[1].accepted)
+            return f"{yes} builds, {no} does not: {one_line(refused.reason, _WIDEST)}"
+        hollow = next((one for one in self.only_dynamic() if _HOLLOW.search(one.text)), None)
+        if hollow is not None and self.dynamic.accepted:
+            return f"the profile builds, but not all of its sizes fit: {one_line(str(hollow), _WIDEST)}"
+        return self.differing
+
+    def only_static(self) -> list[Issue]:
+        """The warnings for batch 1 alone that the profile's build does not give."""
+        return _only(self.static, self.dynamic)
+
+    def only_dynamic(self) -> list[Issue]:
+        """The warnings for the profile that the build for batch 1 alone does not give."""
+        return _only(self.dynamic, self.static)
+
+
+def _only(own: TrtBuild, other: TrtBuild) -> list[Issue]:
+    known = {_what(issue) for issue in other.warnings}
+    found = {_what(issue): issue for issue in reversed(own.warnings)}
+    return [issue for issue in own.warnings if _what(issue) not in known and found[_what(issue)] is issue]
+
+
+def _what(issue: Issue) -> tuple[object, ...]:
+    """What TensorRT says and of what, whenever and however often it says so."""
+    return issue.at, issue.place.op_type, " ".join(issue.text.split())
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """A batch sweep up to batch ``greatest`` over ``symbols``. ``reason`` is one line, ``span``
+    another: what became of the batches of the user's own profile ("" where there is nothing to say).
+
+    It fails where the last of ``pairs``, the fixed model or the only one, differs between its two builds.
+    """
+
+    status: Literal["passed", "failed", "skipped"]
+    reason: str
+    symbols: tuple[str, ...] = ()
+    greatest: int = 0
+    pairs: tuple[Pair, ...] = ()
+    span: str = ""
+
+    def lines(self) -> tuple[str, ...]:
+        """For people: the result, and what the builds of each model have not in common."""
+        return (
+            f"batch sweep {self.status}: {self.reason}",
+            *([f"batch sweep: {self.span}"] if self.span else []),
+            *(line for one in self.pairs for line in self._of(one)),
+        )
+
+    def _of(self, pair: Pair) -> Iterator[str]:
+        span = f"batch 1 to {self.greatest}"
+        figures = f"batch 1 alone: {_figures(pair.static)}; {span}: {_figures(pair.dynamic)}"
+        yield f"batch sweep of {pair.name}: {figures}"
+        kinds = _kinds(pair)
+        if kinds:
+            yield f"imported layers that differ, batch 1 alone against {span}: {kinds}"
+        for where, issues in (("batch 1 alone", pair.only_static()), (span, pair.only_dynamic())):
+            yield from (f"warning for {where} only: {one_line(str(one), _WIDEST)}" for one in issues)
+        if pair.differing:
+            yield f"outputs differ: {pair.differing}"
+        elif pair.static.accepted and pair.dynamic.accepted:
+            yield f"outputs {pair.unproven or 'of the two engines agree at batch 1'}"
+
+
+def _figures(build: TrtBuild) -> str:
+    """``accepted, 131 layers, 2 warnings``."""
+    layers, warnings = build.layer_count, len(build.warnings)
+    counts = f"{layers} layer{'s' * (layers != 1)}, {warnings} warning{'s' * (warnings != 1)}"
+    return f"accepted, {counts}" if build.accepted else f"{build.status} ({one_line(build.reason, _WIDEST)})"
+
+
+def _kinds(pair: Pair) -> str:
+    if not (pair.static.accepted and pair.dynamic.accepted):
+        return ""  # the parser may have stopped half-way
+    static, dynamic = dict(pair.static.layers), dict(pair.dynamic.layers)
+    counts = ((kind, static.get(kind, 0), dynamic.get(kind, 0)) for kind in sorted({*static, *dynamic}))
+    return ", ".join(f"{kind} {alone}/{spread}" for kind, alone, spread in counts if alone != spread)
+
+
+def batch_symbols(known: Signature) -> tuple[str, ...]:
+    """The symbols that are the batch: those that lead the inputs' shapes and stand nowhere else in them.
+
+    There may be several, for exporters give one dimension a name in each input (PyTorch's ``s12`` and ``s86``). Lists
+    (inputs of rank 1) count only where there is nothing else: their length is rarely a batch.
+    """
+    shapes = [one.dims for one in known.inputs if one.kind == "tensor" and one.default is None and one.dims]
+    behind = {dim for dims in shapes for dim in dims[1:]}
+    leading = {dims[0]: len(dims) > 1 for dims in sorted(shapes, key=len)}
+    found = [dim for dim in leading if dim not in behind]
+    wide = [dim for dim in found if leading[dim]]
+    return tuple(dim for dim in known.symbols if dim in (wide or found))
+
+
+def sweep(
+    request: Request,
+    given: Sequence[Profile] | None,
+    build: Build,
+    *,
+    greatest: int = DEFAULT_GREATEST,
+    run: Run | str = "no engine was executed",
+) -> SweepResult:
+    """Build the original and, unless it is the same file, the fixed model both ways. The files are not changed.
+
+    ``given`` are profiles that the user asked for: all but the batch is taken from them, else from the model's
+    symbols, and it is the same in both builds. Of the batch they tell the greatest, unless a greater one than the
+    default was asked for here. ``run`` executes an engine, or says why none is executed.
+    """
+    symbols = batch_symbols(request.known)
+    if not symbols:
+        return SweepResult("skipped", "the model has no symbolic batch")
+    asked = [given[0]] if given else [Profile()]
+    others = symbols_of(asked[0], request.known)
+    greatest, span = _range([others[name] for name in symbols if name in others], greatest)
+    batch: dict[str, Sizes] = dict.fromkeys(symbols, (1, greatest, greatest))
+    profile = Profile(values=asked[0].values, symbols={**others, **batch})
+    single = request.fixed == request.original
+    models = {"the model": request.fixed}
+    if not single:
+        models = {"the original": request.original, "the fixed model": request.fixed}
+    with tempfile.TemporaryDirectory(prefix="onnxfix-") as folder:
+        work = _Work(request, Path(folder), symbols, profile, build, run)
+        pairs = tuple(work.pair(name, path) for name, path in models.items())
+    return replace(_conclude(symbols, greatest, pairs), span=span)
+
+
+def _range(given: Sequence[Sizes], greatest: int) -> tuple[int, str]:
+    """The greatest batch of the sweep, and what the user's profile has to do with it: ``given`` are its batches."""
+    if not given or all((least, most) == (1, greatest) for least, _, most in given):
+        return greatest, ""
+    most = {sizes[2] for sizes in given}
+    if greatest == DEFAULT_GREATEST and len(most) == 1 and max(most) >= greatest:
+        return max(most), f"its greatest batch, {max(most)}, is that of the optimization profile given"
+    told = ", ".join(dict.fromkeys(_batches(sizes) for sizes in given))
+    return (
+        greatest,
+        f"it has its own range, batch 1 to {greatest}; the optimization profile given has batch {told}",
+    )
+
+
+def _batches(sizes: Sizes) -> str:
+    return f"{sizes[0]} to {sizes[2]}" if sizes[0] < sizes[2] else str(sizes[0])
+
+
+def _conclude(symbols: tuple[str, ...], greatest: int, pairs: tuple[Pair, ...]) -> SweepResult:
+    last, name = pairs[-1], ", ".join(symbols)
+    span = f"batch 1 alone and a profile of batch 1 to {greatest} ({name})"
+    if last.wrong:
+        reason = f"{last.name} differs between {span}: {last.wrong}"
+        return SweepResult("failed", reason, symbols, greatest, pairs)
+    if not last.dynamic.accepted:
+        reason = f"{last.name} is built neither for {span.replace(' and ', ' nor for ', 1)}"
+        return SweepResult("skipped", reason, symbols, greatest, pairs)
+    proven = f"; outputs {last.unproven}" if last.unproven else ", with the same outputs"
+    reason = f"{last.name} is built for {span}{proven}"
+    return SweepResult("passed", reason, symbols, greatest, pairs)
+
+
+@dataclass
+class _Work:
+    """``folder`` takes the copies and the engines."""
+
+    request: Request
+    folder: Path
+    symbols: tuple[str, ...]
+    profile: Profile
+    build: Build
+    run: Run | str
+
+    def pair(self, name: str, path: Path) -> Pair:
+        place = Path(tempfile.mkdtemp(dir=self.folder))
+        engines = (place / "static.engine", place / "dynamic.engine")
+        saved = ("", "") if isinstance(self.run, str) else (str(engines[0]), str(engines[1]))
+        copy = at_batch_one(path, self.symbols, place)
+        static = self.build(copy, [self.profile], saved[0])
+        dynamic = self.build(path, [self.profile], saved[1])
+        if not (static.accepted and dynamic.accepted):
+            return Pair(name, static, dynamic)
+        return Pair(name, static, dynamic, *self._outputs(engines, dynamic))
+
+    def _outputs(self, engines: tuple[Path, Path], dynamic: TrtBuild) -> tuple[str, str]:
+        """What differs in the two engines' outputs at batch 1, and why nothing could be compared."""
+        if isinstance(self.run, str):
+            return "", f"were not compared: {self.run}"
+        known, sizes = self.request.known, {}
+        for profile in dynamic.profiles[:1]:
+            sizes = {name: usual for name, (_, usual, _) in symbols_of(profile, known).items()}
+        try:
+            feed = make_inputs(known, {**sizes, **dict.fromkeys(self.symbols, 1)}, self.request.seed)
+        except OnnxfixError as error:
+            return "", f"were not compared: {error}"
+        static, spread = (self.run(engine, feed) for engine in engines)
+        for one, which in ((static, "batch 1 alone"), (spread, "the profile")):
+            if one.error:
+                return "", f"were not compared: the engine for {which} fails: {one.error}"
+        return self._differing(static.outputs, spread.outputs)
+
+    def _differing(self, static: Mapping[str, Any], spread: Mapping[str, Any]) -> tuple[str, str]:
+        drawn = set(self.request.known.drawn or ())
+        names = [name for name in static if name in spread and name not in drawn]
+        if not names:
+            return "", "were not compared: none could be read, or all are random"
+        noise, coarse = self.request.noise, self.request.coarse
+        for name in names:
+            for part in compare(
+                name, static[name], spread[name], exact=False, noise=noise.get(name, 0.0), coarse=coarse
+            ):
+                if part.agreement == "different":
+                    far = f", by up to {part.relative:.1e} of its largest magnitude" if part.max_abs else ""
+                    return f"output {name} of the engine for the profile {part.reason}{far}", ""
+        return "", ""
+
+
+def at_batch_one(path: Path, symbols: Sequence[str], folder: Path) -> Path:
+    """A copy of the model in ``folder`` with the symbols 1 in its inputs; its external data can be reached from there.
+
+    Raises:
+        OnnxfixError: the model cannot be read, or the copy not be written.
+    """
+    proto = wire.parse(wire.read(path), str(path))
+    _fix(proto, dict.fromkeys(symbols, 1))
+    for location in wire.external_files(proto):
+        _reach((path.parent / location).resolve(), folder, location)
+    copy = folder / "batch1.onnx"
+    wire.write(wire.serialize(proto), copy)
+    return copy
+
+
+def _fix(proto: ModelProto, sizes: Mapping[str, int]) -> None:
+    for value in proto.graph.input:
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            if dim.HasField("dim_value"):
+                continue
+            size = dimnames.replace(dimnames.own(dim.dim_param) or f"{value.name}.{axis}", sizes)
+            if isinstance(size, int):
+                dim.dim_value = size
+            elif dimnames.own(dim.dim_param):
+                dim.dim_param = size
+
+
+def _reach(source: Path, folder: Path, location: str) -> None:
+    """Make a file's bytes appear in ``folder``, without a copy where the system allows it."""
+    place = folder / location
+    if not place.resolve().is_relative_to(folder.resolve()):
+        return  # a location that ONNX forbids; TensorRT will say that it is not there, and so for a missing file
+    place.parent.mkdir(parents=True, exist_ok=True)
+    for way in (place.hardlink_to, place.symlink_to):
+        with suppress(OSError, NotImplementedError):
+            return way(source)
+    with suppress(OSError):
+        shutil.copyfile(source, place)

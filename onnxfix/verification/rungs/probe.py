@@ -1,0 +1,150 @@
+"""What TensorRT's engines do on this machine, by trial: a small one is built, loaded and run in the sandbox.
+
+The driver is asked for a GPU, and TensorRT itself whether it executes an engine there: which GPUs it serves is its own
+to say, and NVIDIA's list says less. The same engine shows whether float32 products are computed in TF32.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import tempfile
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from onnxfix import nvidia
+from onnxfix.causes import Cause
+from onnxfix.nvidia import Gpu, Missing
+from onnxfix.sandbox import Worker, shared
+from onnxfix.trt import build, trial
+from onnxfix.trt import package as trt_package
+from onnxfix.trt.package import INSTALL, Choice
+from onnxfix.trt.records import TrtOptions
+from onnxfix.verification.rungs import build as choosing
+from onnxfix.verification.rungs.build import Builder, builder, shared_builder, variables_of
+from onnxfix.verification.rungs.sides import Side
+
+#: What executes engines in the sandbox.
+RUN = "onnxfix.trt.engine"
+NO_GPU = "the driver shows no GPU"
+_ASKING = 120.0  # seconds for a small engine
+_LOADING = 60.0
+"""Seconds for any other engine. TensorRT-RTX compiles kernels when it loads one, which takes seconds for exports of 600
+MB on an H100, and does not end for some recurrences of a few nodes."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What a trial showed. ``reason`` is why no engine runs here, and ``cause`` the same as data; both "" where one
+    does. ``precision`` is what float32 products are computed in: "float32", "tf32", or "" where that is not known.
+    ``card`` is the GPU, ``listed`` whether NVIDIA lists its compute capability for the package."""
+
+    reason: str = ""
+    cause: Cause = ""
+    precision: str = ""
+    card: Gpu | None = None
+    listed: bool = True
+
+    @property
+    def where(self) -> str:
+        """The GPU for people, with its compute capability; "" without one."""
+        if self.card is None:
+            return ""
+        unlisted = "" if self.listed else ", which NVIDIA does not list"
+        return f"{self.card.name} (compute capability {self.card.capability}{unlisted})"
+
+
+def unavailable(options: TrtOptions) -> str | None:
+    """Why no engine can be executed on this machine, in one line; None where one can.
+
+    Where the driver shows a GPU, TensorRT itself is asked: a small engine is built, loaded and run.
+
+    Raises:
+        UsageError: the package or the compute capability does not exist.
+    """
+    found = builder(options)
+    if isinstance(found, Missing):
+        return found.reason
+    with closing(found):
+        return probe(found).reason or None
+
+
+def probe(found: Builder) -> Probe:
+    """The trial, for TensorRT as it was chosen. Asked once a process."""
+    if importlib.util.find_spec("polygraphy") is None:
+        reason = f"polygraphy, which executes engines, is not installed: {INSTALL[found.choice.package]}"
+        return Probe(reason, "not-installed")
+    card = found.choice.gpu or next(iter(_cards(found)), None)
+    if card is None:
+        return Probe(NO_GPU, "no-gpu")
+    reason, precision, cause = _ask(found.choice, found.options.tf32, os.getpid())
+    told = Probe("", "", precision, card, trial.listed(found.choice.package, card.capability))
+    if not reason:
+        return told
+    why = f"{found.product} executes no engine on {told.where}: {reason}"
+    return replace(told, reason=why, cause=cause)
+
+
+def _cards(found: Builder) -> list[Gpu]:
+    outcome = found.worker.call("onnxfix.nvidia:gpus", timeout=_ASKING)
+    return outcome.value if outcome.ok else []
+
+
+@functools.cache
+def _ask(choice: Choice, tf32: bool, process: int) -> tuple[str, str, Cause]:
+    """Why TensorRT runs no engine here ("" where it does), what it computes float32 products in, and the cause of the
+    former."""
+    with tempfile.TemporaryDirectory(prefix="onnxfix-") as folder:
+        model, engine = Path(folder, "trial.onnx"), Path(folder, "trial.engine")
+        model.write_bytes(trial.model())
+        done = build.attempt(
+            shared_builder(TrtOptions(tf32=tf32)),
+            model,
+            package=choice.package,
+            compute_capability=choice.capability,
+            timeout=_ASKING,
+            tf32=tf32,
+            save_engine=str(engine),
+        )
+        if not done.accepted:
+            cause: Cause = "memory" if done.status == "memory" else "gpu-not-served"
+            return f"it does not even build a small one: {done.reason}", "", cause
+        with engines(choice, TrtOptions(timeout=_ASKING, tf32=tf32), _ASKING) as side:
+            reason, precision = side.trial(str(engine))
+            return reason, precision, "memory" if side.cause == "memory" else "gpu-not-served"
+
+
+def warm(options: TrtOptions) -> None:
+    """Have the sandboxes load TensorRT while something else is done, where the rungs will ask for it.
+
+    Starting both takes a second or two, most of it for large libraries and CUDA.
+    """
+    package = options.package
+    if options.memory_mb is not None or trt_package.missing(package) is not None:
+        return
+    told = {"package": package, "compute_capability": options.compute_capability}
+    shared_builder(options).begin(f"{choosing.__name__}:choose", timeout=_ASKING, **told)
+    there = [
+        name for name, module in trt_package.MODULES.items() if importlib.util.find_spec(module) is not None
+    ]
+    if len(there) == 1 and nvidia.driver_there() and importlib.util.find_spec("polygraphy") is not None:
+        _worker(there[0], options).begin(f"{RUN}:warm", timeout=_ASKING, package=there[0])
+
+
+def engines(choice: Choice, options: TrtOptions, step: float) -> Side:
+    """The sandbox for engines; a run takes at most ``step`` seconds."""
+    common = options.memory_mb is None
+    told = {"package": choice.package}
+    worker = _worker(choice.package, options)
+    return Side(worker, RUN, told, loading=min(options.timeout, _LOADING), running=step, close=not common)
+
+
+def _worker(package: str, options: TrtOptions) -> Worker:
+    """The child that executes engines, with TF32 forbidden to it unless that was asked for."""
+    variables = variables_of(options)
+    if options.memory_mb is not None:
+        return Worker(memory_mb=options.memory_mb, variables=variables)
+    # A process serves one of the two packages, and Polygraphy's logger must be its first: not the child that builds.
+    return shared(f"polygraphy for {package}{' with TF32' * options.tf32}", variables)

@@ -1,0 +1,1 @@
+"""Fixed sizes and inputs (`--fix-dim`, `--fix-input`, `--static`), resolved against a model."""

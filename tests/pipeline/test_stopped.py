@@ -1,0 +1,148 @@
+"""Models of which no made input runs: where they stop, what they demand there, and a command that goes on."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+import onnxfix
+from onnxfix.backends import ort_words
+from onnxfix.pipeline.stopped import Stopped
+from onnxfix.report.render.text import render_report
+from onnxfix.report.report import Report
+from support.cli import run
+
+HEADER = '<ir_version: 8, opset_import: ["" : 17, "my" : 1]>\n'
+RUNGS = ("ort-cpu",)
+
+COUNTED = """g (float[N] x) => (float[4,25] y) <int64[2] s = {4, 25}> {
+    i = NonZero(x)  f = Cast<to=1>(i)  d = Reshape(f, s)  y = Identity(d) }"""
+LOOKED_UP = """g (float[N] x) => (float[N] y) <float[5] t = {1, 2, 3, 4, 5}, float k = {1000000.0}, float h = {3.25}> {
+    a = Sub(x, h)  e = Mul(a, a)  b = Mul(e, k)  i = Cast<to=7>(b)  j = Gather(t, i)  c = Identity(j)  y = Neg(c) }"""
+LONG = """g (float[B,S] x) => (float[B,T] y) { y = my.Ends(x) }
+    <domain: "my", opset_import: ["" : 17]>
+    Ends (v) => (w) { p = Constant<value_ints = [0, 90000, 0, 90000]>()
+                      u = Pad<mode="reflect">(v, p)  w = Identity(u) }"""
+ALIKE = """g (float[N,2] x, float[M,7] z) => (float[A] y) <int64[1] e = {-1}, int64[2] s = {1, 700001}> {
+    a = Reshape(x, e)  n = NonZero(z)  f = Cast<to=1>(n)  b = Reshape(f, s)  c = Identity(b)  d = Reshape(c, e)
+    y = Concat<axis=0>(a, d) }"""
+
+
+def saved(folder: Path, body: str) -> Path:
+    path = folder / "m.onnx"
+    onnx.save(parser.parse_model(HEADER + body), path)
+    return path
+
+
+def halted(folder: Path, body: str) -> tuple[Report, Stopped]:
+    """The report of an apply that proves nothing, and where the model stops."""
+    report = onnxfix.apply(saved(folder, body), folder / "o.onnx", rungs=RUNGS)
+    assert report.exit_code() == 3
+    assert report.stopped is not None
+    return report, report.stopped
+
+
+def words(report: Report) -> str:
+    return "\n".join(one.plain for one in render_report(report))
+
+
+def test_a_number_of_elements_that_is_data(tmp_path: Path) -> None:
+    report, found = halted(tmp_path, COUNTED)
+    assert (found.place.text, found.op_type) == ("d", "Reshape")
+    (one,) = found.needed
+    assert one.words == "number of elements i.1 must be equal to 100"
+    assert one.inputs == ("x",)
+    told = words(report)
+    assert "it stops at d (Reshape) with N=1: " in told
+    assert "which depends on the values of x" in told
+    assert "The input tensor cannot be reshaped to the requested shape" in told
+    assert "onnxruntime_src" not in told
+    assert "--input-shapes 'x:?'" in told
+
+
+def test_the_command_with_the_size_filled_in_goes_on(tmp_path: Path) -> None:
+    report, found = halted(tmp_path, COUNTED)
+    assert found.shapes == "x:?"
+    line = next(one for one in words(report).splitlines() if "--input-shapes" in one)
+    command = shlex.split(line.partition("onnxfix ")[2])
+    code, told, _ = run(*(word.replace("?", "100") for word in command), "--rungs", "ort-cpu")
+    assert code in (0, 1), told
+    assert "written: " in told
+
+
+def test_indices_that_are_computed_from_floats(tmp_path: Path) -> None:
+    report, found = halted(tmp_path, LOOKED_UP)
+    assert (found.place.text, found.op_type, found.shapes) == ("j", "Gather", "")
+    assert [(one.words, one.inputs) for one in found.needed] == [("indices must be from -5 to 4", ("x",))]
+    assert [(one.name, one.type, one.dims) for one in found.inputs] == [("x", "float", ("N",))]
+    line = next(one for one in words(report).splitlines() if "--inputs inputs.npz" in one)
+    assert "(x: float [N])" in line
+    np.savez(tmp_path / "inputs.npz", x=np.full(3, 3.25, np.float32))
+    command = shlex.split(line.partition("onnxfix ")[2])[:-1]
+    code, told, _ = run(*command, tmp_path / "inputs.npz", "--rungs", "ort-cpu")
+    assert code == 0, told
+
+
+def test_a_node_of_a_local_function(tmp_path: Path) -> None:
+    report, found = halted(tmp_path, LONG)
+    assert found.place.text == "fn my::Ends / u"
+    assert found.shapes == "x:1x?"
+    assert not found.needed, "what a function's nodes demand is not known"
+    assert "put a size in the place of the question mark" in words(report)
+
+
+def test_nodes_without_names_are_told_apart(tmp_path: Path) -> None:
+    _, found = halted(tmp_path, ALIKE)
+    assert found.place.text == "b"
+    assert found.needed[0].inputs == ("z",)
+    assert found.shapes.startswith("z:?x")
+
+
+def test_a_model_that_onnx_runtime_does_not_load(tmp_path: Path) -> None:
+    report, found = halted(tmp_path, "g (float[N] x) => (float[N] y) { a = Identity(x)  y = my.Unknown(a) }")
+    assert not found.loaded
+    assert "so that no inputs help: " in words(report)
+    assert "my:Unknown" in words(report)
+
+
+def test_verify_says_it_too_and_json_holds_it(tmp_path: Path) -> None:
+    path = saved(tmp_path, COUNTED)
+    code, told, _ = run("verify", path, path, "--rungs", "ort-cpu")
+    assert code == 3
+    assert re.search(r"onnxfix verify \S*m\.onnx --input-shapes 'x:\?'", told)
+    _, document, _ = run("verify", path, path, "--rungs", "ort-cpu", "--format", "json")
+    held = json.loads(document)["reports"][0]["stopped"]
+    assert held["place"]["text"] == "d"
+    assert held["needed"][0]["inputs"] == ["x"]
+
+
+def test_what_runs_does_not_stop(tmp_path: Path) -> None:
+    path = saved(tmp_path, "g (float[N] x) => (float[N] y) { a = Identity(x)  y = Neg(a) }")
+    assert onnxfix.apply(path, tmp_path / "o.onnx", rungs=RUNGS).stopped is None
+
+
+@pytest.mark.parametrize(
+    ("said", "plain"),
+    [
+        (
+            "Status Message: /onnxruntime_src/onnxruntime/core/providers/cpu/tensor/reshape_helper.h:91 "
+            "onnxruntime::ReshapeHelper::ReshapeHelper(const onnxruntime::TensorShape&, onnxruntime::TensorShapeVector&"
+            ", bool) a == b was false. It cannot be reshaped",
+            "Status Message: a == b was false. It cannot be reshaped",
+        ),
+        (
+            "/onnxruntime_src/core/a.cc:12 void f(std::function<void(int)>, long int) const [with T = float] no",
+            "no",
+        ),
+        ("Pad reflect requires more", "Pad reflect requires more"),
+    ],
+)
+def test_words_without_places_in_onnx_runtimes_source(said: str, plain: str) -> None:
+    assert ort_words.plain(said) == plain

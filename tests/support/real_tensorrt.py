@@ -1,0 +1,60 @@
+"""The mark of tests that ask the real TensorRT-RTX, and how they ask it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import ModelProto
+
+from onnxfix.sandbox import Worker
+from onnxfix.trt.build import attempt
+from onnxfix.trt.records import TrtBuild
+
+INSTALLED = all(importlib.util.find_spec(name) is not None for name in ("tensorrt_rtx", "polygraphy"))
+"""Whether all of the extra ``tensorrt-rtx`` is installed."""
+REAL = pytest.mark.trt
+"""The mark of tests that need it; conftest.py skips them where it is not installed."""
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part.isdecimal())
+
+
+RELEASE = importlib.metadata.version("tensorrt-rtx") if INSTALLED else ""
+"""The version of tensorrt-rtx that is installed; "" for none."""
+
+
+def older_than(release: str) -> bool:
+    """Whether the installed TensorRT-RTX is older than a release, such as "1.6"."""
+    return _numbers(RELEASE) < _numbers(release)
+
+
+def within(first: str, later: str) -> bool:
+    """Whether the installed TensorRT-RTX is of release ``first`` or later, and before ``later``."""
+    return not older_than(first) and older_than(later)
+
+
+def since(release: str, what: str) -> pytest.MarkDecorator:
+    """The mark of what cannot be asked of an older TensorRT-RTX, since that does not have ``what``."""
+    return pytest.mark.skipif(
+        bool(RELEASE) and older_than(release),
+        reason=f"TensorRT-RTX {RELEASE} has no {what}: that came with {release}",
+    )
+
+
+FACT = pytest.mark.skipif(
+    bool(RELEASE) and older_than("1.7"),
+    reason=f"says what TensorRT-RTX 1.7 refuses, misreads and builds, as it was measured; {RELEASE} is installed",
+)
+"""The mark of tests whose facts are those of the TensorRT-RTX that they were measured with, and not of older ones."""
+
+
+def built(worker: Worker, model: ModelProto, folder: Path) -> TrtBuild:
+    """What its parser and builder make of a model, which is written into ``folder``."""
+    path = folder / "model.onnx"
+    onnx.save(model, path)
+    return attempt(worker, path, package="tensorrt-rtx")

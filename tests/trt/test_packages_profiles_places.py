@@ -1,0 +1,175 @@
+"""What surrounds TensorRT: choice of package, profiles, places."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxfix.errors import UsageError
+from onnxfix.nvidia import Gpu, Missing
+from onnxfix.trt import package as trt_package
+from onnxfix.trt.build import build
+from onnxfix.trt.package import Choice, choose
+from onnxfix.trt.places import Layers, Places
+from onnxfix.trt.profiles import NetInput, candidates, evaluate
+from onnxfix.trt.records import Profile
+
+HEADER = '<ir_version: 10, opset_import: ["" : 20]>\n'
+
+
+# ------------------------------------------------------------------------------------------------ packages
+
+
+def test_a_package_that_is_not_installed_comes_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *_: None)
+    assert trt_package.missing("tensorrt") == 'tensorrt is not installed: pip install "onnxfix[tensorrt]"'
+    for package in trt_package.PACKAGES:
+        found = choose(cast(Any, package))
+        assert isinstance(found, Missing)
+        assert 'pip install "onnxfix[tensorrt' in found.reason
+    with pytest.raises(UsageError, match="pip install"):
+        build("model.onnx", package="tensorrt-rtx")
+
+
+def _installed(monkeypatch: pytest.MonkeyPatch, cards: list[Gpu], **versions: str) -> None:
+    numbers = dict.fromkeys(("SM75", "SM80", "SM86", "SM89", "SM120"), 0)
+    for name in ("tensorrt", "tensorrt_rtx"):
+        module = ModuleType(name)
+        module.__dict__.update(
+            __version__=versions.get(name, ""), ComputeCapability=SimpleNamespace(__members__=numbers)
+        )
+        module.__spec__ = importlib.util.spec_from_loader(name, None)
+        if name in versions:
+            monkeypatch.setitem(sys.modules, name, module)
+    real = importlib.util.find_spec
+
+    def find(name: str, *rest: Any) -> Any:
+        return sys.modules[name].__spec__ if name in versions else None if "tensorrt" in name else real(name)
+
+    monkeypatch.setattr(importlib.util, "find_spec", find)
+    monkeypatch.setattr(trt_package, "gpus", lambda: cards)
+
+
+ADA, HOPPER = Gpu("L4", "8.9"), Gpu("H100", "9.0")
+BOTH = {"tensorrt": "11.4.0", "tensorrt_rtx": "1.7.1"}
+
+
+@pytest.mark.parametrize(
+    ("versions", "cards", "refused", "package", "capability", "runs"),
+    [
+        (BOTH, [ADA], "", "tensorrt", "8.9", True),
+        (BOTH, [HOPPER], "", "tensorrt", "9.0", True),
+        (BOTH, [], "", "tensorrt-rtx", "8.9", False),
+        ({"tensorrt": "9.3.0", "tensorrt_rtx": "1.7.1"}, [ADA], "", "tensorrt-rtx", "8.9", True),
+        # What NVIDIA lists does not matter: a trial does.
+        ({"tensorrt_rtx": "1.6.1"}, [HOPPER], "", "tensorrt-rtx", "9.0", True),
+        ({"tensorrt_rtx": "1.7.1"}, [HOPPER], "not on this device", "tensorrt-rtx", "8.9", False),
+        ({"tensorrt_rtx": "1.7.1"}, [ADA], "out of memory", "tensorrt-rtx", "8.9", False),
+        ({"tensorrt_rtx": "1.7.1"}, [Gpu("RTX 2080", "7.5")], "", "tensorrt-rtx", "7.5", True),
+    ],
+)
+def test_auto_prefers_tensorrt_where_it_can_run(
+    monkeypatch: pytest.MonkeyPatch,
+    versions: dict[str, str],
+    cards: list[Gpu],
+    refused: str,
+    package: str,
+    capability: str,
+    runs: bool,
+) -> None:
+    _installed(monkeypatch, cards, **versions)
+    monkeypatch.setattr(trt_package, "_refused", lambda module: refused)
+    found = choose()
+    assert isinstance(found, Choice)
+    assert (found.package, found.capability, found.gpu is not None) == (package, capability, runs)
+    assert (refused in found.note) if refused else (found.note == "")
+
+
+def test_what_cannot_be_chosen_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    _installed(monkeypatch, [], **BOTH)
+    for package, capability in (("tensorrt", None), ("tensorrt", "8.9")):
+        found = choose(cast(Any, package), capability)
+        assert isinstance(found, Missing)
+        assert "shows none" in found.reason
+    with pytest.raises(UsageError, match=r"builds for 7\.5, 8\.0, 8\.6, 8\.9, 12\.0"):
+        choose("tensorrt-rtx", "9.0")
+    with pytest.raises(UsageError, match="no compute capability"):
+        choose("tensorrt-rtx", "fast")
+    with pytest.raises(UsageError, match="choose one of"):
+        choose(cast(Any, "trt"))
+    assert choose("tensorrt-rtx", "sm_86") == Choice("tensorrt-rtx", "1.7.1", "8.6")
+
+
+# ------------------------------------------------------------------------------------------------ profiles
+
+
+def test_equal_symbols_get_equal_sizes_and_arithmetic_is_done() -> None:
+    inputs = [NetInput("x", ("N", "S"), False), NetInput("past", ("N", "S + 1", 4), False)]
+    first = next(candidates(inputs, None, None))
+    assert first.shapes["x"] == ((1, 1), (3, 3), (8, 8))
+    assert first.shapes["past"] == ((1, 2, 4), (3, 4, 4), (8, 9, 4))
+
+
+def test_static_inputs_need_no_profile() -> None:
+    assert list(candidates([NetInput("x", (2, 3), False)], None, None)) == []
+
+
+def test_sizes_of_leading_dimensions_do_not_grow() -> None:
+    later = list(candidates([NetInput("x", ("N", 3, "H", "W"), False)], None, None))
+    assert [profile.shapes["x"][1] for profile in later][:3] == [(3, 3, 64, 64), (3, 3, 3, 3), (3, 3, 4, 4)]
+    assert len(list(candidates([NetInput("x", ("N",), False)], None, None))) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("a", 7), ("a*b-1", 13), ("a//b", 3), ("batch-size", 7), ("a-9", 0), ("f(a)", 7)]
+)
+def test_arithmetic_in_names(text: str, size: int) -> None:
+    assert evaluate(text, {"a": 7, "b": 2, text: 7}) == size
+
+
+def test_a_profile_of_feeds_spans_them() -> None:
+    feeds = [{"x": np.zeros((n, 4), np.float32), "k": np.array(n)} for n in (1, 5, 2)]
+    found = Profile.of_feeds(feeds)
+    assert found.shapes["x"] == ((1, 4), (2, 4), (5, 4))
+    assert found.values == {"k": ((1,), (2,), (5,))}
+    with pytest.raises(ValueError, match="ranks"):
+        Profile.of_feeds([{"x": np.zeros(2)}, {"x": np.zeros((2, 2))}])
+
+
+# -------------------------------------------------------------------------------------------------- places
+
+
+def test_a_layers_label_is_its_nodes_or_the_next_ones() -> None:
+    def layer(name: str, metadata: str = "") -> Any:
+        return SimpleNamespace(name=name, metadata=metadata, type=SimpleNamespace(name="SHUFFLE"))
+
+    all_layers = [layer("helper"), layer("y_7", "[ONNX Layer: node_of_y | call (F)]"), layer("a")]
+    network = SimpleNamespace(num_layers=3, get_layer=lambda number: all_layers[number])
+    layers = Layers(network)
+    assert [layers.label(name) for name in ("helper", "y_7", "a", "none")] == [
+        "node_of_y",
+        "node_of_y",
+        "",
+        "",
+    ]
+    assert layers.named_in("Error (IShuffleLayer y_7: bad)") == "y_7"
+    assert layers.named_in("{ForeignNode[helper...y_7]}") == "helper"
+    assert layers.named_in("a wrong thing, all in all") == ""
+    assert layers.named_in("IShuffleLayer a: bad") == "a"
+
+
+def test_two_nodes_of_one_name_have_no_place(tmp_path: Path) -> None:
+    text = "g (float[2] x) => (float[2] y) { [n] a = Relu(x)  [n] y = Neg(a) }"
+    onnx.save(onnx.parser.parse_model(HEADER + text), tmp_path / "model.onnx")
+    places = Places(str(tmp_path / "model.onnx"))
+    assert not places.of_label("n").known
+    assert places.of_label("n", "Neg").text == "y (n)"
+    assert places.of_error(0, "n", "Relu").text == "a (n)"
+    assert not places.of_error(-1, "", "").known

@@ -1,0 +1,58 @@
+"""How many tensors the search for a difference asks for at once."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onnxfix.verification.readback import locate
+
+
+class Search(locate._Search):
+    """Asks nobody, and notes how many tensors it would have asked for."""
+
+    def __init__(self, elements: int, tensor: int) -> None:
+        trial: Any = SimpleNamespace(values={"x": np.zeros(elements, np.float32)}, label="")
+        super().__init__(self, None, trial, "ort-cpu", "", "", time.monotonic() + 60)  # type: ignore[arg-type]
+        self.tensor, self.parts = tensor, list[int]()
+
+    def _candidates(self, wrong: Any) -> list[tuple[str, str]]:
+        return [(f"t{n}", f"t{n}") for n in range(2000)]
+
+    def load_with(self, *_: Any) -> Any:
+        return SimpleNamespace(error="")
+
+    def run_model(self, *_: Any, **__: Any) -> Any:
+        return SimpleNamespace(error="", size=self.tensor * self.parts[-1])
+
+    def _look(self, part: Any, size: int) -> int:
+        self.parts.append(len(part))
+        self.bench = SimpleNamespace(  # type: ignore[assignment]
+            load_with=self.load_with,
+            run=self.run_model,
+            wobble=lambda *_: {},
+            judge=lambda *_: (),
+            unload=lambda: None,
+            forget=lambda _: None,
+        )
+        self.pair = SimpleNamespace(path="", lifted=SimpleNamespace(path=""), wires={})  # type: ignore[assignment]
+        return super()._look(part, size)
+
+
+@pytest.mark.parametrize(
+    ("elements", "tensor", "parts"),
+    [
+        (64, 1000, [16, 64, 256, 1024, 640]),  # small ones, more and more at once
+        (64, 64 << 20, [16, 4, 4, 4]),  # 256 MiB at once, as soon as their size is known
+        (1 << 25, 8, [1, 1, 1]),  # inputs of 128 MiB: shapes come first, and what follows may be large
+    ],
+)
+def test_what_is_asked_for_at_once(elements: int, tensor: int, parts: list[int]) -> None:
+    search = Search(elements, tensor)
+    search.run([])
+    assert search.parts[: len(parts)] == parts
+    assert sum(search.parts) == 2000

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
+from support.paths import ROOT
+
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from mutations import run  # noqa: E402
-from mutations.sample import PACKAGES, Index, Mutant, Place, read, recorded  # noqa: E402
-from mutations.sites import sites, walked  # noqa: E402
+from mutations import run
+from mutations.sample import PACKAGES, Index, Mutant, Place, read, recorded
+from mutations.sites import sites, walked
 
 TINY = '''
 """A module with one function that is tested well and one that is not."""

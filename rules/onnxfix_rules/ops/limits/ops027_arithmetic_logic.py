@@ -1,4 +1,4 @@
-"""OPS027: booleans added or multiplied, and made booleans again."""
+"""OPS027: boolean logic computed by arithmetic."""
 
 from __future__ import annotations
 
@@ -37,13 +37,14 @@ def arithmetic_logic(node: Node, model: Model) -> Iterator[Match]:
     """Booleans cast to numbers, added or multiplied, and cast back to booleans: an Or, or an And.
 
     ## Why it matters
-    Older exporters write logic so. TensorRT imports four layers where one does it: measured with TensorRT-RTX 1.7.1,
-    three CAST and one ELEMENTWISE against one ELEMENTWISE. By way of int32 or a float it builds. By way of a type that
-    it does not have between nodes it is an **error**: `TensorRT does not support UINT8 types for intermediate tensors`.
+    Older exporters write logic this way. TensorRT imports four layers where one suffices: measured with TensorRT-RTX
+    1.7.1, three CAST and one ELEMENTWISE instead of one ELEMENTWISE. With int32 or a float as the intermediate type it
+    builds. With a type that TensorRT does not have between nodes it is an **error**: `TensorRT does not support UINT8
+    types for intermediate tensors`.
 
     ## Fix
-    Or in place of Add and Max, And in place of Mul and Min, on the booleans themselves. Exact: of 0 and 1 a sum is 0
-    only where both are, and a product only where one is; in no numeric type does 2 become 0.
+    Replace Add and Max by Or, Mul and Min by And, on the booleans themselves. Exact: for 0 and 1, a sum is 0 only if
+    both are 0, and a product only if one is; in no numeric type does 2 become 0.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Or.html
@@ -65,9 +66,9 @@ def arithmetic_logic(node: Node, model: Model) -> Iterator[Match]:
     draft.remove(node)
     draft.add(logic, [first.name(draft), second.name(draft)], output=output.name)
     yield Match(
-        f"{made.op_type} of booleans in {name_of(elem)}, made boolean again: {logic}",
+        f"{made.op_type} of booleans as {name_of(elem)}, cast back to bool: {logic}",
         node=node,
-        fix=Fix(f"write {logic}", draft.edits),
+        fix=Fix(f"use {logic}", draft.edits),
         severity=Severity.INFO if target_of(model).between(elem) else Severity.ERROR,
         reads=(made, *first.reads, *second.reads),
     )
@@ -84,14 +85,14 @@ arithmetic_logic.examples = [
         for arithmetic, logic in _LOGIC.items()
     ),
     Fixed(
-        "by way of uint8, which TensorRT has not between nodes; the result is the graph's output",
+        "as uint8, which TensorRT lacks between nodes; the result is a graph output",
         before="""g (bool[N] p, bool[N] q) => (bool[N] y) {
             a = Cast<to = 2>(p)  b = Cast<to = 2>(q)  c = Mul(a, b)  y = Cast<to = 9>(c) }""",
         after="g (bool[N] p, bool[N] q) => (bool[N] y) { y = And(p, q) }",
         opset=14,
     ),
     Fixed(
-        "the sum is read elsewhere too, and stays for that",
+        "the sum has another use, and stays",
         before="""g (bool[N] p, bool[N] q) => (bool[N] y, float[N] s) {
             a = Cast<to = 1>(p)  b = Cast<to = 1>(q)  s = Add(a, b)  y = Cast<to = 9>(s) }""",
         after="""g (bool[N] p, bool[N] q) => (bool[N] y, float[N] s) {
@@ -107,7 +108,7 @@ arithmetic_logic.examples = [
                       else_branch = e () => (bool[2] v) { v = Not(p) }> }""",
     ),
     Silent(
-        "numbers that were no booleans: -1 and 1 add up to 0",
+        "integers that were not booleans: -1 and 1 sum to 0",
         "g (int32[N] p, bool[N] q) => (bool[N] y) { b = Cast<to = 6>(q)  c = Add(p, b)  y = Cast<to = 9>(c) }",
     ),
     Silent(
@@ -116,7 +117,7 @@ arithmetic_logic.examples = [
             a = Cast<to = 6>(p)  b = Cast<to = 6>(q)  c = Sub(a, b)  y = Cast<to = 9>(c) }""",
     ),
     Silent(
-        "the sum is what is wanted",
+        "the sum itself is the output",
         """g (bool[N] p, bool[N] q) => (int32[N] y) {
             a = Cast<to = 6>(p)  b = Cast<to = 6>(q)  y = Add(a, b) }""",
     ),

@@ -15,7 +15,7 @@ def are_none(node: Node) -> bool:
     return len(node.proto.input) == 1
 
 
-def are_taken_for_zero(node: Node) -> bool:
+def are_replaced_by_zero(node: Node) -> bool:
     """Whether TensorRT certainly replaces the bounds of a Clip of int8 by 0."""
     bounds = [node.input(index) for index in range(1, len(node.proto.input))]
     return bool(bounds) and all(bound is not None and _is_weight(bound) for bound in bounds)

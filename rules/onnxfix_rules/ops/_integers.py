@@ -20,7 +20,7 @@ from onnxfix_rules.ops._result import put
 DEPTH = 6
 """Maximum number of nodes that are followed upstream along one path."""
 SMALL = (TensorProto.UINT8, TensorProto.INT8)
-WORDS = (TensorProto.INT32, TensorProto.INT64)
+WIDE = (TensorProto.INT32, TensorProto.INT64)
 Range = tuple[int, int]
 
 _SAME = frozenset(
@@ -194,4 +194,4 @@ def unnarrowed(value: Value, node: Node, model: Model) -> Value | None:
     before, elem = producer.input(0), model.shapes.elem_type(value)
     if before is None or elem not in SMALL or node.scope.lookup(before.name) is not before:
         return None
-    return before if model.shapes.elem_type(before) in WORDS and fits(before, elem, model) else None
+    return before if model.shapes.elem_type(before) in WIDE and fits(before, elem, model) else None

@@ -22,7 +22,7 @@ from onnxfix.rule import (
     rule,
     target_of,
 )
-from onnxfix_rules.ops._integers import SMALL, WORDS, Computer, wide_of
+from onnxfix_rules.ops._integers import SMALL, WIDE, Computer, wide_of
 
 
 @rule("OPS051", ops=["BitShift"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[13])
@@ -50,7 +50,7 @@ def bit_shift(node: Node, model: Model) -> Iterator[Match]:
     elem = None if data is None else model.shapes.elem_type(data)
     if data is None or amounts is None or output is None or target.imports("BitShift") is not False:
         return
-    if elem not in (*SMALL, *WORDS) or not target.has_type(elem) or target.imports("Mod") is not True:
+    if elem not in (*SMALL, *WIDE) or not target.has_type(elem) or target.imports("Mod") is not True:
         return
     wide = wide_of(elem) if elem in SMALL else TensorProto.INT64
     if wide == TensorProto.INT64 and not target.int64:

@@ -90,10 +90,10 @@ def windows_of(node: Node, sizes: list[int | None]) -> list[Window] | None:
 
 def counts_of(windows: list[Window], padding: bool) -> np.ndarray[Any, Any] | None:
     """The divisors of an average; None if they depend on an unknown size, or one is 0."""
-    whole = math.prod(w.kernel for w in windows)
+    full = math.prod(w.kernel for w in windows)
     is_constant = not any(w.ceil for w in windows) and (padding or not any(w.begin or w.end for w in windows))
     if is_constant:
-        return np.array(whole)
+        return np.array(full)
     sizes = [w.size for w in windows if w.size is not None]
     if (
         len(sizes) < len(windows)

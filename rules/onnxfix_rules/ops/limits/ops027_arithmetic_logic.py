@@ -49,28 +49,33 @@ def arithmetic_logic(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__Or.html
     """
-    number, output = node.input(0), node.output()
-    made = None if number is None else number.producer
-    if made is None or not made.is_onnx or made.op_type not in _LOGIC or len(made.inputs) != 2:
+    value, output = node.input(0), node.output()
+    arithmetic = None if value is None else value.producer
+    if (
+        arithmetic is None
+        or not arithmetic.is_onnx
+        or arithmetic.op_type not in _LOGIC
+        or len(arithmetic.inputs) != 2
+    ):
         return
-    if node.opset < 7 or number is None or output is None or node.attr("to") != TensorProto.BOOL:
+    if node.opset < 7 or value is None or output is None or node.attr("to") != TensorProto.BOOL:
         return
-    first, second = (_logic.boolean(value, node, model) for value in made.inputs)
+    first, second = (_logic.boolean(operand, node, model) for operand in arithmetic.inputs)
     if first is None or second is None or (first.constant and second.constant):
         return
-    elem = model.shapes.elem_type(number)
+    elem = model.shapes.elem_type(value)
     if elem is None:
         return
-    logic = _LOGIC[made.op_type]
+    logic = _LOGIC[arithmetic.op_type]
     draft = Draft(node)
     draft.remove(node)
     draft.add(logic, [first.name(draft), second.name(draft)], output=output.name)
     yield Match(
-        f"{made.op_type} of booleans as {name_of(elem)}, cast back to bool: {logic}",
+        f"{arithmetic.op_type} of booleans as {name_of(elem)}, cast back to bool: {logic}",
         node=node,
         fix=Fix(f"use {logic}", draft.edits),
         severity=Severity.INFO if target_of(model).between(elem) else Severity.ERROR,
-        reads=(made, *first.reads, *second.reads),
+        reads=(arithmetic, *first.reads, *second.reads),
     )
 
 

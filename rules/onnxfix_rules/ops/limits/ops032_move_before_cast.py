@@ -105,8 +105,8 @@ def move_before_cast(node: Node, model: Model) -> Iterator[Match]:
         if filled is None:
             return
         rw.set_attribute(proto, "value", filled)
-    places = _DATA[node.op_type]
-    for index in range(len(node.inputs)) if places is None else places:
+    data_inputs = _DATA[node.op_type]
+    for index in range(len(node.inputs)) if data_inputs is None else data_inputs:
         value = node.input(index)
         if value is not None:
             proto.input[index] = _as(draft, value, elem, wanted)

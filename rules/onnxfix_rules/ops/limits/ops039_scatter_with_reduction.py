@@ -23,8 +23,8 @@ from onnxfix.rule import (
     takes,
     target_of,
 )
-from onnxfix_rules.ops import _places
 from onnxfix_rules.ops import _rewrite as rw
+from onnxfix_rules.ops import _scatter_indices
 from onnxfix_rules.ops._result import put
 from onnxfix_rules.ops.limits import _scatter
 
@@ -60,7 +60,7 @@ def scatter_with_reduction(node: Node, model: Model) -> Iterator[Match]:
     kind = node.attr("reduction", "none")
     if kind not in _OPS or (node.op_type == "ScatterElements" and target_of(model).package == "tensorrt"):
         return
-    if _places.distinct(node, model) is True:
+    if _scatter_indices.are_distinct(node, model) is True:
         fix = _gathered(node, model, _OPS[kind])
     else:
         fix = _compared(node, model, _OPS[kind])

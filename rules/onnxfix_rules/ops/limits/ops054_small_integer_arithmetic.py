@@ -133,7 +133,7 @@ def _refused(node: Node, model: Model, elem: int) -> bool:
 
 def _clip_refused(node: Node) -> bool:
     """Whether the parser refuses int8 bounds, instead of importing them, right or wrong (OPS074)."""
-    return not (_bounds.are_none(node) or _bounds.are_taken_for_zero(node))
+    return not (_bounds.are_none(node) or _bounds.are_replaced_by_zero(node))
 
 
 def _fits(node: Node, model: Model, elem: int) -> bool:

@@ -75,8 +75,8 @@ def _fix(node: Node, model: Model, cache: Value, output: Value, circular: bool) 
         )
     if count != 1 or not indices:
         steps = np.arange(count, dtype=np.int64).reshape([count] + [1] * (rank - 1 - axis))
-        numbers = draft.constant(steps, "numbers")
-        indices = draft.add("Add", [indices, numbers]) if indices else numbers
+        offsets = draft.constant(steps, "numbers")
+        indices = draft.add("Add", [indices, offsets]) if indices else offsets
     if circular and write is not None:
         indices = draft.add("Mod", [indices, draft.constant(np.array(size, np.int64), "size")])
     expanded = draft.add("Expand", [indices, draft.add("Shape", [update])])

@@ -116,8 +116,8 @@ def _first(draft: Draft, source: str, axis: int, output: Value) -> None:
     if draft.anchor.scope.opset() < 10:
         draft.add("Slice", [source], output=output.name, starts=[0], ends=[1], axes=[axis])
         return
-    numbers = {"starts": 0, "ends": 1, "axes": axis}
-    constants = [draft.constant(np.array([value], np.int64), name) for name, value in numbers.items()]
+    values = {"starts": 0, "ends": 1, "axes": axis}
+    constants = [draft.constant(np.array([value], np.int64), name) for name, value in values.items()]
     draft.add("Slice", [source, *constants], output=output.name)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, rule
-from onnxfix_rules.ops import _places
+from onnxfix_rules.ops import _scatter_indices
 
 
 @rule("OPS033", ops=["ScatterElements", "ScatterND"], severity=Severity.WARNING, hazards=[32])
@@ -23,7 +23,7 @@ def duplicate_scatter_indices(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__ScatterND.html: "`indices` should not have duplicate entries"
     """
-    if node.attr("reduction", "none") == "none" and _places.distinct(node, model) is False:
+    if node.attr("reduction", "none") == "none" and _scatter_indices.are_distinct(node, model) is False:
         yield Match(f"{node.op_type} has duplicate indices, and which update wins is undefined", node=node)
 
 

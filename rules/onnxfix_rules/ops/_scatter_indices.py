@@ -12,7 +12,7 @@ LIMIT = 1 << 24
 """Size of the largest indices that are checked, in bytes."""
 
 
-def distinct(node: Node, model: Model) -> bool | None:
+def are_distinct(node: Node, model: Model) -> bool | None:
     """Whether the indices of a ScatterND or ScatterElements are certainly distinct, or certainly not.
 
     None if they are not constant, or if it depends on the size of a dynamic axis.

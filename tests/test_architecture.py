@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LAYERS = [
     ["_version", "errors", "dtypes", "interrupts", "place"],
     ["_child"],  # the sandbox's other side
-    ["causes"],
+    ["causes", "options"],
     ["sandbox"],  # knows no graph, so that C++ calls that hang or crash may be guarded anywhere
     ["nvidia"],
     ["files"],

@@ -301,7 +301,7 @@ def test_internal_error_is_one_line_and_exit_2(tmp_path: Path, monkeypatch: pyte
             raise KeyError("x\ny")
         raise OSError(5, "Input/output error", str(path))
 
-    monkeypatch.setattr("onnxfix.api.check", broken)
+    monkeypatch.setattr("onnxfix.pipeline.checking.check", broken)
     code, _, err = run("check", bad, good)
     assert code == 2
     first, second = err.splitlines()

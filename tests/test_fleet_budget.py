@@ -15,10 +15,11 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxfix.causes import Problem
 from onnxfix.fleet import budget
 from onnxfix.fleet.budget import Budget, Closed, Size, more_helps, need_mb, size_of
-from onnxfix.fleet.work import Options, Outcome, Task
+from onnxfix.fleet.work import Outcome, Task
 from onnxfix.report.report import Report
 from onnxfix.trt.records import TrtOptions
 from patience import PATIENCE
+from support.options import run_options
 
 MB = 1 << 20
 
@@ -197,13 +198,15 @@ def test_two_links_to_a_file_that_is_replaced_do_not_meet(tmp_path: Path) -> Non
     path = external(tmp_path / "in", 1)
     link = tmp_path / "link.onnx"
     link.symlink_to(path)
-    first, second = (size_of(Task(0, str(one), "", "apply", Options(in_place=True))) for one in (path, link))
+    first, second = (
+        size_of(Task(0, str(one), "", "apply", run_options(in_place=True))) for one in (path, link)
+    )
     assert first.claims == second.claims == {str(path.resolve())}
 
 
 def test_more_memory_is_tried_where_it_may_help() -> None:
     def helps(report: Report | None, granted: int = 1024, **options: object) -> bool:
-        task = Task(0, "m.onnx", "", "apply", Options(**options))  # type: ignore[arg-type]
+        task = Task(0, "m.onnx", "", "apply", run_options(**options))
         return more_helps(Outcome(task, report, memory=True), granted)
 
     report = Report("m.onnx", "apply", "trt11")
@@ -221,7 +224,7 @@ def test_need_follows_what_is_asked() -> None:
     size = Size(1000.0)
 
     def need(command: str, **options: object) -> int:
-        return need_mb(Task(0, "m.onnx", "", command, Options(**options)), size)  # type: ignore[arg-type]
+        return need_mb(Task(0, "m.onnx", "", command, run_options(**options)), size)
 
     light = need("check")
     assert need("apply", verify=False) == light

@@ -22,7 +22,7 @@ from onnxfix.fleet import drive, local, work
 from onnxfix.fleet.budget import Size
 from onnxfix.fleet.here import Here
 from onnxfix.fleet.local import Local
-from onnxfix.fleet.work import Options, Outcome, Task
+from onnxfix.fleet.work import Outcome, Task
 from onnxfix.report.render.progress import Steps
 from onnxfix.report.report import Report
 from onnxfix.sandbox import Worker
@@ -30,6 +30,7 @@ from onnxfix.trt.reading import Reading
 from onnxfix.trt.records import TrtBuild
 from onnxfix.verification.verdict import FeedResult, RungResult, Verdict
 from patience import PATIENCE
+from support.options import run_options
 
 pytestmark = pytest.mark.slow  # each starts processes that work, hang or die
 
@@ -48,7 +49,7 @@ def pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def tasks(*models: Path, **options: object) -> list[Task]:
-    return [Task(i, str(model), options=Options(**options)) for i, model in enumerate(models)]  # type: ignore[arg-type]
+    return [Task(i, str(model), options=run_options(**options)) for i, model in enumerate(models)]
 
 
 def processes() -> set[int]:
@@ -177,7 +178,7 @@ def test_no_process_is_left_when_all_is_done(tmp_path: Path, pack: Path) -> None
     out = tmp_path / "out"
     out.mkdir()
     work = [
-        Task(i, str(model), str(out / model.name), "apply", Options(rungs=("ort-cpu",)))
+        Task(i, str(model), str(out / model.name), "apply", run_options(rungs=("ort-cpu",)))
         for i, model in enumerate(write(tmp_path / f"m{i}.onnx") for i in range(3))
     ]
     outcomes = list(Local(2, 4096).run(work))
@@ -194,7 +195,7 @@ def test_nothing_is_left_when_it_is_closed_in_the_middle(tmp_path: Path, pack: P
     out = tmp_path / "out"
     out.mkdir()
     work = [
-        Task(i, str(model), str(out / model.name), "apply", Options(verify=False))
+        Task(i, str(model), str(out / model.name), "apply", run_options(verify=False))
         for i, model in enumerate((quick, *slow))
     ]
     outcomes = Local(2, 4096).run(work)
@@ -262,7 +263,7 @@ def test_what_a_dead_worker_left_unfinished_is_deleted_in_the_end(tmp_path: Path
     models = [write(tmp_path / f"{'m' * 50}{i}.onnx", "litter" if i == 0 else "") for i in range(3)]
     (pack / "litter").write_text(str(out / f".{models[0].name[:40]}.abcdefgh.tmp"))
     work = [
-        Task(i, str(model), str(out / model.name), "apply", Options(verify=False))
+        Task(i, str(model), str(out / model.name), "apply", run_options(verify=False))
         for i, model in enumerate(models)
     ]
     outcomes = Local(1, 4096).run(work)
@@ -346,7 +347,7 @@ def test_perform_never_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     def broken(*_: object, **__: object) -> None:
         raise RecursionError
 
-    monkeypatch.setattr("onnxfix.api.check", broken)
+    monkeypatch.setattr("onnxfix.pipeline.checking.check", broken)
     outcome = work.perform(Task(0, str(path)))
     assert outcome.report is None
     assert outcome.error == f"{path}: is nested too deeply to be processed"
@@ -355,7 +356,7 @@ def test_perform_never_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     def hungry(*_: object, **__: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("onnxfix.api.check", hungry)
+    monkeypatch.setattr("onnxfix.pipeline.checking.check", hungry)
     assert work.perform(Task(0, str(path))).memory
 
 

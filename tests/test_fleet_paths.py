@@ -20,9 +20,11 @@ from fleets import command, environment, write
 from onnxfix.errors import ModelError, OnnxfixError, UsageError
 from onnxfix.fleet import paths, staging
 from onnxfix.fleet.paths import Named, expand, targets
-from onnxfix.fleet.work import Options, Outcome, Task, perform
+from onnxfix.fleet.work import Outcome, Task, perform
+from onnxfix.options import RunOptions
+from support.options import run_options
 
-QUICK = Options(rungs=("reference",))
+QUICK = run_options(rungs=("reference",))
 
 
 class Shelf(MemoryFileSystem):  # type: ignore[misc]
@@ -107,7 +109,7 @@ def put_heavy(heavy: Path, folder: str) -> str:
     return put(f"{folder}/big.onnx", heavy)
 
 
-def apply(source: object, target: str, options: Options = QUICK) -> Outcome:
+def apply(source: object, target: str, options: RunOptions = QUICK) -> Outcome:
     return perform(Task(0, str(source), target, "apply", options))
 
 
@@ -205,8 +207,9 @@ def test_what_cannot_be_meant_is_said_in_one_line(pattern: str, words: str) -> N
 
 def test_local_paths_never_load_fsspec(tmp_path: Path, model: Path) -> None:
     code = (
-        "import sys; from onnxfix.fleet import drive, work; drive.drive\n"
-        f"named = drive.tasks_of([{str(tmp_path)!r} + '/*.onnx'], 'apply', work.Options(rungs=('reference',)))\n"
+        "import sys; from onnxfix.fleet import drive, work; from onnxfix.options import RunOptions, Verification\n"
+        "options = RunOptions(verification=Verification(rungs=('reference',)))\n"
+        f"named = drive.tasks_of([{str(tmp_path)!r} + '/*.onnx'], 'apply', options)\n"
         "assert work.perform(named[0]).report.output\n"
         "print('fsspec' in sys.modules)"
     )
@@ -363,7 +366,7 @@ def test_what_does_not_verify_is_not_put(model: Path) -> None:
     outcome = apply(
         "memory://b/m.onnx",
         "memory://o/m.onnx",
-        Options(require=("trt-gpu",), rungs=("reference", "trt-gpu")),
+        run_options(require=("trt-gpu",), rungs=("reference", "trt-gpu")),
     )
     assert outcome.report is not None
     assert outcome.report.exit_code() == 3

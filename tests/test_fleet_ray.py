@@ -27,7 +27,9 @@ from ray_nodes import Cluster
 from onnxfix.errors import OnnxfixError, UsageError
 from onnxfix.fleet import cluster, leftovers, ray_
 from onnxfix.fleet.budget import Size
-from onnxfix.fleet.work import Options, Outcome, Task
+from onnxfix.fleet.work import Outcome, Task
+from onnxfix.options import RunOptions
+from support.options import run_options
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]  # one cluster
 
@@ -80,8 +82,8 @@ class Ray:
         self.canceled.append((ref, force))
 
 
-def tasks(count: int, options: Options | None = None) -> list[Task]:
-    return [Task(number, f"{number}.onnx", options=options or Options()) for number in range(count)]
+def tasks(count: int, options: RunOptions | None = None) -> list[Task]:
+    return [Task(number, f"{number}.onnx", options=options or run_options()) for number in range(count)]
 
 
 def done(**more: Any) -> Outcome:
@@ -104,8 +106,8 @@ def test_a_task_asks_for_a_cpu_and_its_share_of_memory() -> None:
     assert ray.sent[0][1] == {"num_cpus": 1, "num_gpus": 0, "max_retries": 0, "memory": 2048 << 20}
 
 
-@pytest.mark.parametrize("options", [Options(rungs=("ort-cuda",)), Options(require=("trt-gpu",))])
-def test_a_gpu_rung_asks_for_a_gpu(options: Options) -> None:
+@pytest.mark.parametrize("options", [run_options(rungs=("ort-cuda",)), run_options(require=("trt-gpu",))])
+def test_a_gpu_rung_asks_for_a_gpu(options: RunOptions) -> None:
     ray = Ray(done(), nodes=((2, 0, 999999), (4, 1, 8192)))
     assert len(list(ray_._Flight(ray, tasks(1, options)).outcomes())) == 1
     assert ray.sent[0][1]["num_gpus"] == 1
@@ -120,7 +122,7 @@ def test_a_large_model_asks_for_more_and_never_for_more_than_a_node_has(
     sizes = {"0.onnx": 0.0, "1.onnx": 500.0, "2.onnx": 1e6}
     monkeypatch.setattr(ray_, "size_of", lambda task: Size(sizes[task.source]))
     ray = Ray(*[done()] * 3, nodes=((4, 0, 4096), (2, 0, 3000)))
-    options = Options(rungs=("ort-cpu",))
+    options = run_options(rungs=("ort-cpu",))
     made = [Task(task.index, task.source, command="apply", options=options) for task in tasks(3)]
     list(ray_._Flight(ray, made).outcomes())
     assert [asked["memory"] >> 20 for _, asked in ray.sent] == [1024, 512 + 1100, 4096]

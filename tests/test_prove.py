@@ -76,7 +76,7 @@ def relu_of_integers(node: Node, model: Model) -> Iterator[Match]:
 
 
 def use(monkeypatch: pytest.MonkeyPatch, rules: Sequence[Rule]) -> None:
-    monkeypatch.setattr("onnxfix.api.registry", lambda: Registry(tuple(rules), ()))
+    monkeypatch.setattr("onnxfix.pipeline.plan.registry", lambda: Registry(tuple(rules), ()))
 
 
 def apply(path: Path, **more: object) -> tuple[Report, Path]:

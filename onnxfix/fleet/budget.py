@@ -54,7 +54,7 @@ def size_of(task: Task) -> Size:
     for location in locations:
         with contextlib.suppress(OSError):  # missing data is told when the model's turn comes
             size += (source.parent / location).stat().st_size
-    claims = frozenset((str(source.resolve()),)) if task.options.in_place else frozenset[str]()
+    claims = frozenset((str(source.resolve()),)) if task.options.output.in_place else frozenset[str]()
     if task.target and locations:
         folder = Path(task.target).parent.resolve()
         claims = frozenset(str(folder / location) for location in locations)
@@ -72,12 +72,13 @@ def need_mb(task: Task, size: Size) -> int:
     asked = task.options
     if task.command == "check":
         factor = _TENSORRT if asked.trt is not None else _WORKER
-    elif not asked.verify:
+    elif not asked.verification.enabled:
         factor = _WORKER
     else:
-        rungs = None if asked.rungs is None else {*asked.rungs, *asked.require}
+        judged = asked.verification
+        rungs = None if judged.rungs is None else {*judged.rungs, *judged.require}
         factor = _TENSORRT if rungs is None or rungs.intersection(_GPU_RUNGS) else _RUNTIME
-    if asked.simplify or asked.graphsurgeon:
+    if asked.fixes.simplify or asked.fixes.graphsurgeon:
         factor = max(factor, _IN_MEMORY)
     need = int(_BASE_MB + factor * size.data_mb)
     return need if asked.memory_mb is None else min(need, _BASE_MB + asked.memory_mb)
@@ -90,7 +91,7 @@ def more_helps(outcome: Outcome, granted: int) -> bool:
     if report is None:
         return True
     bound = asked.memory_mb is not None and asked.memory_mb <= granted and not report.problems
-    return not bound and not (report.output and asked.in_place)
+    return not bound and not (report.output and asked.output.in_place)
 
 
 class Closed(Exception):

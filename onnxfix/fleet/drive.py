@@ -8,13 +8,14 @@ from pathlib import Path
 from onnxfix.errors import UsageError
 from onnxfix.fleet import paths
 from onnxfix.fleet.here import Here, Progress
-from onnxfix.fleet.work import Command, Executor, Options, Outcome, Task
+from onnxfix.fleet.work import Command, Executor, Outcome, Task
+from onnxfix.options import RunOptions
 
 
 def tasks_of(
     patterns: Sequence[str],
     command: Command,
-    options: Options,
+    options: RunOptions,
     *,
     output: str | None = None,
     output_dir: str | None = None,
@@ -28,7 +29,7 @@ def tasks_of(
     named = paths.expand(patterns)
     targets: dict[str, str] = {}
     if command == "apply":
-        targets = paths.targets(named, output, output_dir, options.in_place)
+        targets = paths.targets(named, output, output_dir, options.output.in_place)
     if output_dir is not None:
         paths.make_folders(list(targets.values()))
     return [

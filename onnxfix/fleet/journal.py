@@ -31,7 +31,6 @@ from onnxfix.fleet.recall import recall
 from onnxfix.fleet.versions import versions
 from onnxfix.fleet.work import Outcome, Stamp, Task
 from onnxfix.report.report import WORKED_OUT, Report, plain
-from onnxfix.verification.specialize.asked import files_of
 
 NAME = ".onnxfix-journal.jsonl"
 """The journal's name in an output folder."""
@@ -165,8 +164,12 @@ class Journal:
     def _key(self, task: Task) -> str:
         """The hash of what the result hangs on besides the model."""
         asked = task.options
-        values = files_of(text.partition("=")[2] for text in asked.fix_inputs)
-        named = [*asked.graphsurgeon, *([asked.inputs] if asked.inputs else []), *values]
+        inputs = asked.verification.inputs
+        named = [
+            *map(str, asked.fixes.graphsurgeon),
+            *([str(inputs)] if inputs else []),
+            *asked.specialization.files,
+        ]
         data = {
             "task": [task.command, task.source, task.target, plain(asked)],
             "files": {name: self._content(name) for name in named},

@@ -236,7 +236,8 @@ def _size(task: Task) -> Size:
 
 
 def _wants_gpu(task: Task) -> bool:
-    return not GPU_RUNGS.isdisjoint((*(task.options.rungs or ()), *task.options.require))
+    asked = task.options.verification
+    return not GPU_RUNGS.isdisjoint((*(asked.rungs or ()), *asked.require))
 
 
 def _most(nodes: Sequence[cluster.Node]) -> int:

@@ -93,7 +93,7 @@ class Watched:
 
     def end(self, task: Task, here: Staged, report: Report) -> None:
         """After the result was written. ``report`` names the files as they are here."""
-        replaced = task.options.in_place and report.changed and bool(report.output)
+        replaced = task.options.output.in_place and report.changed and bool(report.output)
         try:
             # In place, what is there now is what need not be done again.
             read = _states(_files(here.source)) if replaced else self._before

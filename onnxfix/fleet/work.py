@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from onnxfix.errors import MissingFile, explained
+from onnxfix.options import RunOptions
 
 if TYPE_CHECKING:
     from onnxfix.report.report import Report
-    from onnxfix.trt.records import TrtOptions
 
 Command = Literal["check", "apply"]
 Step = Callable[[str], None]
@@ -30,49 +30,18 @@ Step = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Options:
-    """Everything that ``api.check`` and ``api.apply`` take besides the model and where it goes.
-
-    ``trt`` None: TensorRT is not asked (``check``), or as it comes (``apply``). What only ``apply`` takes is left at
-    its default for ``check``. ``fix_dims`` and ``fix_inputs`` are ``NAME=VALUE``, for each model alike.
-    """
-
-    select: tuple[str, ...] | None = None
-    ignore: tuple[str, ...] | None = None
-    target: str | None = None
-    trt: TrtOptions | None = None
-    in_place: bool = False
-    numeric_fixes: bool = False
-    unsafe_fixes: bool = False
-    simplify: bool = False
-    graphsurgeon: tuple[str, ...] = ()
-    fix_dims: tuple[str, ...] = ()
-    fix_inputs: tuple[str, ...] = ()
-    static: bool = False
-    keep_inputs: bool = False
-    verify: bool = True
-    require: tuple[str, ...] = ()
-    inputs: str | None = None
-    input_shapes: tuple[str, ...] = ()
-    seed: int = 0
-    rungs: tuple[str, ...] | None = None
-    memory_mb: int | None = None
-    inputs_help: bool = False
-
-
-@dataclass(frozen=True)
 class Task:
     """What is wanted of one model. ``index`` is its place on the command line, by which results are ordered.
 
     ``source`` is a local path or a URL; ``target`` the file to write, "" for none or for the source itself
-    (``options.in_place``). ``stamped``: the outcome is to say what was read and written, for a journal.
+    (``options.output.in_place``). ``stamped``: the outcome is to say what was read and written, for a journal.
     """
 
     index: int
     source: str
     target: str = ""
     command: Command = "check"
-    options: Options = field(default_factory=Options)
+    options: RunOptions = field(default_factory=RunOptions)
     stamped: bool = False
 
 
@@ -176,48 +145,14 @@ def attempt(task: Task, do: Callable[[], Report]) -> Outcome:
 
 
 def _do(task: Task, progress: Step | None, leave_data: bool) -> Report:
-    from onnxfix import api
-
-    asked, source = task.options, Path(task.source)
     if task.command == "check":
-        return api.check(
-            source,
-            select=asked.select,
-            ignore=asked.ignore,
-            target=asked.target,
-            trt=asked.trt or False,
-            inputs_help=asked.inputs_help,
-            memory_mb=asked.memory_mb,
-            progress=progress,
-        )
-    from onnxfix.verification.specialize.asked import pairs_of, sizes_of
+        from onnxfix.pipeline import checking  # lazy: start-up
 
-    return api.apply(
-        source,
-        task.target or None,
-        in_place=asked.in_place,
-        select=asked.select,
-        ignore=asked.ignore,
-        target=asked.target,
-        numeric_fixes=asked.numeric_fixes,
-        unsafe_fixes=asked.unsafe_fixes,
-        simplify=asked.simplify,
-        graphsurgeon=asked.graphsurgeon,
-        fix_dims=sizes_of(asked.fix_dims),
-        fix_inputs=pairs_of("--fix-input", asked.fix_inputs),
-        static=asked.static,
-        keep_inputs=asked.keep_inputs,
-        verify=asked.verify,
-        require=asked.require,
-        inputs=asked.inputs,
-        input_shapes=asked.input_shapes,
-        seed=asked.seed,
-        rungs=asked.rungs,
-        trt=asked.trt,
-        memory_mb=asked.memory_mb,
-        leave_data=leave_data,
-        progress=progress,
-    )
+        return checking.check(Path(task.source), task.options, progress)
+    from onnxfix.pipeline import applying  # lazy: start-up
+
+    output = replace(task.options.output, path=task.target or None, leave_data=leave_data)
+    return applying.apply(Path(task.source), replace(task.options, output=output), progress)
 
 
 def _starved(report: Report) -> bool:

@@ -46,6 +46,8 @@ def reported(job: Job, proven: Proven) -> Report:
     """
     job.loaded.check()
     proven.candidate.check()
+    pending = Pending(proven.proto, job.loaded)
+    notes = (*job.notes, *proven.notes, *unmeasured(job.comparison.trt, proven.verdict))
     run, by_code = proven.run, {rule.code: rule for rule in job.plan.rules}
     report = Report(
         path=name_of(job.loaded),
@@ -61,8 +63,8 @@ def reported(job: Job, proven: Proven) -> Report:
         nodes_after=run.nodes_after,
         rounds=run.rounds,
         problems=run.problems,
-        notes=(*job.notes, *proven.notes, *unmeasured(job.comparison.trt, proven.verdict)),
-        pending=Pending(proven.proto, job.loaded),
+        notes=notes,
+        pending=pending,
     )
     report = confirm.heard(report, job.plan.rules, job.plan.known)
     if proven.verdict.passed:

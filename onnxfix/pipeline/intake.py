@@ -97,7 +97,7 @@ def _range(
 ) -> Range:
     """The sizes of a symbol, and the symbols that they hang on: those of which another size changes them."""
     first, second = (_beside(known, pins, name, sizes) for sizes in (typical, other))
-    if first.words == second.words:
+    if _sizes_of(first) == _sizes_of(second):
         return first
     rest = [one for one in typical if one != name]
     for one in rest:
@@ -105,9 +105,15 @@ def _range(
             return replace(first, tied=(one,), always_same=True)
     moved = [one for one in rest if other[one] != typical[one]]
     alone = [
-        one for one in moved if _beside(known, pins, name, {**typical, one: other[one]}).words != first.words
+        one
+        for one in moved
+        if _sizes_of(_beside(known, pins, name, {**typical, one: other[one]})) != _sizes_of(first)
     ]
     return replace(first, tied=tuple(alone or moved))
+
+
+def _sizes_of(found: Range) -> tuple[int | None, int | None, int]:
+    return found.least, found.most, found.step
 
 
 def _is_only(found: Range, size: int) -> bool:

@@ -15,7 +15,7 @@ from onnxfix.files import lazy, wire
 from onnxfix.model import Model
 from onnxfix.pipeline.candidate import Candidate
 from onnxfix.pipeline.proof import Comparison, climb, reason_of, refuted
-from onnxfix.pipeline.whole.specialize import declare_outputs, specialize
+from onnxfix.pipeline.whole import specialize
 from onnxfix.pipeline.whole.steps import Made, Step, make
 from onnxfix.report.report import Fixed, StepDone
 from onnxfix.verification.feeds.signature import signature
@@ -207,8 +207,8 @@ class StepRun:
 def specialized(loaded: wire.Loaded, special: Special) -> tuple[wire.Loaded, Special]:
     """The model specialized, and ``special`` with the sizes of outputs that follow. Weights stay where they are."""
     proto = loaded.fresh()
-    specialize(proto, special, loaded.base_dir)
-    special = replace(special, outputs=declare_outputs(proto, loaded.base_dir))
+    specialize.specialize(proto, special, loaded.base_dir)
+    special = replace(special, outputs=specialize.declare_outputs(proto, loaded.base_dir))
     return wire.Loaded(proto, proto.SerializeToString(deterministic=True), loaded.path), special
 
 

@@ -39,20 +39,20 @@ def check(
 
     Args:
         source: path, bytes, or ``ModelProto`` (never changed).
-        select: rule codes, beginnings of codes, names, or ``ALL``; the default rules without it.
-        ignore: the same, to leave out.
+        select: rules to run: codes, code prefixes, names, or ``ALL`` (None: the default rules).
+        ignore: rules to skip, in the same form.
         target: ``trt8.4``, ``trt8.6``, ``trt10``, ``trt11`` (default) or ``rtx``.
-        trt: also ask TensorRT's real parser and builder (True, or how), list what they say, and where the network that
-            was imported computes something else, unless the rule TRT004 is not wanted.
-        inputs_help: also work out which sizes and values of its inputs the model takes, and run examples with ONNX
-            Runtime, if that is installed (``Report.intake``).
-        memory_mb: MiB that ONNX Runtime and TensorRT may use, each in a process of its own; three quarters of what is
-            available without it. Where a model needs more, the rung is skipped and says so.
-        progress: called with a few words before each step.
+        trt: also run TensorRT's parser and builder (True, or with these options), list what they report, and unless
+            TRT004 is ignored, where the imported network computes something else.
+        inputs_help: also find out which input sizes and values the model accepts, and run examples with ONNX Runtime if
+            it is installed (``Report.intake``).
+        memory_mb: memory limit in MiB for ONNX Runtime and for TensorRT, each in its own process (None: three quarters
+            of what is available). Where a model needs more, the check is skipped and says so.
+        progress: called with a short text before each step.
 
     Raises:
-        ModelError: the model cannot be read or makes no sense as a graph.
-        UsageError: a selector or the target does not exist, or TensorRT is to be asked and is not there.
+        ModelError: the model cannot be read, or is not a valid graph.
+        UsageError: a selector or the target does not exist, or ``trt`` is given and TensorRT is not available.
     """
     from onnxfix.pipeline import checking  # lazy: start-up
 
@@ -66,6 +66,7 @@ def check(
     return checking.check(source, options, progress)
 
 
+# Long because: the public keywords are declared and described here, and nowhere else.
 def apply(
     source: Source,
     output: str | os.PathLike[str] | None = None,
@@ -96,40 +97,40 @@ def apply(
 ) -> Report:
     """Fix a model, prove that the result still is the same model, and write it.
 
-    A fix that breaks verification is withdrawn and named; the rest stand. Nothing is written unless the result
-    verified. Without ``output`` and ``in_place`` nothing is written at all; the result is ``report.model``.
+    A fix that fails verification is withdrawn and reported; the others are kept. Nothing is written unless the result
+    is verified. Without ``output`` and ``in_place`` nothing is written at all; the result is ``report.model``.
 
     Args:
         source: path, bytes, or ``ModelProto`` (never changed).
-        output: file to write. May not be the source; see ``in_place``.
+        output: file to write; not the source, see ``in_place``.
         in_place: replace the source file, in one step; a ``.bak`` is kept until the new file is in place.
-        numeric_fixes: also fixes that keep outputs only within tolerance.
-        unsafe_fixes: also fixes that may change behavior or the interface (implies ``numeric_fixes``).
-        simplify: run onnxsim over the model first. Its result is dropped unless the interface stands and the outputs
-            agree within tolerance.
-        graphsurgeon: Python files that define ``fix(graph)``, called with the ``gs.Graph`` in this order after
-            onnxsim; the same holds for their results, but with ``unsafe_fixes`` the change is reported instead.
-        fix_dims: symbols that become these sizes, such as ``{"batch": 1}``; ``INPUT.AXIS`` names a dimension without
-            a name. The result is compared with the original on inputs of these sizes, and proven for no others.
+        numeric_fixes: also apply fixes that preserve outputs within tolerance only.
+        unsafe_fixes: also apply fixes that may change behavior or the interface (implies ``numeric_fixes``).
+        simplify: run onnxsim first. Its result is dropped unless the interface is unchanged and the outputs agree
+            within tolerance.
+        graphsurgeon: Python files that define ``fix(graph)``, called with the ``gs.Graph`` in this order after onnxsim,
+            under the same condition; with ``unsafe_fixes`` changes are reported instead.
+        fix_dims: sizes of symbolic input dimensions, such as ``{"batch": 1}``; ``INPUT.AXIS`` for an unnamed one. The
+            result is verified for these sizes only.
         fix_inputs: inputs that become constants: numbers, booleans, texts, lists, arrays, or ``"@file.npy"``. A single
-            value fills a tensor. The result is compared with the original fed these values.
-        static: all symbols take the sizes of the first of ``inputs``, or of ``input_shapes``.
-        keep_inputs: inputs that were fixed stay, and nothing reads them.
-        verify: False skips all rungs but the contract.
-        require: rungs that must pass, such as ``ort-cpu``.
+            value fills a tensor. The result is verified for these values only.
+        static: fix all dimensions to the sizes of the first of ``inputs``, or of ``input_shapes``.
+        keep_inputs: keep the inputs of ``fix_inputs``, unused.
+        verify: False: check the interface contract only.
+        require: checks that must pass, such as ``ort-cpu``.
         inputs: an .npz, a folder of .npy files, or Polygraphy's JSON, instead of generated inputs.
         input_shapes: ``x:[1,3]``, ``x:1,3`` or ``x:1x3``.
-        seed: of the generated inputs.
-        rungs: the rungs to climb; all that this machine can, without it.
-        trt: how to ask TensorRT.
-        benchmark: also time the engines of the original and of the fixed model, where the rung trt-gpu runs them.
-        leave_data: external data that was copied beside the output stays there even where the output is not written:
-            another run that found it there may refer to it.
+        seed: random seed of the generated inputs.
+        rungs: checks to run (None: all available).
+        trt: options of TensorRT.
+        benchmark: also measure latency of the original and the fixed engine (check trt-gpu).
+        leave_data: keep external data that was copied beside the output even if the output is not written: another run
+            that found it there may refer to it.
         select, ignore, target, memory_mb, progress: as for ``check``.
 
     Raises:
-        ModelError: the model cannot be read or makes no sense as a graph.
-        UsageError: the arguments contradict each other or name what does not exist.
+        ModelError: the model cannot be read, or is not a valid graph.
+        UsageError: the arguments contradict each other, or something that they name does not exist.
         OnnxfixError: the output cannot be written. Nothing half-written is left behind.
     """
     from onnxfix.pipeline import applying  # lazy: start-up
@@ -169,14 +170,15 @@ def verify(
     memory_mb: int | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """Compare two models on the verification ladder; with one model, show what runs on it and that it repeats.
+    """Compare two models on the verification ladder: same interface, same outputs.
 
     Args:
-        exact: ask for bit-identical outputs instead of agreement within tolerance.
-        batch_sweep: from 2 on, also compare TensorRT's builds for batch 1 alone and for a profile from 1 to this size.
-        original, fixed: path, bytes, or ``ModelProto``.
-        require, inputs, input_shapes, seed, rungs, trt, benchmark, memory_mb, progress: as for ``apply``. A rung that
-            both models fail has failed here: there is no fix to judge.
+        original: path, bytes, or ``ModelProto``.
+        fixed: the same; None compares the original with itself.
+        exact: require bit-identical outputs instead of agreement within tolerance.
+        batch_sweep: 2 or more: also compare TensorRT's builds for batch 1 alone and for a profile from 1 to this size.
+        require, inputs, input_shapes, seed, rungs, trt, benchmark, memory_mb, progress: as for ``apply``. A check that
+            both models fail is failed here: there is no fix to judge.
 
     Raises:
         ModelError, UsageError: as for ``apply``.

@@ -97,7 +97,7 @@ class Output:
 class RunOptions:
     """Everything that ``check``, ``apply`` and ``verify`` need to know besides the models.
 
-    ``trt`` is None where TensorRT is not asked (``check``) or is asked with its defaults (``apply``, ``verify``).
+    ``trt`` None: TensorRT is not used (``check``), or with its defaults (``apply``, ``verify``).
     ``memory_mb`` limits ONNX Runtime and TensorRT, each in a process of its own, in MiB (None: three quarters of what
     is available). ``inputs_help`` is for ``check``: also work out which inputs the model accepts.
     """

@@ -162,7 +162,7 @@ def apply(
     quiet: Quiet = False,
     verbose: Verbose = False,
 ) -> None:
-    """Fix models, prove the results, and write them (to MODEL.fixed.onnx unless told otherwise)."""
+    """Fix models, prove the results, and write them (default: to MODEL.fixed.onnx)."""
     with guarded(format):
         from onnxfix.cli.conflicts import refuse_conflicts  # lazy: start-up, it loads onnx
         from onnxfix.pipeline.whole.steps import steps_of  # lazy: start-up
@@ -209,7 +209,7 @@ def apply(
             models, "apply", options, output=output, output_dir=output_dir, resume=resume, journal=journal
         )
         if save_engine is not None and len(queue.tasks) > 1:
-            raise UsageError("--save-engine takes one model")
+            raise UsageError("--save-engine works with one model only")
         refuse_conflicts(queue.tasks, options, report, queue.journal)
         printing = Printing(fail_on, format, report, quiet, verbose)
         run(queue.driven(jobs, ray), len(queue.tasks), printing)

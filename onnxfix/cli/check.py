@@ -125,7 +125,7 @@ def _refuse_unused(
     timing_cache: Path | None,
     memory_limit: int | None,
 ) -> None:
-    """Refuse options about TensorRT where it is not asked.
+    """Refuse options about TensorRT without --trt.
 
     Raises:
         UsageError: one was given.

@@ -1,4 +1,4 @@
-"""``check``: the hazards in one model, by the rules, and by TensorRT where it is asked."""
+"""``check``: the hazards in one model, by the rules, and with ``trt`` by TensorRT."""
 
 from __future__ import annotations
 
@@ -74,16 +74,16 @@ def check(source: Source, options: RunOptions, progress: Progress | None = None)
 
 
 def _trt(plan: Plan) -> TrtOptions | None:
-    """How TensorRT is asked; None where it is not.
+    """TensorRT's options; None where it is not used.
 
     Raises:
-        UsageError: it cannot be asked here, which is better known before any work.
+        UsageError: it is not available, which the user should learn before any work.
     """
     if plan.options.trt is None:
         return None
     trt = replace(plan.options.trt, target=plan.target.name)
     if trt.save_engine:
-        raise UsageError("check writes no engine: ask apply or verify for one")
+        raise UsageError("check writes no engine; use apply or verify")
     confirm.insist(trt).close()
     return trt
 

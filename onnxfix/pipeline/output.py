@@ -15,7 +15,7 @@ from onnxfix.verification.verdict import Verdict
 
 
 def written(job: Job, proven: Proven, report: Report) -> Report:
-    """Write what was asked for if the model is proven; the report, with what was written.
+    """Write the requested files if the model is proven; the report, with what was written.
 
     Raises:
         ModelError: the input has changed since it was read: the proof would be of another model.
@@ -60,7 +60,7 @@ def engine_of(
 
 
 def unmeasured(trt: TrtOptions, verdict: Verdict) -> tuple[str, ...]:
-    """A note where latency was asked for and no rung measured it."""
+    """A note where latency was requested and no rung measured it."""
     rung = verdict.rung("trt-gpu")
     if not trt.benchmark or (rung is not None and rung.latency is not None):
         return ()

@@ -1,4 +1,4 @@
-"""The whole-model steps of a run, each alone and judged on its own before any rule sees its result."""
+"""The whole-model steps of a run: each is judged on its own before the rules see its result."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from onnxfix.verification.verdict import CPU_RUNGS
 
 @dataclass(frozen=True)
 class _Taken:
-    """A step and the model after it. ``proven``: it computes what the model before did, within tolerance."""
+    """A step and the model after it. ``proven``: it computes the same as the model before, within tolerance."""
 
     index: int
     after: wire.Loaded
@@ -141,7 +141,7 @@ class StepRun:
             return replace(dropped, status="taken", reason="it changes nothing", safety="exact")
         if step.script is None and _count(made.proto, self.base) >= _count(self.base.proto, self.base):
             # It renames shared constants, for instance; with that, every run would differ from the last.
-            return replace(dropped, status="taken", reason="it finds no node to save", safety="exact")
+            return replace(dropped, status="taken", reason="it removes no node", safety="exact")
         may_change = self.unsafe and step.script is not None
         why = [*made.broken, *random]
         if why and not may_change:
@@ -171,8 +171,7 @@ class StepRun:
         """What the step makes of ``source``.
 
         Raises:
-            UsageError: a script is at fault. One that writes over the original, as scripts that were run by hand did,
-                would have its result compared with itself.
+            UsageError: a script is at fault, or overwrites the original, which its result is compared with.
         """
         files = [self.original, *(self.original.parent / f for f in wire.external_files(self.first.proto))]
         stamps = [lazy.stamp(file) for file in files]
@@ -180,14 +179,14 @@ class StepRun:
         made = make(step, source, self.base.proto, self.against.proto, special)
         for file, stamp in zip(files, stamps, strict=True):
             if step.script is not None and lazy.stamp(file) != stamp:
-                raise UsageError(f"{step.script}: the script changed {file}; it may change the graph alone")
+                raise UsageError(f"{step.script}: the script changed {file}; it may change only the graph")
         return made
 
     def _judge(self, made: Made) -> Verdict:
         """The verdict of the CPU's rungs; where inputs or outputs changed, of the contract alone."""
         assert made.proto is not None
         comparison = self.compared(self._comparison)
-        # The specialized interface itself was compared with what was asked for when the step ran.
+        # The specialized interface itself was checked when the step ran.
         old = self.against.proto.graph if comparison.special is None else self.start.proto.graph
         new = made.proto.graph
         if (old.input, old.output) != (new.input, new.output):
@@ -213,7 +212,7 @@ def specialized(loaded: wire.Loaded, special: Special) -> tuple[wire.Loaded, Spe
 
 
 def _record(special: Special, before: int, after: int) -> StepDone:
-    """What specializing fixed."""
+    """What was specialized, as a step."""
     dims = [Fixed("dimension", name, str(size)) for name, size in special.sizes.items()]
     inputs = [
         Fixed("input", name, shown(value), value.dtype.name, tuple(value.shape), special.keep)
@@ -250,7 +249,7 @@ def _unproven(verdict: Verdict) -> str:
 
 def _proof(verdict: Verdict) -> str:
     """What was proven of a step's result."""
-    return _values(verdict) or "the interface stands; no values were compared"
+    return _values(verdict) or "the interface is unchanged; no values were compared"
 
 
 def _values(verdict: Verdict) -> str:

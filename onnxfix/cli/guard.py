@@ -11,7 +11,7 @@ import typer
 
 from onnxfix.cli.options import Format, Texts, listed
 from onnxfix.errors import UsageError, explained
-from onnxfix.interrupts import heard, listen
+from onnxfix.interrupts import finish, listen
 from onnxfix.report.render.stream import complain
 from onnxfix.report.render.stream import output as standard_output
 
@@ -26,7 +26,7 @@ def guarded(format: Format = Format.text) -> Iterator[None]:
         listen()
         yield
     except KeyboardInterrupt:
-        heard()
+        finish()
         complain("interrupted; nothing half-written was left behind")
     except typer.Exit:
         raise

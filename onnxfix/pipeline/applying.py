@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from onnxfix.files.lazy import Pending
-from onnxfix.graph.shared import paused_collection
+from onnxfix.garbage import paused_collection
 from onnxfix.options import RunOptions
 from onnxfix.pipeline.job import Job, resolved
 from onnxfix.pipeline.opening import Source, name_of, opened

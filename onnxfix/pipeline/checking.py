@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from onnxfix import engine
 from onnxfix.causes import Problem
 from onnxfix.errors import UsageError
-from onnxfix.files import wire
+from onnxfix.files import loading
 from onnxfix.files.lazy import Pending
+from onnxfix.garbage import paused_collection
 from onnxfix.model import Model
 from onnxfix.options import RunOptions
 from onnxfix.pipeline.opening import Source, name_of, refuse_conflicts
@@ -37,13 +38,14 @@ def check(source: Source, options: RunOptions, progress: Progress | None = None)
     plan = planned(options, progress)
     trt = _trt(plan)
     plan.say("reading")
-    loaded = wire.load(source)
+    loaded = loading.load(source)
     refuse_conflicts([loaded], options)
-    model = Model(loaded.proto, loaded.base_dir)
-    model.target = plan.target
-    plan.say("checking")
     problems: list[Problem] = []
-    own = [finding_of(item) for item in engine.check(model, plan.rules, problems)]
+    with paused_collection():
+        model = Model(loaded.proto, loaded.base_dir)
+        model.target = plan.target
+        plan.say("checking")
+        own = [finding_of(item) for item in engine.check(model, plan.rules, problems)]
     with memory_limit(options.memory_mb):
         build, reading, notes = _built(trt, loaded, plan)
         accepted = _intake(loaded, plan) if options.inputs_help else None
@@ -89,7 +91,7 @@ def _trt(plan: Plan) -> TrtOptions | None:
 
 
 def _built(
-    trt: TrtOptions | None, loaded: wire.Loaded, plan: Plan
+    trt: TrtOptions | None, loaded: loading.Loaded, plan: Plan
 ) -> tuple[TrtBuild | None, Reading | None, tuple[str, ...]]:
     """TensorRT's build of the model, its reading of it where a rule about that is selected, and notes on which
     TensorRT it was."""
@@ -108,7 +110,7 @@ def _built(
         return build, reading, (*builder.notes(), *unread(reading))
 
 
-def _intake(loaded: wire.Loaded, plan: Plan) -> Intake:
+def _intake(loaded: loading.Loaded, plan: Plan) -> Intake:
     """The inputs that the model accepts."""
     from onnxfix.pipeline.intake import intake  # lazy: start-up, seldom used
     from onnxfix.pipeline.proof import on_disk  # lazy: start-up, seldom used

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from onnxfix.files import wire
+from onnxfix.files import loading
 from onnxfix.pipeline.opening import Opened
 from onnxfix.pipeline.plan import Plan
 from onnxfix.pipeline.proof import Comparison, comparison_of
@@ -23,7 +23,7 @@ class Job:
     """A model to fix, and how the result is compared with it. ``notes`` are for the report."""
 
     plan: Plan
-    loaded: wire.Loaded
+    loaded: loading.Loaded
     steps: tuple[Step, ...]
     destination: Path | None
     comparison: Comparison

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from onnx import ModelProto
 
 from onnxfix.errors import UsageError
-from onnxfix.files import apart, regular, wire
+from onnxfix.files import apart, loading, regular
 from onnxfix.options import Output, RunOptions
 from onnxfix.pipeline.plan import Plan
 from onnxfix.trt import files
@@ -28,7 +28,7 @@ class Opened:
     (None: nowhere)."""
 
     plan: Plan
-    loaded: wire.Loaded
+    loaded: loading.Loaded
     steps: tuple[Step, ...]
     destination: Path | None
 
@@ -47,18 +47,18 @@ def opened(source: Source, plan: Plan) -> Opened:
     steps = steps_of(options.fixes.simplify, [Path(script) for script in options.fixes.graphsurgeon])
     # Other tools know no stand-ins for weights: they get a model with its weights in memory.
     whole = bool(steps) and isinstance(source, (str, os.PathLike))
-    loaded = wire.load_whole(source) if whole else wire.load(source)  # type: ignore[arg-type]
+    loaded = loading.load_whole(source) if whole else loading.load(source)  # type: ignore[arg-type]
     destination = destination_of(loaded, options.output)
     refuse_conflicts([loaded], options, None if options.output.in_place else destination)
     return Opened(plan, loaded, steps, destination)
 
 
-def name_of(loaded: wire.Loaded) -> str:
+def name_of(loaded: loading.Loaded) -> str:
     """A model as reports name it."""
     return str(loaded.path) if loaded.path is not None else "<model>"
 
 
-def destination_of(loaded: wire.Loaded, output: Output) -> Path | None:
+def destination_of(loaded: loading.Loaded, output: Output) -> Path | None:
     """The file that the result goes to; None for none.
 
     Raises:
@@ -71,7 +71,7 @@ def destination_of(loaded: wire.Loaded, output: Output) -> Path | None:
     return _file(loaded, Path(output.path)) if output.path is not None else None
 
 
-def _source_of(loaded: wire.Loaded) -> Path:
+def _source_of(loaded: loading.Loaded) -> Path:
     """The model's own file, where it can be replaced."""
     if loaded.path is None:
         raise UsageError("in-place needs a model that was read from a file")
@@ -84,7 +84,7 @@ def _source_of(loaded: wire.Loaded) -> Path:
     return loaded.path.resolve()  # a link stays a link; the file that it names is replaced
 
 
-def _file(loaded: wire.Loaded, destination: Path) -> Path:
+def _file(loaded: loading.Loaded, destination: Path) -> Path:
     """An output file, links followed."""
     try:
         there = destination.exists()
@@ -105,13 +105,13 @@ def _file(loaded: wire.Loaded, destination: Path) -> Path:
     return real
 
 
-def _has_data_beside(loaded: wire.Loaded) -> bool:
+def _has_data_beside(loaded: loading.Loaded) -> bool:
     """Whether the output will need other files beside it, which cannot be found through a link to it."""
     return loaded.oversize or bool(loaded.external)
 
 
 def refuse_conflicts(
-    models: Sequence[wire.Loaded], options: RunOptions, destination: Path | None = None
+    models: Sequence[loading.Loaded], options: RunOptions, destination: Path | None = None
 ) -> None:
     """Refuse files to be written that would replace each other, or anything that the run reads.
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from onnxfix.files import wire
+from onnxfix.files import loading
 from onnxfix.pipeline.job import Job
 from onnxfix.pipeline.prove import Proven
 from onnxfix.report.report import Report
@@ -39,7 +39,7 @@ def engine_of(
     path: Path,
     trt: TrtOptions,
     verdict: Verdict,
-    loaded: wire.Loaded,
+    loaded: loading.Loaded,
     check: Callable[[], None] = lambda: None,
 ) -> str:
     """Build and save the engine of the model in a file, which ``trt`` names; returns that file.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 
-from onnxfix.files import wire
+from onnxfix.files import loading
 from onnxfix.model import Model
 from onnxfix.options import RunOptions
 from onnxfix.pipeline.opening import Source, name_of, refuse_conflicts
@@ -29,8 +29,8 @@ def verify(
     began = time.perf_counter()
     say = progress or (lambda text: None)
     say("reading")
-    first = wire.load(original)
-    second = first if fixed is None else wire.load(fixed)
+    first = loading.load(original)
+    second = first if fixed is None else loading.load(fixed)
     refuse_conflicts([first, second], options)
     comparison = comparison_of(options.verification, options.trt or TrtOptions())
     engine = ""

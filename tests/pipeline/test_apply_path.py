@@ -3,7 +3,7 @@
 A room is a package of onnxfix, or a module beside the packages. What counts is a call from ``pipeline`` or ``api`` to a
 function, a method or a class of another room. Importing a module, reading a property and comparing or hashing a record
 do not count, and neither do ``options`` and ``errors``, which every room reads. Outside of the stages ``apply`` enters
-two contexts, which last to the end of the run: no garbage collection (``graph``), and the memory limit (``sandbox``).
+two contexts, which last to the end of the run: no garbage collection (``garbage``), and the memory limit (``sandbox``).
 """
 
 from __future__ import annotations

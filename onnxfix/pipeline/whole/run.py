@@ -11,7 +11,7 @@ from onnx import ModelProto
 
 from onnxfix._version import __version__
 from onnxfix.errors import UsageError
-from onnxfix.files import lazy, wire
+from onnxfix.files import copying, lazy, loading, saving, tensors
 from onnxfix.model import Model
 from onnxfix.pipeline.candidate import Candidate
 from onnxfix.pipeline.proof import Comparison, climb, reason_of, refuted
@@ -29,7 +29,7 @@ class _Taken:
     """A step and the model after it. ``proven``: it computes the same as the model before, within tolerance."""
 
     index: int
-    after: wire.Loaded
+    after: loading.Loaded
     proven: bool
 
 
@@ -45,7 +45,7 @@ class StepRun:
     def __init__(
         self,
         steps: Sequence[Step],
-        loaded: wire.Loaded,
+        loaded: loading.Loaded,
         original: Path,
         candidate: Candidate,
         comparison: Comparison,
@@ -136,8 +136,8 @@ class StepRun:
         dropped = StepDone(step.name, step.tool, "dropped", made.refused)
         if made.proto is None:
             return dropped
-        data = wire.serialize(made.proto)
-        if data == wire.serialize(self.base.proto):
+        data = saving.serialize(made.proto)
+        if data == saving.serialize(self.base.proto):
             return replace(dropped, status="taken", reason="it changes nothing", safety="exact")
         if step.script is None and _count(made.proto, self.base) >= _count(self.base.proto, self.base):
             # It renames shared constants, for instance; with that, every run would differ from the last.
@@ -146,13 +146,13 @@ class StepRun:
         why = [*made.broken, *random]
         if why and not may_change:
             return replace(dropped, reason="; ".join(why))
-        wire.write(data, self.candidate.scratch)
+        copying.write(data, self.candidate.scratch)
         verdict = self._judge(made)
         if made.broken and not refuted(verdict):
             why.append(_values(verdict) or "values were not compared")
         if not verdict.passed:
             why.append(reason_of(verdict) or f"not proven: {_unproven(verdict)}")
-        after = wire.Loaded(made.proto, data, self.first.path)
+        after = loading.Loaded(made.proto, data, self.first.path)
         if not why:
             self._taken.append(_Taken(index, after, True))
             self.base = after
@@ -163,7 +163,7 @@ class StepRun:
         self._taken = [replace(taken, proven=False) for taken in self._taken] + [_Taken(index, after, False)]
         self.base = self.against = after
         against = self.candidate.spare()
-        wire.write(data, against)
+        copying.write(data, against)
         self.against_path = against.path
         return replace(dropped, status="taken", reason="; ".join(why), safety="unsafe")
 
@@ -173,7 +173,7 @@ class StepRun:
         Raises:
             UsageError: a script is at fault, or overwrites the original, which its result is compared with.
         """
-        files = [self.original, *(self.original.parent / f for f in wire.external_files(self.first.proto))]
+        files = [self.original, *(self.original.parent / f for f in tensors.external_files(self.first.proto))]
         stamps = [lazy.stamp(file) for file in files]
         special = self.compared(self._comparison).special
         made = make(step, source, self.base.proto, self.against.proto, special)
@@ -203,12 +203,12 @@ class StepRun:
         )
 
 
-def specialized(loaded: wire.Loaded, special: Special) -> tuple[wire.Loaded, Special]:
+def specialized(loaded: loading.Loaded, special: Special) -> tuple[loading.Loaded, Special]:
     """The model specialized, and ``special`` with the sizes of outputs that follow. Weights stay where they are."""
     proto = loaded.fresh()
     specialize.specialize(proto, special, loaded.base_dir)
     special = replace(special, outputs=specialize.declare_outputs(proto, loaded.base_dir))
-    return wire.Loaded(proto, proto.SerializeToString(deterministic=True), loaded.path), special
+    return loading.Loaded(proto, proto.SerializeToString(deterministic=True), loaded.path), special
 
 
 def _record(special: Special, before: int, after: int) -> StepDone:
@@ -230,7 +230,7 @@ def _record(special: Special, before: int, after: int) -> StepDone:
     )
 
 
-def _count(proto: ModelProto, near: wire.Loaded) -> int:
+def _count(proto: ModelProto, near: loading.Loaded) -> int:
     return Model(proto, near.base_dir).node_count
 
 

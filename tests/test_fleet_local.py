@@ -148,7 +148,7 @@ def test_what_was_killed_for_memory_is_tried_once_more_alone(tmp_path: Path, pac
     assert outcomes[0].report is not None
     assert outcomes[0].attempts == outcomes[1].attempts == 2
     assert outcomes[1].memory
-    assert outcomes[1].error.endswith("MiB, and had all 4096 MiB that this run may use)")
+    assert outcomes[1].error.endswith("MiB, and this run may use 4096 MiB)")
     assert seen(pack).count("m") == seen(pack).count("n") == 2
 
 
@@ -422,7 +422,7 @@ def test_models_get_memory_in_the_order_of_the_command_line(
         return Outcome(task)
 
     monkeypatch.setattr(local, "size_of", slowly)
-    monkeypatch.setattr(local._Lane, "_attempt", noted)
+    monkeypatch.setattr(local._Job, "_attempt", noted)
     assert len(list(Local(4, 8192).run(tasks(*models)))) == 4
     assert asked == [path.name for path in models]
 

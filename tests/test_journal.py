@@ -25,7 +25,8 @@ from onnxfix.fleet.drive import drive, tasks_of
 from onnxfix.fleet.here import Here
 from onnxfix.fleet.journal import NAME, Journal, place_of
 from onnxfix.fleet.recall import recall
-from onnxfix.fleet.work import Options, Outcome, Stamp, Task
+from onnxfix.fleet.stamps import Stamp
+from onnxfix.fleet.work import Options, Outcome, Task
 from onnxfix.report.report import WORKED_OUT, Report, plain
 from onnxfix.trt.records import Profile, TrtBuild, TrtOptions
 from onnxfix.verification.compare.compare import Metrics
@@ -442,7 +443,7 @@ def test_a_beginning_that_is_torn_begins_anew(folder: Path, there: bytes) -> Non
 def test_another_file_is_refused_and_left_alone(folder: Path, there: bytes) -> None:
     path = folder / "journal"
     path.write_bytes(there)
-    with pytest.raises(UsageError, match="is no journal of onnxfix"):
+    with pytest.raises(UsageError, match="is not a journal of onnxfix"):
         go(folder)
     assert path.read_bytes() == there
 

@@ -22,7 +22,7 @@ from onnxfix.graph.shared import paused_collection
 from onnxfix.model import Model
 from onnxfix.registry import registry
 from onnxfix.report import confirm
-from onnxfix.report.headline import broken, headline, trouble, unread
+from onnxfix.report.render.headline import build_problems, headline, import_notes, import_problems
 from onnxfix.report.report import Report, applied_of, finding_of
 from onnxfix.rule import Safety
 from onnxfix.sandbox import memory_limit
@@ -89,7 +89,7 @@ def check(
         build, reading, notes = _built(asked, loaded, network, progress)
         taken = _intake(loaded, progress) if inputs_help else None
     loaded.check()  # TensorRT has read it once more
-    problems.extend((*trouble(build), *broken(reading)))
+    problems.extend((*build_problems(build), *import_problems(reading)))
     nodes = model.node_count
     if loaded.oversize:
         notes += (
@@ -101,7 +101,7 @@ def check(
         command="check",
         target=aim.name,
         headline=_headline(build, reading),
-        findings=confirm.together(own, build, rules, registry().rules, problems, reading),
+        findings=confirm.merged(own, build, rules, registry().rules, problems, reading),
         build=build,
         network=reading,
         intake=taken,
@@ -139,18 +139,19 @@ def _asked(trt: TrtOptions | bool, aim: Target) -> TrtOptions | None:
     if not trt:
         return None
     from onnxfix.trt.records import TrtOptions
+    from onnxfix.verification.asking import require_tensorrt
 
     asked = replace(TrtOptions() if trt is True else trt, target=aim.name)
     if asked.save_engine:
         raise UsageError("check writes no engine: ask apply or verify for one")
-    confirm.insist(asked).close()
+    require_tensorrt(asked).close()
     return asked
 
 
 def _headline(build: TrtBuild | None, reading: Reading | None) -> str:
     if build is None:
         return ""
-    return headline([build], [reading] if reading is not None else [], asked=True)
+    return headline([build], [reading] if reading is not None else [], always=True)
 
 
 def _built(
@@ -160,15 +161,16 @@ def _built(
     if asked is None:
         return None, None, ()
     from onnxfix.pipeline.proof import on_disk
+    from onnxfix.verification import asking
 
     _say(progress, "asking TensorRT")
-    with ExitStack() as stack, closing(confirm.insist(asked)) as builder:
+    with ExitStack() as stack, closing(asking.require_tensorrt(asked)) as builder:
         path = on_disk(loaded, stack)
-        build, reading = confirm.ask(builder, path, loaded.proto), None
+        build, reading = asking.build_model(builder, path, loaded.proto), None
         if network and (build.accepted or build.stage in ("profile", "build")):
             _say(progress, "reading TensorRT's network")
-            reading = confirm.reads(builder, path, loaded.proto)
-        return build, reading, (*builder.notes(), *unread(reading))
+            reading = asking.read_network(builder, path, loaded.proto)
+        return build, reading, (*builder.notes(), *import_notes(reading))
 
 
 def apply(
@@ -292,7 +294,7 @@ def apply(
             notes=(*fixed_notes, *result.notes, *_untimed(asked, result.verdict)),
             pending=Pending(result.proto, loaded),
         )
-        report = confirm.heard(report, rules, registry().rules)
+        report = confirm.with_judgments(report, rules, registry().rules)
         if not result.verdict.passed:
             pinned = special.values if special is not None else {}
             report = replace(report, stopped=_stopped(loaded, stack, result.verdict, pinned))

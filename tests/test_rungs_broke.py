@@ -18,7 +18,7 @@ from onnxfix.cli.app import app
 from onnxfix.errors import Fault, OnnxfixError, explained, fault_of
 from onnxfix.fleet.recall import recall
 from onnxfix.nvidia import Missing
-from onnxfix.report.headline import broken, unread
+from onnxfix.report.render.headline import import_notes, import_problems
 from onnxfix.report.render.text import render_report, render_summary
 from onnxfix.report.report import Report, plain
 from onnxfix.sandbox import Outcome, Worker, forked, shared
@@ -334,5 +334,5 @@ def test_a_check_with_tensorrt_has_a_problem(tmp_path: Path) -> None:
 
 def test_a_reading_that_broke_is_no_note() -> None:
     broke, refused, gap = (Reading(status, "why") for status in ("broke", "refused", "gap"))  # type: ignore[arg-type]
-    assert [bool(list(unread(one))) for one in (broke, refused, gap)] == [False, False, True]
-    assert [bool(list(broken(one))) for one in (broke, refused, gap)] == [True, False, False]
+    assert [bool(list(import_notes(one))) for one in (broke, refused, gap)] == [False, False, True]
+    assert [bool(list(import_problems(one))) for one in (broke, refused, gap)] == [True, False, False]

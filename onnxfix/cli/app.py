@@ -815,9 +815,9 @@ def _unused(
 
 def _insist(asked: TrtOptions) -> None:
     """Refuse to ask a TensorRT that is not there, once and before any work."""
-    from onnxfix.report.confirm import insist
+    from onnxfix.verification.asking import require_tensorrt
 
-    insist(asked).close()
+    require_tensorrt(asked).close()
 
 
 def _separate(

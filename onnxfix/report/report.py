@@ -124,7 +124,7 @@ class Report:
 
     ``findings`` are those that stand at the end (for ``check``: all); ``applied`` went away by a fix;
     ``withdrawn`` had a fix that failed verification. ``steps`` are the whole-model edits that were asked for, taken
-    or dropped. ``problems`` are faults of onnxfix or of a rule, or why TensorRT could not be asked: the run is
+    or dropped. ``problems`` are faults of onnxfix or of a rule, or why TensorRT could not run: the run is
     not to be trusted in full. ``notes`` is what a reader should know besides. ``verdict`` is None where nothing
     was to be verified. ``headline`` is TensorRT's word on the model, where that is news. ``build`` is what ``check``
     had it build, ``network`` how it reads what it imported. ``stopped`` is where the original stops that takes none of

@@ -294,7 +294,10 @@ def _entry() -> Callable[..., Any]:
         except ImportError as error:
             return f"onnxfix cannot be imported by process {where} ({error}); install the same onnxfix on each node"
         if same_installation() != expected:
-            return f"process {where} has another version of onnxfix or other rules; install the same onnxfix on each node"
+            return (
+                f"process {where} has another version of onnxfix or other rules; "
+                "install the same onnxfix on each node"
+            )
         settle(memory_mb, folder)
         return pickle.dumps(replace(perform(pickle.loads(payload)), worker=where, node=node))
 

@@ -12,12 +12,12 @@ from dataclasses import fields, is_dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from onnxfix.report.confirm import flag
 from onnxfix.report.render.builds import build_lines
 from onnxfix.report.render.intake import intake_lines
 from onnxfix.report.render.latency import latency_lines
 from onnxfix.report.render.lines import Line, line
 from onnxfix.report.render.networks import network_lines
+from onnxfix.report.render.pointers import required_option
 from onnxfix.report.render.stopped import stopped_lines
 from onnxfix.report.render.stream import printable
 from onnxfix.report.report import AppliedFix, Finding, Report, StepDone
@@ -196,7 +196,7 @@ def _confirmed(item: Finding | AppliedFix, verbose: bool) -> str:
 def _remedy(item: Finding) -> str:
     if item.pointer:
         return f" [{item.pointer}]"
-    return f" [fix: {item.fix} ({item.safety}{flag(item.safety)})]" if item.fix else ""
+    return f" [fix: {item.fix} ({item.safety}{required_option(item.safety)})]" if item.fix else ""
 
 
 def _more(count: int, verbose: bool) -> Iterator[Line]:

@@ -319,7 +319,7 @@ def test_a_number_of_jobs_that_is_none(tmp_path: Path, words: str) -> None:
     result = run(None, "check", write(tmp_path / "m.onnx"), f"--jobs={words}")
     assert result.returncode == 2
     assert len(result.stderr.splitlines()) == 1
-    assert "is a number of models" in result.stderr
+    assert "is not a number of models" in result.stderr
 
 
 def test_globs_keep_their_folders(tmp_path: Path) -> None:
@@ -369,7 +369,9 @@ def test_an_error_names_a_model_of_an_odd_name_once(tmp_path: Path, name: str) -
 
 def test_a_lack_of_memory_is_seen_wherever_it_shows() -> None:
     def starved(*rungs: RungResult, **more: object) -> bool:
-        return work._starved(Report("m", "apply", "trt11", verdict=Verdict(rungs) if rungs else None, **more))  # type: ignore[arg-type]
+        return work._ran_out_of_memory(
+            Report("m", "apply", "trt11", verdict=Verdict(rungs) if rungs else None, **more)
+        )  # type: ignore[arg-type]
 
     assert starved(RungResult("ort-cpu", "skipped", cause="memory"))
     assert starved(RungResult("ort-cpu", "failed", cause="memory"))

@@ -296,7 +296,7 @@ def test_leftovers_are_the_tasks_own_and_new(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("address", "words"),
     [
-        ("model.onnx", "is neither auto, nor local, nor HOST:PORT"),
+        ("model.onnx", "must be auto, local or HOST:PORT"),
         ("127.0.0.1:1", "no Ray cluster answers: Connection refused"),
         ("ray://127.0.0.1:1", "no Ray cluster answers"),
         ("127.0.0.1:99999", "no Ray cluster answers"),
@@ -334,7 +334,7 @@ def test_without_ray_one_line_says_what_to_install(tmp_path: Path) -> None:
 def test_what_rays_threads_print_is_dropped(capsys: pytest.CaptureFixture[str]) -> None:
     import threading
 
-    with cluster._own_stdout():
+    with cluster._without_rays_output():
         thread = threading.Thread(target=lambda: print("noise"), name="ray_listen_error_messages")
         thread.start()
         thread.join()
@@ -437,7 +437,9 @@ def test_a_cluster_with_other_rules_is_refused(two_nodes: Cluster, tmp_path: Pat
         env=other, capture_output=True, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     assert (told.returncode, told.stdout) == (2, "")
-    assert "has another onnxfix or other rules; install the same onnxfix on each node" in told.stderr
+    assert (
+        "has another version of onnxfix or other rules; install the same onnxfix on each node" in told.stderr
+    )
     assert told.stderr.count("\n") == 1
 
 

@@ -427,7 +427,7 @@ def test_a_lack_of_memory_is_nobodys_fault() -> None:
     [_, told] = lines(asked)
     assert told == "  problem TensorRT could not run: out of memory"
     [_, told] = lines(replace(asked, problems=(Problem("INT006 failed"),)))
-    assert told == "  problem INT006 failed (a fault of onnxfix or of the rule)"
+    assert told == "  problem INT006 failed (a bug in onnxfix or in the rule)"
 
 
 # ----------------------------------------------------------------------------------------------- warnings
@@ -689,7 +689,7 @@ def test_verbose_text_has_the_builds() -> None:
         "fixed: accepted, 3 layers (1 SHUFFLE, 2 UNARY), 1 warning, 0.50 s to parse, "
         "1.25 s to build for compute capability 8.9, engine of 14,500 bytes"
     ) in told
-    assert "profile 1 (derived): x\\x1b[2J 1x3..8x3, usually 4x3, values of n 2" in told
+    assert "profile 1 (derived): x\\x1b[2J 1x3..8x3, optimal 4x3, values of n 2" in told
     assert "warning u: Relu: Unused Input: u (2 times)" in told
     check = Report("m.onnx", "check", "trt11", build=after)
     assert any(line.startswith("  build: accepted, 3 layers") for line in lines(check, verbose=True))

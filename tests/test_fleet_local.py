@@ -251,7 +251,7 @@ def test_interrupted_and_resumed(tmp_path: Path, pack: Path, number: signal.Sign
     reports = json.loads((tmp_path / "report.json").read_text())["reports"]
     assert [report["path"] for report in reports] == [str(model) for model in models]
     assert {Path(report["path"]).stem for report in reports if report["reused"]} == done
-    assert f"{len(done)} unchanged and not done again" in result.stdout
+    assert f"{len(done)} unchanged and skipped" in result.stdout
     assert sorted(path.name for path in out.iterdir()) == [journal.name, *(model.name for model in models)]
 
 
@@ -370,8 +370,8 @@ def test_an_error_names_a_model_of_an_odd_name_once(tmp_path: Path, name: str) -
 def test_a_lack_of_memory_is_seen_wherever_it_shows() -> None:
     def starved(*rungs: RungResult, **more: object) -> bool:
         return work._ran_out_of_memory(
-            Report("m", "apply", "trt11", verdict=Verdict(rungs) if rungs else None, **more)
-        )  # type: ignore[arg-type]
+            Report("m", "apply", "trt11", verdict=Verdict(rungs) if rungs else None, **more)  # type: ignore[arg-type]
+        )
 
     assert starved(RungResult("ort-cpu", "skipped", cause="memory"))
     assert starved(RungResult("ort-cpu", "failed", cause="memory"))

@@ -92,7 +92,7 @@ def test_the_commands_words_and_json(tmp_path: Path) -> None:
     code, told, _ = run("check", path, "--inputs-help", "--ignore", "CTL017")
     assert code == 0
     lines = told.splitlines()
-    assert "  input rate: int64 []; the model tells 16000, 8000 apart" in lines
+    assert "  input rate: int64 []; the model distinguishes the values 16000, 8000" in lines
     assert "  where rate=16000:" in lines
     assert "    S: from 41" in lines
     assert any(one.startswith("  runs: B=1, S=41, rate.value=16000") for one in lines)
@@ -116,7 +116,7 @@ def test_without_onnx_runtime_examples_are_to_be_tried() -> None:
     taken = Intake((), (), (Example("N=1", None), Example("N=2", False, "no")))
     found = onnxfix.check(model(DEMANDS["a pool"]).SerializeToString())
     lines = [line.plain for line in render_report(onnxfix_with(found, taken))]
-    assert "  to try: N=1 (ONNX Runtime is not installed)" in lines
+    assert "  not tried: N=1 (ONNX Runtime is not installed)" in lines
     assert "  fails: N=2: no" in lines
 
 

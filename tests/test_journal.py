@@ -609,9 +609,9 @@ def test_the_summary_tells_what_was_left_out(folder: Path) -> None:
     models = sorted(folder.glob("*.onnx"))
     call = ("apply", *models, "--no-verify", "--resume", "--output-dir", folder / "out")
     first, second = run(None, *call), run(None, *call)
-    assert "not done again" not in first.stdout
-    assert second.stdout.splitlines()[-1].endswith("3 unchanged and not done again")
-    assert second.stdout.count("unchanged, not done again:") == 3
+    assert "skipped" not in first.stdout
+    assert second.stdout.splitlines()[-1].endswith("3 unchanged and skipped")
+    assert second.stdout.count("unchanged, skipped:") == 3
     assert "fixed CST" in first.stdout
     assert "fixed CST" not in second.stdout  # told in full already
     assert "fixed CST" in run(None, *call, "--verbose").stdout

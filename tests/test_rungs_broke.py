@@ -290,7 +290,7 @@ def test_no_fix_is_withdrawn_for_it_and_the_model_is_written(tmp_path: Path) -> 
         assert "broke" in text
         assert "ZeroDivisionError: made up" in text
         assert "please report it" in text
-    assert "1 of which a rung broke" in "\n".join(map(str, render_summary([report], [])))
+    assert "1 with a broken rung" in "\n".join(map(str, render_summary([report], [])))
     assert recall(Report, plain(report) | {"pending": None}).verdict == report.verdict
 
 

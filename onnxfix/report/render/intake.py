@@ -1,4 +1,4 @@
-"""What a model takes, in lines."""
+"""The inputs that a model accepts, in lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SHOWN = 8  # examples
 
 
 def intake_lines(intake: Intake, verbose: bool) -> Iterator[str]:
-    """Lines about inputs, sizes and examples; ``verbose`` adds the operators that demand the sizes."""
+    """Lines about inputs, sizes and examples; ``verbose`` adds the operators that require the sizes."""
     for one in intake.inputs:
         yield f"input {one.name}: {_kind(one)}"
     for way in intake.ways:
@@ -22,7 +22,7 @@ def intake_lines(intake: Intake, verbose: bool) -> Iterator[str]:
 
 def _kind(one: InputKind) -> str:
     dims = "of unknown rank" if one.dims is None else f"[{', '.join(map(str, one.dims))}]"
-    values = f"; the model tells {', '.join(map(str, one.values))} apart" if one.values else ""
+    values = f"; the model distinguishes the values {', '.join(map(str, one.values))}" if one.values else ""
     limits = "".join(f"; {limit}" for limit in one.limits)
     return f"{one.type} {dims}{', optional' if one.optional else ''}{values}{limits}"
 
@@ -41,5 +41,5 @@ def _way(way: Way, verbose: bool) -> Iterator[str]:
 
 def _example(one: Example) -> str:
     if one.ran is None:
-        return f"to try: {one.words} (ONNX Runtime is not installed)"
+        return f"not tried: {one.words} (ONNX Runtime is not installed)"
     return f"runs: {one.words}" if one.ran else f"fails: {one.words}: {one.reason}"

@@ -11,6 +11,7 @@ from onnx import parser
 
 import onnxfix
 from onnxfix.pipeline.intake import Example, Intake, intake
+from onnxfix.report.render.sizes import range_text
 from onnxfix.report.render.text import render_report
 from onnxfix.sizes.ranges import Range
 from support.cli import run
@@ -129,7 +130,7 @@ def onnxfix_with(report: onnxfix.Report, taken: Intake) -> onnxfix.Report:
 @pytest.mark.parametrize(
     ("one", "words"),
     [
-        (Range("N", None), "no size that fits is known"),
+        (Range("N", None), "no valid size is known"),
         (Range("N", 1), "any size"),
         (Range("N", 4, 4), "4 only"),
         (Range("N", 4, 9, 5), "from 4 to 9, in steps of 5"),
@@ -137,8 +138,8 @@ def onnxfix_with(report: onnxfix.Report, taken: Intake) -> onnxfix.Report:
         (Range("N", 2, 2, tied=("M",), always_same=True), "the same as M"),
     ],
 )
-def test_words(one: Range, words: str) -> None:
-    assert one.words == words
+def test_a_range_as_text(one: Range, words: str) -> None:
+    assert range_text(one) == words
 
 
 def test_what_is_called_the_only_size_is(tmp_path: Path) -> None:

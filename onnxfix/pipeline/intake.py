@@ -97,7 +97,7 @@ def _range(
 ) -> Range:
     """The sizes of a symbol, and the symbols that they hang on: those of which another size changes them."""
     first, second = (_beside(known, pins, name, sizes) for sizes in (typical, other))
-    if first.words == second.words:
+    if first.span == second.span:
         return first
     rest = [one for one in typical if one != name]
     for one in rest:
@@ -105,7 +105,7 @@ def _range(
             return replace(first, tied=(one,), always_same=True)
     moved = [one for one in rest if other[one] != typical[one]]
     alone = [
-        one for one in moved if _beside(known, pins, name, {**typical, one: other[one]}).words != first.words
+        one for one in moved if _beside(known, pins, name, {**typical, one: other[one]}).span != first.span
     ]
     return replace(first, tied=tuple(alone or moved))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from onnxfix.report.render.sizes import range_text
+
 if TYPE_CHECKING:
     from onnxfix.pipeline.intake import Example, InputKind, Intake, Way
 
@@ -34,7 +36,7 @@ def _way(way: Way, verbose: bool) -> Iterator[str]:
         yield f"where {values}:"
         indent = "  "
     for one in way.sizes:
-        yield f"{indent}{one.symbol}: {one.words}"
+        yield f"{indent}{one.symbol}: {range_text(one)}"
         if verbose:
             yield from (f"{indent}  {reason}" for reason in one.because)
 

@@ -6,6 +6,8 @@ import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from onnxfix.report.render.sizes import range_text
+
 if TYPE_CHECKING:
     from onnxfix.pipeline.intake import InputKind
     from onnxfix.pipeline.stopped import Needed, Stopped
@@ -25,7 +27,7 @@ def stopped_lines(found: Stopped, path: str, command: str) -> Iterator[str]:
     yield from (f"this {found.op_type} requires: {_needed(one)}" for one in found.needed)
     for one in found.sizes:
         if one.least is None or one.most is not None or one.least > 1 or one.step > 1:
-            yield f"{one.symbol}: {one.words}"
+            yield f"{one.symbol}: {range_text(one)}"
     if found.shapes:
         yield f"replace the question mark by a size: {_command(command, path, '--input-shapes', found.shapes)}"
     if found.inputs:

@@ -27,7 +27,7 @@ from onnxfix.fleet.journal import NAME, Journal, place_of
 from onnxfix.fleet.recall import recall
 from onnxfix.fleet.stamps import Stamp
 from onnxfix.fleet.work import Options, Outcome, Task
-from onnxfix.report.report import WORKED_OUT, Report, plain
+from onnxfix.report.report import DERIVED, Report, plain
 from onnxfix.trt.records import Profile, TrtBuild, TrtOptions
 from onnxfix.verification.compare.compare import Metrics
 from onnxfix.verification.verdict import RungResult, Verdict
@@ -543,7 +543,7 @@ def test_recall_gives_real_reports_back(tmp_path: Path) -> None:
     ]
     for report in reports:
         data = json.loads(json.dumps(report.to_json()))
-        worked_out = {name: data.pop(name) for name in WORKED_OUT}
+        worked_out = {name: data.pop(name) for name in DERIVED}
         again = recall(Report, data)
         assert again.to_json() == data | worked_out
         assert again == replace(report, pending=None)
@@ -559,7 +559,7 @@ def test_recall_of_what_real_reports_seldom_hold() -> None:
     )
     rung = RungResult("trt-build", "passed", builds=(build,))
     report = Report("m.onnx", "apply", "trt11", verdict=Verdict((rung,), ("trt-build",)), build=build)
-    assert recall(Report, {k: v for k, v in report.to_json().items() if k not in WORKED_OUT}) == report
+    assert recall(Report, {k: v for k, v in report.to_json().items() if k not in DERIVED}) == report
     again = recall(Metrics, json.loads(json.dumps(plain(metrics))))
     assert again.max_abs == float("inf")
     assert again.max_rel != again.max_rel

@@ -30,7 +30,7 @@ from onnxfix.fleet.recall import recall
 from onnxfix.fleet.stamps import Stamp
 from onnxfix.fleet.versions import versions
 from onnxfix.fleet.work import Outcome, Task
-from onnxfix.report.report import WORKED_OUT, Report, plain
+from onnxfix.report.report import DERIVED, Report, plain
 from onnxfix.verification.specialize.asked import files_of
 
 NAME = ".onnxfix-journal.jsonl"
@@ -186,7 +186,7 @@ class Journal:
 def _report(data: dict[str, Any]) -> Report | None:
     """A report from its JSON; None where another version wrote it, or its JSON would be another."""
     try:
-        report = recall(Report, {name: value for name, value in data.items() if name not in WORKED_OUT})
+        report = recall(Report, {name: value for name, value in data.items() if name not in DERIVED})
     except ValueError:
         return None
     return report if report.to_json() == data else None  # the schema's number included

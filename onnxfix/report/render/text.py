@@ -103,32 +103,37 @@ def _outcome(report: Report) -> tuple[str, str]:
     """A verdict in a word or two, with its style."""
     if report.verdict is not None and report.verdict.passed:
         return ("verified" if report.verdict.compared else "passed; no values were compared"), "green"
-    reason = _unverified(report)
-    return ("failed" if reason == DIFFERS else f"not verified: {reason}"), "bold red"
+    refuting = _refuting(report)
+    failed = bool(refuting) and _refused_by_tensorrt(refuting) is None
+    return ("failed" if failed else f"not verified: {_unverified(report)}"), "bold red"
 
 
-DIFFERS = "the result did not verify"
+#: The status of a rung that ran and did not pass.
+_NOT_PASSED = ("failed", "broke")
+_REFUSALS = {"trt-build": "TensorRT does not build it", "trt-network": "TensorRT reads it differently"}
 
 
-#: How a rung ended that ran and did not pass.
-_ENDS = ("failed", "broke")
+def _refuting(report: Report) -> list[str]:
+    """The rungs that found a difference."""
+    return [rung.name for rung in report.verdict.rungs if rung.refutes] if report.verdict is not None else []
+
+
+def _refused_by_tensorrt(refuting: list[str]) -> str | None:
+    """What TensorRT alone objects to, if no other rung found a difference."""
+    return _REFUSALS.get(refuting[0]) if len(refuting) == 1 else None
 
 
 def _unverified(report: Report) -> str:
     """Why a verdict is not "passed": a rung found a difference, a required rung did not run, or none ran."""
+    refuting = _refuting(report)
+    if refuting:
+        return _refused_by_tensorrt(refuting) or "the result did not verify"
     rungs = report.verdict.rungs if report.verdict is not None else ()
-    refuted = [rung.name for rung in rungs if rung.refutes]
-    if refuted == ["trt-build"]:
-        return "TensorRT does not build it"
-    if refuted == ["trt-network"]:
-        return "TensorRT reads it differently"
-    if refuted:
-        return DIFFERS
     results = {rung.name: rung for rung in rungs}
     for name in report.verdict.required if report.verdict is not None else ():
         rung = results.get(name)
         if rung is None or rung.status != "passed":
-            if rung is not None and rung.status in _ENDS:
+            if rung is not None and rung.status in _NOT_PASSED:
                 return f"{name} was required and {rung.status}"
             return f"{name} was required and could not be run{f': {rung.reason}' if rung is not None else ''}"
     broken = report.verdict.broken if report.verdict is not None else ()

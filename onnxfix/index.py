@@ -42,6 +42,8 @@ _EARLY = tuple(field.name for field in fields(Rule) if field.name not in _LATE)
 class Listed(Rule):
     """A rule of the index. ``generate``, ``examples`` and ``doc`` come from the rule's file on first use.
 
+    mypy takes a cached property for read-only; it is not.
+
     Raises:
         Exception: on that first use, whatever the import of the file raises.
     """
@@ -54,15 +56,15 @@ class Listed(Rule):
         vars(self).update(known)
 
     @cached_property
-    def generate(self) -> Generator:
+    def generate(self) -> Generator:  # type: ignore[override]
         return self._imported().generate
 
     @cached_property
-    def examples(self) -> tuple[Example, ...]:
+    def examples(self) -> Sequence[Example]:  # type: ignore[override]
         return self._imported().examples
 
     @cached_property
-    def doc(self) -> str:
+    def doc(self) -> str:  # type: ignore[override]
         return self._imported().doc
 
     def _imported(self) -> Rule:

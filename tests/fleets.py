@@ -22,7 +22,7 @@ HEADER = '<ir_version: 10, opset_import: ["" : 18]>\n'
 PACK = '''"""Misbehaves on Neg nodes by their names, and keeps a log of the models that it has seen."""
 
 import ctypes, os, pathlib, signal, sys, time
-from onnxfix.rule import Example, Severity, rule
+from onnxfix.rule import Severity, rule
 
 HERE = pathlib.Path(__file__).parent
 LIMBO = []
@@ -33,7 +33,7 @@ def _log(name):
         file.write(f"{name} {os.getpid()}\\n")
 
 
-@rule("ZZZ001", ops=["Neg"], severity=Severity.INFO, examples=[])
+@rule("ZZZ001", ops=["Neg"], severity=Severity.INFO)
 def misbehaves(node, model):
     """What it does hangs on the name.
 

@@ -12,16 +12,11 @@ from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
 from onnxfix.report.catalogue import Link, facts_of
 from onnxfix.report.render.rules import fixes, rule_markdown, rule_row, rules_markdown
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Safety, Severity, Silent, rule
 from test_docs import faults
 
-TOY = [
-    Example("two", "g (float[2] x) => (float[2] y) { a = Neg(x)  b = Exp(x)  y = Add(a, b) }", detect=True),
-    Example("near miss", "g (float[2] x) => (float[2] y) { y = Abs(x) }"),
-]
 
-
-@rule("TOY001", ops=["Neg", "Exp"], severity=Severity.WARNING, examples=TOY, default=False)
+@rule("TOY001", ops=["Neg", "Exp"], severity=Severity.WARNING, default=False)
 def toy_pattern(node: Node, model: Model) -> Iterator[Match]:
     """A toy | with a pipe.
 
@@ -40,6 +35,12 @@ def toy_pattern(node: Node, model: Model) -> Iterator[Match]:
         yield Match("in 8.6 only", node=node, severity=Severity.ERROR, fix=Fix("mend", [], Safety.UNSAFE))
     elif node.op_type == "Neg" and model.target.name != "rtx":
         yield Match("everywhere else", node=node)
+
+
+toy_pattern.examples = [
+    Flagged("two", "g (float[2] x) => (float[2] y) { a = Neg(x)  b = Exp(x)  y = Add(a, b) }"),
+    Silent("near miss", "g (float[2] x) => (float[2] y) { y = Abs(x) }"),
+]
 
 
 def test_facts_come_from_the_examples_under_each_target() -> None:
@@ -68,12 +69,13 @@ def test_facts_come_from_the_docstring() -> None:
 
 @pytest.mark.parametrize("before", ["no model", "g (float[2] x) => (float[2] y) { y = Neg(x) }"])
 def test_an_example_that_cannot_be_run_is_named(before: str) -> None:
-    @rule("TOY005", ops=["Neg"], examples=[Example("the one", before, detect=True)])
+    @rule("TOY005", ops=["Neg"])
     def failing(node: Node, model: Model) -> Iterator[Match]:
         """Fails."""
         raise ZeroDivisionError("of its own\nmaking")
         yield
 
+    failing.examples = [Flagged("the one", before)]
     with pytest.raises(OnnxfixError, match=r"^rule TOY005, example 'the one': \w+Error: .*$"):
         facts_of(failing)
 
@@ -106,13 +108,15 @@ def test_a_row_stays_one_row() -> None:
 
 
 def test_a_page_shows_some_of_both_kinds_of_examples() -> None:
-    found = [Example(f"found {n}", "g () => () {}", detect=True) for n in range(9)]
-    silent = [Example(f"silent {n}", "g () => () {}") for n in range(2)]
+    found = [Flagged(f"found {n}", "g () => () {}") for n in range(9)]
+    silent = [Silent(f"silent {n}", "g () => () {}") for n in range(2)]
 
-    @rule("TOY002", examples=[*silent, *found])
+    @rule("TOY002")
     def many(node: Node, model: Model) -> Iterator[Match]:
         """Many."""
         yield from ()
+
+    many.examples = [*silent, *found]
 
     def shown(most: int | None) -> list[str]:
         return re.findall(r"### (\w+ \d)", rule_markdown(many, most))
@@ -123,13 +127,15 @@ def test_a_page_shows_some_of_both_kinds_of_examples() -> None:
 
 
 def test_an_example_says_what_it_needs() -> None:
-    example = Example("why", "g (float x) => (float y) {\n        y = Neg(x) }", after="g ...", opset=13,
+    example = Fixed("why", "g (float x) => (float y) {\n        y = Neg(x) }", after="g ...", opset=13,
                       target="trt8.6", safety=Safety.NUMERIC)  # fmt: skip
 
-    @rule("TOY003", examples=[example])
+    @rule("TOY003")
     def needy(node: Node, model: Model) -> Iterator[Match]:
         """Needy."""
         yield from ()
+
+    needy.examples = [example]
 
     text = rule_markdown(needy)
     assert "### why (opset 13, for trt8.6, `--numeric-fixes`)" in text

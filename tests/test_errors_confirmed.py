@@ -67,7 +67,7 @@ RULES = [
 def errors(rule: Rule) -> Iterator[Example]:
     """The rule's examples in which it finds an error for TensorRT-RTX."""
     for example in rule.examples:
-        if (example.after is not None or example.detect) and any(
+        if example.found and any(
             found.severity is Severity.ERROR for found in findings(rule, model_of(example), "rtx")
         ):
             yield example

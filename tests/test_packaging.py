@@ -231,7 +231,7 @@ def test_check_a_real_model(environment: Environment) -> None:
 RULE = '''
 from onnxfix.rule import Safety, rule
 
-@rule("ACM001", ops=["Relu"], safety=Safety.EXACT, examples=[])
+@rule("ACM001", ops=["Relu"], safety=Safety.EXACT)
 def acme_relu(node, model):
     """A Relu of the Acme company.
 

@@ -21,8 +21,11 @@ from onnxfix.registry import registry
 from onnxfix.rule import Safety
 from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, assert_same_outputs, findings, fixed
-from onnxfix_rules.ops import _bodies
-from onnxfix_rules.ops.ops050_operator_with_function_body import FUNCTIONS, operator_with_function_body
+from onnxfix_rules.ops.expansions import _bodies
+from onnxfix_rules.ops.expansions.ops050_operator_with_function_body import (
+    FUNCTIONS,
+    operator_with_function_body,
+)
 from real_tensorrt import FACT, REAL, built
 
 pytestmark = pytest.mark.corpus

@@ -23,7 +23,7 @@ from onnxfix.rule import Safety, Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, findings, fixed, overlay
 from onnxfix.trt.build import attempt
-from onnxfix_rules.ops.ops071_shape_from_floats import FOLLOWED
+from onnxfix_rules.ops.limits.ops071_shape_from_floats import FOLLOWED
 from patience import PATIENCE
 from real_tensorrt import FACT, REAL
 

@@ -19,7 +19,7 @@ from onnx import ModelProto
 from onnxfix.registry import registry
 from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, findings, fixed
-from onnxfix_rules.ops import _calls
+from onnxfix_rules.ops.misimports import _calls
 from patience import PATIENCE
 from real_tensorrt import REAL
 from support.lanes import seeds

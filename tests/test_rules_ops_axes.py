@@ -27,13 +27,13 @@ from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, assert_same_outputs, findings, fixed, overlay
 from onnxfix.trt.build import attempt
 from onnxfix.trt.records import Profile, TrtBuild
-from onnxfix_rules.ops.ops025_reduction_of_booleans import reduction_of_booleans
-from onnxfix_rules.ops.ops041_reduction_over_non_constant_axes import (
+from onnxfix_rules.ops.limits.ops025_reduction_of_booleans import reduction_of_booleans
+from onnxfix_rules.ops.limits.ops041_reduction_over_non_constant_axes import (
     _REDUCTIONS,
     _layers,
     reduction_over_non_constant_axes,
 )
-from onnxfix_rules.ops.ops042_squeeze_over_non_constant_axes import squeeze_over_non_constant_axes
+from onnxfix_rules.ops.limits.ops042_squeeze_over_non_constant_axes import squeeze_over_non_constant_axes
 from real_tensorrt import FACT, REAL
 
 Feeds = dict[str, Any]

@@ -686,7 +686,7 @@ def test_vectors_of_every_length(op: str) -> None:
 
 def test_every_arrangement_of_merged_axes() -> None:
     """OPS045 on random shapes and permutations of nine axes, against numpy."""
-    from onnxfix_rules.ops.ops045_rank_above_eight import _merged
+    from onnxfix_rules.ops.limits.ops045_rank_above_eight import _merged
 
     random = np.random.default_rng(0)
     for _ in range(300):

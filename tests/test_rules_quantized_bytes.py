@@ -11,7 +11,7 @@ from onnxfix.registry import registry
 from onnxfix.rule import Safety
 from onnxfix.sandbox import Worker
 from onnxfix.testing import fixed, overlay
-from onnxfix_rules.ops._quantized import is_quantized
+from onnxfix_rules.ops.limits._quantized import is_quantized
 from real_tensorrt import FACT, REAL, built
 
 RULES = [rule for rule in registry().rules if rule.per not in ("build", "network")]

@@ -52,7 +52,7 @@ def facts_of(rule: Rule) -> Facts:
     Raises:
         OnnxfixError: an example is not a valid model, or the rule fails on it.
     """
-    flagged = [example for example in rule.examples if example.after is not None or example.detect]
+    flagged = [example for example in rule.examples if example.found]
     severities: dict[str, tuple[Severity, ...]] = {}
     safeties: set[Safety] = set()
     unfixed = reported = rule.per in NO_MODEL  # findings of TensorRT or onnx.checker, without a fix

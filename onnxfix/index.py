@@ -7,7 +7,7 @@ none writes it. It is valid as long as the names, sizes and times of all source 
 and numpy are unchanged. It is not used if Python writes no bytecode (``PYTHONDONTWRITEBYTECODE``) or the folder is
 read-only.
 
-What it saves, measured with ``benchmarks/startup.py`` on 6 models of 100 to 3,000 nodes: `check` takes 0.05 s of
+What it saves, measured as in ``benchmarks/startup.py`` on 6 models of 100 to 3,000 nodes: `check` takes 0.05 s of
 processor time less (0.28 to 0.31 s instead of 0.33 to 0.35 s, 13 to 16 %). Without it, the benchmark's limit (1.5 times
 the import of onnx, the scan and shape inference) is missed on bert.legacy.op17: 1.59 instead of 1.34.
 """

@@ -27,7 +27,7 @@ def saved(folder: Path, body: str) -> Path:
 
 
 def sizes(found: Intake, way: int = 0) -> dict[str, str]:
-    return {one.symbol: one.words for one in found.ways[way].sizes}
+    return {one.symbol: range_text(one) for one in found.ways[way].sizes}
 
 
 @pytest.mark.parametrize(

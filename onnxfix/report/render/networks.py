@@ -20,8 +20,8 @@ def network_lines(networks: Sequence[Reading]) -> Iterator[str]:
 
 def _figures(one: Reading) -> Iterator[str]:
     outcomes = {
-        "agrees": "imported correctly",
-        "differs": "imported differently",
+        "agrees": "read correctly",
+        "differs": "read differently",
         "refused": "not imported",
         "broke": "not compared, by a bug in onnxfix",
     }

@@ -145,9 +145,9 @@ def _unverified(report: Report) -> str:
 def _headline(report: Report) -> str:
     counts = Counter(item.severity for item in report.findings)
     kinds = ", ".join(f"{counts[name]} {name}" for name in ("error", "warning", "info") if counts[name])
-    words = [f"{len(report.findings)} finding{_s(report.findings)}{f' ({kinds})' if kinds else ''}"]
+    parts = [f"{len(report.findings)} finding{_s(report.findings)}{f' ({kinds})' if kinds else ''}"]
     if report.command == "apply":
-        words = [
+        parts = [
             f"{len(report.applied)} fixed",
             f"{len(report.findings)} left",
             *([f"{len(report.withdrawn)} withdrawn"] if report.withdrawn else []),
@@ -156,7 +156,7 @@ def _headline(report: Report) -> str:
         ]
     headline = f"{report.headline}; " if report.headline else ""
     reused = "unchanged, skipped: " if report.reused else ""
-    return f"{reused}{headline}{', '.join(words)}  (target {report.target}, {report.seconds:.1f} s)"
+    return f"{reused}{headline}{', '.join(parts)}  (target {report.target}, {report.seconds:.1f} s)"
 
 
 def _dropped(report: Report) -> int:
@@ -173,8 +173,8 @@ def _steps(steps: Sequence[StepDone]) -> Iterator[Line]:
         style = "bold red" if step.status == "dropped" else "yellow" if step.safety == "unsafe" else "green"
         nodes = f", {step.nodes_before} → {step.nodes_after} nodes" if step.status == "taken" else ""
         level = f", {step.safety}" if step.safety else ""
-        words = f" {step.name} ({step.tool}{level}{nodes}): {step.reason}"
-        yield line((f"  {step.status}", style), words)
+        text = f" {step.name} ({step.tool}{level}{nodes}): {step.reason}"
+        yield line((f"  {step.status}", style), text)
 
 
 def _findings(findings: Sequence[Finding], verbose: bool) -> Iterator[Line]:
@@ -193,8 +193,10 @@ def _findings(findings: Sequence[Finding], verbose: bool) -> Iterator[Line]:
 def _confirmed(item: Finding | AppliedFix, verbose: bool) -> str:
     if not item.confirmed and not item.on_engine:
         return ""
-    words = f": {item.confirmed}" if verbose and item.confirmed and item.confirmed not in item.message else ""
-    return f" (confirmed {'on the engine' if item.on_engine else 'by TensorRT'}{words})"
+    message = (
+        f": {item.confirmed}" if verbose and item.confirmed and item.confirmed not in item.message else ""
+    )
+    return f" (confirmed {'on the engine' if item.on_engine else 'by TensorRT'}{message})"
 
 
 def _remedy(item: Finding) -> str:
@@ -280,16 +282,16 @@ def render_summary(
     fixed = sum(len(report.applied) for report in reports)
     left = sum(len(report.findings) for report in reports)
     failed = [r for r in reports if r.verdict is not None and not r.verdict.passed]
-    words = [f"{len(reports) + len(errors)} models", f"{fixed} fixed", f"{left} findings left"]
+    parts = [f"{len(reports) + len(errors)} models", f"{fixed} fixed", f"{left} findings left"]
     won = sum(report.won for report in reports)
-    words += [f"{won} that TensorRT refused and now accepts"] if won else []
+    parts += [f"{won} that TensorRT refused and now accepts"] if won else []
     righted = sum(report.righted for report in reports)
-    words += [f"{righted} that TensorRT read differently and now imports correctly"] if righted else []
-    words += [f"{len(failed)} not verified"] if failed else []
+    parts += [f"{righted} that TensorRT read differently and now imports correctly"] if righted else []
+    parts += [f"{len(failed)} not verified"] if failed else []
     broke = sum(r.verdict is not None and bool(r.verdict.broken) for r in reports)
-    words += [f"{broke} with a broken rung"] if broke else []
-    words += [f"{len(errors) - crashed} unreadable"] if len(errors) > crashed else []
-    words += [f"{crashed} crashed or out of memory"] if crashed else []
+    parts += [f"{broke} with a broken rung"] if broke else []
+    parts += [f"{len(errors) - crashed} unreadable"] if len(errors) > crashed else []
+    parts += [f"{crashed} crashed or out of memory"] if crashed else []
     again = sum(report.reused for report in reports)
-    words += [f"{again} unchanged and skipped"] if again else []
-    yield line(", ".join(words), style="bold")
+    parts += [f"{again} unchanged and skipped"] if again else []
+    yield line(", ".join(parts), style="bold")

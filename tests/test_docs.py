@@ -27,13 +27,13 @@ from onnxfix.registry import BUILT_IN, rules_of
 from onnxfix.report.catalogue import facts_of
 from onnxfix.report.render.rules import rule_markdown
 from onnxfix.rule import Match, Rule, rule
-from patience import PATIENCE
+from support.paths import ROOT
+from support.patience import PATIENCE
 
 pytestmark = pytest.mark.xdist_group(
     "docs"
 )  # two seconds for the facts of all rules: once, not once a worker
 
-ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 RULES = sorted(rules_of(BUILT_IN), key=lambda rule: rule.code)
 ENTRIES = 75

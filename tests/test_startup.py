@@ -18,11 +18,11 @@ from onnx import parser
 
 from onnxfix.cli import arguments
 from onnxfix.cli.app import app
-from patience import PATIENCE
+from support.paths import ROOT
+from support.patience import PATIENCE
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parent.parent
 MODEL = """<ir_version: 10, opset_import: ["" : 18]>
 g (float[N] x) => (int64[N] y) { a = Cast<to=11>(x) b = Cast<to=7>(a) c = Cast<to=7>(b) y = Identity(c) }"""
 

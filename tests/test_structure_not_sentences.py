@@ -40,9 +40,9 @@ from onnxfix.verification.readback import locate
 from onnxfix.verification.readback.seen import is_lost, is_slight
 from onnxfix.verification.rungs import batch_sweep, probe
 from onnxfix.verification.rungs import feeds as trt_feeds
-from real_tensorrt import REAL
+from support.paths import FIXTURES
+from support.real_tensorrt import REAL
 
-FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 HEADER = '<ir_version: 8, opset_import: ["" : 17, "my" : 1]>\n'
 GONE = "-"
 #: Record -> the fields that hold a text of onnxfix's own.

@@ -51,7 +51,8 @@ TERMINAL = {"rich"}
 """What only a terminal needs; old versions of typer load it themselves."""
 OWN = {
     "onnxfix.verification", "onnxfix.pipeline.proof", "onnxfix.pipeline.prove", "onnxfix.pipeline.whole",
-    "onnxfix.doctor", "onnxfix.pipeline.lifting", "onnxfix.fleet.local", "onnxfix.fleet.journal", "onnxfix.fleet.ray_",
+    "onnxfix.doctor", "onnxfix.pipeline.lifting", "onnxfix.fleet.local", "onnxfix.fleet.journal", "onnxfix.fleet.ray",
+    "onnxfix.fleet.remote",
     "onnxfix.report.catalogue", "onnxfix.report.render.doctor", "onnxfix.backends.ort", "onnxfix.trt.build",
     "onnxfix.backends.reference", "onnxfix.trt.lift",
 }  # fmt: skip

@@ -73,6 +73,6 @@ def refuse_missing(trt: TrtOptions) -> None:
     Raises:
         UsageError: it is not.
     """
-    from onnxfix.report.confirm import insist  # lazy: start-up
+    from onnxfix.verification.asking import require_tensorrt  # lazy: start-up
 
-    insist(trt).close()
+    require_tensorrt(trt).close()

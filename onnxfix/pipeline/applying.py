@@ -66,7 +66,7 @@ def reported(job: Job, proven: Proven) -> Report:
         notes=notes,
         pending=pending,
     )
-    report = confirm.heard(report, job.plan.rules, job.plan.known)
+    report = confirm.with_judgments(report, job.plan.rules, job.plan.known)
     if proven.verdict.passed:
         return report
     from onnxfix.pipeline.stopped import stopped  # lazy: start-up, seldom used

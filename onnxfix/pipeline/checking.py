@@ -18,7 +18,7 @@ from onnxfix.options import RunOptions
 from onnxfix.pipeline.opening import Source, name_of, refuse_conflicts
 from onnxfix.pipeline.plan import Plan, Progress, planned
 from onnxfix.report import confirm
-from onnxfix.report.headline import broken, headline, trouble, unread
+from onnxfix.report.render.headline import build_problems, headline, import_notes, import_problems
 from onnxfix.report.report import Report, finding_of
 from onnxfix.sandbox import memory_limit
 
@@ -50,7 +50,7 @@ def check(source: Source, options: RunOptions, progress: Progress | None = None)
         build, reading, notes = _built(trt, loaded, plan)
         accepted = _intake(loaded, plan) if options.inputs_help else None
     loaded.check()  # TensorRT has read it again
-    problems.extend((*trouble(build), *broken(reading)))
+    problems.extend((*build_problems(build), *import_problems(reading)))
     if loaded.oversize:
         notes += (
             f"a protobuf of {loaded.size / 1e9:.1f} GB is more than ONNX Runtime, TensorRT and onnx read (2 GB); "
@@ -61,8 +61,8 @@ def check(source: Source, options: RunOptions, progress: Progress | None = None)
         path=name_of(loaded),
         command="check",
         target=plan.target.name,
-        headline=headline([build], networks, asked=True) if build is not None else "",
-        findings=confirm.together(own, build, plan.rules, plan.known, problems, reading),
+        headline=headline([build], networks, always=True) if build is not None else "",
+        findings=confirm.merged(own, build, plan.rules, plan.known, problems, reading),
         build=build,
         network=reading,
         intake=accepted,
@@ -86,7 +86,9 @@ def _trt(plan: Plan) -> TrtOptions | None:
     trt = replace(plan.options.trt, target=plan.target.name)
     if trt.save_engine:
         raise UsageError("check writes no engine; use apply or verify")
-    confirm.insist(trt).close()
+    from onnxfix.verification.asking import require_tensorrt  # lazy: start-up, seldom used
+
+    require_tensorrt(trt).close()
     return trt
 
 
@@ -98,16 +100,17 @@ def _built(
     if trt is None:
         return None, None, ()
     from onnxfix.pipeline.proof import on_disk  # lazy: start-up, seldom used
+    from onnxfix.verification import asking  # lazy: start-up, seldom used
 
     plan.say("asking TensorRT")
-    with ExitStack() as resources, closing(confirm.insist(trt)) as builder:
+    with ExitStack() as resources, closing(asking.require_tensorrt(trt)) as builder:
         path = on_disk(loaded, resources)
-        build, reading = confirm.ask(builder, path, loaded.proto), None
+        build, reading = asking.build_model(builder, path, loaded.proto), None
         wanted = any(rule.per == "network" for rule in plan.rules)
         if wanted and (build.accepted or build.stage in ("profile", "build")):
             plan.say("reading TensorRT's network")
-            reading = confirm.reads(builder, path, loaded.proto)
-        return build, reading, (*builder.notes(), *unread(reading))
+            reading = asking.read_network(builder, path, loaded.proto)
+        return build, reading, (*builder.notes(), *import_notes(reading))
 
 
 def _intake(loaded: loading.Loaded, plan: Plan) -> Intake:

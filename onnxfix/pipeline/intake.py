@@ -97,7 +97,7 @@ def _range(
 ) -> Range:
     """The sizes of a symbol, and the symbols that they depend on: those that change them."""
     first, second = (_beside(known, pins, name, sizes) for sizes in (typical, other))
-    if _sizes_of(first) == _sizes_of(second):
+    if first.span == second.span:
         return first
     rest = [one for one in typical if one != name]
     for one in rest:
@@ -105,15 +105,9 @@ def _range(
             return replace(first, tied=(one,), always_same=True)
     moved = [one for one in rest if other[one] != typical[one]]
     alone = [
-        one
-        for one in moved
-        if _sizes_of(_beside(known, pins, name, {**typical, one: other[one]})) != _sizes_of(first)
+        one for one in moved if _beside(known, pins, name, {**typical, one: other[one]}).span != first.span
     ]
     return replace(first, tied=tuple(alone or moved))
-
-
-def _sizes_of(found: Range) -> tuple[int | None, int | None, int]:
-    return found.least, found.most, found.step
 
 
 def _is_only(found: Range, size: int) -> bool:

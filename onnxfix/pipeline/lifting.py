@@ -16,10 +16,10 @@ from onnxfix.errors import UsageError
 from onnxfix.files import apart, atomic, copying, loading, regular, saving
 from onnxfix.files.temporary import temporary_beside
 from onnxfix.pipeline.proof import on_disk
-from onnxfix.report import confirm
 from onnxfix.trt import lift as reader
 from onnxfix.trt.lift import Lifted
 from onnxfix.trt.records import TrtOptions
+from onnxfix.verification.asking import require_tensorrt
 
 EMBEDDED = 1 << 30
 """Bytes of weights that are kept in the model file; more go to a file beside it."""
@@ -56,7 +56,7 @@ def lift(
     except (OSError, ValueError) as error:  # a name that is too long, or has a zero byte
         raise UsageError(f"{str(output)!r}: cannot be written: {getattr(error, 'strerror', error)}") from None
     with ExitStack() as stack:
-        builder = stack.enter_context(closing(confirm.insist(trt or TrtOptions())))
+        builder = stack.enter_context(closing(require_tensorrt(trt or TrtOptions())))
         model = on_disk(loaded, stack)
         most = loaded.mode
         del loaded  # TensorRT reads the file itself: no need to have large weights in memory twice

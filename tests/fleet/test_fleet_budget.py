@@ -62,7 +62,7 @@ class Holder:
 
 def test_the_share_is_even_and_no_less_than_a_process_needs() -> None:
     assert Budget(8192, 4).share_mb == 2048
-    assert Budget(8192, 16).share_mb == budget.LEAST_MB
+    assert Budget(8192, 16).share_mb == budget.MINIMUM_MB
     assert Budget(300, 4).share_mb == 300  # one at a time, with what there is
 
 
@@ -236,4 +236,4 @@ def test_need_follows_what_is_asked() -> None:
     assert need("apply", verify=False, simplify=True) > light
     assert need("apply", memory_mb=700) == 512 + 700  # nobody uses more than he may
     assert need("apply", memory_mb=10**6) == need("apply")
-    assert need_mb(Task(0, "m.onnx"), Size()) < budget.LEAST_MB  # a small model needs nothing special
+    assert need_mb(Task(0, "m.onnx"), Size()) < budget.MINIMUM_MB  # a small model needs nothing special

@@ -149,7 +149,7 @@ def test_what_was_killed_for_memory_is_tried_once_more_alone(tmp_path: Path, pac
     assert outcomes[0].report is not None
     assert outcomes[0].attempts == outcomes[1].attempts == 2
     assert outcomes[1].memory
-    assert outcomes[1].error.endswith("MiB, and had all 4096 MiB that this run may use)")
+    assert outcomes[1].error.endswith("MiB, and this run may use 4096 MiB)")
     assert seen(pack).count("m") == seen(pack).count("n") == 2
 
 
@@ -252,7 +252,7 @@ def test_interrupted_and_resumed(tmp_path: Path, pack: Path, number: signal.Sign
     reports = json.loads((tmp_path / "report.json").read_text())["reports"]
     assert [report["path"] for report in reports] == [str(model) for model in models]
     assert {Path(report["path"]).stem for report in reports if report["reused"]} == done
-    assert f"{len(done)} unchanged and not done again" in result.stdout
+    assert f"{len(done)} unchanged and skipped" in result.stdout
     assert sorted(path.name for path in out.iterdir()) == [journal.name, *(model.name for model in models)]
 
 
@@ -320,7 +320,7 @@ def test_a_number_of_jobs_that_is_none(tmp_path: Path, words: str) -> None:
     result = run(None, "check", write(tmp_path / "m.onnx"), f"--jobs={words}")
     assert result.returncode == 2
     assert len(result.stderr.splitlines()) == 1
-    assert "is a number of models" in result.stderr
+    assert "is not a number of models" in result.stderr
 
 
 def test_globs_keep_their_folders(tmp_path: Path) -> None:
@@ -370,7 +370,9 @@ def test_an_error_names_a_model_of_an_odd_name_once(tmp_path: Path, name: str) -
 
 def test_a_lack_of_memory_is_seen_wherever_it_shows() -> None:
     def starved(*rungs: RungResult, **more: object) -> bool:
-        return work._starved(Report("m", "apply", "trt11", verdict=Verdict(rungs) if rungs else None, **more))  # type: ignore[arg-type]
+        return work._ran_out_of_memory(
+            Report("m", "apply", "trt11", verdict=Verdict(rungs) if rungs else None, **more)  # type: ignore[arg-type]
+        )
 
     assert starved(RungResult("ort-cpu", "skipped", cause="memory"))
     assert starved(RungResult("ort-cpu", "failed", cause="memory"))
@@ -423,7 +425,7 @@ def test_models_get_memory_in_the_order_of_the_command_line(
         return Outcome(task)
 
     monkeypatch.setattr(local, "size_of", slowly)
-    monkeypatch.setattr(local._Lane, "_attempt", noted)
+    monkeypatch.setattr(local._Job, "_attempt", noted)
     assert len(list(Local(4, 8192).run(tasks(*models)))) == 4
     assert asked == [path.name for path in models]
 

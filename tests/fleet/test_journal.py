@@ -24,10 +24,11 @@ from onnxfix.fleet.drive import drive, tasks_of
 from onnxfix.fleet.here import Here
 from onnxfix.fleet.journal import NAME, Journal, place_of
 from onnxfix.fleet.recall import recall
-from onnxfix.fleet.work import Outcome, Stamp, Task
+from onnxfix.fleet.stamps import Stamp
+from onnxfix.fleet.work import Outcome, Task
 from onnxfix.options import RunOptions
 from onnxfix.pipeline import applying
-from onnxfix.report.report import WORKED_OUT, Report, plain
+from onnxfix.report.report import DERIVED, Report, plain
 from onnxfix.trt.records import Profile, TrtBuild, TrtOptions
 from onnxfix.verification.compare.compare import Metrics
 from onnxfix.verification.verdict import RungResult, Verdict
@@ -441,7 +442,7 @@ def test_a_beginning_that_is_torn_begins_anew(folder: Path, there: bytes) -> Non
 def test_another_file_is_refused_and_left_alone(folder: Path, there: bytes) -> None:
     path = folder / "journal"
     path.write_bytes(there)
-    with pytest.raises(UsageError, match="is no journal of onnxfix"):
+    with pytest.raises(UsageError, match="is not a journal of onnxfix"):
         go(folder)
     assert path.read_bytes() == there
 
@@ -541,7 +542,7 @@ def test_recall_gives_real_reports_back(tmp_path: Path) -> None:
     ]
     for report in reports:
         data = json.loads(json.dumps(report.to_json()))
-        worked_out = {name: data.pop(name) for name in WORKED_OUT}
+        worked_out = {name: data.pop(name) for name in DERIVED}
         again = recall(Report, data)
         assert again.to_json() == data | worked_out
         assert again == replace(report, pending=None)
@@ -557,7 +558,7 @@ def test_recall_of_what_real_reports_seldom_hold() -> None:
     )
     rung = RungResult("trt-build", "passed", builds=(build,))
     report = Report("m.onnx", "apply", "trt11", verdict=Verdict((rung,), ("trt-build",)), build=build)
-    assert recall(Report, {k: v for k, v in report.to_json().items() if k not in WORKED_OUT}) == report
+    assert recall(Report, {k: v for k, v in report.to_json().items() if k not in DERIVED}) == report
     again = recall(Metrics, json.loads(json.dumps(plain(metrics))))
     assert again.max_abs == float("inf")
     assert again.max_rel != again.max_rel
@@ -607,9 +608,9 @@ def test_the_summary_tells_what_was_left_out(folder: Path) -> None:
     models = sorted(folder.glob("*.onnx"))
     call = ("apply", *models, "--no-verify", "--resume", "--output-dir", folder / "out")
     first, second = run(None, *call), run(None, *call)
-    assert "not done again" not in first.stdout
-    assert second.stdout.splitlines()[-1].endswith("3 unchanged and not done again")
-    assert second.stdout.count("unchanged, not done again:") == 3
+    assert "skipped" not in first.stdout
+    assert second.stdout.splitlines()[-1].endswith("3 unchanged and skipped")
+    assert second.stdout.count("unchanged, skipped:") == 3
     assert "fixed CST" in first.stdout
     assert "fixed CST" not in second.stdout  # told in full already
     assert "fixed CST" in run(None, *call, "--verbose").stdout

@@ -777,10 +777,10 @@ def test_several_models_and_the_journal(tmp_path: Path) -> None:
     assert "its inputs are x, m" in err
     assert sorted(one.name for one in (tmp_path / "out").glob("*.onnx")) == ["a.onnx", "b.onnx"]
     _, out, _ = run("apply", str(folder / "*.onnx"), *options, "--resume")
-    assert out.count("unchanged, not done again") == 2
+    assert out.count("unchanged, skipped") == 2
     np.save(tmp_path / "sr.npy", np.int64(8000))
     _, out, _ = run("apply", str(folder / "*.onnx"), *options, "--resume")
-    assert "not done again" not in out
+    assert "unchanged, skipped" not in out
     assert operators(onnx.load(tmp_path / "out" / "a.onnx")) == ["Mul"]
 
 

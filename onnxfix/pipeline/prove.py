@@ -11,7 +11,7 @@ from pathlib import Path
 from onnx import ModelProto
 
 from onnxfix import engine
-from onnxfix.engine import FixKey, FixRun
+from onnxfix.engine import Applied, FixKey, FixRun
 from onnxfix.files.temporary import Temporary
 from onnxfix.model import Model
 from onnxfix.pipeline.candidate import Candidate
@@ -172,7 +172,7 @@ class _Prover:
             if not run.applied or len(withdrawn) >= MAX_WITHDRAWN:
                 return attempt, withdrawn
             culprit = self._culprit(safety, run, set(withdrawn), repeated(verdict))
-            withdrawn[culprit] = Withdrawn(culprit.code, culprit.place, culprit.title, reason_of(verdict))
+            withdrawn[culprit.key] = _withdrawn(culprit, reason_of(verdict))
 
     def with_unsafe(
         self, settled: _Attempt, withdrawn: dict[FixKey, Withdrawn]
@@ -203,19 +203,18 @@ class _Prover:
         rungs = repeated(verdict)
         return self.steps.blame(lambda proto: refuted(self.judge(proto, None, rungs)), reason_of(verdict))
 
-    def _culprit(self, safety: Safety, run: FixRun, withdrawn: set[FixKey], rungs: Sequence[str]) -> FixKey:
+    def _culprit(self, safety: Safety, run: FixRun, withdrawn: set[FixKey], rungs: Sequence[str]) -> Applied:
         """The last fix of the shortest beginning of the run that fails on one of ``rungs``."""
-        keys = list(dict.fromkeys(item.key for item in run.applied))
-        good, bad = 0, len(keys)
+        good, bad = 0, len(run.applied)
         while bad - good > 1:
             middle = (good + bad) // 2
-            allowed = set(keys[:middle]) - withdrawn
+            allowed = {item.key for item in run.applied[:middle]} - withdrawn
             proto, part = self.fix(safety, allowed.__contains__)
             if part.applied and refuted(self.judge(proto, part, rungs)):
                 bad = middle
             else:
                 good = middle
-        return keys[bad - 1]
+        return run.applied[bad - 1]
 
     def _unchanged(self) -> Verdict:
         """The verdict where nothing was fixed: the same bytes compute the same. TensorRT may still refuse them."""
@@ -239,8 +238,11 @@ class _Prover:
 
 
 def _unsafe_withdrawn(run: FixRun, reason: str) -> dict[FixKey, Withdrawn]:
-    keys = [item.key for item in run.applied if item.safety == Safety.UNSAFE]
-    return {key: Withdrawn(key.code, key.place, key.title, reason) for key in keys}
+    return {item.key: _withdrawn(item, reason) for item in run.applied if item.safety == Safety.UNSAFE}
+
+
+def _withdrawn(item: Applied, reason: str) -> Withdrawn:
+    return Withdrawn(item.key.code, item.key.place, item.title, reason)
 
 
 def _without_unsafe(proven: Verdict, second: Verdict) -> Verdict:

@@ -271,7 +271,7 @@ def applied_of(applied: Applied, rule: Rule) -> AppliedFix:
         severity=applied.severity.name.lower(),
         place=key.place,
         message=applied.message,
-        fix=key.title,
+        fix=applied.title,
         safety=applied.safety.name.lower(),
         round=applied.round,
         rule_url=_page(rule),

@@ -1,9 +1,9 @@
 """``apply`` is a straight line: a run is traced and held to the drawing that ARCHITECTURE.md shows.
 
-A room is a package of onnxfix, or a module beside the packages. What counts is a call from ``pipeline`` or ``api`` to a
-function, a method or a class of another room. Importing a module, reading a property and comparing or hashing a record
-do not count, and neither do ``options`` and ``errors``, which every room reads. Outside of the stages ``apply`` enters
-two contexts, which last to the end of the run: no garbage collection (``garbage``), and the memory limit (``sandbox``).
+A room is a package of onnxfix, or a module beside the packages. What counts is a call from ``pipeline`` or ``api`` to
+a function, a method or a class of another room. Not counted are imports of modules, reads of properties, comparing and
+hashing of records, and ``options``, ``errors`` and ``walk``, which every room uses. Outside of the stages ``apply``
+enters two contexts, which last to the end: no garbage collection (``garbage``) and the memory limit (``sandbox``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from onnxfix.pipeline import applying, job, opening, output, plan, prove
 
 ROOT = Path(onnxfix.__file__).parent
 HOME = {"pipeline", "api"}
-NO_ROOMS = {"options", "errors", "__init__"}
+NO_ROOMS = {"options", "errors", "walk", "__init__"}
 MOST = 15
 """Returns to a room already left that the path of a model may have."""
 

@@ -145,7 +145,7 @@ def wrong_direction(module: str, imports: list[Import]) -> list[str]:
 
 
 def of_terminal(module: str, imports: list[Import]) -> list[str]:
-    """Uses of rich and typer outside of cli/app.py and render/."""
+    """Uses of rich and typer outside of cli/ and report/render/."""
     if is_or_in(module, {"onnxfix.cli", "onnxfix.report.render"}):
         return []
     return [f"{module}:{i.line} imports {i.name}" for i in imports if is_or_in(i.name, TERMINAL)]

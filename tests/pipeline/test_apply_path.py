@@ -44,7 +44,7 @@ DRAWING = (
     Stage(plan.planned, plan.Plan, ("registry", "targets")),
     Stage(opening.opened, opening.Opened, ("files", "trt", "files")),
     Stage(job.resolved, job.Job, ()),
-    Stage(prove.prove, prove.Proven, ("files", "model", "engine", "files", "verification")),
+    Stage(prove.prove, prove.Proven, ("files", "model", "engine", "files", "verification", "files")),
     Stage(applying.reported, onnxfix.Report, ("files", "verification", "report")),
     Stage(output.written, onnxfix.Report, ("files",)),
 )
@@ -143,7 +143,8 @@ def returns(rooms: Sequence[str]) -> int:
 
 
 MODEL = """<ir_version: 10, opset_import: ["" : 18]>
-g (float[N] x) => (int64[N] y) { a = Cast<to=11>(x) b = Cast<to=7>(a) c = Cast<to=7>(b) y = Identity(c) }"""
+g (float[N] x) => (int64[N] y) <int64[1] w = {2}> {
+    a = Cast<to=11>(x)  b = Cast<to=7>(a)  c = Cast<to=7>(b)  y = Mul(c, w) }"""
 
 
 @pytest.fixture(scope="module")

@@ -286,6 +286,7 @@ class Worker:
     def call_with(
         self, target: str, args: tuple[Any, ...], kwargs: dict[str, Any], timeout: float
     ) -> Outcome:
+        """``call``, with positional arguments too."""
         try:
             payload = pickle.dumps((timeout, target, args, kwargs), protocol=5)
         except Exception as error:

@@ -285,15 +285,15 @@ def _degree(dim: Dim) -> int:
 
 def _symbols_of(dim: Dim) -> frozenset[str]:
     found: set[str] = set()
-    seen: set[int] = set()
+    seen: set[Atom] = set()
     stack: list[Dim] = [dim]
     while stack:
         for mono, _ in stack.pop().terms:
             for atom in mono:
                 if atom.op == "symbol":
                     found.add(atom.name)
-                elif id(atom) not in seen:
-                    seen.add(id(atom))
+                elif atom not in seen:
+                    seen.add(atom)
                     stack.extend(atom.args)
     return frozenset(found)
 

@@ -150,11 +150,11 @@ def _quotient(a: Dim, b: Dim) -> Dim | None:
 def broadcast(*dims: Dim | int) -> Dim:
     """The dimension that these aligned ones broadcast to: the one that is not 1; valid executions have only one."""
     one = constant(1)
-    several = {id(dim): dim for dim in map(as_dim, dims) if dim is not one}
+    several = dict.fromkeys(dim for dim in map(as_dim, dims) if dim is not one)
     if len(several) <= 1:
-        return next(iter(several.values()), one)
+        return next(iter(several), one)
     args: dict[Dim, None] = {}
-    for dim in several.values():
+    for dim in several:
         atom = lone_atom(dim, "broadcast")
         args.update(dict.fromkeys(atom.args if atom is not None else (dim,)))
     args.pop(one, None)

@@ -301,7 +301,7 @@ def test_a_crash_of_onnx_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "g (float[3,9,2] x) => (float[3,9,2] y) <int64[1] s = {9}> { y = CenterCropPad<axes = [1]>(x, s) }"
     for broken in (os.abort, lambda *_: 1 / 0, lambda *_: None):
         _bodies._cached.cache_clear()
-        monkeypatch.setattr(_bodies, "_made", _ignoring(broken))
+        monkeypatch.setattr(_bodies, "_build", _ignoring(broken))
         assert not findings(operator_with_function_body, model_of(text, 18))
     monkeypatch.undo()
     _bodies._cached.cache_clear()

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from onnxfix.files import wire
+from onnxfix.files import loading
 from onnxfix.fleet.work import Outcome, Task
 
 MINIMUM_MB = 1024
@@ -47,7 +47,7 @@ def size_of(task: Task) -> Size:
     source = Path(task.source)
     try:
         size = source.stat().st_size
-        locations = wire.open_model(source).external
+        locations = loading.open_model(source).external
     except Exception:  # whatever it is, it must not end the other models' run
         return Size()
     for location in locations:

@@ -242,13 +242,13 @@ def apply(
     from onnxfix.pipeline.prove import prove
     from onnxfix.pipeline.whole.steps import steps_of
     from onnxfix.trt.records import TrtOptions
-    from onnxfix.verification.specialize.asked import Asked, files_of, resolved
+    from onnxfix.verification.specialize.request import SpecializationRequest, files_of, resolved
 
     start = time.perf_counter()
     rules, aim = registry().choose(select, ignore), target_named(target)
     _say(progress, "reading")
     steps = steps_of(simplify, [Path(script) for script in graphsurgeon])
-    wanted = Asked(dict(fix_dims or {}), dict(fix_inputs or {}), static, keep_inputs)
+    wanted = SpecializationRequest(dict(fix_dims or {}), dict(fix_inputs or {}), static, keep_inputs)
     loaded = _read(source, steps)
     destination = destination_of(loaded, output, in_place)
     safety = Safety.UNSAFE if unsafe_fixes else Safety.NUMERIC if numeric_fixes else Safety.EXACT

@@ -22,7 +22,8 @@ from onnxfix.verification.feeds.signature import signature
 from onnxfix.verification.ladder import verify
 from onnxfix.verification.request import Request
 from onnxfix.verification.rungs import batch_sweep, probe
-from onnxfix.verification.rungs.batch_sweep import Pair, SweepResult, at_batch_one, batch_symbols, sweep
+from onnxfix.verification.rungs.batch_sweep import at_batch_one, batch_symbols, sweep
+from onnxfix.verification.sweep import Pair, SweepResult
 from onnxfix.verification.verdict import RungResult
 from real_tensorrt import FACT, REAL
 from support.models import write

@@ -413,7 +413,7 @@ def test_a_fault_of_the_installation_is_no_fault_of_the_model() -> None:
 @REAL
 def test_check_says_that_tensorrt_could_not_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     build = refused(issue("ImportError: libnothing.so", place="", stage=""), status="error")
-    monkeypatch.setattr("onnxfix.verification.rungs.build.Builder.build", lambda *_, **__: build)
+    monkeypatch.setattr("onnxfix.verification.rungs.builder.Builder.build", lambda *_, **__: build)
     report = onnxfix.check(FOLDER / "int32_relu.onnx", trt=True, ignore=["OPS"])
     told = "TensorRT could not be asked: ImportError: libnothing.so"
     assert report.problems == (Problem(told, "not-loadable", "tensorrt"),)
@@ -753,7 +753,7 @@ def test_a_failing_rule_about_builds_is_a_problem(monkeypatch: pytest.MonkeyPatc
 
 def test_an_explicit_request_without_tensorrt_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "onnxfix.verification.rungs.build.builder",
+        "onnxfix.verification.rungs.builder.builder",
         lambda options: Missing("not installed: pip install it", "not-installed"),
     )
     with pytest.raises(UsageError, match="pip install it"):
@@ -771,7 +771,7 @@ def test_check_writes_no_engine() -> None:
 @REAL
 def test_a_child_that_died_leaves_findings_and_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
     crashed = replace(CRASHED, errors=(issue("the builder was killed by SIGSEGV", place="", stage="build"),))
-    monkeypatch.setattr("onnxfix.verification.rungs.build.Builder.build", lambda *_, **__: crashed)
+    monkeypatch.setattr("onnxfix.verification.rungs.builder.Builder.build", lambda *_, **__: crashed)
     report = onnxfix.check(FOLDER / "int32_relu.onnx", trt=True)
     assert re.match(r"TensorRT\S* \d+\.\d+\.\d+ fails on it", report.headline)
     assert [item.message for item in of_trt(report)] == ["crash: the builder was killed by SIGSEGV"]

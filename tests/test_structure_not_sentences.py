@@ -33,13 +33,13 @@ from onnxfix.sandbox import Worker
 from onnxfix.trt import package, reading
 from onnxfix.trt.lift import records
 from onnxfix.trt.records import TrtOptions
-from onnxfix.verification import cuda, pair, remote, validity, verdict
+from onnxfix.verification import cuda, pair, remote, sweep, validity, verdict
 from onnxfix.verification.compare import compare
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.readback import locate
-from onnxfix.verification.readback.seen import is_lost, is_slight
-from onnxfix.verification.rungs import batch_sweep, probe
-from onnxfix.verification.rungs import feeds as trt_feeds
+from onnxfix.verification.readback.comparison import is_lost, is_slight
+from onnxfix.verification.rungs import probe
+from onnxfix.verification.rungs import trials as trt_feeds
 from real_tensorrt import REAL
 
 FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
@@ -58,8 +58,8 @@ TEXTS: dict[type, tuple[str, ...]] = {
     nvidia.Missing: ("what",),
     package.Choice: ("note",),
     probe.Probe: ("reason",),
-    batch_sweep.SweepResult: ("reason", "span"),
-    batch_sweep.Pair: ("differing", "unproven"),
+    sweep.SweepResult: ("reason", "span"),
+    sweep.Pair: ("differing", "unproven"),
     pair.Starved: ("reason",),
     remote.Ran: ("beyond",),
     records.Lifted: ("reason", "notes"),

@@ -14,9 +14,9 @@ from onnxfix.errors import UsageError
 from onnxfix.sandbox import Worker
 from onnxfix.trt.records import Profile, TrtOptions
 from onnxfix.verification.feeds import plan
+from onnxfix.verification.feeds.profiles import given_profiles, symbols_of
 from onnxfix.verification.feeds.signature import Signature, signature
 from onnxfix.verification.ladder import verify
-from onnxfix.verification.rungs.shapes import given_profiles, symbols_of
 from onnxfix.verification.verdict import RungResult
 from real_tensorrt import REAL
 from support.models import write

@@ -20,7 +20,7 @@ from onnxfix.trt.package import Choice
 from onnxfix.trt.records import TrtBuild, TrtOptions
 from onnxfix.verification.ladder import verify
 from onnxfix.verification.rungs import build as trt_build
-from onnxfix.verification.rungs.build import Builder
+from onnxfix.verification.rungs.builder import Builder
 from onnxfix.verification.verdict import RungResult
 from patience import PATIENCE
 from real_tensorrt import REAL, since

@@ -20,7 +20,7 @@ from onnxfix.trt import files
 from onnxfix.trt.build import attempt
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification.ladder import verify
-from onnxfix.verification.rungs.build import Builder
+from onnxfix.verification.rungs.builder import Builder
 from patience import PATIENCE
 from real_tensorrt import REAL
 from support.models import write

@@ -19,11 +19,11 @@ from onnxfix.trt import build as tensorrt
 from onnxfix.trt import profiles as trt_profiles
 from onnxfix.trt.build import attempt
 from onnxfix.trt.records import Profile, TrtOptions
+from onnxfix.verification.feeds.profiles import bound_profile, chosen_profiles, of_one_rank, symbols_of
 from onnxfix.verification.feeds.signature import Signature, signature
 from onnxfix.verification.ladder import verify
 from onnxfix.verification.rungs import batch_sweep
-from onnxfix.verification.rungs.feeds import Trial, profiles
-from onnxfix.verification.rungs.shapes import bound_profile, chosen_profiles, of_one_rank, symbols_of
+from onnxfix.verification.rungs.trials import Trial, profiles
 from onnxfix.verification.verdict import RungResult
 from real_tensorrt import REAL
 from support.models import write

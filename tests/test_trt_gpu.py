@@ -41,10 +41,10 @@ from onnxfix.verification.feeds.signature import signature
 from onnxfix.verification.request import Request
 from onnxfix.verification.rungs import build as trt_build
 from onnxfix.verification.rungs import gpu, probe
-from onnxfix.verification.rungs import sides as trt_sides
-from onnxfix.verification.rungs.feeds import Trial, outside, profiles
+from onnxfix.verification.rungs import sessions as trt_sides
 from onnxfix.verification.rungs.judge import REPAIRED, Terms, judge
 from onnxfix.verification.rungs.probe import Probe
+from onnxfix.verification.rungs.trials import Trial, outside, profiles
 from onnxfix.verification.verdict import RungResult
 from patience import PATIENCE
 from real_tensorrt import INSTALLED, REAL, older_than
@@ -785,7 +785,7 @@ def test_nothing_is_proven_where_both_fail(rung: Rung) -> None:
 
 def test_a_child_that_died_while_it_was_idle_is_replaced(worker: Worker, tmp_path: Path) -> None:
     path = save(tmp_path / "m.onnx", RELU)
-    with trt_sides.Side(
+    with trt_sides.Sessions(
         worker, trt_sides.__name__, {"backend": "ort-cpu"}, loading=PATIENCE, running=PATIENCE
     ) as side:
         assert side.load("a", str(path)) == ""

@@ -40,8 +40,8 @@ from onnxfix.verification import ladder
 from onnxfix.verification.feeds.plan import Feed
 from onnxfix.verification.rungs import gpu, probe
 from onnxfix.verification.rungs.benchmark import usual
-from onnxfix.verification.rungs.feeds import Trial
-from onnxfix.verification.rungs.sides import Side
+from onnxfix.verification.rungs.sessions import Sessions
+from onnxfix.verification.rungs.trials import Trial
 from onnxfix.verification.verdict import RungResult, Verdict
 from patience import PATIENCE
 from support.cli import run
@@ -539,7 +539,7 @@ def test_engines_that_agree_are_timed(rung: Rung) -> None:
 
 
 def test_it_costs_nothing_unless_it_is_asked_for(rung: Rung, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("onnxfix.verification.rungs.sides.Side.latency", None)
+    monkeypatch.setattr("onnxfix.verification.rungs.sessions.Sessions.latency", None)
     result = rung(RELU, RELU_CAST)
     assert (result.status, result.latency) == ("passed", None)
 
@@ -604,7 +604,7 @@ def test_what_goes_wrong_is_a_reason_and_no_failure(rung: Rung) -> None:
 def test_engines_are_loaded_again_after_they_were_timed(worker: Worker, tmp_path: Path) -> None:
     path = save(tmp_path / "m.engine", RELU)
     told = {"package": "tensorrt"}
-    with Side(worker, fake_engines.__name__, told, loading=PATIENCE, running=PATIENCE) as side:
+    with Sessions(worker, fake_engines.__name__, told, loading=PATIENCE, running=PATIENCE) as side:
         feed = {"x": np.ones((1, 2), np.float32)}
         assert side.load("fixed", str(path)) == ""
         assert side.latency({"fixed": str(path)}, feed).reason == ""

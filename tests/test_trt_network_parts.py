@@ -23,7 +23,7 @@ from onnxfix.verification.readback.bench import Bench, Tried
 from onnxfix.verification.readback.child import Told, aligned
 from onnxfix.verification.readback.interface import inputs_of, partners
 from onnxfix.verification.readback.locate import downstream, layers_of, upstream
-from onnxfix.verification.readback.words import lacks, node_of, place_of, settled, told
+from onnxfix.verification.readback.refusals import lacks, node_of, place_of, settled, told
 
 CHAIN = "g (float[2,3] x) => (float[2,3] y) { a = Neg(x) b = Abs(a) y = Sqrt(b) }"
 

@@ -24,7 +24,8 @@ from onnxfix.trt.package import Choice
 from onnxfix.trt.records import Issue, TrtBuild, TrtOptions
 from onnxfix.verification.ladder import verify
 from onnxfix.verification.rungs import build as trt_build
-from onnxfix.verification.rungs.build import Builder, judge
+from onnxfix.verification.rungs.build import judge
+from onnxfix.verification.rungs.builder import Builder
 from support.models import write
 
 HEADER = '<ir_version: 10, opset_import: ["" : 20]>\n'

@@ -27,10 +27,10 @@ from onnxfix.backends import ort_cuda
 from onnxfix.sandbox import Worker
 from onnxfix.verification import cuda, remote
 from onnxfix.verification.compare.compare import Metrics, compare, largest
+from onnxfix.verification.execution import climb
 from onnxfix.verification.feeds.plan import Feed
 from onnxfix.verification.feeds.signature import signature
 from onnxfix.verification.request import Request
-from onnxfix.verification.runner import climb
 from onnxfix.verification.verdict import RungResult
 
 pytestmark = pytest.mark.slow

@@ -752,7 +752,7 @@ def _available(simplify: bool, scripts: list[Path] | None) -> None:
 
 def _specialized(dims: Sequence[str], inputs: Sequence[str], keep: bool) -> tuple[str, ...]:
     """The files of values. What cannot be read of ``--fix-dim`` and ``--fix-input`` is refused before any work."""
-    from onnxfix.verification.specialize.asked import files_of, pairs_of, sizes_of
+    from onnxfix.verification.specialize.request import files_of, pairs_of, sizes_of
 
     sizes_of(dims)
     if keep and not inputs:

@@ -31,7 +31,7 @@ from onnxfix.fleet.recall import recall
 from onnxfix.fleet.versions import versions
 from onnxfix.fleet.work import Outcome, Stamp, Task
 from onnxfix.report.report import WORKED_OUT, Report, plain
-from onnxfix.verification.specialize.asked import files_of
+from onnxfix.verification.specialize.request import files_of
 
 NAME = ".onnxfix-journal.jsonl"
 """The journal's name in an output folder."""

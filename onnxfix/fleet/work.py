@@ -190,7 +190,7 @@ def _do(task: Task, progress: Step | None, leave_data: bool) -> Report:
             memory_mb=asked.memory_mb,
             progress=progress,
         )
-    from onnxfix.verification.specialize.asked import pairs_of, sizes_of
+    from onnxfix.verification.specialize.request import pairs_of, sizes_of
 
     return api.apply(
         source,

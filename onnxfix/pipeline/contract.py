@@ -23,14 +23,16 @@ from onnxfix.files import lazy, tensors
 from onnxfix.shapes import dimnames
 
 if TYPE_CHECKING:
-    from onnxfix.verification.specialize.special import Special
+    from onnxfix.verification.specialize.specialization import Specialization
 
 _BODY = ("node", "initializer", "sparse_initializer", "value_info")
 _GROUP = 3  # the wire type of a field whose data are fields
 _GRAPH_PARTS = (*_BODY, "input", "output")
 
 
-def interface_changes(original: ModelProto, fixed: ModelProto, special: Special | None = None) -> list[str]:
+def interface_changes(
+    original: ModelProto, fixed: ModelProto, special: Specialization | None = None
+) -> list[str]:
     """What a caller of the model would notice, one line each; empty where the contract holds.
 
     Inputs and outputs keep name, order, type, shape and symbolic dimensions; an input that has a default keeps
@@ -75,7 +77,7 @@ def _functions(model: ModelProto) -> list[FunctionProto]:
     return list(getattr(model, "functions", ()))
 
 
-def _as_asked(before: ValueInfoProto, after: ValueInfoProto, is_input: bool, special: Special) -> bool:
+def _as_asked(before: ValueInfoProto, after: ValueInfoProto, is_input: bool, special: Specialization) -> bool:
     """Whether two declarations are the same but for the sizes that ``special`` gave, and for an output those that
     follow. A graph input's unnamed dimensions have names there, and an input of unknown rank may have got one."""
     was, now = ValueInfoProto(), ValueInfoProto()

@@ -18,7 +18,7 @@ from onnxfix.pipeline import contract
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification.ladder import Verdict
 from onnxfix.verification.ladder import verify as climb_rungs
-from onnxfix.verification.specialize.special import Special
+from onnxfix.verification.specialize.specialization import Specialization
 from onnxfix.verification.validity import judge
 
 
@@ -35,7 +35,7 @@ class Options:
     rungs: tuple[str, ...] | None = None
     trt: TrtOptions = field(default_factory=TrtOptions)
     leave_data: bool = False
-    special: Special | None = None
+    special: Specialization | None = None
 
 
 def climb(

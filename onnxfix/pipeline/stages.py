@@ -19,7 +19,7 @@ from onnxfix.pipeline.whole.steps import Made, Step, make
 from onnxfix.report.report import Fixed, StepDone
 from onnxfix.verification.feeds.signature import signature
 from onnxfix.verification.ladder import DEFAULT_RUNGS, Verdict
-from onnxfix.verification.specialize.special import Special, shown
+from onnxfix.verification.specialize.specialization import Specialization, shown
 from onnxfix.verification.verdict import CPU_RUNGS
 
 
@@ -198,7 +198,7 @@ class Stages:
         )
 
 
-def _specialized(loaded: wire.Loaded, special: Special) -> tuple[wire.Loaded, Special]:
+def _specialized(loaded: wire.Loaded, special: Specialization) -> tuple[wire.Loaded, Specialization]:
     """The model as ``special`` wants it, and ``special`` with what follows for outputs. Weights stay where they are."""
     from onnxfix.pipeline.whole import specialize
 
@@ -208,7 +208,7 @@ def _specialized(loaded: wire.Loaded, special: Special) -> tuple[wire.Loaded, Sp
     return wire.Loaded(proto, proto.SerializeToString(deterministic=True), loaded.path), special
 
 
-def _record(special: Special, before: int, after: int) -> StepDone:
+def _record(special: Specialization, before: int, after: int) -> StepDone:
     """What specializing fixed."""
     dims = [Fixed("dimension", name, str(size)) for name, size in special.sizes.items()]
     inputs = [

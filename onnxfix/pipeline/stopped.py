@@ -14,7 +14,7 @@ from typing import Any
 
 from onnx import ModelProto
 
-from onnxfix.backends import ort_words
+from onnxfix.backends import ort_messages
 from onnxfix.errors import ModelError, OnnxfixError
 from onnxfix.files import wire
 from onnxfix.graph.overlay import Node, Value
@@ -79,7 +79,7 @@ def stopped(
     if verdict.passed or verdict.failed or rung is None or rung.status != "skipped":
         return None
     if rung.stopped == "original":
-        return Stopped(Place(), "", ort_words.reason(rung.said), loaded=False)
+        return Stopped(Place(), "", ort_messages.reason(rung.said), loaded=False)
     refused = [one for one in rung.feeds if one.stopped == "original"]
     full = [one for one in refused if one.feed is not None and 0 not in one.feed.assignment.values()]
     if not refused:
@@ -99,7 +99,7 @@ class _Finder:
 
     def stopped(self) -> Stopped:
         """What is found."""
-        said, feed = ort_words.reason(self.words), self.told.label
+        said, feed = ort_messages.reason(self.words), self.told.label
         node = self._node()
         if node is None:
             return Stopped(
@@ -135,7 +135,7 @@ class _Finder:
     # ---- the node
 
     def _node(self) -> Node | None:
-        about = ort_words.node(self.words)
+        about = ort_messages.node(self.words)
         if about is None:
             return None
         try:

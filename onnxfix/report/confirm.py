@@ -25,7 +25,7 @@ from onnxfix.rule import Rule, Safety, Severity
 if TYPE_CHECKING:
     from onnxfix.trt.reading import Reading
     from onnxfix.trt.records import TrtBuild, TrtOptions
-    from onnxfix.verification.rungs.build import Builder
+    from onnxfix.verification.rungs.builder import Builder
     from onnxfix.verification.verdict import Executed
 
 Item = TypeVar("Item", Finding, AppliedFix)
@@ -42,9 +42,9 @@ def insist(options: TrtOptions) -> Builder:
         UsageError: it cannot be asked here, with what to do; or the package or compute capability does not exist.
     """
     from onnxfix.nvidia import Missing
-    from onnxfix.verification.rungs import build as trt_build
+    from onnxfix.verification.rungs import builder as trt
 
-    found = trt_build.builder(options)
+    found = trt.builder(options)
     if isinstance(found, Missing):
         raise UsageError(found.reason)
     return found
@@ -57,12 +57,12 @@ def ask(builder: Builder, path: Path, model: ModelProto) -> TrtBuild:
         UsageError: what the user asked for does not fit the model.
         OnnxfixError: a file cannot be written.
     """
+    from onnxfix.verification.feeds.profiles import given_profiles
     from onnxfix.verification.feeds.signature import signature
-    from onnxfix.verification.rungs import build as trt_build
-    from onnxfix.verification.rungs.shapes import given_profiles
+    from onnxfix.verification.rungs import builder as trt
 
     known = signature(model)
-    trt_build.check(builder.options, known)
+    trt.check(builder.options, known)
     build = builder.build(path, given_profiles(builder.options, known))
     # A child that died told no version.
     return replace(build, version=build.version or builder.choice.version)

@@ -24,7 +24,7 @@ def headline(builds: Sequence[TrtBuild], networks: Sequence[Reading] = (), *, as
         return told
     if not builds or not all(build.judged for build in builds):
         return ""
-    from onnxfix.verification.rungs.build import product
+    from onnxfix.trt.package import product
 
     before, after = builds[0], builds[-1]
     name = product(
@@ -42,7 +42,7 @@ def headline(builds: Sequence[TrtBuild], networks: Sequence[Reading] = (), *, as
 
 def _misread(networks: Sequence[Reading]) -> str:
     """That TensorRT reads the model differently, or did so and does not any more."""
-    from onnxfix.verification.rungs.build import product
+    from onnxfix.trt.package import product
 
     if not networks or "differs" not in (networks[0].status, networks[-1].status):
         return ""

@@ -49,6 +49,12 @@ def module_name(package: str) -> str:
     return package.replace("-", "_")
 
 
+def product(package: str, version: str) -> str:
+    """``TensorRT-RTX 1.7.1`` for tensorrt-rtx 1.7.1.116."""
+    name = "TensorRT-RTX" if package == "tensorrt-rtx" else "TensorRT"
+    return f"{name} {'.'.join(version.split('.')[:3])}"
+
+
 def missing(package: Package = "auto") -> str | None:
     """Why no TensorRT can be used here, as far as that shows without loading one; None when one is installed."""
     _known(package)

@@ -22,7 +22,7 @@ from onnxfix.verification import validity
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.signature import Signature, signature
 from onnxfix.verification.request import REMOTE, Request
-from onnxfix.verification.specialize.special import Special
+from onnxfix.verification.specialize.specialization import Specialization
 from onnxfix.verification.verdict import ALONE, CPU_RUNGS, RUNGS, FeedResult, RungResult, Verdict, unjudged
 
 __all__ = ["DEFAULT_RUNGS", "RUNGS", "FeedResult", "Limits", "RungResult", "Verdict", "verify"]
@@ -68,7 +68,7 @@ def verify(
     inherit: bool = False,
     models: tuple[onnx.ModelProto, onnx.ModelProto] | None = None,
     ready: Callable[[], None] = lambda: None,
-    special: Special | None = None,
+    special: Specialization | None = None,
 ) -> Verdict:
     """Compare a fixed model with its original, both given by path (external data lies beside each).
 
@@ -98,9 +98,9 @@ def verify(
     if special is not None:
         known = replace(known, pinned=special.values)
     if wanted.intersection(("trt-build", "trt-network", "trt-gpu")):
-        from onnxfix.verification.rungs import build, probe
+        from onnxfix.verification.rungs import builder, probe
 
-        build.check(trt or TrtOptions(), known)
+        builder.check(trt or TrtOptions(), known)
         probe.warm(trt or TrtOptions())
     with ExitStack() as stack:
         if worker is None and limits.memory_mb is not None:
@@ -229,9 +229,9 @@ def _guarded(name: str, request: Request, limits: Limits) -> RungResult:
 
 def _rung(name: str, request: Request, limits: Limits) -> RungResult:
     """Any rung but the contract, which alone needs nothing of what is imported here."""
+    from onnxfix.verification.execution import climb
     from onnxfix.verification.readback import network
     from onnxfix.verification.rungs import build, gpu
-    from onnxfix.verification.runner import climb
 
     if name == "reference":
         return climb(replace(request, step=limits.reference_step, total=limits.reference_total), name)

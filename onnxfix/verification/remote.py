@@ -16,7 +16,7 @@ import onnx
 
 from onnxfix import backends
 from onnxfix._child import NO_MEMORY
-from onnxfix.backends import ort_words
+from onnxfix.backends import ort_messages
 from onnxfix.causes import ENDED, Cause, heard
 from onnxfix.errors import Fault
 from onnxfix.sandbox import Outcome, note, one_line
@@ -87,7 +87,7 @@ def ran_of(outcome: Outcome) -> Ran:
 
 def _failed(stage: str, error: Exception, seconds: float = 0.0) -> Ran:
     unsupported, broken = isinstance(error, backends.Unsupported), isinstance(error, backends.Broken)
-    text = str(error) if unsupported or broken else one_line(ort_words.plain(one_line(error, _WIDEST)))
+    text = str(error) if unsupported or broken else one_line(ort_messages.plain(one_line(error, _WIDEST)))
     starved = isinstance(error, MemoryError) or (not unsupported and bool(NO_MEMORY.search(str(error))))
     return Ran(
         stage,

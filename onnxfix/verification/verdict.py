@@ -11,7 +11,7 @@ from onnxfix.trt.records import TrtBuild
 from onnxfix.trt.timing import Latency
 from onnxfix.verification.compare.compare import Metrics
 from onnxfix.verification.feeds.plan import Feed
-from onnxfix.verification.rungs.batch_sweep import SweepResult
+from onnxfix.verification.sweep import SweepResult
 from onnxfix.verification.validity import Checked
 
 #: "broke": the rung's own code failed. That proves nothing about the models, and is a fault of onnxfix to be reported.

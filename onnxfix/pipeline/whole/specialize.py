@@ -26,13 +26,13 @@ from onnx import (
 from onnxfix.graph.overlay import Value
 from onnxfix.model import Model
 from onnxfix.shapes import dimnames
-from onnxfix.verification.specialize.special import Special
+from onnxfix.verification.specialize.specialization import Specialization
 
 _IR_WITH_CONSTANTS = 4
 """Since this version of the format an initializer need not be a graph input."""
 
 
-def specialize(proto: ModelProto, special: Special, base_dir: Path | None = None) -> None:
+def specialize(proto: ModelProto, special: Specialization, base_dir: Path | None = None) -> None:
     """Change ``proto`` as ``special`` says.
 
     Raises:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import onnx
 
 from onnxfix.shapes import dimnames
-from onnxfix.verification.feeds.beside import BESIDE, COMPARES, meaning, number_of
+from onnxfix.verification.feeds.constant_operands import BESIDE, COMPARES, meaning, number_of
 from onnxfix.verification.feeds.operands import BLIND, DRAWS, KEEPS, KEEPS_ALL, MASK_OPS, SAME_SHAPE, SINKS
 
 #: A dimension: its size, the name of a symbol (or expression), or unknown.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import TensorProto, helper
 
-from onnxfix.verification.feeds.back import Back
+from onnxfix.verification.feeds.backward import Backward
 from onnxfix.verification.feeds.flow import Key, Site
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class _Step:
     offset: float = 0.0
 
 
-def find(flow: Back, inputs: Mapping[str, int]) -> Quantizers:
+def find(flow: Backward, inputs: Mapping[str, int]) -> Quantizers:
     """The quantizers of a model whose scale and zero point are constants; ``inputs`` are its graph inputs with their
     element types."""
     points: dict[str, dict[float, None]] = {name: {} for name in inputs}
@@ -90,7 +90,9 @@ def find(flow: Back, inputs: Mapping[str, int]) -> Quantizers:
     return Quantizers(chosen, *_reachable(flow, inside, inputs), hidden)
 
 
-def _add(inside: list[tuple[Range, Key]], flow: Back, key: Key, limits: tuple[float, float, float]) -> int:
+def _add(
+    inside: list[tuple[Range, Key]], flow: Backward, key: Key, limits: tuple[float, float, float]
+) -> int:
     """Note a quantizer whose data is computed; returns 1 where nobody can look at them."""
     if not flow.is_main(key):
         return 1
@@ -99,7 +101,7 @@ def _add(inside: list[tuple[Range, Key]], flow: Back, key: Key, limits: tuple[fl
 
 
 def _reachable(
-    flow: Back, inside: list[tuple[Range, Key]], inputs: Mapping[str, int]
+    flow: Backward, inside: list[tuple[Range, Key]], inputs: Mapping[str, int]
 ) -> tuple[tuple[Range, ...], frozenset[str]]:
     keys = {key for _, key in inside}
     scaled = frozenset(name for name in inputs if keys and keys & flow.reached_from(name))
@@ -137,7 +139,7 @@ def _integers(known: list[_Limits]) -> tuple[float, float, float]:
     return known[0].least, known[0].most, known[0].zero
 
 
-def _limits(flow: Back, site: Site, scale: int, zero: int) -> list[_Limits] | None:
+def _limits(flow: Backward, site: Site, scale: int, zero: int) -> list[_Limits] | None:
     """The limits of a quantizer, for the greatest and the least of its scales; None where they are not constant."""
     scales = [array for array in flow.constants(_at(site, scale)) if _numbers(array)]
     zeros = flow.constants(_at(site, zero))
@@ -189,7 +191,7 @@ def _ends(dtype: np.dtype[Any]) -> tuple[float, float] | None:
 
 
 def _ways(
-    flow: Back, start: Key | None, inputs: Mapping[str, int]
+    flow: Backward, start: Key | None, inputs: Mapping[str, int]
 ) -> Iterator[tuple[str, _Step, tuple[float, ...]]]:
     """The graph inputs whose values reach a quantizer by moves and simple arithmetic, with how they do, and the bounds
     of the Clips on the way, as the quantizer sees them."""
@@ -216,7 +218,7 @@ def _ways(
         stack.extend(_undone(flow, site, step))
 
 
-def _undone(flow: Back, site: Site, step: _Step) -> Iterator[_Step]:
+def _undone(flow: Backward, site: Site, step: _Step) -> Iterator[_Step]:
     """The step before an addition or a product with a constant: ``gain * (factor * x + term) + offset``."""
     op_type, inputs = site.node.op_type, site.inputs
     if op_type in _NEGATIVE and inputs and inputs[0] is not None:
@@ -251,7 +253,7 @@ def _middle(constants: list[npt.NDArray[Any]]) -> float | None:
     return float(flat[flat.size // 2]) if math.isfinite(flat[flat.size // 2]) else None
 
 
-def _bounds(flow: Back, site: Site) -> Iterator[float]:
+def _bounds(flow: Backward, site: Site) -> Iterator[float]:
     """The bounds of a Clip, attributes before opset 11."""
     if site.node.op_type != "Clip":
         return

@@ -16,7 +16,7 @@ from onnxfix.shapes import dimnames
 from onnxfix.sizes.limits import Limit, limits_of, within
 from onnxfix.sizes.search import Search
 from onnxfix.verification.feeds import quantizers
-from onnxfix.verification.feeds.back import Back
+from onnxfix.verification.feeds.backward import Backward
 from onnxfix.verification.feeds.flow import Dim, Flow, Role, dims_of
 from onnxfix.verification.feeds.operands import HARMLESS
 
@@ -78,7 +78,7 @@ class Signature:
     @cached_property
     def quantizers(self) -> quantizers.Quantizers:
         """What the model quantizes, and values of its inputs that show where that saturates."""
-        return quantizers.find(Back(self._flow), {one.name: one.elem for one in self.inputs})
+        return quantizers.find(Backward(self._flow), {one.name: one.elem for one in self.inputs})
 
     @property
     def pins(self) -> tuple[tuple[str, bytes], ...]:

@@ -13,21 +13,29 @@ from onnxfix.backends import reference
 from onnxfix.errors import UsageError
 from onnxfix.sandbox import one_line
 from onnxfix.trt.reading import Misread
+from onnxfix.verification import extents
 from onnxfix.verification.compare.compare import Metrics
 from onnxfix.verification.compare.noise import RELATIVE
-from onnxfix.verification.feeds import plan, ranges
+from onnxfix.verification.execution import elements
+from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.inputs import make_inputs
 from onnxfix.verification.feeds.plan import Feed
+from onnxfix.verification.feeds.profiles import given_profiles
 from onnxfix.verification.progress import different
 from onnxfix.verification.readback.bench import Bench, Tried
 from onnxfix.verification.readback.child import Told
+from onnxfix.verification.readback.comparison import (
+    Comparison,
+    excused,
+    is_lost,
+    is_slight,
+    overruled,
+    result_of,
+)
 from onnxfix.verification.readback.locate import Pair, label_of, layers_of, locate, misread
-from onnxfix.verification.readback.seen import Seen, excused, is_lost, is_slight, overruled, result_of
-from onnxfix.verification.readback.words import lacks, node_of, place_of, settled, told
+from onnxfix.verification.readback.refusals import lacks, node_of, place_of, settled, told
 from onnxfix.verification.request import Request
-from onnxfix.verification.rungs.feeds import Finder, Trial
-from onnxfix.verification.rungs.shapes import given_profiles
-from onnxfix.verification.runner import elements
+from onnxfix.verification.rungs.trials import Finder, Trial
 from onnxfix.verification.verdict import FeedResult
 
 _QUANTIZED = 50  # added to the seed
@@ -51,7 +59,7 @@ class Terms:
     folder: str
 
 
-def execute(request: Request, bench: Bench, pair: Pair, backend: str, terms: Terms) -> Seen:
+def execute(request: Request, bench: Bench, pair: Pair, backend: str, terms: Terms) -> Comparison:
     """Run both models of ``pair`` with one backend, the model first, and compare.
 
     ``request.known`` is the model's own signature.
@@ -67,9 +75,9 @@ class _Runner:
     def __init__(self, request: Request, bench: Bench, pair: Pair, backend: str, terms: Terms) -> None:
         self.request, self.bench, self.pair, self.backend = request, bench, pair, backend
         self.terms, self.graph = terms, pair.model.graph
-        self.seen = Seen()
+        self.seen = Comparison()
 
-    def run(self) -> Seen:
+    def run(self) -> Comparison:
         seen = self.seen
         if self.backend == "reference":
             seen.lacking = self._too_large() or ""
@@ -155,7 +163,7 @@ class _Runner:
         """Values around the limits of what the model quantizes."""
         known, seed = self.request.known, self.request.seed + _QUANTIZED
         sizes = plan.assignments(known, self.request.shapes)[:3][-1]
-        found = ranges.reach(self.request, Path(self.pair.path), sizes)
+        found = extents.reach(self.request, Path(self.pair.path), sizes)
         self.seen.notes += [found.missed] if found.missed else []
         return plan.quantized(known, sizes, seed, found.gain)
 

@@ -15,8 +15,8 @@ from onnxfix.verification.compare.compare import Metrics
 from onnxfix.verification.feeds.signature import Signature
 from onnxfix.verification.readback.bench import Bench
 from onnxfix.verification.readback.child import Told
-from onnxfix.verification.readback.words import place_of
-from onnxfix.verification.rungs.feeds import Trial
+from onnxfix.verification.readback.refusals import place_of
+from onnxfix.verification.rungs.trials import Trial
 
 MOST = 5
 """Causes that are looked for."""

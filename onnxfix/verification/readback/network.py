@@ -23,7 +23,8 @@ from onnxfix.sandbox import one_line
 from onnxfix.trt.reading import Misread, Reading
 from onnxfix.verification.readback.read import Read, read
 from onnxfix.verification.request import Request
-from onnxfix.verification.rungs.build import NOT_EXECUTED, Builder, builder
+from onnxfix.verification.rungs.build import NOT_EXECUTED
+from onnxfix.verification.rungs.builder import Builder, builder
 from onnxfix.verification.verdict import FeedResult, RungResult, Status, unjudged
 
 NAME = "trt-network"

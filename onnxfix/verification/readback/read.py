@@ -22,15 +22,15 @@ from onnxfix.verification import cuda, validity
 from onnxfix.verification.feeds.signature import Signature, signature
 from onnxfix.verification.readback.bench import Bench
 from onnxfix.verification.readback.child import Told
+from onnxfix.verification.readback.comparison import Comparison
 from onnxfix.verification.readback.execute import REFERENCE_STEP, Terms, execute
 from onnxfix.verification.readback.interface import inputs_of, interface, partners
 from onnxfix.verification.readback.locate import Pair, output_pairs
-from onnxfix.verification.readback.seen import Seen
 from onnxfix.verification.readback.weights import weights
 from onnxfix.verification.remote import less
 from onnxfix.verification.request import Request
-from onnxfix.verification.rungs.build import Builder
-from onnxfix.verification.rungs.feeds import Trial, shapes
+from onnxfix.verification.rungs.builder import Builder
+from onnxfix.verification.rungs.trials import Trial, shapes
 from onnxfix.verification.verdict import FeedResult
 
 _ON = {
@@ -128,7 +128,7 @@ def _of(
     if before is not None and request.given is not None:
         request = replace(request, given=[less(feed, request.without) for feed in request.given])
     request = replace(request, known=known)
-    seen, backend, lacking, causes = Seen(), "", list[str](), list[Cause]()
+    seen, backend, lacking, causes = Comparison(), "", list[str](), list[Cause]()
     for backend in _backends(request):
         bench.step = min(request.step, REFERENCE_STEP) if backend == "reference" else request.step
         seen = execute(request, bench, pair, backend, terms)
@@ -209,7 +209,7 @@ def _backends(request: Request) -> Iterator[str]:
 
 
 def _concluded(
-    base: Reading, static: Sequence[Misread], seen: Seen, backend: str, excluded: tuple[str, ...]
+    base: Reading, static: Sequence[Misread], seen: Comparison, backend: str, excluded: tuple[str, ...]
 ) -> Read:
     # A wrong shape that is declared is no news where the tensor was seen to differ.
     plain = (one for one in static if not (one.harmless and one.kind == "shape" and one.name in seen.off))
@@ -241,7 +241,7 @@ def _lost(names: Iterable[str]) -> str:
     return f"nothing but NaN and infinity on all inputs, in which a difference would be lost: output {words}"
 
 
-def _outcome(misreads: Sequence[Misread], seen: Seen, backend: str) -> tuple[Status, str]:
+def _outcome(misreads: Sequence[Misread], seen: Comparison, backend: str) -> tuple[Status, str]:
     grave = any(not one.harmless for one in misreads)
     if seen.unknown or not seen.compared:
         return ("differs" if grave else "unknown"), seen.unknown

@@ -11,9 +11,9 @@ import numpy as np
 
 from onnxfix.trt.records import Profile, TrtBuild
 from onnxfix.trt.timing import Latency, Timing
-from onnxfix.verification.rungs.build import Builder
-from onnxfix.verification.rungs.feeds import Trial, outside
-from onnxfix.verification.rungs.sides import Side
+from onnxfix.verification.rungs.builder import Builder
+from onnxfix.verification.rungs.sessions import Sessions
+from onnxfix.verification.rungs.trials import Trial, outside
 from onnxfix.verification.verdict import RungResult
 
 
@@ -31,7 +31,7 @@ def with_latency(result: RungResult) -> RungResult:
 
 
 def latency(
-    engines: Side,
+    engines: Sessions,
     found: Builder,
     original: Path,
     files: Mapping[str, Path],

@@ -33,17 +33,17 @@ from onnxfix.nvidia import Missing
 from onnxfix.trt import profiles as trt_profiles
 from onnxfix.trt.engine import Ran
 from onnxfix.trt.records import Profile, TrtBuild
+from onnxfix.verification.feeds.profiles import bound_profile, given_profiles
 from onnxfix.verification.remote import less
 from onnxfix.verification.request import Request
 from onnxfix.verification.rungs import benchmark, probe
-from onnxfix.verification.rungs.build import Builder, builder
-from onnxfix.verification.rungs.feeds import Finder, Trial, outside, profiles, shapes
+from onnxfix.verification.rungs.builder import Builder, builder
 from onnxfix.verification.rungs.judge import ORACLES, Terms, differing, judge
 from onnxfix.verification.rungs.noise import Noise
+from onnxfix.verification.rungs.oracle import Oracle
 from onnxfix.verification.rungs.probe import Probe
-from onnxfix.verification.rungs.shapes import bound_profile, given_profiles
-from onnxfix.verification.rungs.sides import Side
-from onnxfix.verification.rungs.truth import Oracle
+from onnxfix.verification.rungs.sessions import Sessions
+from onnxfix.verification.rungs.trials import Finder, Trial, outside, profiles, shapes
 from onnxfix.verification.verdict import Executed, FeedResult, Outcome, RungResult, Status, unjudged
 
 NAME = "trt-gpu"
@@ -125,7 +125,9 @@ class _Progress:
 class _Climber:
     """Engines are built by ``found``, lie in ``folder`` and run in ``engines``; ``told`` is what they do here."""
 
-    def __init__(self, request: Request, found: Builder, told: Probe, folder: Path, engines: Side) -> None:
+    def __init__(
+        self, request: Request, found: Builder, told: Probe, folder: Path, engines: Sessions
+    ) -> None:
         self.request, self.found, self.told, self.folder = request, found, told, folder
         self.engines = engines
         self.single = request.fixed == request.original

@@ -31,8 +31,8 @@ from onnxfix.verification.compare import twin, twin_double
 from onnxfix.verification.compare.noise import shaken
 from onnxfix.verification.compare.tolerance import wide
 from onnxfix.verification.request import Request
-from onnxfix.verification.rungs.feeds import Trial
 from onnxfix.verification.rungs.judge import Terms
+from onnxfix.verification.rungs.trials import Trial
 
 SHARE = 32.0
 """How many times its noise an output of an engine may be off. With TensorRT-RTX 1.6.1 on an H100, engines of

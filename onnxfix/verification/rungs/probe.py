@@ -22,9 +22,9 @@ from onnxfix.trt import build, trial
 from onnxfix.trt import package as trt_package
 from onnxfix.trt.package import INSTALL, Choice
 from onnxfix.trt.records import TrtOptions
-from onnxfix.verification.rungs import build as choosing
-from onnxfix.verification.rungs.build import Builder, builder, shared_builder, variables_of
-from onnxfix.verification.rungs.sides import Side
+from onnxfix.verification.rungs import builder as choosing
+from onnxfix.verification.rungs.builder import Builder, builder, shared_builder, variables_of
+from onnxfix.verification.rungs.sessions import Sessions
 
 #: What executes engines in the sandbox.
 RUN = "onnxfix.trt.engine"
@@ -133,12 +133,12 @@ def warm(options: TrtOptions) -> None:
         _worker(there[0], options).begin(f"{RUN}:warm", timeout=_ASKING, package=there[0])
 
 
-def engines(choice: Choice, options: TrtOptions, step: float) -> Side:
+def engines(choice: Choice, options: TrtOptions, step: float) -> Sessions:
     """The sandbox for engines; a run takes at most ``step`` seconds."""
     common = options.memory_mb is None
     told = {"package": choice.package}
     worker = _worker(choice.package, options)
-    return Side(worker, RUN, told, loading=min(options.timeout, _LOADING), running=step, close=not common)
+    return Sessions(worker, RUN, told, loading=min(options.timeout, _LOADING), running=step, close=not common)
 
 
 def _worker(package: str, options: TrtOptions) -> Worker:

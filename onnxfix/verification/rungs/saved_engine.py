@@ -12,7 +12,7 @@ from onnxfix.files.folders import Folder, writing
 from onnxfix.files.temporary import PLAIN, Temporary
 from onnxfix.nvidia import Missing
 from onnxfix.trt.records import TrtBuild, TrtOptions
-from onnxfix.verification.rungs.build import builder
+from onnxfix.verification.rungs.builder import builder
 
 
 def save_engine(

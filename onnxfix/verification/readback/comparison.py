@@ -8,14 +8,14 @@ from onnxfix.causes import Cause
 from onnxfix.trt.reading import Misread
 from onnxfix.verification.compare.compare import Metrics
 from onnxfix.verification.progress import difference, different
-from onnxfix.verification.rungs.feeds import Trial
+from onnxfix.verification.rungs.trials import Trial
 from onnxfix.verification.verdict import FeedResult, FeedStatus
 
 _SLIGHT = 1e-2  # of an output's largest value: less may be an approximation
 
 
 @dataclass
-class Seen:
+class Comparison:
     """What running both has shown.
 
     ``lacking``: why this backend cannot do it, so that another should be asked; ``unknown``: why nothing was learnt;

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _SMALL = 1 << 16  # bytes of a constant that is looked at
 
 
-class Back:
+class Backward:
     """The way back through a model's flow."""
 
     def __init__(self, flow: Flow) -> None:

@@ -14,8 +14,8 @@ from onnxfix import backends
 from onnxfix.backends import reference
 from onnxfix.causes import Cause
 from onnxfix.errors import UsageError
-from onnxfix.verification import cuda
-from onnxfix.verification.feeds import plan, ranges
+from onnxfix.verification import cuda, extents
+from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.inputs import Kind
 from onnxfix.verification.feeds.plan import Feed
 from onnxfix.verification.feeds.signature import Assignment, Signature
@@ -178,7 +178,7 @@ class _Climber:
         ran = [one.feed.assignment for one in self.seen.counted() if one.feed is not None]
         if ran and sizes not in ran:
             sizes = max(ran, key=lambda one: sum(one.values()))
-        found = ranges.reach(self.request, self.request.original, sizes)
+        found = extents.reach(self.request, self.request.original, sizes)
         if found.missed:
             self.seen.notes.append(found.missed)
         self._run_feeds(plan.quantized(known, sizes, seed, found.gain))

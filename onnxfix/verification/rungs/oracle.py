@@ -16,10 +16,10 @@ from onnxfix.causes import Cause
 from onnxfix.trt.engine import Ran
 from onnxfix.verification import cuda
 from onnxfix.verification.request import Request
-from onnxfix.verification.rungs.sides import Side
+from onnxfix.verification.rungs.sessions import Sessions
 
 #: What runs models in the sandbox.
-MODULE = "onnxfix.verification.rungs.sides"
+MODULE = "onnxfix.verification.rungs.sessions"
 
 
 class Oracle:
@@ -31,7 +31,7 @@ class Oracle:
         self._request = request
         no_gpu = backends.missing("ort-cuda") or cuda.unavailable(request.worker, request.step)
         self.cause: Cause = ""  # of ``silent``
-        self._sides: dict[str, Side] = {}
+        self._sides: dict[str, Sessions] = {}
         reasons = []
         for backend in ("ort-cpu",) if no_gpu else ("ort-cpu", "ort-cuda"):
             reason = self._load(backend, request.step)
@@ -45,7 +45,7 @@ class Oracle:
     def _load(self, backend: str, seconds: float) -> str:
         """Load the original in a backend; returns why that is impossible, else ""."""
         request = self._request
-        side = Side(request.worker, MODULE, {"backend": backend}, loading=seconds, running=seconds)
+        side = Sessions(request.worker, MODULE, {"backend": backend}, loading=seconds, running=seconds)
         reason = backends.missing(backend) or side.load(backend, str(request.original))
         self.cause = self.cause or side.cause
         if not reason:

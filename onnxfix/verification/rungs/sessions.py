@@ -16,7 +16,7 @@ from onnxfix.trt.timing import Latency
 _DROPPING = 30.0  # seconds
 
 
-class Side:
+class Sessions:
     """Models that a sandbox holds, loaded anew where it lost them. Names what ran, however it ends.
 
     ``module`` has the functions to call there, as ``trt_run`` and this module have them; ``options`` are passed to
@@ -42,7 +42,7 @@ class Side:
         self.late = False  # whether the last load took too long
         self.cause: Cause = ""  # of which the last load or trial failed, where it did and that is known
 
-    def __enter__(self) -> Side:
+    def __enter__(self) -> Sessions:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from onnx import ModelProto
 
     from onnxfix.trt.records import TrtOptions
-    from onnxfix.verification.specialize.special import Special
+    from onnxfix.verification.specialize.specialization import Specialization
 
 Feeds = list[dict[str, Any]]
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class SpecializationRequest:
     """What the user wrote. A value of ``inputs`` may be text (a number, ``true``, ``[1,2]``, ``@file.npy``), a number,
     a list or an array."""
 
@@ -68,11 +68,11 @@ def sizes_of(texts: Iterable[str]) -> dict[str, int]:
 
 def resolved(
     proto: ModelProto,
-    asked: Asked,
+    asked: SpecializationRequest,
     trt: TrtOptions,
     inputs: str | os.PathLike[str] | None,
     input_shapes: Sequence[str],
-) -> tuple[Special | None, Feeds | None, tuple[str, ...]]:
+) -> tuple[Specialization | None, Feeds | None, tuple[str, ...]]:
     """``specialize.resolve`` for a model, or nothing where nothing is asked.
 
     Raises:

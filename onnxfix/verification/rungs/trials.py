@@ -14,8 +14,8 @@ from onnxfix.trt.records import Profile
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.inputs import Kind
 from onnxfix.verification.feeds.plan import Feed
+from onnxfix.verification.feeds.profiles import of_one_rank, symbols_of
 from onnxfix.verification.request import Request
-from onnxfix.verification.rungs.shapes import of_one_rank, symbols_of
 from onnxfix.verification.verdict import FeedResult
 
 _SEARCH = 60.0  # seconds to look for inputs that the original takes

@@ -30,7 +30,7 @@ from onnxfix.report.report import AppliedFix, Finding, Report, plain
 from onnxfix.rule import Match, Rule, rule
 from onnxfix.sandbox import Worker
 from onnxfix.trt.build import attempt
-from onnxfix.trt.places import own_words
+from onnxfix.trt.messages import without_missing_gpu
 from onnxfix.trt.profiles import NetInput, candidates
 from onnxfix.trt.records import Issue, Profile, TrtBuild, TrtOptions
 from onnxfix.verification.verdict import RungResult, Verdict
@@ -505,12 +505,12 @@ def test_what_a_layer_requires_counts_for_every_profile() -> None:
 
 def test_words_about_a_missing_gpu_are_cut_where_there_is_a_reason() -> None:
     noise = ONLY_OF_THE_MACHINE[0]
-    assert own_words(f"Invalid Node - y\nShape Error (reshaping [6] to [6,0])\n{noise}") == (
+    assert without_missing_gpu(f"Invalid Node - y\nShape Error (reshaping [6] to [6,0])\n{noise}") == (
         "Invalid Node - y\nShape Error (reshaping [6] to [6,0])"
     )
-    assert own_words(noise) == ""
+    assert without_missing_gpu(noise) == ""
     other = noise.replace("cudaError 35", "cudaError 2")  # out of memory, on a machine that has a GPU
-    assert own_words(other) == other
+    assert without_missing_gpu(other) == other
 
 
 def test_every_rule_that_is_pointed_to_exists() -> None:

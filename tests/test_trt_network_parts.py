@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import networks
 from onnxfix.backends import Unsupported
+from onnxfix.backends.ort_messages import without_status
 from onnxfix.errors import Fault
 from onnxfix.sandbox import Worker
 from onnxfix.verification.compare.compare import compare
@@ -23,7 +24,7 @@ from onnxfix.verification.readback.bench import Bench, Tried
 from onnxfix.verification.readback.child import Told, aligned
 from onnxfix.verification.readback.interface import inputs_of, partners
 from onnxfix.verification.readback.locate import downstream, layers_of, upstream
-from onnxfix.verification.readback.refusals import lacks, node_of, place_of, settled, told
+from onnxfix.verification.readback.refusals import lacks, node_of, place_of, settled
 
 CHAIN = "g (float[2,3] x) => (float[2,3] y) { a = Neg(x) b = Abs(a) y = Sqrt(b) }"
 
@@ -253,9 +254,9 @@ def test_what_onnx_runtime_lacks_is_no_word_on_the_model(words: str, lacking: bo
 
 def test_words_without_their_status() -> None:
     said = "Fail: [ONNXRuntimeError] : 1 : FAIL : Load model from /x/m.onnx failed:This is wrong"
-    assert told(said) == "This is wrong"
-    assert told("InvalidArgument: no") == "no"
-    assert told("") == ""
+    assert without_status(said) == "This is wrong"
+    assert without_status("InvalidArgument: no") == "no"
+    assert without_status("") == ""
 
 
 GATHER = "running Gather node. Name:''"

@@ -12,7 +12,6 @@ import functools
 import importlib.util
 import io
 import os
-import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -23,8 +22,7 @@ from typing import Any
 import numpy as np
 
 from onnxfix import nvidia
-from onnxfix._child import NO_MEMORY
-from onnxfix.backends import Broken, NoKernel, Unsupported, ort
+from onnxfix.backends import Broken, NoKernel, Unsupported, ort, ort_messages
 from onnxfix.backends.ort import OrtSession, session_options
 from onnxfix.causes import heard
 from onnxfix.nvidia import Missing
@@ -37,12 +35,6 @@ _NO_GPU = "the driver shows no GPU"
 _NOT_INSTALLED = "onnxruntime-gpu is not installed:"
 #: Both packages write the same files: who removes one has broken the other.
 _REINSTALL = 'pip uninstall -y onnxruntime onnxruntime-gpu; pip install "onnxfix[gpu]"'
-#: What outlasts the call that met it: a lost device, an illegal address, a failed assertion (cudaError_t), and what
-#: cuBLAS and cuDNN call these.
-_DEVICE_FAILURE = re.compile(r"\bCUDA failure (?:46|7\d\d|999)\b|EXECUTION_FAILED|INTERNAL_ERROR")
-#: After what a CUDA call returned, ONNX Runtime names the host and a source file.
-_DETAILS = re.compile(r"\s*;\s*GPU=.*", re.S)
-_NO_GPU_MEMORY = re.compile(r"BFCArena|ALLOC_FAILED")
 _PARTS = ("cublas", "cuda_nvrtc", "curand", "cufft", "cuda_runtime")
 
 
@@ -98,7 +90,7 @@ def unavailable() -> Missing | None:
         if not fell_back:
             session.run(None, {"x": np.ones(1, np.float32)})
     except Exception as error:  # whatever CUDA and its libraries come up with
-        words = one_line(_DETAILS.sub("", str(error)))
+        words = one_line(ort_messages.without_host(str(error)))
         return Missing(f"the CUDA provider does not work: {words}", heard(words) or "not-loadable")
     return _why_fallen(onnxruntime, said) if fell_back else None
 
@@ -241,10 +233,11 @@ def _translated() -> Iterator[None]:
     except (Unsupported, NoKernel, Broken):
         raise
     except Exception as error:
-        text = _DETAILS.sub("", str(error))
-        if NO_MEMORY.search(text) or _NO_GPU_MEMORY.search(text):
-            raise Unsupported(f"not enough memory on the GPU: {one_line(text, 200)}") from error
-        if _DEVICE_FAILURE.search(text):
+        text = ort_messages.without_host(str(error))
+        failure = ort_messages.gpu_failure(text)
+        if failure == "memory":
+            raise Unsupported(f"not enough memory on the GPU: {one_line(text, 200)}", "memory") from error
+        if failure == "device":
             raise Broken(one_line(text, 200)) from error
         if text != str(error):
             raise RuntimeError(text) from error

@@ -79,7 +79,7 @@ def stopped(
     if verdict.passed or verdict.failed or rung is None or rung.status != "skipped":
         return None
     if rung.stopped == "original":
-        return Stopped(Place(), "", ort_messages.reason(rung.said), loaded=False)
+        return Stopped(Place(), "", ort_messages.reason(rung.said) or rung.reason, loaded=False)
     refused = [one for one in rung.feeds if one.stopped == "original"]
     full = [one for one in refused if one.feed is not None and 0 not in one.feed.assignment.values()]
     if not refused:
@@ -99,7 +99,7 @@ class _Finder:
 
     def stopped(self) -> Stopped:
         """What is found."""
-        said, feed = ort_messages.reason(self.words), self.told.label
+        said, feed = ort_messages.reason(self.words) or self.told.reason, self.told.label
         node = self._node()
         if node is None:
             return Stopped(

@@ -9,7 +9,6 @@ is Polygraphy's part: ``trt_run``.
 
 from __future__ import annotations
 
-import re
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -23,18 +22,17 @@ from onnxfix.files import atomic, wire
 from onnxfix.place import Place
 from onnxfix.sandbox import Worker, note
 from onnxfix.sizes.search import Search
-from onnxfix.trt import files
+from onnxfix.trt import files, messages
 from onnxfix.trt import profiles as trt_profiles
 from onnxfix.trt.log import Heard, logger_of, text_of
+from onnxfix.trt.messages import means, without_missing_gpu
 from onnxfix.trt.package import DEFAULT_CAPABILITY, load, member, missing
-from onnxfix.trt.parse import MEMORY, empty_network, epitaph, parse
-from onnxfix.trt.places import Layers, Places, own_words
-from onnxfix.trt.records import Issue, Profile, Severity, Stage, Status, TrtBuild
+from onnxfix.trt.parse import empty_network, ended_in_memory, epitaph, parse
+from onnxfix.trt.places import Layers, Places
+from onnxfix.trt.records import Ending, Issue, Profile, Severity, Stage, Status, TrtBuild
 
 __all__ = ["attempt", "build", "missing"]
 
-#: The parser prefixes what it logs with its own source line.
-_ORIGIN = re.compile(r"\A(\w+\.[ch]pp:\d+): ")
 #: What the child says it is at, besides parsing and building: what was asked for is looked at, before the model is
 #: parsed and after, or what was built is written.
 _ASKED, _PLANNING, _SAVING = "asked", "planning", "saving"
@@ -80,12 +78,13 @@ def attempt(
         raise (OnnxfixError if outcome.note == _SAVING else UsageError)(outcome.message)
     stage = _STAGES.get(outcome.note, "")
     doing = {"parse": "the parser", "build": "the builder"}.get(stage, "TensorRT")
-    told = epitaph(outcome, doing)
-    status: Status = "error" if outcome.status == "ok" else outcome.status
+    ended = ended_in_memory(outcome)
+    status: Status = "error" if ended.status == "ok" else ended.status
+    issue = Ending if ended.died or status == "timeout" else Issue
     return TrtBuild(
-        status="memory" if status in ("error", "crash") and MEMORY.search(told) else status,
+        status=status,
         stage=stage,
-        errors=(Issue(stage, "error", told),),
+        errors=(issue(stage, "error", epitaph(outcome, doing)),),
         package=package,
         compute_capability=compute_capability,
     )
@@ -128,6 +127,7 @@ def build(
 
     Raises:
         ImportError: the package does not load.
+        MemoryError: memory ran out.
         UsageError: the compute capability is none that the package builds for, or the timing cache or the profiles
             are of no use to it.
         OnnxfixError: a file cannot be written.
@@ -136,9 +136,10 @@ def build(
     # In TensorRT-RTX timing caches are no-ops since 1.2, and using one makes an ahead-of-time build look for a GPU
     # ("Timing Cache Migration" in its documentation).
     cache = Path(timing_cache) if timing_cache and package != "tensorrt-rtx" else None
-    return _Run(load(package), path, package, compute_capability, tf32).run(
-        profiles, Path(save_engine) if save_engine else None, cache
-    )
+    with messages.memory_errors():
+        return _Run(load(package), path, package, compute_capability, tf32).run(
+            profiles, Path(save_engine) if save_engine else None, cache
+        )
 
 
 class _Run:
@@ -176,7 +177,7 @@ class _Run:
         )
         if not parsed:
             errors = self._parser_errors(parser) or self._issues("parse", "error")
-            status: Status = "memory" if any(MEMORY.search(one.text) for one in errors) else "refused"
+            status: Status = "memory" if means("memory", [one.text for one in errors]) else "refused"
             none = (Issue("parse", "error", "TensorRT gave no reason"),)
             return replace(done, status=status, errors=errors or none)
         self.ear.at = ("", "")
@@ -204,7 +205,7 @@ class _Run:
             first = first or found
             if found.accepted:
                 return replace(found, attempts=tried)
-            if not any(p.derived for p in chosen) or not trt_profiles.unfit([e.text for e in found.errors]):
+            if not any(p.derived for p in chosen) or not means("profile", [one.text for one in found.errors]):
                 break
         assert first is not None
         return replace(first, attempts=tried)
@@ -244,8 +245,8 @@ class _Run:
         warnings = done.warnings + self._issues("build", "warning")
         if engine is None:
             errors = self._issues("build", "error")
-            heard = (*errors, *warnings)  # what led to it is logged as a warning at times
-            memory = any(MEMORY.search(one.text) for one in heard)
+            # What led to it is logged as a warning at times.
+            memory = means("memory", [one.text for one in (*errors, *warnings)])
             return replace(
                 done,
                 status="memory" if memory else "refused",
@@ -278,7 +279,7 @@ class _Run:
                 Issue(
                     "parse",
                     "error",
-                    own_words(text) or text,
+                    without_missing_gpu(text) or text,
                     self._place(error, text),
                     code=error.code().name,
                     source=f"{error.file()}:{error.line()} {error.func()}",
@@ -304,14 +305,12 @@ class _Run:
     def _issues(self, stage: Stage, severity: Severity) -> tuple[Issue, ...]:
         """What the logger heard, each text once."""
         heard = [one for one in self.ear.messages if (one.severity == "WARNING") == (severity == "warning")]
-        telling = [one for one in heard if own_words(one.text)] or heard
+        telling = [one for one in heard if without_missing_gpu(one.text)] or heard
         found = Counter(self._issue(one, stage, severity) for one in telling)
         return tuple(replace(one, count=count) for one, count in found.items())
 
     def _issue(self, one: Heard, stage: Stage, severity: Severity) -> Issue:
-        origin = _ORIGIN.match(one.text)
-        text = one.text[origin.end() :] if origin is not None else one.text
-        source = origin[1] if origin is not None else ""
+        source, text = messages.split_source(one.text)
         layer = self.layers.named_in(text) if stage != "parse" and self.layers is not None else ""
         label, operator = one.at
         if layer and self.layers is not None:
@@ -322,4 +321,4 @@ class _Run:
             place, layer = bound, ""
         elif not place.known:
             place = self.places.of_operation(text)
-        return Issue(stage, severity, own_words(text) or text, place, source=source, layer=layer)
+        return Issue(stage, severity, without_missing_gpu(text) or text, place, source=source, layer=layer)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-_PARSING = re.compile(r"(?:Parsing node|Static check for parsing node): (.*) \[(\w+)\]\Z", re.S)
+from onnxfix.trt import messages
 
 
 @dataclass
@@ -35,9 +34,7 @@ class Ear:
         """Take one message; only warnings and errors are kept."""
         self.lines += 1
         if severity == "VERBOSE":
-            match = _PARSING.match(text)
-            if match is not None:
-                self.at = match[1], match[2]
+            self.at = messages.parsed_node(text) or self.at
         elif severity in ("WARNING", "ERROR", "INTERNAL_ERROR"):
             self.messages.append(Heard(severity, text, self.at))
 

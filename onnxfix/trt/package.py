@@ -13,11 +13,13 @@ import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from onnxfix.causes import Cause
 from onnxfix.errors import UsageError
 from onnxfix.nvidia import Gpu, Missing, gpus
 from onnxfix.sandbox import one_line
 from onnxfix.trt import trial
 from onnxfix.trt.log import logger_of
+from onnxfix.trt.messages import means
 
 Package = Literal["auto", "tensorrt", "tensorrt-rtx"]
 MODULES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
@@ -126,7 +128,8 @@ def _loaded(package: str) -> tuple[Any, Missing]:
         return None, not_installed(package) or Missing(str(error), "not-installed")
     except Exception as error:  # the package without its libraries, or with those of another CUDA
         told = f"{package} is installed but does not load ({one_line(error, 160)})"
-        return None, Missing(told, "not-loadable", INSTALL[package])
+        cause: Cause = "memory" if means("memory", [str(error)]) else "not-loadable"
+        return None, Missing(told, cause, INSTALL[package])
 
 
 def _tensorrt(cards: list[Gpu], wanted: str | None) -> Choice | Missing:

@@ -8,7 +8,6 @@ the exporter froze must not pass for a dynamic one by chance.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,8 +27,6 @@ SPATIAL: Sizes = (32, 64, 128)
 #: even and large; the leading dimensions stay at BASE.
 GROWN: tuple[Sizes, ...] = ((4, 4, 8), (16, 16, 32), (64, 64, 128), (224, 224, 256))
 _LARGE = 2**31 - 1
-#: What TensorRT says when sizes of a profile do not fit the model; other refusals no other profile mends.
-_UNFIT = re.compile(r"profile|kOPT|kMIN|shape constraints|incompatible dim|would change volume", re.I)
 
 
 @dataclass(frozen=True)
@@ -86,7 +83,7 @@ def candidates(
     """Profiles to try, in order; none for a static model. ``given`` fixes a part or all of it.
 
     ``graph`` tells what shape tensors are used for, and ``search`` finds sizes that the model takes: they come before
-    sizes that it does not take. A later profile is worth trying only if ``unfit`` says so.
+    sizes that it does not take. A later profile is worth trying only if TensorRT's messages mean "profile".
 
     Raises:
         UsageError: a ``strict`` profile has values for an input whose values TensorRT does not ask for.
@@ -180,11 +177,6 @@ def add(builder: Any, config: Any, profile: Profile) -> str:
     except (TypeError, ValueError, RuntimeError) as error:
         return " ".join(str(error).split())
     return f"TensorRT takes no such profile: {dict(profile.shapes)} {dict(profile.values)}"
-
-
-def unfit(texts: Sequence[str]) -> bool:
-    """Whether TensorRT's errors say that sizes of the profile do not fit."""
-    return any(_UNFIT.search(text) for text in texts)
 
 
 def _bound(inputs: Sequence[NetInput], given: Profile) -> dict[str, Sizes]:

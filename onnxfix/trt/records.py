@@ -76,6 +76,14 @@ class Issue:
         """The same issue without line breaks in its text."""
         return replace(self, text=" ".join(self.text.split()))
 
+    def repeats(self, other: Issue) -> bool:
+        """Whether both report the same about the same place, whenever and however often."""
+        return self._subject == other._subject
+
+    @property
+    def _subject(self) -> tuple[object, ...]:
+        return self.at, self.place.op_type, " ".join(self.text.split())
+
     @property
     def at(self) -> Place | None:
         """The place, else the layer, else None."""
@@ -86,6 +94,11 @@ class Issue:
     def __str__(self) -> str:
         """``place: operator: text``, on one line."""
         return f"{self.at}: {self.words}" if self.at is not None else self.words
+
+
+@dataclass(frozen=True)
+class Ending(Issue):
+    """How the process of a build ended, in onnxfix's words: TensorRT did not come to report anything."""
 
 
 @dataclass(frozen=True)

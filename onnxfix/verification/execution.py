@@ -112,7 +112,7 @@ class _Climber:
             self._load()
         elif ran.stage == "original":
             reason = f"the original cannot be loaded: {ran.error}"
-            self._decide("skipped", reason, ran.cause, stopped="original", said=ran.error)
+            self._decide("skipped", reason, ran.cause, stopped="original", said=ran.said)
         elif ran.stage == "fixed" and outcome.status == "timeout" and self.name == "reference":
             self._decide("skipped", f"the fixed model takes too long to load: {ran.error}", "timeout")
         elif ran.stage and ran.unsupported:
@@ -283,7 +283,7 @@ class _Climber:
                 "not counted",
                 reason,
                 stopped=stopped,
-                said=ran.error,
+                said=ran.said,
                 cause=ran.cause or "refused",
                 given=self.given,
             )

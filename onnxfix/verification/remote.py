@@ -17,7 +17,7 @@ import onnx
 from onnxfix import backends
 from onnxfix._child import NO_MEMORY
 from onnxfix.backends import ort_messages
-from onnxfix.causes import ENDED, Cause, heard
+from onnxfix.causes import ENDED, Cause
 from onnxfix.errors import Fault
 from onnxfix.sandbox import Outcome, note, one_line
 from onnxfix.verification.compare import twin, twin_double
@@ -68,6 +68,7 @@ class Ran:
     wobble: tuple[Metrics, ...] = ()  # where it differs from itself within tolerance
     precision: str = ""  # of the twin
     cause: Cause = ""
+    said: str = ""  # the text of the exception of who ran it, and nothing else
     beyond: str = ""  # the first value of the original that is finite in its twin and not in half precision
 
 
@@ -87,17 +88,19 @@ def ran_of(outcome: Outcome) -> Ran:
 
 def _failed(stage: str, error: Exception, seconds: float = 0.0) -> Ran:
     unsupported, broken = isinstance(error, backends.Unsupported), isinstance(error, backends.Broken)
+    said = "" if unsupported else one_line(ort_messages.plain(one_line(str(error), _WIDEST)))
     text = str(error) if unsupported or broken else one_line(ort_messages.plain(one_line(error, _WIDEST)))
     starved = isinstance(error, MemoryError) or (not unsupported and bool(NO_MEMORY.search(str(error))))
     return Ran(
         stage,
         text,
+        said=said,
         seconds=seconds,
         unsupported=unsupported,
         no_kernel=isinstance(error, backends.NoKernel),
         broken=broken,
         starved=starved,
-        cause="memory" if starved else heard(str(error)),
+        cause="memory" if starved else getattr(error, "cause", ""),
     )
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from onnxfix.sandbox import one_line
+from onnxfix.trt.messages import means
 from onnxfix.trt.records import Issue, TrtBuild
 
 _WIDEST = 240  # characters of one of TensorRT's texts in a line
-#: TensorRT builds an engine although the least, usual or greatest sizes of its profile do not fit the model.
-_HOLLOW = re.compile(r"Profile k(?:MIN|OPT|MAX) values are not self-consistent")
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,7 @@ class Pair:
             builds = [("batch 1 alone", self.static), ("the profile", self.dynamic)]
             (yes, _), (no, refused) = sorted(builds, key=lambda one: not one[1].accepted)
             return f"{yes} builds, {no} does not: {one_line(refused.reason, _WIDEST)}"
-        hollow = next((one for one in self.only_dynamic() if _HOLLOW.search(one.text)), None)
+        hollow = next((one for one in self.only_dynamic() if means("inconsistent-profile", [one.text])), None)
         if hollow is not None and self.dynamic.accepted:
             return f"the profile builds, but not all of its sizes fit: {one_line(str(hollow), _WIDEST)}"
         return self.differing
@@ -51,14 +49,11 @@ class Pair:
 
 
 def _only(own: TrtBuild, other: TrtBuild) -> list[Issue]:
-    known = {_what(issue) for issue in other.warnings}
-    found = {_what(issue): issue for issue in reversed(own.warnings)}
-    return [issue for issue in own.warnings if _what(issue) not in known and found[_what(issue)] is issue]
-
-
-def _what(issue: Issue) -> tuple[object, ...]:
-    """What TensorRT says and of what, whenever and however often it says so."""
-    return issue.at, issue.place.op_type, " ".join(issue.text.split())
+    found: list[Issue] = []
+    for issue in own.warnings:
+        if not any(map(issue.repeats, (*other.warnings, *found))):
+            found.append(issue)
+    return found
 
 
 @dataclass(frozen=True)

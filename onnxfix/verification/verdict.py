@@ -65,8 +65,8 @@ class FeedResult:
     inputs again. ``reason`` says why it is "different" or "not counted", or what besides the original judged.
 
     ``given`` counts the user's inputs from 1 (0: they were made). ``stopped`` is the model that did not run, ``said``
-    what was said of it by who ran it, and ``cause`` what it failed of. ``sides`` are what was compared, where that is
-    not the fixed model with the original."""
+    the error of the runtime that ran it ("" where it reported none), and ``cause`` what it failed of. ``sides`` are
+    what was compared, where that is not the fixed model with the original."""
 
     label: str
     feed: Feed | None

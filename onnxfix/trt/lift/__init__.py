@@ -26,8 +26,9 @@ from onnxfix.trt.lift.network import Layer, Network, Tensor
 from onnxfix.trt.lift.records import Gap, Lifted, NetTensor, Status
 from onnxfix.trt.lift.scopes import Scopes
 from onnxfix.trt.log import logger_of, text_of
+from onnxfix.trt.messages import means, memory_errors
 from onnxfix.trt.package import load
-from onnxfix.trt.parse import MEMORY, empty_network, epitaph, parse
+from onnxfix.trt.parse import empty_network, ended_in_memory, epitaph, parse
 
 __all__ = ["Gap", "Lifted", "NetTensor", "attempt", "lift"]
 
@@ -51,11 +52,10 @@ def attempt(
         if found.status == "memory":
             found = replace(found, reason=worker.starved(found.reason))
         return replace(found, path=str(out)) if found.path else found
-    ended = outcome.status if outcome.status != "ok" else "error"
-    if ended in ("error", "crash") and MEMORY.search(outcome.message):
-        ended = "memory"
+    ended = ended_in_memory(outcome).status
+    ended = "error" if ended == "ok" else ended
     doing = {"parse": "TensorRT's parser", "lift": "reading the network back"}.get(outcome.note, "TensorRT")
-    told = epitaph(replace(outcome, status=ended), doing)
+    told = epitaph(outcome, doing)
     # Before the parser is asked nothing happens but that TensorRT is loaded and started.
     status: Status = "unstarted" if ended == "error" and not outcome.note else ended
     if status == "crash" and worker.limit_mb is not None and worker.limit_mb < _LITTLE_MB:
@@ -70,10 +70,15 @@ def lift(path: str, out: str, *, package: str) -> Lifted:
 
     Raises:
         ImportError: the package does not load.
+        MemoryError: memory ran out.
         OSError: a file cannot be written.
         RuntimeError: TensorRT refuses to start here, or another logger was there first.
     """
-    trt = load(package)
+    with memory_errors():
+        return _lift(load(package), path, Path(out), package)
+
+
+def _lift(trt: Any, path: str, out: Path, package: str) -> Lifted:
     log, ear = logger_of(trt)
     ear.listen()
     builder = trt.Builder(log)
@@ -88,13 +93,13 @@ def lift(path: str, out: str, *, package: str) -> Lifted:
         return replace(base, status=status, reason=reason, seconds=(parsing, 0.0))
     note("lift")
     began = time.perf_counter()
-    found = write(trt, raw, Path(out), base)
+    found = write(trt, raw, out, base)
     return replace(found, seconds=(parsing, time.perf_counter() - began))
 
 
 def _refusal(said: list[str]) -> tuple[Status, str]:
     """Why the parser took no network. It catches a lack of memory and calls it an error of the model."""
-    memory = next((text for text in said if MEMORY.search(text)), "")
+    memory = next((text for text in said if means("memory", [text])), "")
     told = (
         f"TensorRT's parser ran out of memory: {memory}"
         if memory

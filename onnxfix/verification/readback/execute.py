@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from onnxfix.backends import reference
+from onnxfix.backends import ort_messages, reference
+from onnxfix.backends.ort_messages import without_status
 from onnxfix.errors import UsageError
 from onnxfix.sandbox import one_line
 from onnxfix.trt.reading import Misread
@@ -33,7 +34,7 @@ from onnxfix.verification.readback.comparison import (
     result_of,
 )
 from onnxfix.verification.readback.locate import Pair, label_of, layers_of, locate, misread
-from onnxfix.verification.readback.refusals import lacks, node_of, place_of, settled, told
+from onnxfix.verification.readback.refusals import lacks, node_of, place_of, settled
 from onnxfix.verification.request import Request
 from onnxfix.verification.rungs.trials import Finder, Trial
 from onnxfix.verification.verdict import FeedResult
@@ -87,7 +88,7 @@ class _Runner:
         if loaded.error:
             ours = loaded.lacking or loaded.died or self.backend == "reference"
             if ours or lacks(loaded.error, self.graph):
-                seen.lacking, seen.cause = told(loaded.error), loaded.cause
+                seen.lacking, seen.cause = without_status(loaded.error), loaded.cause
             else:
                 self._refused(loaded.error)
             return seen
@@ -96,7 +97,7 @@ class _Runner:
             return seen
         loaded = self.bench.load(self.backend, self.pair.lifted.path)
         if loaded.error:
-            seen.lacking = f"the network that was read back does not load: {told(loaded.error)}"
+            seen.lacking = f"the network that was read back does not load: {without_status(loaded.error)}"
             seen.cause = loaded.cause
             return seen
         self._compare_all(trials)
@@ -176,11 +177,11 @@ class _Runner:
         if not words:
             self.seen.unknown = refused[0].reason if refused else "no inputs could be made"
         elif lacking:
-            self.seen.lacking = told(lacking)
+            self.seen.lacking = without_status(lacking)
         elif own:
             self._refused(words[0])
         else:
-            self.seen.unknown = f"the model fails on all inputs that were tried: {told(words[0])}"
+            self.seen.unknown = f"the model fails on all inputs that were tried: {without_status(words[0])}"
 
     def _refused(self, words: str) -> None:
         """ONNX Runtime does not take the model. That TensorRT does is a difference, if what it imported runs."""
@@ -189,13 +190,13 @@ class _Runner:
         if values is not None:
             ran = self.bench.load(self.backend, self.pair.lifted.path)
             ran = ran if ran.error else self.bench.run("lifted", "refused", values, self.pair.wires)
-        said = one_line(told(words), _WORDS)
+        said = one_line(without_status(words), _WORDS)
         if ran.error:
             self.seen.unknown = f"ONNX Runtime does not take the model: {said}"
             return
         node = node_of(words, self.graph)
         layers = layers_of(self.pair.network.graph, node) if node is not None else ()
-        self.seen.disputed = "Type Error" in words
+        self.seen.disputed = ort_messages.is_type_error(words)
         self.seen.misreads.append(
             Misread("refused", place_of(node, self.graph), "model", said, layers=layers)
         )
@@ -231,7 +232,7 @@ class _Runner:
         if came.died:
             seen.unknown = f"the network that was read back cannot be run: {came.error}"
         elif came.lacking or (came.error and lacks(came.error, self.pair.network.graph)):
-            seen.lacking = told(came.error)
+            seen.lacking = without_status(came.error)
         elif came.error:
             self._failed(trial, came.error)
         if came.error:
@@ -247,7 +248,7 @@ class _Runner:
 
     def _failed(self, trial: Trial, words: str) -> None:
         """The network does not take what the model takes. Where it declares other inputs that goes without saying."""
-        reason = f"the network fails: {told(words)}"
+        reason = f"the network fails: {without_status(words)}"
         found = FeedResult(trial.label, trial.feed, "different", reason, given=trial.given)
         self.seen.results.append(found)
         declared = any(one.subject == "input" and not one.harmless for one in self.terms.static)
@@ -262,7 +263,7 @@ class _Runner:
                 "fails",
                 place_of(node, self.graph),
                 "network",
-                tensorrt=one_line(told(words), _WORDS),
+                tensorrt=one_line(without_status(words), _WORDS),
                 layers=(layer,) if layer else (),
                 feed=trial.label,
             )

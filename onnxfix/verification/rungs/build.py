@@ -14,7 +14,7 @@ from onnxfix.causes import Cause
 from onnxfix.nvidia import Missing
 from onnxfix.sandbox import one_line
 from onnxfix.trt.engine import Ran
-from onnxfix.trt.records import Profile, TrtBuild
+from onnxfix.trt.records import Ending, Profile, TrtBuild
 from onnxfix.verification.feeds.profiles import chosen_profiles
 from onnxfix.verification.request import Request
 from onnxfix.verification.rungs import probe
@@ -160,7 +160,7 @@ def judge(
         reason = f"{who} accepts the original and {verb} the fixed model: {why}"
     elif len(builds) == 1:
         reason = f"{who} {verb} the model: {why}"
-    elif before.reason == after.reason:
+    elif before.errors and after.errors and before.errors[0].repeats(after.errors[0]):
         reason = f"{who} {verb} the fixed model as it does the original: {why}"
     else:
         reason = f"{who} {verb} the fixed model: {why} (the original: {_why(before)})"
@@ -180,7 +180,8 @@ def _acceptance(builds: Sequence[TrtBuild], found: Builder) -> str:
 
 
 def _why(build: TrtBuild) -> str:
-    """The first reason; of a lack of memory TensorRT tells at length where it noticed, if it notices."""
+    """The first reason. TensorRT's own messages do not always say that it was memory that ran out."""
     if build.status != "memory":
         return one_line(build.reason, WIDEST)
-    return build.reason if " of memory" in build.reason[:60] else f"out of memory: {build.reason}"
+    ended = any(isinstance(one, Ending) for one in build.errors[:1])
+    return build.reason if ended else f"out of memory: {build.reason}"

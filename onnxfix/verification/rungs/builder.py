@@ -17,8 +17,8 @@ from onnxfix.trt import build as tensorrt
 from onnxfix.trt import files
 from onnxfix.trt import package as trt_package
 from onnxfix.trt.package import Choice
-from onnxfix.trt.parse import MEMORY
-from onnxfix.trt.records import Issue, Profile, TrtBuild, TrtOptions
+from onnxfix.trt.parse import ended_in_memory
+from onnxfix.trt.records import Ending, Issue, Profile, TrtBuild, TrtOptions
 from onnxfix.verification.feeds.profiles import given_profiles
 from onnxfix.verification.feeds.signature import Signature
 
@@ -72,20 +72,22 @@ class Builder:
         return self._starved(replace(build, version=build.version or self.choice.version), path)
 
     def _starved(self, build: TrtBuild, path: Path) -> TrtBuild:
-        """A build that failed for want of memory says so and tells the limit; and so does one that probably did, for
-        TensorRT notices as seldom as not: it goes on with a null pointer, or waits for a thread that never was."""
+        """A build that failed for lack of memory, with the limit in its reason. One that needs more than the limit and
+        failed in another way counts as one too: TensorRT may go on with a null pointer, or wait for a thread that never
+        started."""
         limit, reason = self.worker.limit_mb, build.reason
+        issue = type(build.errors[0]) if build.errors else Issue
         if limit is None or build.accepted or (build.status == "refused" and build.stage != "build"):
             return build
         if build.status in ("refused", "crash", "timeout"):
             need = tensorrt.need_mb(path)
             if need <= limit:
                 return build
-            reason = f"probably out of memory, of which it takes about {need} MiB: {reason}"
+            issue, reason = Ending, f"probably out of memory: it needs about {need} MiB: {reason}"
         elif build.status != "memory":
             return build
-        told = Issue(build.stage, "error", self.worker.starved(one_line(reason, WIDEST)))
-        return replace(build, status="memory", errors=(told, *build.errors[1:]))
+        starved = issue(build.stage, "error", self.worker.starved(one_line(reason, WIDEST)))
+        return replace(build, status="memory", errors=(starved, *build.errors[1:]))
 
     def halved(self) -> Builder | None:
         """The same with half the memory; None where that is not limited."""
@@ -188,15 +190,14 @@ def _choice(
     outcome = worker.call(
         f"{__name__}:choose", timeout=_CHOOSING, package=package, compute_capability=capability
     )
-    found = (
-        outcome.value
-        if outcome.ok
-        else Missing(f"TensorRT cannot be loaded: {outcome.message}", ENDED[outcome.status])
-    )
-    if isinstance(found, Missing) and MEMORY.search(found.reason):
+    found: Choice | Missing | str = outcome.value
+    if not outcome.ok:
+        cause = ENDED[ended_in_memory(outcome).status]
+        found = Missing(f"TensorRT cannot be loaded: {outcome.message}", cause)
+    if isinstance(found, Missing) and found.cause == "memory":
         worker.close()
-        told = worker.starved(f"out of memory where TensorRT is loaded: {found.reason}")
-        return Missing(told, "memory")
+        reason = worker.starved(f"out of memory where TensorRT is loaded: {found.reason}")
+        return Missing(reason, "memory")
     return found
 
 

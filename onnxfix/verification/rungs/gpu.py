@@ -30,8 +30,8 @@ from onnxfix.backends.ort_weights import weight_bytes
 from onnxfix.causes import Cause
 from onnxfix.errors import UsageError
 from onnxfix.nvidia import Missing
-from onnxfix.trt import profiles as trt_profiles
 from onnxfix.trt.engine import Ran
+from onnxfix.trt.messages import means
 from onnxfix.trt.records import Profile, TrtBuild
 from onnxfix.verification.feeds.profiles import bound_profile, given_profiles
 from onnxfix.verification.remote import less
@@ -284,7 +284,7 @@ class _Climber:
         made: list[TrtBuild] = []
         for chosen in tries:
             made.append(by.build(path, chosen, save_engine=self._engine(name)))
-            if made[-1].accepted or not trt_profiles.unfit([one.text for one in made[-1].errors]):
+            if made[-1].accepted or not means("profile", [one.text for one in made[-1].errors]):
                 break
         return made[-1] if made[-1].accepted else made[0]
 

@@ -77,7 +77,7 @@ def unavailable() -> Missing | None:
     """
     _forbid_tf32()
     said = _preload()
-    import onnxruntime
+    import onnxruntime  # lazy: optional package
 
     if PROVIDER not in onnxruntime.get_available_providers():
         what = f"this onnxruntime ({onnxruntime.__version__}) has no CUDA provider"
@@ -96,7 +96,7 @@ def unavailable() -> Missing | None:
 
 
 def _one_node() -> bytes:
-    from onnx import TensorProto, helper
+    from onnx import TensorProto, helper  # lazy: start-up
 
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in "xy")
     graph = helper.make_graph([helper.make_node("Add", ["x", "x"], ["y"])], "probe", [x], [y])
@@ -126,7 +126,7 @@ def _why_fallen(onnxruntime: Any, said: str) -> Missing:
 @functools.cache
 def _preload() -> str:
     """Load the libraries of CUDA and cuDNN that pip installed. Returns what went wrong, on one line."""
-    import onnxruntime
+    import onnxruntime  # lazy: optional package
 
     said = io.StringIO()
     with contextlib.redirect_stdout(said):

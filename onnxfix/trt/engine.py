@@ -87,7 +87,7 @@ def load(name: str, path: str, *, package: str) -> str:
     """
     try:
         with _reasons(package):
-            from polygraphy.backend.trt import EngineFromBytes, TrtRunner
+            from polygraphy.backend.trt import EngineFromBytes, TrtRunner  # lazy: optional package
 
             drop(name)
             engine = EngineFromBytes(Path(path).read_bytes())
@@ -177,8 +177,8 @@ def latency(paths: Mapping[str, str], feed: Mapping[str, Any], *, package: str) 
     engines need not fit on the GPU twice; ``reason`` says why nothing was measured."""
     try:
         with _reasons(package):
-            from polygraphy import cuda
-            from polygraphy.backend.trt import EngineFromBytes
+            from polygraphy import cuda  # lazy: optional package
+            from polygraphy.backend.trt import EngineFromBytes  # lazy: optional package
 
             drop()
             tools = Tools(
@@ -254,7 +254,7 @@ def _listen(package: str) -> None:
     # tensors: 3 to 5 seconds for nothing.
     sys.modules.setdefault("torch", None)  # type: ignore[arg-type]  # "is not there", to the import system
     select_for_polygraphy(package)
-    from polygraphy.logger import G_LOGGER
+    from polygraphy.logger import G_LOGGER  # lazy: optional package
 
     G_LOGGER.letter = G_LOGGER.colors = False
     G_LOGGER.use_python_logging_system = True

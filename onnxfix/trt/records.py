@@ -130,7 +130,7 @@ class Profile:
         Raises:
             ValueError: there is no feed, or one input has two ranks.
         """
-        import numpy as np
+        import numpy as np  # lazy: start-up
 
         if not feeds:
             raise ValueError("a profile needs at least one feed")

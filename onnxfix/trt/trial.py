@@ -28,7 +28,7 @@ def listed(package: str, capability: str) -> bool:
 
 def model() -> bytes:
     """An ONNX model of one MatMul: float32 ``a`` and ``b`` of shape (64, 64) to ``y`` of the same shape."""
-    import onnx
+    import onnx  # lazy: start-up
 
     make = onnx.helper
     a, b, y = (make.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [_SIZE] * 2) for name in "aby")
@@ -39,14 +39,14 @@ def model() -> bytes:
 
 def feed() -> dict[str, Any]:
     """Inputs whose product shows how many bits of the operands were used."""
-    import numpy as np  # which may be broken where `onnxfix doctor` imports this module
+    import numpy as np  # lazy: may be broken where `onnxfix doctor` imports this module
 
     return {"a": np.full((_SIZE, _SIZE), 1 + _FINE, np.float32), "b": np.eye(_SIZE, dtype=np.float32)}
 
 
 def precision(outputs: Mapping[str, Any]) -> str:
     """What the product was computed in: "float32", "tf32", or "" where it is neither's result."""
-    import numpy as np
+    import numpy as np  # lazy: as above
 
     value = np.asarray(outputs["y"]) - np.float32(1)
     if np.all(value == _FINE):

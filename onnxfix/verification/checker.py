@@ -44,7 +44,7 @@ def check(path: str, folder: str, *, full: bool = True) -> Complaint:
     where it does so without them as well. They are not left out from the start: where it cannot work out a shape by
     itself, inference depends on them.
     """
-    import onnx
+    import onnx  # lazy: start-up
 
     skipped, file = "", path
     try:
@@ -136,7 +136,7 @@ def _unclaimed(proto: ModelProto, *, types: bool = True) -> str:
 
     ``types``: those that are declared are held against those that are inferred.
     """
-    from onnx import shape_inference
+    from onnx import shape_inference  # lazy: start-up
 
     _trim(proto, types=types)
     for tensor in wire.all_tensors(proto):

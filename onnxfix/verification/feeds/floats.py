@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 
 from onnxfix.verification.feeds.draw import Array, Draw
@@ -91,6 +92,4 @@ def plain_floats(draw: Draw, dtype: np.dtype[Any]) -> npt.NDArray[np.float64]:
 
 def ml_finfo(dtype: np.dtype[Any]) -> Any:
     """numpy's ``finfo``, also of the types that numpy has no name for, such as bfloat16."""
-    import ml_dtypes
-
     return ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]

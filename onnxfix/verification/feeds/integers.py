@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from onnxfix.verification.feeds.draw import Array, Draw
@@ -151,7 +152,5 @@ def _ints(draw: Draw, dtype: np.dtype[Any]) -> Array:
 
 def onnx_iinfo(dtype: np.dtype[Any]) -> tuple[int, int]:
     """Least and greatest value of an integer type that numpy has no name for, such as int4."""
-    import ml_dtypes
-
     info: Any = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
     return int(info.min), int(info.max)

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 from onnx import TensorProto, helper
 
@@ -176,8 +177,6 @@ def _few(array: npt.NDArray[Any]) -> set[float]:
 
 def _ends(dtype: np.dtype[Any]) -> tuple[float, float] | None:
     """Least and greatest number of an element type that is quantized to."""
-    import ml_dtypes
-
     if "int" in dtype.name:
         info: Any = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
     elif "float" in dtype.name:

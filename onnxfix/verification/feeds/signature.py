@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -183,7 +184,6 @@ def _input(value: onnx.ValueInfoProto, default: onnx.TensorProto | None) -> Inpu
 
 
 def _digest(value: Any) -> bytes:
-    import hashlib  # brings OpenSSL, of which a small run may have no need
 
     content = repr(value.tolist()).encode() if value.dtype.hasobject else value.tobytes()
     return hashlib.blake2b(f"{value.dtype}{value.shape}".encode() + content).digest()

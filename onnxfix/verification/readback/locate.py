@@ -15,6 +15,7 @@ from onnxfix.verification.compare.compare import Metrics
 from onnxfix.verification.feeds.signature import Signature
 from onnxfix.verification.readback.bench import Bench
 from onnxfix.verification.readback.child import Told
+from onnxfix.verification.readback.interface import partners
 from onnxfix.verification.readback.refusals import place_of
 from onnxfix.verification.rungs.trials import Trial
 
@@ -181,8 +182,6 @@ def _sides(metric: Metrics) -> tuple[str, str]:
 
 def output_pairs(pair: Pair) -> list[tuple[str, str]]:
     """The model's outputs with what they are called in the lifted model."""
-    from onnxfix.verification.readback.interface import partners
-
     declared = [info.name for info in pair.model.graph.output]
     found = partners(declared, [tensor.name for tensor in pair.lifted.outputs])
     files = [info.name for info in pair.network.graph.output]

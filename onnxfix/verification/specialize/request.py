@@ -82,8 +82,8 @@ def resolved(
         raise UsageError("--keep-inputs has no effect without --fix-input")
     if not asked.dims and not asked.inputs and not asked.static:
         return None, None, ()
-    from onnxfix.verification.feeds.signature import signature
-    from onnxfix.verification.specialize.resolve import fit_profile, resolve
+    from onnxfix.verification.feeds.signature import signature  # lazy: start-up
+    from onnxfix.verification.specialize.resolve import fit_profile, resolve  # lazy: start-up
 
     known = signature(proto)
     special, feeds, notes = resolve(known, asked, inputs, input_shapes)

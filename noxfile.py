@@ -1,12 +1,16 @@
-"""The suite in fresh environments.
+"""The project's tasks, each in a fresh environment.
 
-    nox -s quick     the versions of constraints.txt: the quick lane, as README's test command
-    nox -s full      the same versions: every test, with all of ONNX's node models
-    nox -s newest    the newest releases that pyproject.toml allows: every test
-    nox -s oldest    the oldest ones, on the oldest Python that is found here: every test
-    nox -s pin       no tests: writes constraints.txt anew, with the newest releases for each Python that is found here
+    nox -s quick       the quick lane with the versions of constraints.txt, as README's test command
+    nox -s full        every test with the same versions, and all of ONNX's node models
+    nox -s newest      every test with the newest releases that pyproject.toml allows
+    nox -s oldest      every test with the oldest ones, on the oldest Python that is found
+    nox -s portable    the tests that need no fork, no TensorRT and no POSIX file system, on any system
+    nox -s lint        ruff and mypy
+    nox -s docs        writes docs/rules/ and the tables of docs/hazards.md; ``-- --check`` only compares
+    nox -s benchmarks  startup and growth, the benchmarks that take minutes; the others are in benchmarks/README.md
+    nox -s pin         writes constraints.txt, with the newest releases for each Python that is found
 
-What stands behind ``--`` goes to pytest: ``nox -s oldest -- -x tests/test_cli.py``.
+What stands behind ``--`` goes to pytest (``nox -s oldest -- -x tests/cli/test_cli.py``), docs/make.py or startup.py.
 """
 
 from __future__ import annotations
@@ -28,6 +32,59 @@ HEAD = """\
 # What `pip install -c constraints.txt -e ".[dev]"` installs, and ".[cpu]" of it. The suite passed with the versions for
 # Python 3.11; those for other Pythons are the newest that pip takes there. Written by `nox -s pin`.
 """
+PORTABLE = [
+    # the examples of every rule, and the rules' own tests
+    "tests/test_rules.py",
+    "tests/rules/test_brc_broadcasting.py",
+    "tests/rules/test_cst_casts.py",
+    "tests/rules/test_gra_hygiene.py",
+    "tests/rules/test_int_integers.py",
+    "tests/rules/test_rsh_reshapes.py",
+    "tests/rules/test_integer_expansions.py",
+    "tests/rules/test_float_expansions.py",
+    "tests/rules/test_ifc007_one_size.py",
+    "tests/rules/test_ops096_small_gru.py",
+    "tests/rules/test_ctl017_if_over_dynamic_sizes.py",
+    "tests/report/test_catalogue.py",
+    "tests/engine/test_registry.py",
+    # reading models, edits and the engine
+    "tests/files/test_random_encodings.py",
+    "tests/files/test_malformed_protobuf.py",
+    "tests/test_dtypes.py",
+    "tests/engine/test_edits.py",
+    "tests/engine/test_edits_nested.py",
+    "tests/engine/test_deferred_edits.py",
+    "tests/engine/test_engine.py",
+    "tests/shapes/test_shapes_kept_between_passes.py",
+    "tests/engine/test_call_counts.py",
+    "tests/graph/test_deep_nesting.py",
+    "tests/pipeline/test_contract.py",
+    "tests/report/test_lines_like_rich.py",
+    # shapes and sizes
+    "tests/shapes/test_dimension_names.py",
+    "tests/shapes/test_shapes.py",
+    "tests/shapes/test_shapes_properties.py",
+    "tests/shapes/test_shapes_scopes.py",
+    "tests/shapes/test_shapes_trust.py",
+    "tests/sizes/test_sizes.py",
+    "tests/sizes/test_sizes_plans.py",
+    "tests/sizes/test_sizes_random.py",
+    "tests/engine/test_fitting.py",
+    "tests/pipeline/test_intake.py",
+    "tests/pipeline/test_stopped.py",
+    "tests/sizes/test_input_values.py",
+    # verification by the reference evaluator and ONNX Runtime
+    "tests/verification/test_reference_evaluator.py",
+    "tests/verification/test_compare.py",
+    "tests/verification/test_empty_tensors.py",
+    "tests/verification/test_input_files.py",
+    "tests/verification/test_feeds.py",
+    "tests/verification/test_float64_judge.py",
+    "tests/verification/test_feeds_of_quantizers.py",
+    "tests/verification/test_twin.py",
+]
+"""Test files that need no fork, no TensorRT and no POSIX file system. They pass on Linux with os.fork, folders held by
+descriptor, fcntl and resource taken away; on other systems they have not run yet."""
 PROJECT: dict[str, Any] = nox.project.load_toml("pyproject.toml")["project"]
 
 nox.options.sessions = ["full"]
@@ -130,6 +187,44 @@ def oldest(session: nox.Session) -> None:
     pins.write_text("\n".join(oldest_releases("dev")) + "\n", encoding="utf-8")
     session.log(pins.read_text(encoding="utf-8").replace("\n", " "))
     suite(session, "-c", str(pins))
+
+
+@nox.session
+def portable(session: nox.Session) -> None:
+    """The tests that run on any system, without TensorRT, which has no wheels for some."""
+    tools = {"hypothesis", "pytest", "pytest-timeout", "pytest-xdist"}
+    wanted = [text for text in PROJECT["optional-dependencies"]["dev"] if Requirement(text).name in tools]
+    session.env.update(PYTHONPATH="", PIP_DISABLE_PIP_VERSION_CHECK="1", PYTHONUTF8="1")
+    session.install("-q", "-c", "constraints.txt", "-e", ".[cpu]", *wanted)
+    options = ("-q", "-n", "auto", "-p", "no:cacheprovider", "--lane=quick")
+    session.run("pytest", *options, *(session.posargs or PORTABLE))
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Formatting, lint and types."""
+    session.env.update(PYTHONPATH="", PIP_DISABLE_PIP_VERSION_CHECK="1")
+    session.install("-q", "-c", "constraints.txt", "-e", ".[dev]")
+    session.run("ruff", "format", "--check", ".")
+    session.run("ruff", "check", ".")
+    session.run("mypy")
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The generated pages: what docs/make.py writes."""
+    session.env.update(PYTHONPATH="", PIP_DISABLE_PIP_VERSION_CHECK="1")
+    session.install("-q", "-c", "constraints.txt", "-e", ".")
+    session.run("python", "docs/make.py", *session.posargs)
+
+
+@nox.session
+def benchmarks(session: nox.Session) -> None:
+    """The benchmarks that need no other models and take minutes: startup, and growth with the number of nodes."""
+    session.env.update(PYTHONPATH="", PIP_DISABLE_PIP_VERSION_CHECK="1")
+    session.install("-q", "-c", "constraints.txt", "-e", ".[cpu]")
+    session.run("python", "benchmarks/startup.py", *session.posargs)
+    session.run("python", "benchmarks/scaling.py", "--runs", "1")
 
 
 @nox.session(venv_backend="none")

@@ -50,7 +50,7 @@ import os
 from onnxfix.rule import Severity, rule
 
 
-@rule("ZZZ001", ops=["*"], severity=Severity.INFO, examples=[])
+@rule("ZZZ001", ops=["*"], severity=Severity.INFO)
 def aborts(node, model):
     """Aborts."""
     if node.name == "crash here":

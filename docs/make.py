@@ -1,32 +1,39 @@
 """Writes docs/rules/ and the tables of docs/hazards.md from the rules: ``python docs/make.py``.
 
-What a page says comes from the rule's file: its docstring, its examples, what it finds in them under each target, and
-the numbers of hazards that its decorator names. What was seen on executed engines comes from
+With ``--check`` it writes nothing, names what is stale, and ends with 1 where anything is.
+
+What a page says comes from the rule's file: its docstring, its first examples, what it finds in them under each target,
+and the numbers of hazards that its decorator names. What was seen on executed engines comes from
 benchmarks/gpu/hazards.json, which ``benchmarks/gpu/hazards.py table`` writes. ``tests/test_docs.py`` fails where the
 files here are not what this script would write.
+
+The pages are committed because reports lead to them (``rule_url``). So they hold little that stands elsewhere: the
+evidence is in the table of docs/rules/README.md, and all examples are in the rule's file and in ``onnxfix explain``.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
+import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from onnxfix.registry import BUILT_IN, rules_of
 from onnxfix.report.catalogue import Facts, facts_of
-from onnxfix.report.render.rules import TABLE_HEAD, fixes, rule_markdown, rule_row, rules_markdown
+from onnxfix.report.render.rules import fixes, rule_markdown, rules_markdown
 from onnxfix.rule import Rule
 
 DOCS = Path(__file__).resolve().parent
 HAZARDS = DOCS / "hazards.md"
 PAGES = DOCS / "rules"
 MEASURED = DOCS.parent / "benchmarks" / "gpu" / "hazards.json"
-MOST_EXAMPLES = 16
-"""Examples on a page; the rule's file has them all."""
+MOST_EXAMPLES = 6
+"""Examples on a page; the rule's file and ``onnxfix explain`` have them all."""
 _TITLE = re.compile(r"^### (\d+)\. (.+)$", re.MULTILINE)
 
 #: A verdict of hazards.py -> what the table says of the rule, and what a page says of such examples.
@@ -115,16 +122,27 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def main() -> None:
-    """Write what has changed, and remove the pages of rules that are gone."""
+def main() -> int:
+    """Write what has changed, and remove the pages of rules that are gone; with ``--check``, only say so."""
+    parser = argparse.ArgumentParser(description="Write docs/rules/ and the tables of docs/hazards.md.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is stale")
+    check = parser.parse_args().check
     files = contents()
+    gone = sorted(set(PAGES.glob("*.md")) - set(files))
+    stale = [
+        path for path, text in files.items() if not path.exists() or path.read_text(encoding="utf-8") != text
+    ]
+    for paths, word in ((gone, "no longer a rule"), (stale, "stale" if check else "written")):
+        for path in paths:
+            sys.stdout.write(f"{path.relative_to(DOCS.parent)}: {word}\n")
+    if check:
+        return int(bool(gone or stale))
     PAGES.mkdir(exist_ok=True)
-    for path in PAGES.glob("*.md"):
-        if path not in files:
-            path.unlink()
-    for path, text in files.items():
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
-            path.write_text(text, encoding="utf-8")
+    for path in gone:
+        path.unlink()
+    for path in stale:
+        path.write_text(files[path], encoding="utf-8")
+    return 0
 
 
 def contents() -> dict[Path, str]:
@@ -147,8 +165,8 @@ def titles_of(catalogue: str) -> dict[int, str]:
 
 
 def page(rule: Rule, facts: Facts, titles: Mapping[int, str], engines: Engines) -> str:
-    """What ``onnxfix explain`` prints, with the rule's row of the table, what engines showed, and its hazards under the
-    title.
+    """What ``onnxfix explain`` prints, with severities by target, what engines showed, and hazards under the title, and
+    with few of the examples.
 
     Raises:
         ValueError: the rule names a hazard that is not in the catalogue.
@@ -164,13 +182,29 @@ def page(rule: Rule, facts: Facts, titles: Mapping[int, str], engines: Engines) 
     source = f"../../rules/{rule.module.replace('.', '/')}.py"
     hidden = len(rule.examples) - MOST_EXAMPLES
     more = (
-        f"\n## {hidden} more example{'s' if hidden > 1 else ''}\n\nThey are in [the rule's file]({source}).\n"
+        f"\n## {hidden} more example{'s' if hidden > 1 else ''}\n\n"
+        f"`onnxfix explain {rule.code}` prints all of them; they are in [the rule's file]({source}).\n"
         if hidden > 0
         else ""
     )
-    return (
-        f"{title}\n\n{TABLE_HEAD}\n{rule_row(rule, facts)}\n\n{engines.line(rule)}\n\n{hazards}{rest}{more}"
-    )
+    shown = f"{severities(facts)} Fix: {fixes(facts)}. [All rules](README.md)"
+    return f"{title}\n\n{shown}\n\n{engines.line(rule)}\n\n{hazards}{rest}{more}"
+
+
+def severities(facts: Facts) -> str:
+    """``Severity: error for trt11 and rtx, none for trt8.4, trt8.6 and trt10.``"""
+    by_words: dict[str, list[str]] = {}
+    for target, found in facts.severities.items():
+        words = " or ".join(one.name.lower() for one in found) or "none"
+        by_words.setdefault(words, []).append(target)
+    if len(by_words) == 1:
+        return f"Severity: {next(iter(by_words))} for every target."
+    ordered = sorted(by_words.items(), key=lambda item: item[0] == "none")
+    return f"Severity: {', '.join(f'{words} for {_listed(targets)}' for words, targets in ordered)}."
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
 def anchor(number: int, titles: Mapping[int, str]) -> str:
@@ -242,4 +276,4 @@ def between(text: str, name: str, lines: Iterable[str]) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,16 +1,54 @@
-"""What a rule is: metadata, a docstring, examples, and a generator of matches."""
+"""What a rule is: metadata, a docstring, a generator of matches, and examples.
+
+A rule pack needs no other module: the model's graph, the edits, shapes and types that rules use are exported here too.
+"""
 
 from __future__ import annotations
 
 import enum
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
-from onnxfix.edits import Edit
-from onnxfix.graph.overlay import Node, Scope, Value
+from onnxfix import dtypes
+from onnxfix.dtypes import INTEGERS, holds_exactly, is_float, is_integer, name_of
+from onnxfix.edits import (
+    AddInitializer,
+    AddNode,
+    Draft,
+    Edit,
+    RemoveInitializer,
+    RemoveNode,
+    RenameNode,
+    ReplaceUses,
+    SetImport,
+    SetInput,
+    SetOutput,
+    SetValueInfo,
+    SortNodes,
+    defined,
+    least_inputs,
+)
+from onnxfix.graph.imported import imported, imported_nodes
+from onnxfix.graph.overlay import CONSTANT_LIMIT, Node, Scope, UnknownAttribute, Use, Value, is_read
+from onnxfix.graph.shared import Operator, elem_types, every_node, shared
+from onnxfix.graph.signatures import Formal, signature, takes
+from onnxfix.model import Model
 from onnxfix.place import Place
+from onnxfix.shapes import symbols
+from onnxfix.shapes.symbols import Dim, equal
+from onnxfix.targets import DEFAULT, Target
+
+__all__ = [
+    "CONSTANT_LIMIT", "INTEGERS", "NO_MODEL", "AddInitializer", "AddNode", "Dim", "Draft", "Edit",
+    "Example", "Fix", "Fixed", "Flagged", "Formal", "Generator", "Match", "Model", "Node", "Operator", "Per",
+    "Place", "RemoveInitializer", "RemoveNode", "RenameNode", "ReplaceUses", "Rule", "Safety", "Scope", "SetImport",
+    "SetInput", "SetOutput", "SetValueInfo", "Severity", "Silent", "SortNodes", "Target", "UnknownAttribute", "Use",
+    "Value", "defined", "dtypes", "elem_types", "equal", "every_node", "holds_exactly", "imported",
+    "imported_nodes", "is_float", "is_integer", "is_read", "least_inputs", "name_of", "rule", "shared", "signature",
+    "symbols", "takes", "target_of",
+]  # fmt: skip
 
 
 class Safety(enum.IntEnum):
@@ -112,23 +150,51 @@ class Match:
 
 @dataclass(frozen=True)
 class Example:
-    """A model in ONNX's text format: flagged and turned into ``after``, or silent without one.
+    """A model in ONNX's text format that shows what a rule does: ``Fixed``, ``Flagged`` or ``Silent``.
 
-    ``detect=True`` marks a flagged example whose finding has no fix (at the given ``safety``). ``before`` is the
-    graph (and functions) only; ``opset`` and ``ir_version`` make the header unless ``before`` starts with ``<``.
-    ``build`` makes the model instead where the text format cannot say it (big-endian names, sparse, metadata).
+    ``before`` is the graph (and functions) only; ``opset`` and ``ir_version`` make the header unless it starts with
+    ``<``. It may be a function that returns a ModelProto instead, for models that the text format cannot express.
     """
 
     why: str
     before: str | Callable[[], Any]
-    after: str | None = None
-    detect: bool = False
-    safety: Safety = Safety.EXACT
-    opset: int = 18
-    ir_version: int = 9
-    target: str | None = None
-    runs: bool = True
+    after: str | None = field(default=None, init=False)
+    safety: Safety = field(default=Safety.EXACT, kw_only=True)
+    """The level of fixes that is allowed in the example."""
+    opset: int = field(default=18, kw_only=True)
+    ir_version: int = field(default=9, kw_only=True)
+    target: str | None = field(default=None, kw_only=True)
+    """A target's name; the default target where it is None."""
+    runs: bool = field(default=True, kw_only=True)
     """False where no backend can run the model (invalid on purpose); the interface is checked all the same."""
+    found: ClassVar[bool] = False
+    """Whether the rule reports a finding."""
+
+
+@dataclass(frozen=True)
+class Fixed(Example):
+    """The rule reports the model ``before`` and its fix makes ``after`` of it."""
+
+    after: str = field()
+    found: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class Flagged(Example):
+    """The rule reports the model, and there is no fix at the example's ``safety``."""
+
+    found: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class Silent(Example):
+    """The rule reports nothing."""
+
+
+def target_of(model: Model) -> Target:
+    """The target of this run."""
+    target: Target | None = model.target
+    return DEFAULT if target is None else target
 
 
 Generator = Callable[..., Iterator[Match]]
@@ -137,9 +203,13 @@ NO_MODEL: Final = ("build", "network", "execution", "validity")
 """What a rule may be about that is no model: such a rule has no fixes and no examples."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Rule:
-    """A rule as the engine sees it. Make one with ``@rule``."""
+    """A rule as the engine sees it. Make one with ``@rule``.
+
+    ``examples`` are its tests and documentation. They are assigned below the rule, so that the logic comes first in a
+    file; the other fields do not change.
+    """
 
     code: str
     name: str
@@ -148,13 +218,13 @@ class Rule:
     ops: tuple[tuple[str, str], ...]
     safety: Safety | None
     severity: Severity
-    examples: tuple[Example, ...]
     default: bool
     doc: str
     module: str = ""
     general: bool = False
     hazards: tuple[int, ...] = ()
     types: tuple[int, ...] = ()
+    examples: Sequence[Example] = field(default_factory=list)
 
     @property
     def summary(self) -> str:
@@ -169,7 +239,6 @@ def rule(
     per: Per = "node",
     safety: Safety | None = None,
     severity: Severity = Severity.WARNING,
-    examples: Sequence[Example] = (),
     default: bool = True,
     general: bool = False,
     hazards: Sequence[int] = (),
@@ -187,7 +256,6 @@ def rule(
             ``(original, fixed)`` with what onnx.checker says of both, a ``Checked`` each.
         safety: of its fixes, None where it only detects; a match's own fix may say otherwise.
         severity: of its findings unless a match says otherwise.
-        examples: its tests and documentation.
         default: False for a rule that runs only when it is selected by its code.
         general: True for a rule that only says what others may say better: its findings give way to those of other
             rules that are as severe and about the same node.
@@ -209,7 +277,6 @@ def rule(
             ops=tuple(keys),
             safety=safety,
             severity=severity,
-            examples=tuple(examples),
             default=default,
             doc=inspect.getdoc(generate) or "",
             module=generate.__module__,

@@ -76,7 +76,7 @@ def check_example(rule: Rule, example: Example) -> None:
     model = overlay(proto, example.target)
     found = check(model, [rule])
     assert model.proto.SerializeToString(deterministic=True) == before, f"{label}: check changed the model"
-    if example.after is None and not example.detect:
+    if not example.found:
         assert not found, f"{label}: must stay silent, found {[f.match.message for f in found]}"
         return
     assert found, f"{label}: nothing found"

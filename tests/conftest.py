@@ -17,14 +17,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from onnxfix.sandbox import Worker
-from real_tensorrt import INSTALLED
+from support.real_tensorrt import INSTALLED
 
 UNHURRIED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("default", **UNHURRIED)
 settings.register_profile("thorough", max_examples=1000, **UNHURRIED)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
-# The tests say the same with a GPU and without one: those about CUDA bring a driver that is none (fake_cuda.py), and
+# The tests say the same with a GPU and without one: those about CUDA bring a fake driver (support/fake_cuda.py), and
 # what needs a real one is in benchmarks/gpu. The mark ``gpu`` is for the few that look for one (test_trt_on_gpu.py).
 os.environ.setdefault("ONNXFIX_TEST_GPUS", os.environ.get("CUDA_VISIBLE_DEVICES", "0"))
 os.environ["CUDA_VISIBLE_DEVICES"] = ""

@@ -18,9 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from patience import PATIENCE
-
-ROOT = Path(__file__).resolve().parent.parent
+from support.paths import ROOT
+from support.patience import PATIENCE
 
 # A module imports from earlier lines and from its own package only; modules on one line know nothing
 # of each other.

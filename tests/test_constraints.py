@@ -6,14 +6,14 @@ import re
 import tomllib
 from collections.abc import Iterable
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).resolve().parent.parent
+from support.paths import ROOT
+
 PINS = [
     Requirement(line)
     for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()

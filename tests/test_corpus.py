@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from onnxfix.sandbox import Worker
+from support.paths import ROOT
 
 pytestmark = pytest.mark.corpus
 
-ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 from corpus import Case, Outcome, folder_cases, node_cases, onnx_data_folder, run  # noqa: E402

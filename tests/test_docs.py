@@ -18,20 +18,22 @@ from types import ModuleType
 import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+from onnx import parser
 
+import onnxfix
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
 from onnxfix.registry import BUILT_IN, rules_of
 from onnxfix.report.catalogue import facts_of
 from onnxfix.report.render.rules import rule_markdown
 from onnxfix.rule import Match, Rule, rule
-from patience import PATIENCE
+from support.paths import ROOT
+from support.patience import PATIENCE
 
 pytestmark = pytest.mark.xdist_group(
     "docs"
 )  # two seconds for the facts of all rules: once, not once a worker
 
-ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 RULES = sorted(rules_of(BUILT_IN), key=lambda rule: rule.code)
 ENTRIES = 75
@@ -156,6 +158,29 @@ def test_docs_are_what_the_rules_say() -> None:
     assert not stale, f"stale: {stale}; {COMMAND}"
 
 
+def test_the_check_names_what_is_stale_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, pages = maker(), tmp_path / "docs" / "rules"
+    pages.mkdir(parents=True)
+    (pages / "A.md").write_text("old")
+    (pages / "B.md").write_text("of a rule that was removed")
+    monkeypatch.setattr(made, "DOCS", tmp_path / "docs")
+    monkeypatch.setattr(made, "PAGES", pages)
+    monkeypatch.setattr(made, "contents", lambda: {pages / "A.md": "new", pages / "C.md": "more"})
+    monkeypatch.setattr(sys, "argv", ["make.py", "--check"])
+    assert made.main() == 1
+    assert capsys.readouterr().out.splitlines() == [
+        f"{Path('docs/rules')}/{name}" for name in ("B.md: no longer a rule", "A.md: stale", "C.md: stale")
+    ]
+    assert sorted(path.name for path in pages.iterdir()) == ["A.md", "B.md"]
+    monkeypatch.setattr(sys, "argv", ["make.py"])
+    assert made.main() == 0
+    assert {path.name: path.read_text() for path in pages.iterdir()} == {"A.md": "new", "C.md": "more"}
+    monkeypatch.setattr(sys, "argv", ["make.py", "--check"])
+    assert made.main() == 0
+
+
 def test_there_is_a_page_for_each_rule_and_no_other() -> None:
     codes = {path.stem for path in (DOCS / "rules").glob("*.md")} - {"README"}
     assert codes == {rule.code for rule in RULES}, COMMAND
@@ -185,7 +210,7 @@ def test_pages_are_markdown(path: Path) -> None:
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
 def test_every_page_is_what_explain_prints(rule: Rule) -> None:
-    """The same text, but for the row, the hazards, and examples beyond the first ones."""
+    """The same text, but for severities, what engines showed, the hazards, and examples beyond the first ones."""
     path = DOCS / "rules" / f"{rule.code}.md"
     assert path.exists(), COMMAND
     page = path.read_text(encoding="utf-8")
@@ -200,6 +225,16 @@ def test_every_page_is_what_explain_prints(rule: Rule) -> None:
         left_alone = [title for title in shown if "left alone" in title]
         assert left_alone, "no near miss is shown"
         assert len(left_alone) < len(shown), "nothing but near misses is shown"
+
+
+def test_the_page_that_a_report_names_exists() -> None:
+    """Pages are committed for this: a report is read where onnxfix's sources are not."""
+    text = "g (float[N] x) => (float[N] y) { a = Cast<to = 1>(x)  y = Neg(a) }"
+    header = '<ir_version: 10, opset_import: ["" : 20]>\n'
+    report = onnxfix.check(parser.parse_model(header + text))
+    assert [found.code for found in report.findings] == ["CST002"]
+    assert [found.rule_url for found in report.findings] == ["docs/rules/CST002.md"]
+    assert all((ROOT / found.rule_url).is_file() for found in report.findings)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import conftest
+from support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 QUICK, REST = ["a.py::plain", "b.py::plain"], ["a.py::corpus", "b.py::slow"]
 
 

@@ -22,10 +22,10 @@ from pathlib import Path
 
 import pytest
 
-from patience import PATIENCE
+from support.paths import ROOT
+from support.patience import PATIENCE
 from test_architecture import imports_of, modules_under, read, rules_in
 
-ROOT = Path(__file__).resolve().parent.parent
 MODEL = ROOT / "fixtures" / "vit.legacy.op17.onnx"
 VERSION = re.findall(r'__version__ = "(.+)"', read(ROOT / "onnxfix" / "_version.py"))[0]
 CODES = [
@@ -231,7 +231,7 @@ def test_check_a_real_model(environment: Environment) -> None:
 RULE = '''
 from onnxfix.rule import Safety, rule
 
-@rule("ACM001", ops=["Relu"], safety=Safety.EXACT, examples=[])
+@rule("ACM001", ops=["Relu"], safety=Safety.EXACT)
 def acme_relu(node, model):
     """A Relu of the Acme company.
 

@@ -19,11 +19,11 @@ import pytest
 from onnxfix import sandbox
 from onnxfix.errors import UsageError
 from onnxfix.sandbox import Outcome, Worker, forked, note
-from patience import PATIENCE
+from support.paths import ROOT
+from support.patience import PATIENCE
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parent.parent
 HERE = __name__
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="uses /proc")
 

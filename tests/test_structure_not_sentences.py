@@ -42,9 +42,9 @@ from onnxfix.verification.readback import locate
 from onnxfix.verification.readback.comparison import is_lost, is_slight
 from onnxfix.verification.rungs import build, builder, probe
 from onnxfix.verification.rungs import trials as trt_feeds
-from real_tensorrt import REAL
+from support.paths import FIXTURES
+from support.real_tensorrt import REAL
 
-FIXTURES = Path(__file__).resolve().parent.parent / "fixtures"
 HEADER = '<ir_version: 8, opset_import: ["" : 17, "my" : 1]>\n'
 GONE = "-"
 #: Record -> the fields that hold a text of onnxfix's own.

@@ -21,10 +21,11 @@ from onnxfix.sandbox import Worker
 from onnxfix.targets import DEFAULT, TARGETS, Support, documented, measured, mismatch, target_named
 from onnxfix.testing import findings
 from onnxfix.trt.build import attempt
-from patience import PATIENCE
-from real_tensorrt import FACT, REAL
+from support.paths import ROOT
+from support.patience import PATIENCE
+from support.real_tensorrt import FACT, REAL
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "benchmarks"))
+sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import trt_types
 from corpus import node_cases

@@ -42,7 +42,7 @@ def examples(prefixes: Sequence[str], folder: Path) -> Iterator[Path]:
     for rule in rules_of(BUILT_IN):
         if rule.code.startswith(tuple(prefixes)):
             for number, example in enumerate(rule.examples):
-                if example.after is not None or example.detect:
+                if example.found:
                     path = folder / f"{rule.code}.{number}.onnx"
                     onnx.save(model_of(example), path)
                     yield path

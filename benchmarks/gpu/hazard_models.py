@@ -59,7 +59,7 @@ _FLOATS = (TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.FLOAT, TensorP
 def examples_of(rule: Rule, most: int) -> Iterator[tuple[int, Example]]:
     """The first examples that the rule finds, with their place among all; those with a fix come before the others,
     but leave room for one that has none."""
-    found = [(n, one) for n, one in enumerate(rule.examples) if one.after is not None or one.detect]
+    found = [(n, one) for n, one in enumerate(rule.examples) if one.found]
     repaired = [one for one in found if one[1].after is not None]
     others = [one for one in found if one[1].after is None]
     room = most - min(len(others), max(1, most - len(repaired)))

@@ -52,7 +52,7 @@ def facts_of(rule: Rule) -> Facts:
     Raises:
         OnnxfixError: an example is no model, or the rule fails on it.
     """
-    flagged = [example for example in rule.examples if example.after is not None or example.detect]
+    flagged = [example for example in rule.examples if example.found]
     severities: dict[str, tuple[Severity, ...]] = {}
     safeties: set[Safety] = set()
     unfixed = told = rule.per in NO_MODEL  # it repeats what others say, and has no fix of its own

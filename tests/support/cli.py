@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 from typer.testing import CliRunner
 
 from onnxfix.cli.app import app
+from support.patience import PATIENCE
 
 
 def run(*arguments: object) -> tuple[int, str, str]:
@@ -12,3 +18,10 @@ def run(*arguments: object) -> tuple[int, str, str]:
     result = CliRunner().invoke(app, [str(one) for one in arguments])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result.exit_code, result.stdout, result.stderr
+
+
+def shell(command: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """A shell line in ``folder``; ``$onnxfix`` is the command line in a process of its own."""
+    program = f"{sys.executable} -m onnxfix"
+    env = {**os.environ, "onnxfix": program, **environment}
+    return subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True, env=env, timeout=PATIENCE)

@@ -114,15 +114,15 @@ def _some(examples: Sequence[Example], most: int | None) -> Sequence[Example]:
     """The first ones of those that are found and of those that are left alone, in their order."""
     if most is None or len(examples) <= most:
         return examples
-    found = [example for example in examples if example.after is not None or example.detect]
-    silent = [example for example in examples if example.after is None and not example.detect]
+    found = [example for example in examples if example.found]
+    silent = [example for example in examples if not example.found]
     few = min(len(silent), max(most // 2, most - len(found)))
     chosen = [*found[: most - few], *silent[:few]]
     return [example for example in examples if example in chosen]
 
 
 def _example(example: Example) -> str:
-    notes = [] if example.after is not None else ["found" if example.detect else "left alone"]
+    notes = [] if example.after is not None else ["found" if example.found else "left alone"]
     if example.opset != Example.opset:
         notes.append(f"opset {example.opset}")
     if example.target is not None:

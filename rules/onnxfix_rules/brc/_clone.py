@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from onnx import AttributeProto, NodeProto, TensorProto, helper, numpy_helper
 
-from onnxfix.edits import AddInitializer, AddNode, Edit
 from onnxfix.files import lazy, tensors
-from onnxfix.graph.overlay import CONSTANT_LIMIT, Value
-from onnxfix.graph.shared import shared
-from onnxfix.model import Model
+from onnxfix.rule import CONSTANT_LIMIT, AddInitializer, AddNode, Edit, Model, Value, shared
 
 EMBEDDED_LIMIT = 1 << 26
 """Bytes: a fix holds a copy of the tensor until it is applied, so larger embedded ones are left alone."""

@@ -6,11 +6,9 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
 
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.graph.shared import shared
-from onnxfix.model import Model
+from onnxfix.rule import Dim, Model, Node, Value, shared
 from onnxfix.shapes.shapes import Shapes
-from onnxfix.shapes.symbols import Dim, as_dim, is_one
+from onnxfix.shapes.symbols import as_dim, is_one
 
 MULTIDIRECTIONAL: dict[str, int] = {
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Less", "Greater"), 7),

@@ -13,9 +13,7 @@ from __future__ import annotations
 
 from onnx import TensorProto
 
-from onnxfix.dtypes import INTEGERS
-from onnxfix.model import Model
-from onnxfix.rule import Safety
+from onnxfix.rule import INTEGERS, Model, Safety
 from onnxfix.shapes.symbols import is_one
 
 from ._common import Broadcast, Shape

@@ -11,11 +11,9 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import product
 from typing import NamedTuple
 
-from onnxfix.graph.overlay import Node, UnknownAttribute
-from onnxfix.graph.shared import every_node, shared
-from onnxfix.model import Model
-from onnxfix.shapes.symbols import Dim, equal, evaluate, substitute, symbol
+from onnxfix.rule import Dim, Model, Node, UnknownAttribute, equal, every_node, shared
 from onnxfix.shapes.symbols import broadcast as stretched
+from onnxfix.shapes.symbols import evaluate, substitute, symbol
 
 from ._common import BROADCASTING, Broadcast, Form, Operand, broadcast_of, form_of, is_static_one, text
 

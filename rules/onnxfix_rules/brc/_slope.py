@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.shapes.symbols import as_dim, equal
+from onnxfix.rule import Model, Node, equal
+from onnxfix.shapes.symbols import as_dim
 from onnxfix_rules.brc._common import Shape
 
 

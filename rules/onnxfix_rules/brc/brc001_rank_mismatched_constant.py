@@ -7,244 +7,29 @@ from typing import NamedTuple
 
 from onnx import TensorProto
 
-from onnxfix.edits import Edit, SetInput
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import (
+    Edit,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    SetInput,
+    Severity,
+    Silent,
+    Value,
+    rule,
+)
 
 from ._clone import stored, with_rank
 from ._common import BROADCASTING, broadcast_of, form_of, short_of_rank
 from ._exact import safety_of_alignment
 from ._slope import cannot_fit
 
-EXAMPLES = [
-    Example(
-        why="a bias per channel gets the result's rank",
-        before="g (float[N,2,3] x) => (float[N,2,3] y) <float[3] b = {1,2,3}> { y = Add(x, b) }",
-        after="g (float[N,2,3] x) => (float[N,2,3] y) <float[1,1,3] c = {1,2,3}> { y = Add(x, c) }",
-    ),
-    Example(
-        why="a scalar becomes all ones",
-        before="g (float[N,3] x) => (float[N,3] y) <float b = {2}> { y = Mul(b, x) }",
-        after="g (float[N,3] x) => (float[N,3] y) <float[1,1] c = {2}> { y = Mul(c, x) }",
-    ),
-    Example(
-        why="a scalar from a Constant node without a tensor",
-        before="g (float[N,3] x) => (float[N,3] y) { b = Constant<value_float=2.0>()  y = Pow(x, b) }",
-        after="g (float[N,3] x) => (float[N,3] y) <float[1,1] c = {2}> { y = Pow(x, c) }",
-    ),
-    Example(
-        why="a constant of rank 3 against a runtime tensor of rank 2: the result's rank is the constant's",
-        before="g (float[2,3] x) => (float[4,2,3] y) <float[4,1,1] b = {1,2,3,4}> { y = Add(x, b) }",
-    ),
-    Example(
-        why="ranks agree",
-        before="g (float[N,3] x) => (float[N,3] y) <float[1,3] b = {1,2,3}> { y = Add(x, b) }",
-    ),
-    Example(
-        why="the runtime operand is the one of lower rank",
-        before="g (float[N,3] x, float[3] z) => (float[N,3] y) { y = Add(x, z) }",
-    ),
-    Example(
-        why="the other operand's rank is not known",
-        before="g (float[N,3] x, int64[K] s) => (float[] y) <float[3] b = {1,2,3}>"
-        " { r = Reshape(x, s)  y = Add(r, b) }",
-        runs=False,
-    ),
-    Example(
-        why="a constant of two nodes that want different ranks is cloned for each",
-        before="g (float[N,3] x, float[N,2,3] z) => (float[N,3] y, float[N,2,3] w)"
-        " <float[3] b = {1,2,3}> { y = Add(x, b)  w = Sub(z, b) }",
-        after="g (float[N,3] x, float[N,2,3] z) => (float[N,3] y, float[N,2,3] w)"
-        " <float[1,3] b2 = {1,2,3}, float[1,1,3] b3 = {1,2,3}> { y = Add(x, b2)  w = Sub(z, b3) }",
-    ),
-    Example(
-        why="nodes that want the same rank share one clone",
-        before="g (float[N,3] x) => (float[N,3] y) <float[3] b = {1,2,3}> { a = Add(x, b)  y = Mul(a, b) }",
-        after="g (float[N,3] x) => (float[N,3] y) <float[1,3] c = {1,2,3}> { a = Add(x, c)  y = Mul(a, c) }",
-    ),
-    Example(
-        why="another reader needs the constant as it is",
-        before="g (float[N,3] x) => (float[N,3] y, float[M] z) <float[3] b = {1,2,3}, int64[1] m = {-1}>"
-        " { y = Add(x, b)  z = Reshape(b, m) }",
-        after="g (float[N,3] x) => (float[N,3] y, float[M] z)"
-        " <float[3] b = {1,2,3}, float[1,3] c = {1,2,3}, int64[1] m = {-1}> { y = Add(x, c)  z = Reshape(b, m) }",
-    ),
-    Example(
-        why="an initializer that is a graph input as well can be overridden",
-        before="g (float[N,3] x, float[3] b) => (float[N,3] y) <float[3] b = {1,2,3}> { y = Add(x, b) }",
-    ),
-    Example(
-        why="a constant that is a graph output keeps its name and shape",
-        before="g (float[N,3] x) => (float[N,3] y, float[3] b) { b = Constant<value_floats=[1.0,2.0,3.0]>()"
-        "  y = Add(x, b) }",
-        after="g (float[N,3] x) => (float[N,3] y, float[3] b) { b = Constant<value_floats=[1.0,2.0,3.0]>()"
-        "  c = Constant<value=float[1,3]{1,2,3}>()  y = Add(x, c) }",
-    ),
-    Example(
-        why="captured by the branches of an If, which share the clone",
-        before="g (float[N,3] x, bool p) => (float[N,3] y) <float[3] b = {1,2,3}> {"
-        " y = If(p) <then_branch = t () => (float[N,3] u) { u = Add(x, b) },"
-        " else_branch = e () => (float[N,3] v) { v = Sub(x, b) }> }",
-        after="g (float[N,3] x, bool p) => (float[N,3] y) <float[1,3] b = {1,2,3}> {"
-        " y = If(p) <then_branch = t () => (float[N,3] u) { u = Add(x, b) },"
-        " else_branch = e () => (float[N,3] v) { v = Sub(x, b) }> }",
-    ),
-    Example(
-        why="captured by a branch that returns it, and read beside that",
-        before="g (float[N,3] x, bool p) => (float[N,3] y, float[3] q) <float[3] b = {1,2,3}> { y = Add(x, b)"
-        " q = If(p) <then_branch = t () => (float[3] u) { u = Neg(b) },"
-        " else_branch = e () => (float[3] v) { v = Abs(b) }> }",
-        after="g (float[N,3] x, bool p) => (float[N,3] y, float[3] q) <float[3] b = {1,2,3}, float[1,3] c = {1,2,3}>"
-        " { y = Add(x, c) q = If(p) <then_branch = t () => (float[3] u) { u = Neg(b) },"
-        " else_branch = e () => (float[3] v) { v = Abs(b) }> }",
-    ),
-    Example(
-        why="a constant inside an If's branch",
-        before="g (float[N,3] x, bool p) => (float[N,3] y) {"
-        " y = If(p) <then_branch = t () => (float[N,3] u) <float[3] b = {1,2,3}> { u = Add(x, b) },"
-        " else_branch = e () => (float[N,3] v) { v = Neg(x) }> }",
-        after="g (float[N,3] x, bool p) => (float[N,3] y) {"
-        " y = If(p) <then_branch = t () => (float[N,3] u) <float[1,3] b = {1,2,3}> { u = Add(x, b) },"
-        " else_branch = e () => (float[N,3] v) { v = Neg(x) }> }",
-    ),
-    Example(
-        why="up to IR version 3 the clone is a Constant node, since an initializer would have to be an input",
-        before="g (float[N,3] x) => (float[N,3] y) { b = Constant<value=float[3]{1,2,3}>()  y = Add(x, b) }",
-        after="g (float[N,3] x) => (float[N,3] y) { b = Constant<value=float[1,3]{1,2,3}>()  y = Add(x, b) }",
-        opset=8,
-        ir_version=3,
-    ),
-    Example(
-        why="before opset 7 operators broadcast by attributes",
-        before="g (float[2,3] x) => (float[2,3] y) <float[3] b = {1,2,3}> { y = Add<broadcast=1>(x, b) }",
-        opset=6,
-        runs=False,
-    ),
-    Example(
-        why="Max broadcasts from opset 8 on",
-        before="g (float[2,3] x) => (float[2,3] y) <float[3] b = {1,2,3}> { y = Max(x, b) }",
-        opset=7,
-        runs=False,
-    ),
-    Example(
-        why="every constant of a variadic operator",
-        before="g (float[N,2] x) => (float[N,2] y) <float[2] b = {1,2}, float c = {3}> { y = Max(b, x, c, b) }",
-        after="g (float[N,2] x) => (float[N,2] y) <float[1,2] b = {1,2}, float[1,1] c = {3}> { y = Max(b, x, c, b) }",
-    ),
-    Example(
-        why="both values of a Where",
-        before="g (bool[N,2] p) => (float[N,2] y) <float[2] b = {1,2}, float c = {3}> { y = Where(p, b, c) }",
-        after="g (bool[N,2] p) => (float[N,2] y) <float[1,2] b = {1,2}, float[1,1] c = {3}> { y = Where(p, b, c) }",
-    ),
-    Example(
-        why="Pow and Where with a last dimension that is not 1 take the same kernels before and after",
-        before="g (float[N,S,2] x, bool[N,S,2] p) => (float[N,S,2] y) <float e = {3}, float c = {0}>"
-        " { t = Pow(x, e)  y = Where(p, t, c) }",
-        after="g (float[N,S,2] x, bool[N,S,2] p) => (float[N,S,2] y) <float[1,1,1] e = {3}, float[1,1,1] c = {0}>"
-        " { t = Pow(x, e)  y = Where(p, t, c) }",
-    ),
-    Example(
-        why="Pow with a last dimension that may be 1: ONNX Runtime's cubes differ in the last bit",
-        before="g (float[N,S] x) => (float[N,S] y) <float e = {3}> { y = Pow(x, e) }",
-        after="g (float[N,S] x) => (float[N,S] y) <float[1,1] e = {3}> { y = Pow(x, e) }",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="no exact fix where ONNX Runtime's zeros may get another sign",
-        before="g (float[N,1] x, bool[N,1] p) => (float[N,1] y) <float c = {0}> { t = Max(x, c)  y = Where(p, t, c) }",
-        detect=True,
-    ),
-    Example(
-        why="integers have one zero",
-        before="g (int64[N,S] x) => (int64[N,S] y) <int64 c = {0}> { y = Max(x, c) }",
-        after="g (int64[N,S] x) => (int64[N,S] y) <int64[1,1] c = {0}> { y = Max(x, c) }",
-    ),
-    Example(
-        why="PRelu's slope",
-        before="g (float[N,2,3] x) => (float[N,2,3] y) <float[2,1] s = {1,2}> { y = PRelu(x, s) }",
-        after="g (float[N,2,3] x) => (float[N,2,3] y) <float[1,2,1] s = {1,2}> { y = PRelu(x, s) }",
-    ),
-    Example(
-        why="Gemm's C",
-        before="g (float[N,2] x) => (float[N,3] y) <float[2,3] w = {1,2,3,4,5,6}, float[3] c = {1,2,3}>"
-        " { y = Gemm(x, w, c) }",
-        after="g (float[N,2] x) => (float[N,3] y) <float[2,3] w = {1,2,3,4,5,6}, float[1,3] c = {1,2,3}>"
-        " { y = Gemm(x, w, c) }",
-    ),
-    Example(
-        why="a matrix on a MatMul's left, and batch dimensions on its right",
-        before="g (float[N,2,2,1] x) => (float[N,2,2,2] y)"
-        " <float[2,2] a = {1,2,3,4}, float[2,1,2] b = {1,2,3,4}> { t = MatMul(a, x)  y = MatMul(t, b) }",
-        after="g (float[N,2,2,1] x) => (float[N,2,2,2] y)"
-        " <float[1,1,2,2] a = {1,2,3,4}, float[1,2,1,2] b = {1,2,3,4}> { t = MatMul(a, x)  y = MatMul(t, b) }",
-    ),
-    Example(
-        why="the weight of a linear layer: a matrix on a MatMul's right",
-        before="g (float[N,4,2] x) => (float[N,4,3] y) <float[2,3] w = {1,2,3,4,5,6}> { y = MatMul(x, w) }",
-    ),
-    Example(
-        why="a vector in a MatMul: a dimension of 1 would stay in the result",
-        before="g (float[N,4,2] x) => (float[N,4] y) <float[2] w = {1,2}> { y = MatMul(x, w) }",
-    ),
-    Example(
-        why="a vector on a MatMul's left",
-        before="g (float[N,4,2] x) => (float[N,2] y) <float[4] w = {1,2,3,4}> { y = MatMul(w, x) }",
-    ),
-    Example(
-        why="integers and booleans alike, and empty tensors",
-        before="g (int64[N,2] x, bool[N,0] p) => (int64[N,2] y, bool[N,0] q) <int64[2] b = {1,2}, bool[0] c = {}>"
-        " { y = Mod(x, b)  q = Or(p, c) }",
-        after="g (int64[N,2] x, bool[N,0] p) => (int64[N,2] y, bool[N,0] q)"
-        " <int64[1,2] b = {1,2}, bool[1,0] c = {}> { y = Mod(x, b)  q = Or(p, c) }",
-    ),
-    Example(
-        why="constants only: that is folded, not aligned",
-        before="g (float[2,3] x) => (float[2,3] y) <float[2,3] a = {1,2,3,4,5,6}, float[3] b = {1,2,3}>"
-        " { c = Add(a, b)  y = Mul(x, c) }",
-    ),
-    Example(
-        why="a quantized constant is no constant operand: its DequantizeLinear has an axis",
-        before="g (float[N,3] x) => (float[N,3] y) <int8[3] q = {1,2,3}, float s = {0.5}, int8 z = {0}>"
-        " { b = DequantizeLinear(q, s, z)  y = Add(x, b) }",
-    ),
-    Example(
-        why="Clip's bounds do not broadcast",
-        before="g (float[N,3] x) => (float[N,3] y) <float a = {0}, float b = {6}> { y = Clip(x, a, b) }",
-    ),
-    Example(
-        why="another domain's Add",
-        before='<ir_version: 9, opset_import: ["" : 18, "other" : 1]>'
-        " g (float[N,3] x) => (float[N,3] y) <float[3] b = {1,2,3}> { y = other.Add(x, b) }",
-        runs=False,
-    ),
-    Example(
-        why="a local function called Add",
-        before='<ir_version: 9, opset_import: ["" : 18]>'
-        " g (float[N,3] x) => (float[N,3] y) <float[3] b = {1,2,3}> { y = Add(x, b) }"
-        ' <domain: "", opset_import: ["" : 18]> Add (p, q) => (r) { r = Sub(p, q) }',
-        runs=False,
-    ),
-    Example(
-        why="a name that the clone would get is taken",
-        before="g (float[N,3] b_rank2) => (float[N,3] y) <float[3] b = {1,2,3}> { y = Add(b_rank2, b) }",
-        after="g (float[N,3] b_rank2) => (float[N,3] y) <float[1,3] c = {1,2,3}> { y = Add(b_rank2, c) }",
-    ),
-    Example(
-        why="a scalar for Gemm's C, and a number for each row",
-        before="""g (float[2,2] x) => (float[2,3] y, float[2,3] z)
-            <float[2,3] w = {1,2,3,4,5,6}, float c = {1}, float[2,1] d = {1,2}> {
-            y = Gemm(x, w, c)  z = Gemm(x, w, d) }""",
-        after="""g (float[2,2] x) => (float[2,3] y, float[2,3] z)
-            <float[2,3] w = {1,2,3,4,5,6}, float[1,1] c = {1}, float[2,1] d = {1,2}> {
-            y = Gemm(x, w, c)  z = Gemm(x, w, d) }""",
-    ),
-]
 
-
-@rule(
-    "BRC001", ops=BROADCASTING, safety=Safety.EXACT, severity=Severity.INFO, hazards=[21], examples=EXAMPLES
-)
+@rule("BRC001", ops=BROADCASTING, safety=Safety.EXACT, severity=Severity.INFO, hazards=[21])
 def rank_mismatched_constant(node: Node, model: Model) -> Iterator[Match]:
     """A constant operand has a lower rank than the result of the operator.
 
@@ -338,3 +123,224 @@ def _edits(node: Node, short: list[_Short]) -> tuple[list[Edit], list[Value], li
         edits.append(SetInput(node, place, made[value.name]))
         padded.append(repr(value.name))
     return edits, reads, padded
+
+
+rank_mismatched_constant.examples = [
+    Fixed(
+        "a bias per channel gets the result's rank",
+        before="g (float[N,2,3] x) => (float[N,2,3] y) <float[3] b = {1,2,3}> { y = Add(x, b) }",
+        after="g (float[N,2,3] x) => (float[N,2,3] y) <float[1,1,3] c = {1,2,3}> { y = Add(x, c) }",
+    ),
+    Fixed(
+        "a scalar becomes all ones",
+        before="g (float[N,3] x) => (float[N,3] y) <float b = {2}> { y = Mul(b, x) }",
+        after="g (float[N,3] x) => (float[N,3] y) <float[1,1] c = {2}> { y = Mul(c, x) }",
+    ),
+    Fixed(
+        "a scalar from a Constant node without a tensor",
+        before="g (float[N,3] x) => (float[N,3] y) { b = Constant<value_float=2.0>()  y = Pow(x, b) }",
+        after="g (float[N,3] x) => (float[N,3] y) <float[1,1] c = {2}> { y = Pow(x, c) }",
+    ),
+    Silent(
+        "a constant of rank 3 against a runtime tensor of rank 2: the result's rank is the constant's",
+        "g (float[2,3] x) => (float[4,2,3] y) <float[4,1,1] b = {1,2,3,4}> { y = Add(x, b) }",
+    ),
+    Silent("ranks agree", "g (float[N,3] x) => (float[N,3] y) <float[1,3] b = {1,2,3}> { y = Add(x, b) }"),
+    Silent(
+        "the runtime operand is the one of lower rank",
+        "g (float[N,3] x, float[3] z) => (float[N,3] y) { y = Add(x, z) }",
+    ),
+    Silent(
+        "the other operand's rank is not known",
+        "g (float[N,3] x, int64[K] s) => (float[] y) <float[3] b = {1,2,3}>"
+        " { r = Reshape(x, s)  y = Add(r, b) }",
+        runs=False,
+    ),
+    Fixed(
+        "a constant of two nodes that want different ranks is cloned for each",
+        before="g (float[N,3] x, float[N,2,3] z) => (float[N,3] y, float[N,2,3] w)"
+        " <float[3] b = {1,2,3}> { y = Add(x, b)  w = Sub(z, b) }",
+        after="g (float[N,3] x, float[N,2,3] z) => (float[N,3] y, float[N,2,3] w)"
+        " <float[1,3] b2 = {1,2,3}, float[1,1,3] b3 = {1,2,3}> { y = Add(x, b2)  w = Sub(z, b3) }",
+    ),
+    Fixed(
+        "nodes that want the same rank share one clone",
+        before="g (float[N,3] x) => (float[N,3] y) <float[3] b = {1,2,3}> { a = Add(x, b)  y = Mul(a, b) }",
+        after="g (float[N,3] x) => (float[N,3] y) <float[1,3] c = {1,2,3}> { a = Add(x, c)  y = Mul(a, c) }",
+    ),
+    Fixed(
+        "another reader needs the constant as it is",
+        before="g (float[N,3] x) => (float[N,3] y, float[M] z) <float[3] b = {1,2,3}, int64[1] m = {-1}>"
+        " { y = Add(x, b)  z = Reshape(b, m) }",
+        after="g (float[N,3] x) => (float[N,3] y, float[M] z)"
+        " <float[3] b = {1,2,3}, float[1,3] c = {1,2,3}, int64[1] m = {-1}> { y = Add(x, c)  z = Reshape(b, m) }",
+    ),
+    Silent(
+        "an initializer that is a graph input as well can be overridden",
+        "g (float[N,3] x, float[3] b) => (float[N,3] y) <float[3] b = {1,2,3}> { y = Add(x, b) }",
+    ),
+    Fixed(
+        "a constant that is a graph output keeps its name and shape",
+        before="g (float[N,3] x) => (float[N,3] y, float[3] b) { b = Constant<value_floats=[1.0,2.0,3.0]>()"
+        "  y = Add(x, b) }",
+        after="g (float[N,3] x) => (float[N,3] y, float[3] b) { b = Constant<value_floats=[1.0,2.0,3.0]>()"
+        "  c = Constant<value=float[1,3]{1,2,3}>()  y = Add(x, c) }",
+    ),
+    Fixed(
+        "captured by the branches of an If, which share the clone",
+        before="g (float[N,3] x, bool p) => (float[N,3] y) <float[3] b = {1,2,3}> {"
+        " y = If(p) <then_branch = t () => (float[N,3] u) { u = Add(x, b) },"
+        " else_branch = e () => (float[N,3] v) { v = Sub(x, b) }> }",
+        after="g (float[N,3] x, bool p) => (float[N,3] y) <float[1,3] b = {1,2,3}> {"
+        " y = If(p) <then_branch = t () => (float[N,3] u) { u = Add(x, b) },"
+        " else_branch = e () => (float[N,3] v) { v = Sub(x, b) }> }",
+    ),
+    Fixed(
+        "captured by a branch that returns it, and read beside that",
+        before="g (float[N,3] x, bool p) => (float[N,3] y, float[3] q) <float[3] b = {1,2,3}> { y = Add(x, b)"
+        " q = If(p) <then_branch = t () => (float[3] u) { u = Neg(b) },"
+        " else_branch = e () => (float[3] v) { v = Abs(b) }> }",
+        after="g (float[N,3] x, bool p) => (float[N,3] y, float[3] q) <float[3] b = {1,2,3}, float[1,3] c = {1,2,3}>"
+        " { y = Add(x, c) q = If(p) <then_branch = t () => (float[3] u) { u = Neg(b) },"
+        " else_branch = e () => (float[3] v) { v = Abs(b) }> }",
+    ),
+    Fixed(
+        "a constant inside an If's branch",
+        before="g (float[N,3] x, bool p) => (float[N,3] y) {"
+        " y = If(p) <then_branch = t () => (float[N,3] u) <float[3] b = {1,2,3}> { u = Add(x, b) },"
+        " else_branch = e () => (float[N,3] v) { v = Neg(x) }> }",
+        after="g (float[N,3] x, bool p) => (float[N,3] y) {"
+        " y = If(p) <then_branch = t () => (float[N,3] u) <float[1,3] b = {1,2,3}> { u = Add(x, b) },"
+        " else_branch = e () => (float[N,3] v) { v = Neg(x) }> }",
+    ),
+    Fixed(
+        "up to IR version 3 the clone is a Constant node, since an initializer would have to be an input",
+        before="g (float[N,3] x) => (float[N,3] y) { b = Constant<value=float[3]{1,2,3}>()  y = Add(x, b) }",
+        after="g (float[N,3] x) => (float[N,3] y) { b = Constant<value=float[1,3]{1,2,3}>()  y = Add(x, b) }",
+        opset=8,
+        ir_version=3,
+    ),
+    Silent(
+        "before opset 7 operators broadcast by attributes",
+        "g (float[2,3] x) => (float[2,3] y) <float[3] b = {1,2,3}> { y = Add<broadcast=1>(x, b) }",
+        opset=6,
+        runs=False,
+    ),
+    Silent(
+        "Max broadcasts from opset 8 on",
+        "g (float[2,3] x) => (float[2,3] y) <float[3] b = {1,2,3}> { y = Max(x, b) }",
+        opset=7,
+        runs=False,
+    ),
+    Fixed(
+        "every constant of a variadic operator",
+        before="g (float[N,2] x) => (float[N,2] y) <float[2] b = {1,2}, float c = {3}> { y = Max(b, x, c, b) }",
+        after="g (float[N,2] x) => (float[N,2] y) <float[1,2] b = {1,2}, float[1,1] c = {3}> { y = Max(b, x, c, b) }",
+    ),
+    Fixed(
+        "both values of a Where",
+        before="g (bool[N,2] p) => (float[N,2] y) <float[2] b = {1,2}, float c = {3}> { y = Where(p, b, c) }",
+        after="g (bool[N,2] p) => (float[N,2] y) <float[1,2] b = {1,2}, float[1,1] c = {3}> { y = Where(p, b, c) }",
+    ),
+    Fixed(
+        "Pow and Where with a last dimension that is not 1 take the same kernels before and after",
+        before="g (float[N,S,2] x, bool[N,S,2] p) => (float[N,S,2] y) <float e = {3}, float c = {0}>"
+        " { t = Pow(x, e)  y = Where(p, t, c) }",
+        after="g (float[N,S,2] x, bool[N,S,2] p) => (float[N,S,2] y) <float[1,1,1] e = {3}, float[1,1,1] c = {0}>"
+        " { t = Pow(x, e)  y = Where(p, t, c) }",
+    ),
+    Fixed(
+        "Pow with a last dimension that may be 1: ONNX Runtime's cubes differ in the last bit",
+        before="g (float[N,S] x) => (float[N,S] y) <float e = {3}> { y = Pow(x, e) }",
+        after="g (float[N,S] x) => (float[N,S] y) <float[1,1] e = {3}> { y = Pow(x, e) }",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "no exact fix where ONNX Runtime's zeros may get another sign",
+        "g (float[N,1] x, bool[N,1] p) => (float[N,1] y) <float c = {0}> { t = Max(x, c)  y = Where(p, t, c) }",
+    ),
+    Fixed(
+        "integers have one zero",
+        before="g (int64[N,S] x) => (int64[N,S] y) <int64 c = {0}> { y = Max(x, c) }",
+        after="g (int64[N,S] x) => (int64[N,S] y) <int64[1,1] c = {0}> { y = Max(x, c) }",
+    ),
+    Fixed(
+        "PRelu's slope",
+        before="g (float[N,2,3] x) => (float[N,2,3] y) <float[2,1] s = {1,2}> { y = PRelu(x, s) }",
+        after="g (float[N,2,3] x) => (float[N,2,3] y) <float[1,2,1] s = {1,2}> { y = PRelu(x, s) }",
+    ),
+    Fixed(
+        "Gemm's C",
+        before="g (float[N,2] x) => (float[N,3] y) <float[2,3] w = {1,2,3,4,5,6}, float[3] c = {1,2,3}>"
+        " { y = Gemm(x, w, c) }",
+        after="g (float[N,2] x) => (float[N,3] y) <float[2,3] w = {1,2,3,4,5,6}, float[1,3] c = {1,2,3}>"
+        " { y = Gemm(x, w, c) }",
+    ),
+    Fixed(
+        "a matrix on a MatMul's left, and batch dimensions on its right",
+        before="g (float[N,2,2,1] x) => (float[N,2,2,2] y)"
+        " <float[2,2] a = {1,2,3,4}, float[2,1,2] b = {1,2,3,4}> { t = MatMul(a, x)  y = MatMul(t, b) }",
+        after="g (float[N,2,2,1] x) => (float[N,2,2,2] y)"
+        " <float[1,1,2,2] a = {1,2,3,4}, float[1,2,1,2] b = {1,2,3,4}> { t = MatMul(a, x)  y = MatMul(t, b) }",
+    ),
+    Silent(
+        "the weight of a linear layer: a matrix on a MatMul's right",
+        "g (float[N,4,2] x) => (float[N,4,3] y) <float[2,3] w = {1,2,3,4,5,6}> { y = MatMul(x, w) }",
+    ),
+    Silent(
+        "a vector in a MatMul: a dimension of 1 would stay in the result",
+        "g (float[N,4,2] x) => (float[N,4] y) <float[2] w = {1,2}> { y = MatMul(x, w) }",
+    ),
+    Silent(
+        "a vector on a MatMul's left",
+        "g (float[N,4,2] x) => (float[N,2] y) <float[4] w = {1,2,3,4}> { y = MatMul(w, x) }",
+    ),
+    Fixed(
+        "integers and booleans alike, and empty tensors",
+        before="g (int64[N,2] x, bool[N,0] p) => (int64[N,2] y, bool[N,0] q) <int64[2] b = {1,2}, bool[0] c = {}>"
+        " { y = Mod(x, b)  q = Or(p, c) }",
+        after="g (int64[N,2] x, bool[N,0] p) => (int64[N,2] y, bool[N,0] q)"
+        " <int64[1,2] b = {1,2}, bool[1,0] c = {}> { y = Mod(x, b)  q = Or(p, c) }",
+    ),
+    Silent(
+        "constants only: that is folded, not aligned",
+        "g (float[2,3] x) => (float[2,3] y) <float[2,3] a = {1,2,3,4,5,6}, float[3] b = {1,2,3}>"
+        " { c = Add(a, b)  y = Mul(x, c) }",
+    ),
+    Silent(
+        "a quantized constant is no constant operand: its DequantizeLinear has an axis",
+        "g (float[N,3] x) => (float[N,3] y) <int8[3] q = {1,2,3}, float s = {0.5}, int8 z = {0}>"
+        " { b = DequantizeLinear(q, s, z)  y = Add(x, b) }",
+    ),
+    Silent(
+        "Clip's bounds do not broadcast",
+        "g (float[N,3] x) => (float[N,3] y) <float a = {0}, float b = {6}> { y = Clip(x, a, b) }",
+    ),
+    Silent(
+        "another domain's Add",
+        '<ir_version: 9, opset_import: ["" : 18, "other" : 1]>'
+        " g (float[N,3] x) => (float[N,3] y) <float[3] b = {1,2,3}> { y = other.Add(x, b) }",
+        runs=False,
+    ),
+    Silent(
+        "a local function called Add",
+        '<ir_version: 9, opset_import: ["" : 18]>'
+        " g (float[N,3] x) => (float[N,3] y) <float[3] b = {1,2,3}> { y = Add(x, b) }"
+        ' <domain: "", opset_import: ["" : 18]> Add (p, q) => (r) { r = Sub(p, q) }',
+        runs=False,
+    ),
+    Fixed(
+        "a name that the clone would get is taken",
+        before="g (float[N,3] b_rank2) => (float[N,3] y) <float[3] b = {1,2,3}> { y = Add(b_rank2, b) }",
+        after="g (float[N,3] b_rank2) => (float[N,3] y) <float[1,3] c = {1,2,3}> { y = Add(b_rank2, c) }",
+    ),
+    Fixed(
+        "a scalar for Gemm's C, and a number for each row",
+        before="""g (float[2,2] x) => (float[2,3] y, float[2,3] z)
+            <float[2,3] w = {1,2,3,4,5,6}, float c = {1}, float[2,1] d = {1,2}> {
+            y = Gemm(x, w, c)  z = Gemm(x, w, d) }""",
+        after="""g (float[2,2] x) => (float[2,3] y, float[2,3] z)
+            <float[2,3] w = {1,2,3,4,5,6}, float[1,1] c = {1}, float[2,1] d = {1,2}> {
+            y = Gemm(x, w, c)  z = Gemm(x, w, d) }""",
+    ),
+]

@@ -6,95 +6,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, Value, rule
 
 from ._common import BROADCASTING, Operand, broadcast_of, short_of_rank
 from ._exact import safety_of_movement
 from ._slope import cannot_fit
-
-EXAMPLES = [
-    Example(
-        why="a graph input of lower rank",
-        before="g (float[N,2,3] x, float[3] z) => (float[N,2,3] y) { y = Add(x, z) }",
-        after="g (float[N,2,3] x, float[3] z) => (float[N,2,3] y) <int64[2] a = {0,1}>"
-        " { u = Unsqueeze(z, a)  y = Add(x, u) }",
-    ),
-    Example(
-        why="before opset 13 the axes are an attribute",
-        before="g (float[N,2,3] x, float[3] z) => (float[N,2,3] y) { y = Add(x, z) }",
-        after="g (float[N,2,3] x, float[3] z) => (float[N,2,3] y) { u = Unsqueeze<axes=[0,1]>(z)  y = Add(x, u) }",
-        opset=11,
-    ),
-    Example(
-        why="a scalar",
-        before="g (float[N,2] x, float z) => (float[N,2] y) { y = Mul(x, z) }",
-        after="g (float[N,2] x, float z) => (float[N,2] y) <int64[2] a = {0,1}> { u = Unsqueeze(z, a)  y = Mul(x, u) }",
-    ),
-    Example(
-        why="an initializer that a caller may override",
-        before="g (float[N,3] x, float[3] b) => (float[N,3] y) <float[3] b = {1,2,3}> { y = Add(x, b) }",
-        after="g (float[N,3] x, float[3] b) => (float[N,3] y) <float[3] b = {1,2,3}, int64[1] a = {0}>"
-        " { u = Unsqueeze(b, a)  y = Add(x, u) }",
-    ),
-    Example(
-        why="a tensor read twice is aligned once",
-        before="g (bool[N,3] p, float[3] z) => (float[N,3] y) { y = Where(p, z, z) }",
-        after="g (bool[N,3] p, float[3] z) => (float[N,3] y) <int64[1] a = {0}>"
-        " { u = Unsqueeze(z, a)  y = Where(p, u, u) }",
-    ),
-    Example(
-        why="batch dimensions of a MatMul",
-        before="g (float[N,2,3,4] x, float[2,4,5] z) => (float[N,2,3,5] y) { y = MatMul(x, z) }",
-        after="g (float[N,2,3,4] x, float[2,4,5] z) => (float[N,2,3,5] y) <int64[1] a = {0}>"
-        " { u = Unsqueeze(z, a)  y = MatMul(x, u) }",
-    ),
-    Example(
-        why="inside a branch",
-        before="g (float[N,3] x, float[3] z, bool p) => (float[N,3] y) {"
-        " y = If(p) <then_branch = t () => (float[N,3] u) { u = Add(x, z) },"
-        " else_branch = e () => (float[N,3] v) { v = Neg(x) }> }",
-        after="g (float[N,3] x, float[3] z, bool p) => (float[N,3] y) {"
-        " y = If(p) <then_branch = t () => (float[N,3] u) <int64[1] a = {0}> { w = Unsqueeze(z, a) u = Add(x, w) },"
-        " else_branch = e () => (float[N,3] v) { v = Neg(x) }> }",
-    ),
-    Example(
-        why="half precision: exact by ONNX's rules, but ONNX Runtime rounds elsewhere, so it is NUMERIC",
-        before="g (float16[N,2] x, float s) => (float16[N,2] y) { h = Cast<to=10>(s)  y = Mul(x, h) }",
-        after="g (float16[N,2] x, float s) => (float16[N,2] y) <int64[2] a = {0,1}>"
-        " { h = Cast<to=10>(s)  u = Unsqueeze(h, a)  y = Mul(x, u) }",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="half precision is not touched by exact fixes",
-        before="g (float16[N,2] x, float16 s) => (float16[N,2] y) { y = Mul(x, s) }",
-        detect=True,
-    ),
-    Example(
-        why="a constant is BRC001's",
-        before="g (float[N,3] x) => (float[N,3] y) <float[3] b = {1,2,3}> { y = Add(x, b) }",
-    ),
-    Example(
-        why="a matrix on a MatMul's right",
-        before="g (float[N,3,4] x, float[4,5] z) => (float[N,3,5] y) { y = MatMul(x, z) }",
-    ),
-    Example(
-        why="a dequantized tensor: the pair must stay next to the operator",
-        before="g (float[N,3] x, int8[3] q) => (float[N,3] y) <float s = {0.5}, int8 z = {0}>"
-        " { b = DequantizeLinear(q, s, z)  y = Add(x, b) }",
-    ),
-    Example(
-        why="unknown rank",
-        before="g (float[N,3] x, float[3] z, int64[K] s) => (float[] y) { r = Reshape(x, s)  y = Add(r, z) }",
-        runs=False,
-    ),
-    Example(
-        why="Expand's target is no operand, and its data may be of any rank",
-        before="g (float[3] x) => (float[2,3] y) <int64[2] s = {2,3}> { y = Expand(x, s) }",
-    ),
-]
 
 
 @rule(
@@ -103,7 +19,6 @@ EXAMPLES = [
     safety=Safety.EXACT,
     severity=Severity.INFO,
     hazards=[21],
-    examples=EXAMPLES,
     default=False,
 )
 def rank_mismatched_runtime_operand(node: Node, model: Model) -> Iterator[Match]:
@@ -165,3 +80,84 @@ def _unsqueezed(node: Node, short: list[tuple[Operand, Value, int]]) -> Draft:
                 made[value.name] = draft.add("Unsqueeze", [value], axes=axes)
         draft.set_input(node, operand.place, made[value.name])
     return draft
+
+
+rank_mismatched_runtime_operand.examples = [
+    Fixed(
+        "a graph input of lower rank",
+        before="g (float[N,2,3] x, float[3] z) => (float[N,2,3] y) { y = Add(x, z) }",
+        after="g (float[N,2,3] x, float[3] z) => (float[N,2,3] y) <int64[2] a = {0,1}>"
+        " { u = Unsqueeze(z, a)  y = Add(x, u) }",
+    ),
+    Fixed(
+        "before opset 13 the axes are an attribute",
+        before="g (float[N,2,3] x, float[3] z) => (float[N,2,3] y) { y = Add(x, z) }",
+        after="g (float[N,2,3] x, float[3] z) => (float[N,2,3] y) { u = Unsqueeze<axes=[0,1]>(z)  y = Add(x, u) }",
+        opset=11,
+    ),
+    Fixed(
+        "a scalar",
+        before="g (float[N,2] x, float z) => (float[N,2] y) { y = Mul(x, z) }",
+        after="g (float[N,2] x, float z) => (float[N,2] y) <int64[2] a = {0,1}> { u = Unsqueeze(z, a)  y = Mul(x, u) }",
+    ),
+    Fixed(
+        "an initializer that a caller may override",
+        before="g (float[N,3] x, float[3] b) => (float[N,3] y) <float[3] b = {1,2,3}> { y = Add(x, b) }",
+        after="g (float[N,3] x, float[3] b) => (float[N,3] y) <float[3] b = {1,2,3}, int64[1] a = {0}>"
+        " { u = Unsqueeze(b, a)  y = Add(x, u) }",
+    ),
+    Fixed(
+        "a tensor read twice is aligned once",
+        before="g (bool[N,3] p, float[3] z) => (float[N,3] y) { y = Where(p, z, z) }",
+        after="g (bool[N,3] p, float[3] z) => (float[N,3] y) <int64[1] a = {0}>"
+        " { u = Unsqueeze(z, a)  y = Where(p, u, u) }",
+    ),
+    Fixed(
+        "batch dimensions of a MatMul",
+        before="g (float[N,2,3,4] x, float[2,4,5] z) => (float[N,2,3,5] y) { y = MatMul(x, z) }",
+        after="g (float[N,2,3,4] x, float[2,4,5] z) => (float[N,2,3,5] y) <int64[1] a = {0}>"
+        " { u = Unsqueeze(z, a)  y = MatMul(x, u) }",
+    ),
+    Fixed(
+        "inside a branch",
+        before="g (float[N,3] x, float[3] z, bool p) => (float[N,3] y) {"
+        " y = If(p) <then_branch = t () => (float[N,3] u) { u = Add(x, z) },"
+        " else_branch = e () => (float[N,3] v) { v = Neg(x) }> }",
+        after="g (float[N,3] x, float[3] z, bool p) => (float[N,3] y) {"
+        " y = If(p) <then_branch = t () => (float[N,3] u) <int64[1] a = {0}> { w = Unsqueeze(z, a) u = Add(x, w) },"
+        " else_branch = e () => (float[N,3] v) { v = Neg(x) }> }",
+    ),
+    Fixed(
+        "half precision: exact by ONNX's rules, but ONNX Runtime rounds elsewhere, so it is NUMERIC",
+        before="g (float16[N,2] x, float s) => (float16[N,2] y) { h = Cast<to=10>(s)  y = Mul(x, h) }",
+        after="g (float16[N,2] x, float s) => (float16[N,2] y) <int64[2] a = {0,1}>"
+        " { h = Cast<to=10>(s)  u = Unsqueeze(h, a)  y = Mul(x, u) }",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "half precision is not touched by exact fixes",
+        "g (float16[N,2] x, float16 s) => (float16[N,2] y) { y = Mul(x, s) }",
+    ),
+    Silent(
+        "a constant is BRC001's",
+        "g (float[N,3] x) => (float[N,3] y) <float[3] b = {1,2,3}> { y = Add(x, b) }",
+    ),
+    Silent(
+        "a matrix on a MatMul's right",
+        "g (float[N,3,4] x, float[4,5] z) => (float[N,3,5] y) { y = MatMul(x, z) }",
+    ),
+    Silent(
+        "a dequantized tensor: the pair must stay next to the operator",
+        "g (float[N,3] x, int8[3] q) => (float[N,3] y) <float s = {0.5}, int8 z = {0}>"
+        " { b = DequantizeLinear(q, s, z)  y = Add(x, b) }",
+    ),
+    Silent(
+        "unknown rank",
+        "g (float[N,3] x, float[3] z, int64[K] s) => (float[] y) { r = Reshape(x, s)  y = Add(r, z) }",
+        runs=False,
+    ),
+    Silent(
+        "Expand's target is no operand, and its data may be of any rank",
+        "g (float[3] x) => (float[2,3] y) <int64[2] s = {2,3}> { y = Expand(x, s) }",
+    ),
+]

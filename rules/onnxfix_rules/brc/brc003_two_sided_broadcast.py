@@ -4,67 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, rule
 
 from ._common import MULTIDIRECTIONAL, broadcast_of, form_of, label, text
 
-EXAMPLES = [
-    Example(
-        why="a row against a column",
-        before="g (float[2,1] x, float[1,3] z) => (float[2,3] y) { y = Add(x, z) }",
-        detect=True,
-    ),
-    Example(
-        why="symbolic sizes",
-        before="g (float[N,1] x, float[1,M] z) => (bool[N,M] y) { y = Less(x, z) }",
-        detect=True,
-    ),
-    Example(
-        why="the lower rank counts as a dimension of 1",
-        before="g (float[N,1] x, float[3] z) => (float[N,3] y) { y = Sub(x, z) }",
-        detect=True,
-    ),
-    Example(
-        why="three operands, none of which has the result's shape",
-        before="g (bool[N,1,1] p, float[1,2,1] x, float[3] z) => (float[N,2,3] y) { y = Where(p, x, z) }",
-        detect=True,
-    ),
-    Example(
-        why="batch dimensions of a MatMul",
-        before="g (float[N,1,2,3] x, float[1,4,3,2] z) => (float[N,4,2,2] y) { y = MatMul(x, z) }",
-        detect=True,
-    ),
-    Example(
-        why="one operand has the result's shape",
-        before="g (float[N,1,3] x, float[N,2,3] z) => (float[N,2,3] y) { y = Add(x, z) }",
-    ),
-    Example(
-        why="one of three operands has the result's shape",
-        before="g (bool[N,1] p, float[1,3] x, float[N,3] z) => (float[N,3] y) { y = Where(p, x, z) }",
-    ),
-    Example(
-        why="all ones",
-        before="g (float[1,1] x, float[1] z) => (float[1,1] y) { y = Add(x, z) }",
-    ),
-    Example(
-        why="an attention mask",
-        before="g (float[N,4,S,S] x, float[N,1,1,S] m) => (float[N,4,S,S] y) { y = Add(x, m) }",
-    ),
-    Example(
-        why="an Expand says what it does",
-        before="g (float[1,3] x) => (float[2,3] y) <int64[2] s = {2,1}> { y = Expand(x, s) }",
-    ),
-    Example(
-        why="unknown rank",
-        before="g (float[N,1] x, float[1,3] z, int64[K] s) => (float[] y) { r = Reshape(x, s)  y = Add(r, z) }",
-        runs=False,
-    ),
-]
 
-
-@rule("BRC003", ops=(*MULTIDIRECTIONAL, "MatMul"), severity=Severity.INFO, hazards=[21], examples=EXAMPLES)
+@rule("BRC003", ops=(*MULTIDIRECTIONAL, "MatMul"), severity=Severity.INFO, hazards=[21])
 def two_sided_broadcast(node: Node, model: Model) -> Iterator[Match]:
     """No operand has the shape of the result: all of them are repeated, along different axes.
 
@@ -88,3 +33,42 @@ def two_sided_broadcast(node: Node, model: Model) -> Iterator[Match]:
     sides = " and ".join(label(operand) + text(operand.shape) for operand in broadcast.operands)
     kind = "the batch dimensions of " if node.op_type == "MatMul" else ""
     yield Match(f"{kind}{sides} are all repeated: none has the shape of the result", node=node)
+
+
+two_sided_broadcast.examples = [
+    Flagged("a row against a column", "g (float[2,1] x, float[1,3] z) => (float[2,3] y) { y = Add(x, z) }"),
+    Flagged("symbolic sizes", "g (float[N,1] x, float[1,M] z) => (bool[N,M] y) { y = Less(x, z) }"),
+    Flagged(
+        "the lower rank counts as a dimension of 1",
+        "g (float[N,1] x, float[3] z) => (float[N,3] y) { y = Sub(x, z) }",
+    ),
+    Flagged(
+        "three operands, none of which has the result's shape",
+        "g (bool[N,1,1] p, float[1,2,1] x, float[3] z) => (float[N,2,3] y) { y = Where(p, x, z) }",
+    ),
+    Flagged(
+        "batch dimensions of a MatMul",
+        "g (float[N,1,2,3] x, float[1,4,3,2] z) => (float[N,4,2,2] y) { y = MatMul(x, z) }",
+    ),
+    Silent(
+        "one operand has the result's shape",
+        "g (float[N,1,3] x, float[N,2,3] z) => (float[N,2,3] y) { y = Add(x, z) }",
+    ),
+    Silent(
+        "one of three operands has the result's shape",
+        "g (bool[N,1] p, float[1,3] x, float[N,3] z) => (float[N,3] y) { y = Where(p, x, z) }",
+    ),
+    Silent("all ones", "g (float[1,1] x, float[1] z) => (float[1,1] y) { y = Add(x, z) }"),
+    Silent(
+        "an attention mask", "g (float[N,4,S,S] x, float[N,1,1,S] m) => (float[N,4,S,S] y) { y = Add(x, m) }"
+    ),
+    Silent(
+        "an Expand says what it does",
+        "g (float[1,3] x) => (float[2,3] y) <int64[2] s = {2,1}> { y = Expand(x, s) }",
+    ),
+    Silent(
+        "unknown rank",
+        "g (float[N,1] x, float[1,3] z, int64[K] s) => (float[] y) { r = Reshape(x, s)  y = Add(r, z) }",
+        runs=False,
+    ),
+]

@@ -4,151 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.graph.overlay import Value
-from onnxfix.graph.shared import shared
-from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix.rule import Flagged, Match, Model, Severity, Silent, Value, rule, shared
 
 from ._common import Broadcast, Operand, is_static_one, label, text
 from ._meet import Meeting, Symbols, at_batch, broadcasts, collapsed, crossings, is_plain, meetings
 
-EXAMPLES = [
-    Example(
-        why="(N, 1) with (N,) is (N, N), and at N = 1 it looks right",
-        before="g (float[N,1] x, float[N] w) => (float[N,K] y) { y = Mul(x, w) }",
-        detect=True,
-    ),
-    Example(
-        why="the other way round",
-        before="g (float[N] w, float[N,1] x) => (float[N,K] y) { y = Sub(w, x) }",
-        detect=True,
-    ),
-    Example(
-        why="a reduction without keepdims",
-        before="g (float[N,3] x) => (float[N,K] y) <int64[1] a = {1}> { m = ReduceMax<keepdims=0>(x, a)"
-        " n = ReduceMax(x, a)  y = Sub(n, m) }",
-        detect=True,
-    ),
-    Example(
-        why="[N] with [N, C] scales a sample at batch 1 and a channel at N = C",
-        before="g (float[N,4] x, float[N] w) => (float[N,4] y) { y = Mul(x, w) }",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="[N, S] with [N, H, S]: the mask lacks a dimension",
-        before="g (float[N,4,S] x, bool[N,S] m) => (float[N,4,S] y) <float z = {0}> { y = Where(m, x, z) }",
-        detect=True,
-    ),
-    Example(
-        why="a constant that was traced at batch 2",
-        before="g (float[N,3] x) => (float[N,3] y) <float[2,3] b = {1,2,3,4,5,6}> { y = Add(x, b) }",
-        detect=True,
-    ),
-    Example(
-        why="a batch of 1 traced into a Reshape: N * S against S",
-        before="g (float[N,S,2] x) => (float[N,S,2] y) <int64[3] s = {1,-1,2}> { r = Reshape(x, s)  y = Add(x, r) }",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="a batch of 1 traced into a Reshape: a row against a column",
-        before="g (float[N,1] x) => (float[N,K] y) <int64[2] s = {1,-1}> { r = Reshape(x, s)  y = Add(x, r) }",
-        detect=True,
-    ),
-    Example(
-        why="sizes that agree at batch 1 only: Concat along the batch",
-        before="g (float[N,3] x) => (float[K,3] y) <float[3,3] b = {1,2,3,4,5,6,7,8,9}>"
-        " { c = Concat<axis=0>(x, x, x)  y = Add(c, b) }",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="batch dimensions of a MatMul: x lacks the heads",
-        before="g (float[N,4,2,3] x, float[N,3,2] w) => (float[N,4,2,2] y) { y = MatMul(x, w) }",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="Expand of a vector of samples to [N, 4]",
-        before="g (float[N] x, float[N,4] z) => (float[N,4] y) { s = Shape(z)  y = Expand(x, s) }",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="Gemm's C has one number a sample and is added to every sample's columns",
-        before="g (float[N,2] x, float[N] c) => (float[N,3] y) <float[2,3] w = {1,2,3,4,5,6}> { y = Gemm(x, w, c) }",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="an input of batch 1 beside one of batch N",
-        before="g (float[N,3] x, float[1,3] m) => (float[N,3] y) { y = Add(x, m) }",
-        detect=True,
-    ),
-    Example(
-        why="an ordinary bias",
-        before="g (float[N,3] x) => (float[N,3] y) <float[3] b = {1,2,3}> { y = Add(x, b) }",
-    ),
-    Example(
-        why="an attention mask",
-        before="g (float[N,4,S,S] x, float[N,1,1,S] m) => (float[N,4,S,S] y) { y = Add(x, m) }",
-    ),
-    Example(
-        why="a table that a Reshape turns into one sample",
-        before="g (float[N,6] x) => (float[N,6] y) <float[6] t = {1,2,3,4,5,6}, int64[2] s = {1,6}>"
-        " { p = Reshape(t, s)  y = Add(x, p) }",
-    ),
-    Example(
-        why="an overridable initializer is a weight, not a sample",
-        before="g (float[N,3] x, float[1,3] b) => (float[N,3] y) <float[1,3] b = {1,2,3}> { y = Add(x, b) }",
-    ),
-    Example(
-        why="sizes that fail at batch 1 as well are BRC004's",
-        before="g (float[N,3] x) => (float[K,3] y) { c = Concat<axis=0>(x, x)  d = Concat<axis=0>(x, x, x)"
-        "  y = Add(c, d) }",
-        runs=False,
-    ),
-    Example(
-        why="another domain's Mul",
-        before='<ir_version: 9, opset_import: ["" : 18, "other" : 18]>'
-        " g (float[N,1] x, float[N] w) => (float[N,K] y) { y = other.Mul(x, w) }",
-        runs=False,
-    ),
-    Example(
-        why="a position embedding",
-        before="g (float[N,2,3] x) => (float[N,2,3] y) <float[1,2,3] p = {1,2,3,4,5,6}> { y = Add(x, p) }",
-    ),
-    Example(
-        why="one number a sample, with its dimension",
-        before="g (float[N,4] x, float[N,1] w) => (float[N,4] y) { y = Mul(x, w) }",
-    ),
-    Example(
-        why="a causal mask: positions against positions, not samples against samples",
-        before="g (int64[N,S] i) => (bool[S,S] y) <int64[1] a = {1}, int64[1] b = {0}, int64 z = {0}, int64 o = {1}> {"
-        " t = Shape<start=1,end=2>(i)  n = Squeeze(t, b)  r = Range(z, n, o)  c = Unsqueeze(r, a)  y = Less(c, r) }",
-    ),
-    Example(
-        why="pairs of samples on purpose: both operands have their dimension of 1",
-        before="g (float[N,1] x, float[1,N] z) => (float[N,N] y) { y = Sub(x, z) }",
-    ),
-    Example(
-        why="batch second on both sides",
-        before="g (float[N,3] x) => (float[5,N,3] y) <float[5,1,1] p = {1,2,3,4,5}> { e = Add(p, x)  y = Mul(e, x) }",
-    ),
-    Example(
-        why="two symbols are BRC004's",
-        before="g (float[N,3] x, float[M,3] z) => (float[K,3] y) { y = Add(x, z) }",
-    ),
-    Example(
-        why="unknown rank",
-        before="g (float[N,1] x, float[N] w, int64[K] s) => (float[] y) { r = Reshape(x, s)  y = Add(r, w) }",
-        runs=False,
-    ),
-]
 
-
-@rule("BRC005", per="model", severity=Severity.WARNING, hazards=[21], examples=EXAMPLES)
+@rule("BRC005", per="model", severity=Severity.WARNING, hazards=[21])
 def broadcast_at_batch_one_only(model: Model) -> Iterator[Match]:
     """Shapes that fit at batch 1 broadcast otherwise, or not at all, at another batch size.
 
@@ -245,3 +107,116 @@ def _single_inputs(broadcast: Broadcast, symbols: Symbols) -> Iterator[tuple[Val
 
 def _outcomes(broadcast: Broadcast, names: frozenset[str]) -> str:
     return f"batch 1: {at_batch(broadcast, names, 1)}; batch 2: {at_batch(broadcast, names, 2)}"
+
+
+broadcast_at_batch_one_only.examples = [
+    Flagged(
+        "(N, 1) with (N,) is (N, N), and at N = 1 it looks right",
+        "g (float[N,1] x, float[N] w) => (float[N,K] y) { y = Mul(x, w) }",
+    ),
+    Flagged("the other way round", "g (float[N] w, float[N,1] x) => (float[N,K] y) { y = Sub(w, x) }"),
+    Flagged(
+        "a reduction without keepdims",
+        "g (float[N,3] x) => (float[N,K] y) <int64[1] a = {1}> { m = ReduceMax<keepdims=0>(x, a)"
+        " n = ReduceMax(x, a)  y = Sub(n, m) }",
+    ),
+    Flagged(
+        "[N] with [N, C] scales a sample at batch 1 and a channel at N = C",
+        "g (float[N,4] x, float[N] w) => (float[N,4] y) { y = Mul(x, w) }",
+        runs=False,
+    ),
+    Flagged(
+        "[N, S] with [N, H, S]: the mask lacks a dimension",
+        "g (float[N,4,S] x, bool[N,S] m) => (float[N,4,S] y) <float z = {0}> { y = Where(m, x, z) }",
+    ),
+    Flagged(
+        "a constant that was traced at batch 2",
+        "g (float[N,3] x) => (float[N,3] y) <float[2,3] b = {1,2,3,4,5,6}> { y = Add(x, b) }",
+    ),
+    Flagged(
+        "a batch of 1 traced into a Reshape: N * S against S",
+        "g (float[N,S,2] x) => (float[N,S,2] y) <int64[3] s = {1,-1,2}> { r = Reshape(x, s)  y = Add(x, r) }",
+        runs=False,
+    ),
+    Flagged(
+        "a batch of 1 traced into a Reshape: a row against a column",
+        "g (float[N,1] x) => (float[N,K] y) <int64[2] s = {1,-1}> { r = Reshape(x, s)  y = Add(x, r) }",
+    ),
+    Flagged(
+        "sizes that agree at batch 1 only: Concat along the batch",
+        "g (float[N,3] x) => (float[K,3] y) <float[3,3] b = {1,2,3,4,5,6,7,8,9}>"
+        " { c = Concat<axis=0>(x, x, x)  y = Add(c, b) }",
+        runs=False,
+    ),
+    Flagged(
+        "batch dimensions of a MatMul: x lacks the heads",
+        "g (float[N,4,2,3] x, float[N,3,2] w) => (float[N,4,2,2] y) { y = MatMul(x, w) }",
+        runs=False,
+    ),
+    Flagged(
+        "Expand of a vector of samples to [N, 4]",
+        "g (float[N] x, float[N,4] z) => (float[N,4] y) { s = Shape(z)  y = Expand(x, s) }",
+        runs=False,
+    ),
+    Flagged(
+        "Gemm's C has one number a sample and is added to every sample's columns",
+        "g (float[N,2] x, float[N] c) => (float[N,3] y) <float[2,3] w = {1,2,3,4,5,6}> { y = Gemm(x, w, c) }",
+        runs=False,
+    ),
+    Flagged(
+        "an input of batch 1 beside one of batch N",
+        "g (float[N,3] x, float[1,3] m) => (float[N,3] y) { y = Add(x, m) }",
+    ),
+    Silent("an ordinary bias", "g (float[N,3] x) => (float[N,3] y) <float[3] b = {1,2,3}> { y = Add(x, b) }"),
+    Silent(
+        "an attention mask", "g (float[N,4,S,S] x, float[N,1,1,S] m) => (float[N,4,S,S] y) { y = Add(x, m) }"
+    ),
+    Silent(
+        "a table that a Reshape turns into one sample",
+        "g (float[N,6] x) => (float[N,6] y) <float[6] t = {1,2,3,4,5,6}, int64[2] s = {1,6}>"
+        " { p = Reshape(t, s)  y = Add(x, p) }",
+    ),
+    Silent(
+        "an overridable initializer is a weight, not a sample",
+        "g (float[N,3] x, float[1,3] b) => (float[N,3] y) <float[1,3] b = {1,2,3}> { y = Add(x, b) }",
+    ),
+    Silent(
+        "sizes that fail at batch 1 as well are BRC004's",
+        "g (float[N,3] x) => (float[K,3] y) { c = Concat<axis=0>(x, x)  d = Concat<axis=0>(x, x, x)"
+        "  y = Add(c, d) }",
+        runs=False,
+    ),
+    Silent(
+        "another domain's Mul",
+        '<ir_version: 9, opset_import: ["" : 18, "other" : 18]>'
+        " g (float[N,1] x, float[N] w) => (float[N,K] y) { y = other.Mul(x, w) }",
+        runs=False,
+    ),
+    Silent(
+        "a position embedding",
+        "g (float[N,2,3] x) => (float[N,2,3] y) <float[1,2,3] p = {1,2,3,4,5,6}> { y = Add(x, p) }",
+    ),
+    Silent(
+        "one number a sample, with its dimension",
+        "g (float[N,4] x, float[N,1] w) => (float[N,4] y) { y = Mul(x, w) }",
+    ),
+    Silent(
+        "a causal mask: positions against positions, not samples against samples",
+        "g (int64[N,S] i) => (bool[S,S] y) <int64[1] a = {1}, int64[1] b = {0}, int64 z = {0}, int64 o = {1}> {"
+        " t = Shape<start=1,end=2>(i)  n = Squeeze(t, b)  r = Range(z, n, o)  c = Unsqueeze(r, a)  y = Less(c, r) }",
+    ),
+    Silent(
+        "pairs of samples on purpose: both operands have their dimension of 1",
+        "g (float[N,1] x, float[1,N] z) => (float[N,N] y) { y = Sub(x, z) }",
+    ),
+    Silent(
+        "batch second on both sides",
+        "g (float[N,3] x) => (float[5,N,3] y) <float[5,1,1] p = {1,2,3,4,5}> { e = Add(p, x)  y = Mul(e, x) }",
+    ),
+    Silent("two symbols are BRC004's", "g (float[N,3] x, float[M,3] z) => (float[K,3] y) { y = Add(x, z) }"),
+    Silent(
+        "unknown rank",
+        "g (float[N,1] x, float[N] w, int64[K] s) => (float[] y) { r = Reshape(x, s)  y = Add(r, w) }",
+        runs=False,
+    ),
+]

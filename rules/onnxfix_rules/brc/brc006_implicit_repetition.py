@@ -6,12 +6,21 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Value
-from onnxfix.graph.shared import shared
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
-from onnxfix.shapes.symbols import equal
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    equal,
+    rule,
+    shared,
+)
 
 from ._common import (
     MULTIDIRECTIONAL,
@@ -24,91 +33,6 @@ from ._common import (
 from ._exact import safety_of_repetition
 from ._meet import Symbols, broadcasts, meetings
 
-EXAMPLES = [
-    Example(
-        why="static sizes: a constant target",
-        before="g (float[2,1] x, float[1,3] z) => (float[2,3] y) { y = Add(x, z) }",
-        after="g (float[2,1] x, float[1,3] z) => (float[2,3] y) <int64[2] s = {2,3}, int64[2] t = {2,3}>"
-        " { a = Expand(x, s)  b = Expand(z, t)  y = Add(a, b) }",
-    ),
-    Example(
-        why="symbolic sizes: the target is the other operand's shape",
-        before="g (float[N,1] x, float[1,M] z) => (float[N,M] y) { y = Add(x, z) }",
-        after="g (float[N,1] x, float[1,M] z) => (float[N,M] y)"
-        " { s = Shape(z)  a = Expand(x, s)  t = Shape(x)  b = Expand(z, t)  y = Add(a, b) }",
-    ),
-    Example(
-        why="sizes that may differ",
-        before="g (float[N,3] x, float[M,3] z) => (float[K,3] y) { y = Add(x, z) }",
-        after="g (float[N,3] x, float[M,3] z) => (float[K,3] y)"
-        " { s = Shape(z)  a = Expand(x, s)  t = Shape(x)  b = Expand(z, t)  y = Add(a, b) }",
-    ),
-    Example(
-        why="the batch-1 trap (N, 1) with (N,)",
-        before="g (float[N,1] x, float[N] w) => (float[N,K] y) { y = Mul(x, w) }",
-        after="g (float[N,1] x, float[N] w) => (float[N,K] y)"
-        " { s = Shape(w)  a = Expand(x, s)  t = Shape(x)  b = Expand(w, t)  y = Mul(a, b) }",
-    ),
-    Example(
-        why="three operands",
-        before="g (bool[N,1] p, int64[1,M] x, int64 z) => (int64[N,M] y) { y = Where(p, x, z) }",
-        after="g (bool[N,1] p, int64[1,M] x, int64 z) => (int64[N,M] y) {"
-        " s = Shape(x)  a = Expand(p, s)  t = Shape(p)  b = Expand(x, t)"
-        " u = Shape(p)  c = Expand(z, u)  v = Shape(x)  d = Expand(c, v)  y = Where(a, b, d) }",
-    ),
-    Example(
-        why="half precision is not touched by exact fixes",
-        before="g (float16[2,1] x, float16[1,3] z) => (float16[2,3] y) { y = Add(x, z) }",
-        detect=True,
-    ),
-    Example(
-        why="an exponent of one element is computed in a way of its own",
-        before="g (float[N,1] x, float[1,M] z) => (float[N,M] y) { y = Pow(x, z) }",
-        detect=True,
-    ),
-    Example(
-        why="an even size is never 1, so that only the other one may be repeated",
-        before="g (float[N,3] x, float[M,3] z) => (float[K,3] y) { c = Concat<axis=0>(x, x)  y = Add(c, z) }",
-        after="g (float[N,3] x, float[M,3] z) => (float[K,3] y)"
-        " { c = Concat<axis=0>(x, x)  s = Shape(c)  a = Expand(z, s)  y = Add(c, a) }",
-    ),
-    Example(
-        why="two sizes that are never 1 and never the same: an Expand would not change that",
-        before="g (float[N,3] x) => (float[K,3] y) { c = Concat<axis=0>(x, x)  d = Concat<axis=0>(x, x, x)"
-        "  y = Add(c, d) }",
-        runs=False,
-    ),
-    Example(
-        why="neither is 3 * N against 3 repeated, where TensorRT's builder would see an Expand from 3 to 9 rows",
-        before="g (float[N,3] x) => (float[K,3] y) <float[3,3] b = {1,2,3,4,5,6,7,8,9}>"
-        " { c = Concat<axis=0>(x, x, x)  y = Add(c, b) }",
-        runs=False,
-    ),
-    Example(
-        why="only one operand is repeated: a bias",
-        before="g (float[N,3] x) => (float[N,3] y) <float[3] b = {1,2,3}> { y = Add(x, b) }",
-    ),
-    Example(
-        why="a mask with dimensions of 1",
-        before="g (float[N,4,S,S] x, float[N,1,1,S] m) => (float[N,4,S,S] y) { y = Add(x, m) }",
-    ),
-    Example(
-        why="MatMul's matrices must not be expanded, and an Expand is explicit already",
-        before="g (float[N,1,2,3] x, float[1,4,3,2] z, float[1,3] w) => (float[N,4,2,2] y, float[2,3] v)"
-        " <int64[2] s = {2,1}> { y = MatMul(x, z)  v = Expand(w, s) }",
-    ),
-    Example(
-        why="Expand came with opset 8",
-        before="g (float[2,1] x, float[1,3] z) => (float[2,3] y) { y = Add(x, z) }",
-        opset=7,
-    ),
-    Example(
-        why="unknown rank",
-        before="g (float[N,1] x, float[1,3] z, int64[K] s) => (float[] y) { r = Reshape(x, s)  y = Add(r, z) }",
-        runs=False,
-    ),
-]
-
 
 @rule(
     "BRC006",
@@ -116,7 +40,6 @@ EXAMPLES = [
     safety=Safety.EXACT,
     severity=Severity.INFO,
     hazards=[21],
-    examples=EXAMPLES,
     default=False,
 )
 def implicit_repetition(model: Model) -> Iterator[Match]:
@@ -193,3 +116,87 @@ def _static_result(broadcast: Broadcast) -> list[int] | None:
             return None
         result.append(next(iter(sizes)) or 0 if sizes else 1)
     return result
+
+
+implicit_repetition.examples = [
+    Fixed(
+        "static sizes: a constant target",
+        before="g (float[2,1] x, float[1,3] z) => (float[2,3] y) { y = Add(x, z) }",
+        after="g (float[2,1] x, float[1,3] z) => (float[2,3] y) <int64[2] s = {2,3}, int64[2] t = {2,3}>"
+        " { a = Expand(x, s)  b = Expand(z, t)  y = Add(a, b) }",
+    ),
+    Fixed(
+        "symbolic sizes: the target is the other operand's shape",
+        before="g (float[N,1] x, float[1,M] z) => (float[N,M] y) { y = Add(x, z) }",
+        after="g (float[N,1] x, float[1,M] z) => (float[N,M] y)"
+        " { s = Shape(z)  a = Expand(x, s)  t = Shape(x)  b = Expand(z, t)  y = Add(a, b) }",
+    ),
+    Fixed(
+        "sizes that may differ",
+        before="g (float[N,3] x, float[M,3] z) => (float[K,3] y) { y = Add(x, z) }",
+        after="g (float[N,3] x, float[M,3] z) => (float[K,3] y)"
+        " { s = Shape(z)  a = Expand(x, s)  t = Shape(x)  b = Expand(z, t)  y = Add(a, b) }",
+    ),
+    Fixed(
+        "the batch-1 trap (N, 1) with (N,)",
+        before="g (float[N,1] x, float[N] w) => (float[N,K] y) { y = Mul(x, w) }",
+        after="g (float[N,1] x, float[N] w) => (float[N,K] y)"
+        " { s = Shape(w)  a = Expand(x, s)  t = Shape(x)  b = Expand(w, t)  y = Mul(a, b) }",
+    ),
+    Fixed(
+        "three operands",
+        before="g (bool[N,1] p, int64[1,M] x, int64 z) => (int64[N,M] y) { y = Where(p, x, z) }",
+        after="g (bool[N,1] p, int64[1,M] x, int64 z) => (int64[N,M] y) {"
+        " s = Shape(x)  a = Expand(p, s)  t = Shape(p)  b = Expand(x, t)"
+        " u = Shape(p)  c = Expand(z, u)  v = Shape(x)  d = Expand(c, v)  y = Where(a, b, d) }",
+    ),
+    Flagged(
+        "half precision is not touched by exact fixes",
+        "g (float16[2,1] x, float16[1,3] z) => (float16[2,3] y) { y = Add(x, z) }",
+    ),
+    Flagged(
+        "an exponent of one element is computed in a way of its own",
+        "g (float[N,1] x, float[1,M] z) => (float[N,M] y) { y = Pow(x, z) }",
+    ),
+    Fixed(
+        "an even size is never 1, so that only the other one may be repeated",
+        before="g (float[N,3] x, float[M,3] z) => (float[K,3] y) { c = Concat<axis=0>(x, x)  y = Add(c, z) }",
+        after="g (float[N,3] x, float[M,3] z) => (float[K,3] y)"
+        " { c = Concat<axis=0>(x, x)  s = Shape(c)  a = Expand(z, s)  y = Add(c, a) }",
+    ),
+    Silent(
+        "two sizes that are never 1 and never the same: an Expand would not change that",
+        "g (float[N,3] x) => (float[K,3] y) { c = Concat<axis=0>(x, x)  d = Concat<axis=0>(x, x, x)"
+        "  y = Add(c, d) }",
+        runs=False,
+    ),
+    Silent(
+        "neither is 3 * N against 3 repeated, where TensorRT's builder would see an Expand from 3 to 9 rows",
+        "g (float[N,3] x) => (float[K,3] y) <float[3,3] b = {1,2,3,4,5,6,7,8,9}>"
+        " { c = Concat<axis=0>(x, x, x)  y = Add(c, b) }",
+        runs=False,
+    ),
+    Silent(
+        "only one operand is repeated: a bias",
+        "g (float[N,3] x) => (float[N,3] y) <float[3] b = {1,2,3}> { y = Add(x, b) }",
+    ),
+    Silent(
+        "a mask with dimensions of 1",
+        "g (float[N,4,S,S] x, float[N,1,1,S] m) => (float[N,4,S,S] y) { y = Add(x, m) }",
+    ),
+    Silent(
+        "MatMul's matrices must not be expanded, and an Expand is explicit already",
+        "g (float[N,1,2,3] x, float[1,4,3,2] z, float[1,3] w) => (float[N,4,2,2] y, float[2,3] v)"
+        " <int64[2] s = {2,1}> { y = MatMul(x, z)  v = Expand(w, s) }",
+    ),
+    Silent(
+        "Expand came with opset 8",
+        "g (float[2,1] x, float[1,3] z) => (float[2,3] y) { y = Add(x, z) }",
+        opset=7,
+    ),
+    Silent(
+        "unknown rank",
+        "g (float[N,1] x, float[1,3] z, int64[K] s) => (float[] y) { r = Reshape(x, s)  y = Add(r, z) }",
+        runs=False,
+    ),
+]

@@ -6,83 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
-from onnxfix.shapes.symbols import equal
+from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, equal, rule
 from onnxfix_rules.brc._common import text
 from onnxfix_rules.brc._slope import cannot_fit, shapes_of
 
-_IMAGE = "g (float[N,2,4,4] x) => (float[N,2,4,4] y)"
 
-EXAMPLES = [
-    Example(
-        why="a slope for each channel, as before opset 7",
-        before=f"{_IMAGE} <float[2] s = {{1, 2}}> {{ y = PRelu(x, s) }}",
-        after=f"{_IMAGE} <float[2,1,1] s = {{1, 2}}> {{ y = PRelu(x, s) }}",
-        safety=Safety.UNSAFE,
-        runs=False,
-    ),
-    Example(
-        why="and without leave",
-        before=f"{_IMAGE} <float[2] s = {{1, 2}}> {{ y = PRelu(x, s) }}",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="a slope that comes at run time",
-        before="g (float[2,3,4] x, float[3] s) => (float[2,3,4] y) { y = PRelu(x, s) }",
-        after="""g (float[2,3,4] x, float[3] s) => (float[2,3,4] y) <int64[2] t = {3, 1}> {
-            r = Reshape(s, t)  y = PRelu(x, r) }""",
-        opset=9,
-        safety=Safety.UNSAFE,
-        runs=False,
-    ),
-    Example(
-        why="the data would have to be repeated",
-        before="g (float[1,1,4] x) => (float[1,1,4] y) <float[2,1] s = {1, 2}> { y = PRelu(x, s) }",
-        detect=True,
-        safety=Safety.UNSAFE,
-        runs=False,
-    ),
-    Example(
-        why="a slope of a higher rank",
-        before="g (float[4] x) => (float[1,4] y) <float[1,4] s = {1, 2, 3, 4}> { y = PRelu(x, s) }",
-        detect=True,
-        safety=Safety.UNSAFE,
-        runs=False,
-    ),
-    Example(
-        why="a slope for each channel, in ONNX's way",
-        before=f"{_IMAGE} <float[2,1,1] s = {{1, 2}}> {{ y = PRelu(x, s) }}",
-    ),
-    Example(
-        why="as many channels as columns: ONNX takes it for the columns",
-        before="g (float[N,4,2,4] x) => (float[N,4,2,4] y) <float[4] s = {1, 2, 3, 4}> { y = PRelu(x, s) }",
-    ),
-    Example(
-        why="one slope",
-        before=f"{_IMAGE} <float[1] s = {{1}}> {{ y = PRelu(x, s) }}",
-    ),
-    Example(
-        why="it may fit: BRC004",
-        before="g (float[N,2,H,W] x) => (float[N,2,H,W] y) <float[2] s = {1, 2}> { y = PRelu(x, s) }",
-    ),
-    Example(
-        why="a matrix, whose columns are its channels",
-        before="g (float[N,2] x) => (float[N,2] y) <float[2] s = {1, 2}> { y = PRelu(x, s) }",
-    ),
-    Example(
-        why="before opset 7 that is what it means",
-        before=f"{_IMAGE} <float[2] s = {{1, 2}}> {{ y = PRelu(x, s) }}",
-        opset=6,
-        runs=False,
-    ),
-]
-
-
-@rule("BRC007", ops=["PRelu"], safety=Safety.UNSAFE, severity=Severity.ERROR, hazards=[21], examples=EXAMPLES)
+@rule("BRC007", ops=["PRelu"], safety=Safety.UNSAFE, severity=Severity.ERROR, hazards=[21])
 def prelu_slope_not_broadcastable(node: Node, model: Model) -> Iterator[Match]:
     """A PRelu whose slope does not broadcast to its data.
 
@@ -124,3 +53,62 @@ def prelu_slope_not_broadcastable(node: Node, model: Model) -> Iterator[Match]:
         severity=Severity.WARNING if len(other) > len(shape) else None,
         reads=(slope,),
     )
+
+
+_IMAGE = "g (float[N,2,4,4] x) => (float[N,2,4,4] y)"
+
+
+prelu_slope_not_broadcastable.examples = [
+    Fixed(
+        "a slope for each channel, as before opset 7",
+        before=f"{_IMAGE} <float[2] s = {{1, 2}}> {{ y = PRelu(x, s) }}",
+        after=f"{_IMAGE} <float[2,1,1] s = {{1, 2}}> {{ y = PRelu(x, s) }}",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Flagged("and without leave", f"{_IMAGE} <float[2] s = {{1, 2}}> {{ y = PRelu(x, s) }}", runs=False),
+    Fixed(
+        "a slope that comes at run time",
+        before="g (float[2,3,4] x, float[3] s) => (float[2,3,4] y) { y = PRelu(x, s) }",
+        after="""g (float[2,3,4] x, float[3] s) => (float[2,3,4] y) <int64[2] t = {3, 1}> {
+            r = Reshape(s, t)  y = PRelu(x, r) }""",
+        opset=9,
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Flagged(
+        "the data would have to be repeated",
+        "g (float[1,1,4] x) => (float[1,1,4] y) <float[2,1] s = {1, 2}> { y = PRelu(x, s) }",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Flagged(
+        "a slope of a higher rank",
+        "g (float[4] x) => (float[1,4] y) <float[1,4] s = {1, 2, 3, 4}> { y = PRelu(x, s) }",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Silent(
+        "a slope for each channel, in ONNX's way",
+        f"{_IMAGE} <float[2,1,1] s = {{1, 2}}> {{ y = PRelu(x, s) }}",
+    ),
+    Silent(
+        "as many channels as columns: ONNX takes it for the columns",
+        "g (float[N,4,2,4] x) => (float[N,4,2,4] y) <float[4] s = {1, 2, 3, 4}> { y = PRelu(x, s) }",
+    ),
+    Silent("one slope", f"{_IMAGE} <float[1] s = {{1}}> {{ y = PRelu(x, s) }}"),
+    Silent(
+        "it may fit: BRC004",
+        "g (float[N,2,H,W] x) => (float[N,2,H,W] y) <float[2] s = {1, 2}> { y = PRelu(x, s) }",
+    ),
+    Silent(
+        "a matrix, whose columns are its channels",
+        "g (float[N,2] x) => (float[N,2] y) <float[2] s = {1, 2}> { y = PRelu(x, s) }",
+    ),
+    Silent(
+        "before opset 7 that is what it means",
+        f"{_IMAGE} <float[2] s = {{1, 2}}> {{ y = PRelu(x, s) }}",
+        opset=6,
+        runs=False,
+    ),
+]

@@ -6,70 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
-
-EXAMPLES = [
-    Example(
-        why="-1 for a size that stays, as in torch",
-        before="g (float[2,1] x) => (float[2,3] y) <int64[2] s = {-1, 3}> { y = Expand(x, s) }",
-        after="g (float[2,1] x) => (float[2,3] y) <int64[2] s = {1, 3}> { y = Expand(x, s) }",
-        safety=Safety.UNSAFE,
-        runs=False,
-    ),
-    Example(
-        why="and without leave",
-        before="g (float[2,1] x) => (float[2,3] y) <int64[2] s = {-1, 3}> { y = Expand(x, s) }",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="computed",
-        before="""g (float[N,1] x) => (float[N,3] y) <int64[1] m = {-1}, int64[1] c = {3}> {
-            s = Concat<axis = 0>(m, c)  y = Expand(x, s) }""",
-        after="g (float[N,1] x) => (float[N,3] y) <int64[2] s = {1, 3}> { y = Expand(x, s) }",
-        safety=Safety.UNSAFE,
-        runs=False,
-    ),
-    Example(
-        why="another negative size",
-        before="g (float[N,1] x) => (float[N,3] y) <int64[2] s = {-2, 3}> { y = Expand(x, s) }",
-        detect=True,
-        safety=Safety.UNSAFE,
-        runs=False,
-    ),
-    Example(
-        why="beside a size that is not known",
-        before="""g (float[N,1] x, int64[1] k) => (float[N,K] y) <int64[1] m = {-1}> {
-            s = Concat<axis = 0>(m, k)  y = Expand(x, s) }""",
-        detect=True,
-        safety=Safety.UNSAFE,
-        runs=False,
-    ),
-    Example(
-        why="1 means: as it is",
-        before="g (float[N,1] x) => (float[N,3] y) <int64[2] s = {1, 3}> { y = Expand(x, s) }",
-    ),
-    Example(
-        why="0",
-        before="g (float[1,1] x) => (float[0,3] y) <int64[2] s = {0, 3}> { y = Expand(x, s) }",
-    ),
-    Example(
-        why="a size of the caller's",
-        before="g (float[N,1] x, int64[2] s) => (float[A,B] y) { y = Expand(x, s) }",
-    ),
-    Example(
-        why="a Reshape's -1 is another matter",
-        before="g (float[N,3] x) => (float[A,3] y) <int64[2] s = {-1, 3}> { y = Reshape(x, s) }",
-    ),
-]
+from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, rule
 
 
-@rule(
-    "BRC008", ops=["Expand"], safety=Safety.UNSAFE, severity=Severity.ERROR, hazards=[21], examples=EXAMPLES
-)
+@rule("BRC008", ops=["Expand"], safety=Safety.UNSAFE, severity=Severity.ERROR, hazards=[21])
 def expand_to_minus_one(node: Node, model: Model) -> Iterator[Match]:
     """An Expand to a shape with a negative size.
 
@@ -99,3 +39,49 @@ def expand_to_minus_one(node: Node, model: Model) -> Iterator[Match]:
         draft.set_input(node, 1, draft.constant(sizes, "shape"))
         fix = Fix("write 1 for -1", draft.edits, Safety.UNSAFE)
     yield Match(f"Expand to a size of {negative[0]}", node=node, fix=fix, reads=(wanted,))
+
+
+expand_to_minus_one.examples = [
+    Fixed(
+        "-1 for a size that stays, as in torch",
+        before="g (float[2,1] x) => (float[2,3] y) <int64[2] s = {-1, 3}> { y = Expand(x, s) }",
+        after="g (float[2,1] x) => (float[2,3] y) <int64[2] s = {1, 3}> { y = Expand(x, s) }",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Flagged(
+        "and without leave",
+        "g (float[2,1] x) => (float[2,3] y) <int64[2] s = {-1, 3}> { y = Expand(x, s) }",
+        runs=False,
+    ),
+    Fixed(
+        "computed",
+        before="""g (float[N,1] x) => (float[N,3] y) <int64[1] m = {-1}, int64[1] c = {3}> {
+            s = Concat<axis = 0>(m, c)  y = Expand(x, s) }""",
+        after="g (float[N,1] x) => (float[N,3] y) <int64[2] s = {1, 3}> { y = Expand(x, s) }",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Flagged(
+        "another negative size",
+        "g (float[N,1] x) => (float[N,3] y) <int64[2] s = {-2, 3}> { y = Expand(x, s) }",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Flagged(
+        "beside a size that is not known",
+        """g (float[N,1] x, int64[1] k) => (float[N,K] y) <int64[1] m = {-1}> {
+            s = Concat<axis = 0>(m, k)  y = Expand(x, s) }""",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Silent(
+        "1 means: as it is", "g (float[N,1] x) => (float[N,3] y) <int64[2] s = {1, 3}> { y = Expand(x, s) }"
+    ),
+    Silent("0", "g (float[1,1] x) => (float[0,3] y) <int64[2] s = {0, 3}> { y = Expand(x, s) }"),
+    Silent("a size of the caller's", "g (float[N,1] x, int64[2] s) => (float[A,B] y) { y = Expand(x, s) }"),
+    Silent(
+        "a Reshape's -1 is another matter",
+        "g (float[N,3] x) => (float[A,3] y) <int64[2] s = {-1, 3}> { y = Reshape(x, s) }",
+    ),
+]

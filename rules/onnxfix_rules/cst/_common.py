@@ -7,12 +7,7 @@ from typing import NamedTuple
 
 from onnx import TensorProto
 
-from onnxfix import dtypes
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.graph.shared import shared
-from onnxfix.model import Model
-from onnxfix.rule import Severity
-from onnxfix.targets import DEFAULT, Target
+from onnxfix.rule import Model, Node, Severity, Value, dtypes, shared, target_of
 
 CASTS = ("Cast", "CastLike")
 
@@ -101,7 +96,7 @@ def types_at(node: Node, model: Model) -> tuple[int | None, int | None]:
     if found is None:
         source = node.input(0)
         given = None if source is None else type_of(source, model)
-        found = known[node] = (given, target_of(node, model))
+        found = known[node] = (given, cast_type(node, model))
     return found
 
 
@@ -114,7 +109,7 @@ def is_cast(node: Node) -> bool:
     return node.is_onnx and node.op_type in CASTS
 
 
-def target_of(node: Node, model: Model) -> int | None:
+def cast_type(node: Node, model: Model) -> int | None:
     """The element type that a Cast or CastLike makes, None where it is not proven.
 
     Raises:
@@ -138,7 +133,7 @@ def type_of(value: Value, model: Model) -> int | None:
     """The proven element type of ``value``; a Cast's result is known even where nothing before it is."""
     node = value.producer
     if node is not None and node.op_type == "Cast" and node.is_onnx:
-        return target_of(node, model)
+        return cast_type(node, model)
     return model.shapes.elem_type(value)
 
 
@@ -185,7 +180,7 @@ def severity_of(pair: Pair) -> Severity:
     """How TensorRT takes the step in the middle, where a rewrite makes it go."""
     if pair.between.use_count > 1 or not pair.between.replaceable:
         return Severity.INFO  # the first Cast has to stay anyway
-    target: Target = pair.node.model.target or DEFAULT
+    target = target_of(pair.node.model)
     if not target.between(pair.b):
         return Severity.ERROR
     read = target.read_as(pair.b)

@@ -4,190 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix import dtypes
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, dtypes, rule
 from onnxfix_rules.cst import _common as cst
 
-EXAMPLES = [
-    Example(
-        why="every int32 is an int64",
-        before="g (int32[N] x) => (float[N] y) { a = Cast<to=7>(x)  y = Cast<to=1>(a) }",
-        after="g (int32[N] x) => (float[N] y) { y = Cast<to=1>(x) }",
-    ),
-    Example(
-        why="TensorRT has no uint8 between two nodes",
-        before="g (bool[N] x) => (float[N] y) { a = Cast<to=2>(x)  y = Cast<to=1>(a) }",
-        after="g (bool[N] x) => (float[N] y) { y = Cast<to=1>(x) }",
-    ),
-    Example(
-        why="float to double keeps NaN, infinities and the sign of zero",
-        before="g (float[N] x) => (bool[N] y) { a = Cast<to=11>(x)  y = Cast<to=9>(a) }",
-        after="g (float[N] x) => (bool[N] y) { y = Cast<to=9>(x) }",
-    ),
-    Example(
-        why="bfloat16 is a float with fewer digits",
-        before="g (bfloat16[N] x) => (double[N] y) { a = Cast<to=1>(x)  y = Cast<to=11>(a) }",
-        after="g (bfloat16[N] x) => (double[N] y) { y = Cast<to=11>(x) }",
-    ),
-    Example(
-        why="integers wrap alike from any wider integer type",
-        before="g (int32[N] x) => (uint8[N] y) { a = Cast<to=7>(x)  y = Cast<to=2>(a) }",
-        after="g (int32[N] x) => (uint8[N] y) { y = Cast<to=2>(x) }",
-    ),
-    Example(
-        why="an int16 fits int32, so its way through float is defined",
-        before="g (int16[N] x) => (int32[N] y) { a = Cast<to=1>(x)  y = Cast<to=6>(a) }",
-        after="g (int16[N] x) => (int32[N] y) { y = Cast<to=6>(x) }",
-    ),
-    Example(
-        why="a long chain collapses to one Cast",
-        before="g (uint8[N] x) => (double[N] y) "
-        "{ a = Cast<to=4>(x)  b = Cast<to=6>(a)  c = Cast<to=7>(b)  d = Cast<to=1>(c)  y = Cast<to=11>(d) }",
-        # int64 to float rounds in general, but what started as a uint8 does not.
-        after="g (uint8[N] x) => (double[N] y) { y = Cast<to=11>(x) }",
-    ),
-    Example(
-        why="the first Cast stays for its other reader",
-        before="g (int32[N] x) => (float[N] y, int64[N] z) { a = Cast<to=7>(x)  y = Cast<to=1>(a)  z = Neg(a) }",
-        after="g (int32[N] x) => (float[N] y, int64[N] z) { a = Cast<to=7>(x)  y = Cast<to=1>(x)  z = Neg(a) }",
-    ),
-    Example(
-        why="the first Cast makes a graph output",
-        before="g (int32[N] x) => (int64[N] a, float[N] y) { a = Cast<to=7>(x)  y = Cast<to=1>(a) }",
-        after="g (int32[N] x) => (int64[N] a, float[N] y) { a = Cast<to=7>(x)  y = Cast<to=1>(x) }",
-    ),
-    Example(
-        why="a subgraph captures the value in the middle",
-        before="""g (int32[2] x, bool k) => (float[2] y, int64[2] z) { a = Cast<to=7>(x)  y = Cast<to=1>(a)
-            z = If(k)<then_branch = t () => (int64[2] p) { p = Neg(a) },
-                      else_branch = e () => (int64[2] q) { q = Abs(a) }> }""",
-        after="""g (int32[2] x, bool k) => (float[2] y, int64[2] z) { a = Cast<to=7>(x)  y = Cast<to=1>(x)
-            z = If(k)<then_branch = t () => (int64[2] p) { p = Neg(a) },
-                      else_branch = e () => (int64[2] q) { q = Abs(a) }> }""",
-    ),
-    Example(
-        why="the second Cast stands in a subgraph",
-        before="""g (int32[2] x, bool k) => (float[2] y) { a = Cast<to=7>(x)
-            y = If(k)<then_branch = t () => (float[2] p) { p = Cast<to=1>(a) },
-                      else_branch = e () => (float[2] q) { n = Cast<to=7>(x)  q = Cast<to=1>(n) }> }""",
-        after="""g (int32[2] x, bool k) => (float[2] y) {
-            y = If(k)<then_branch = t () => (float[2] p) { p = Cast<to=1>(x) },
-                      else_branch = e () => (float[2] q) { q = Cast<to=1>(x) }> }""",
-    ),
-    Example(
-        why="in a function the first type is known where a Cast makes it",
-        before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f(x) }
-            <domain: "d", opset_import: ["" : 18]> f (u) => (w)
-            { a = Cast<to=6>(u)  b = Cast<to=7>(a)  c = Cast<to=11>(b)  w = Cast<to=1>(c) }""",
-        # What the function is given is unknown, so the first Cast stays.
-        after="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f(x) }
-            <domain: "d", opset_import: ["" : 18]> f (u) => (w) { a = Cast<to=6>(u)  w = Cast<to=1>(a) }""",
-    ),
-    Example(
-        why="CastLike casts to the type of another value",
-        before="g (int32[N] x, double[1] t) => (double[N] y, double[1] u) "
-        "{ a = Cast<to=7>(x)  y = CastLike(a, t)  u = Neg(t) }",
-        after="g (int32[N] x, double[1] t) => (double[N] y, double[1] u) { y = CastLike(x, t)  u = Neg(t) }",
-    ),
-    Example(
-        why="an overridable initializer has a type too",
-        before="g (float[N] x, int32[2] s) => (float[2] y) <int32[2] s = {1, 2}> "
-        "{ a = Cast<to=7>(s)  y = Cast<to=1>(a) }",
-        after="g (float[N] x, int32[2] s) => (float[2] y) <int32[2] s = {1, 2}> { y = Cast<to=1>(s) }",
-    ),
-    Example(
-        why="IR version 3",
-        before="g (int32[N] x) => (float[N] y) { a = Cast<to=7>(x)  y = Cast<to=1>(a) }",
-        after="g (int32[N] x) => (float[N] y) { y = Cast<to=1>(x) }",
-        opset=8,
-        ir_version=3,
-    ),
-    Example(
-        why="a round trip further on is left to CST003",
-        before="g (float16[N] x) => (float[N] y, float[N] z) "
-        "{ a = Cast<to=1>(x)  b = Cast<to=11>(a)  c = Cast<to=1>(b)  y = Neg(a)  z = Exp(c) }",
-    ),
-    Example(
-        why="a second Cast that does nothing is CST002",
-        before="g (int32[N] x) => (int64[N] y) { a = Cast<to=7>(x)  b = Cast<to=7>(a)  y = Neg(b) }",
-    ),
-    Example(
-        why="a first Cast that does nothing is CST002",
-        before="g (int32[N] x) => (int64[N] y) { a = Cast<to=6>(x)  b = Cast<to=7>(a)  y = Neg(b) }",
-    ),
-    Example(
-        why="a float rounds to half",
-        before="g (float[N] x) => (double[N] y) { a = Cast<to=10>(x)  y = Cast<to=11>(a) }",
-    ),
-    Example(
-        why="int64 to int32 wraps",
-        before="g (int64[N] x) => (float[N] y) { a = Cast<to=6>(x)  y = Cast<to=1>(a) }",
-    ),
-    Example(
-        why="a double that went through float was rounded twice",
-        before="g (double[N] x) => (float16[N] y) { a = Cast<to=1>(x)  y = Cast<to=10>(a) }",
-    ),
-    Example(
-        why="int32 above 2**24 rounds in float",
-        before="g (int32[N] x) => (int64[N] y) { a = Cast<to=1>(x)  y = Cast<to=7>(a) }",
-    ),
-    Example(
-        why="only zero or not is left after bool",
-        before="g (float[N] x) => (int64[N] y) { a = Cast<to=9>(x)  y = Cast<to=7>(a) }",
-    ),
-    Example(
-        why="doubles that do not fit uint8 are undefined, integers wrap",
-        before="g (uint32[N] x) => (uint8[N] y) { a = Cast<to=11>(x)  y = Cast<to=2>(a) }",
-    ),
-    Example(
-        why="NaN has no integer, so float types need not agree on it",
-        before="g (float16[N] x) => (int64[N] y) { a = Cast<to=1>(x)  y = Cast<to=7>(a) }",
-    ),
-    Example(
-        why="numbers are spelt in as many ways as there are types",
-        before="g (int32[N] x) => (string[N] y) { a = Cast<to=7>(x)  y = Cast<to=8>(a) }",
-    ),
-    Example(
-        why="not every backend casts half to float8 directly",
-        before="g (float16[N] x) => (float8e4m3fn[N] y) { a = Cast<to=1>(x)  y = Cast<to=17>(a) }",
-        opset=19,
-    ),
-    Example(
-        why="the declared type of an inner value may be a lie",
-        before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) <int32[N] u>
-            { u = d.Unknown(x)  a = Cast<to=7>(u)  y = Cast<to=1>(a) }""",
-        runs=False,
-    ),
-    Example(
-        why="a local function called Cast is not ONNX's Cast",
-        before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (int32[N] x) => (int64[N] a, float[N] y)
-            { a = d.Cast<to=7>(x)  y = Cast<to=1>(a) }
-            <domain: "d", opset_import: ["" : 18]> Cast <to: int> (u) => (w)
-            { v = Cast<to=11>(u)  n = Neg(v)  w = Cast<to=7>(n) }""",
-    ),
-    Example(
-        why="the function's caller chooses the type in the middle",
-        before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f<t=10>(x) }
-            <domain: "d", opset_import: ["" : 18]> f <t> (u) => (w)
-            { v = Cast<to=1>(u)  a = Cast<to: int = @t>(v)  w = Cast<to=1>(a) }""",
-    ),
-    Example(
-        why="int8 is a whole number like any other",
-        before="g (int8[N] x) => (float[N] y) { a = Cast<to=6>(x)  y = Cast<to=1>(a) }",
-        after="g (int8[N] x) => (float[N] y) { y = Cast<to=1>(x) }",
-    ),
-    Example(
-        why="a uint8 that goes out stays, and is read by nothing else any more",
-        before="g (bool[N] x) => (uint8[N] a, float[N] y) { a = Cast<to=2>(x)  y = Cast<to=1>(a) }",
-        after="g (bool[N] x) => (uint8[N] a, float[N] y) { a = Cast<to=2>(x)  y = Cast<to=1>(x) }",
-    ),
-]
 
-
-@rule("CST001", ops=cst.CASTS, safety=Safety.EXACT, severity=Severity.INFO, hazards=[2], examples=EXAMPLES)
+@rule("CST001", ops=cst.CASTS, safety=Safety.EXACT, severity=Severity.INFO, hazards=[2])
 def redundant_cast_chain(node: Node, model: Model) -> Iterator[Match]:
     """A Cast feeds a Cast, and the type between them changes no value.
 
@@ -246,4 +67,176 @@ def _goes_back(pair: cst.Pair, model: Model) -> bool:
     if output is None or not cst.same_values(pair.b, pair.c, pair.b):
         return False
     readers = [use.node for use in output.uses if use.index == 0 and cst.is_cast(use.node)]
-    return any(cst.target_of(r, model) == pair.b and cst.keeps_values(r, pair.b) for r in readers)
+    return any(cst.cast_type(r, model) == pair.b and cst.keeps_values(r, pair.b) for r in readers)
+
+
+redundant_cast_chain.examples = [
+    Fixed(
+        "every int32 is an int64",
+        before="g (int32[N] x) => (float[N] y) { a = Cast<to=7>(x)  y = Cast<to=1>(a) }",
+        after="g (int32[N] x) => (float[N] y) { y = Cast<to=1>(x) }",
+    ),
+    Fixed(
+        "TensorRT has no uint8 between two nodes",
+        before="g (bool[N] x) => (float[N] y) { a = Cast<to=2>(x)  y = Cast<to=1>(a) }",
+        after="g (bool[N] x) => (float[N] y) { y = Cast<to=1>(x) }",
+    ),
+    Fixed(
+        "float to double keeps NaN, infinities and the sign of zero",
+        before="g (float[N] x) => (bool[N] y) { a = Cast<to=11>(x)  y = Cast<to=9>(a) }",
+        after="g (float[N] x) => (bool[N] y) { y = Cast<to=9>(x) }",
+    ),
+    Fixed(
+        "bfloat16 is a float with fewer digits",
+        before="g (bfloat16[N] x) => (double[N] y) { a = Cast<to=1>(x)  y = Cast<to=11>(a) }",
+        after="g (bfloat16[N] x) => (double[N] y) { y = Cast<to=11>(x) }",
+    ),
+    Fixed(
+        "integers wrap alike from any wider integer type",
+        before="g (int32[N] x) => (uint8[N] y) { a = Cast<to=7>(x)  y = Cast<to=2>(a) }",
+        after="g (int32[N] x) => (uint8[N] y) { y = Cast<to=2>(x) }",
+    ),
+    Fixed(
+        "an int16 fits int32, so its way through float is defined",
+        before="g (int16[N] x) => (int32[N] y) { a = Cast<to=1>(x)  y = Cast<to=6>(a) }",
+        after="g (int16[N] x) => (int32[N] y) { y = Cast<to=6>(x) }",
+    ),
+    Fixed(
+        "a long chain collapses to one Cast",
+        before="g (uint8[N] x) => (double[N] y) "
+        "{ a = Cast<to=4>(x)  b = Cast<to=6>(a)  c = Cast<to=7>(b)  d = Cast<to=1>(c)  y = Cast<to=11>(d) }",
+        # int64 to float rounds in general, but what started as a uint8 does not.
+        after="g (uint8[N] x) => (double[N] y) { y = Cast<to=11>(x) }",
+    ),
+    Fixed(
+        "the first Cast stays for its other reader",
+        before="g (int32[N] x) => (float[N] y, int64[N] z) { a = Cast<to=7>(x)  y = Cast<to=1>(a)  z = Neg(a) }",
+        after="g (int32[N] x) => (float[N] y, int64[N] z) { a = Cast<to=7>(x)  y = Cast<to=1>(x)  z = Neg(a) }",
+    ),
+    Fixed(
+        "the first Cast makes a graph output",
+        before="g (int32[N] x) => (int64[N] a, float[N] y) { a = Cast<to=7>(x)  y = Cast<to=1>(a) }",
+        after="g (int32[N] x) => (int64[N] a, float[N] y) { a = Cast<to=7>(x)  y = Cast<to=1>(x) }",
+    ),
+    Fixed(
+        "a subgraph captures the value in the middle",
+        before="""g (int32[2] x, bool k) => (float[2] y, int64[2] z) { a = Cast<to=7>(x)  y = Cast<to=1>(a)
+            z = If(k)<then_branch = t () => (int64[2] p) { p = Neg(a) },
+                      else_branch = e () => (int64[2] q) { q = Abs(a) }> }""",
+        after="""g (int32[2] x, bool k) => (float[2] y, int64[2] z) { a = Cast<to=7>(x)  y = Cast<to=1>(x)
+            z = If(k)<then_branch = t () => (int64[2] p) { p = Neg(a) },
+                      else_branch = e () => (int64[2] q) { q = Abs(a) }> }""",
+    ),
+    Fixed(
+        "the second Cast stands in a subgraph",
+        before="""g (int32[2] x, bool k) => (float[2] y) { a = Cast<to=7>(x)
+            y = If(k)<then_branch = t () => (float[2] p) { p = Cast<to=1>(a) },
+                      else_branch = e () => (float[2] q) { n = Cast<to=7>(x)  q = Cast<to=1>(n) }> }""",
+        after="""g (int32[2] x, bool k) => (float[2] y) {
+            y = If(k)<then_branch = t () => (float[2] p) { p = Cast<to=1>(x) },
+                      else_branch = e () => (float[2] q) { q = Cast<to=1>(x) }> }""",
+    ),
+    Fixed(
+        "in a function the first type is known where a Cast makes it",
+        before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f(x) }
+            <domain: "d", opset_import: ["" : 18]> f (u) => (w)
+            { a = Cast<to=6>(u)  b = Cast<to=7>(a)  c = Cast<to=11>(b)  w = Cast<to=1>(c) }""",
+        # What the function is given is unknown, so the first Cast stays.
+        after="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f(x) }
+            <domain: "d", opset_import: ["" : 18]> f (u) => (w) { a = Cast<to=6>(u)  w = Cast<to=1>(a) }""",
+    ),
+    Fixed(
+        "CastLike casts to the type of another value",
+        before="g (int32[N] x, double[1] t) => (double[N] y, double[1] u) "
+        "{ a = Cast<to=7>(x)  y = CastLike(a, t)  u = Neg(t) }",
+        after="g (int32[N] x, double[1] t) => (double[N] y, double[1] u) { y = CastLike(x, t)  u = Neg(t) }",
+    ),
+    Fixed(
+        "an overridable initializer has a type too",
+        before="g (float[N] x, int32[2] s) => (float[2] y) <int32[2] s = {1, 2}> "
+        "{ a = Cast<to=7>(s)  y = Cast<to=1>(a) }",
+        after="g (float[N] x, int32[2] s) => (float[2] y) <int32[2] s = {1, 2}> { y = Cast<to=1>(s) }",
+    ),
+    Fixed(
+        "IR version 3",
+        before="g (int32[N] x) => (float[N] y) { a = Cast<to=7>(x)  y = Cast<to=1>(a) }",
+        after="g (int32[N] x) => (float[N] y) { y = Cast<to=1>(x) }",
+        opset=8,
+        ir_version=3,
+    ),
+    Silent(
+        "a round trip further on is left to CST003",
+        "g (float16[N] x) => (float[N] y, float[N] z) "
+        "{ a = Cast<to=1>(x)  b = Cast<to=11>(a)  c = Cast<to=1>(b)  y = Neg(a)  z = Exp(c) }",
+    ),
+    Silent(
+        "a second Cast that does nothing is CST002",
+        "g (int32[N] x) => (int64[N] y) { a = Cast<to=7>(x)  b = Cast<to=7>(a)  y = Neg(b) }",
+    ),
+    Silent(
+        "a first Cast that does nothing is CST002",
+        "g (int32[N] x) => (int64[N] y) { a = Cast<to=6>(x)  b = Cast<to=7>(a)  y = Neg(b) }",
+    ),
+    Silent(
+        "a float rounds to half", "g (float[N] x) => (double[N] y) { a = Cast<to=10>(x)  y = Cast<to=11>(a) }"
+    ),
+    Silent("int64 to int32 wraps", "g (int64[N] x) => (float[N] y) { a = Cast<to=6>(x)  y = Cast<to=1>(a) }"),
+    Silent(
+        "a double that went through float was rounded twice",
+        "g (double[N] x) => (float16[N] y) { a = Cast<to=1>(x)  y = Cast<to=10>(a) }",
+    ),
+    Silent(
+        "int32 above 2**24 rounds in float",
+        "g (int32[N] x) => (int64[N] y) { a = Cast<to=1>(x)  y = Cast<to=7>(a) }",
+    ),
+    Silent(
+        "only zero or not is left after bool",
+        "g (float[N] x) => (int64[N] y) { a = Cast<to=9>(x)  y = Cast<to=7>(a) }",
+    ),
+    Silent(
+        "doubles that do not fit uint8 are undefined, integers wrap",
+        "g (uint32[N] x) => (uint8[N] y) { a = Cast<to=11>(x)  y = Cast<to=2>(a) }",
+    ),
+    Silent(
+        "NaN has no integer, so float types need not agree on it",
+        "g (float16[N] x) => (int64[N] y) { a = Cast<to=1>(x)  y = Cast<to=7>(a) }",
+    ),
+    Silent(
+        "numbers are spelt in as many ways as there are types",
+        "g (int32[N] x) => (string[N] y) { a = Cast<to=7>(x)  y = Cast<to=8>(a) }",
+    ),
+    Silent(
+        "not every backend casts half to float8 directly",
+        "g (float16[N] x) => (float8e4m3fn[N] y) { a = Cast<to=1>(x)  y = Cast<to=17>(a) }",
+        opset=19,
+    ),
+    Silent(
+        "the declared type of an inner value may be a lie",
+        """<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) <int32[N] u>
+            { u = d.Unknown(x)  a = Cast<to=7>(u)  y = Cast<to=1>(a) }""",
+        runs=False,
+    ),
+    Silent(
+        "a local function called Cast is not ONNX's Cast",
+        """<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (int32[N] x) => (int64[N] a, float[N] y)
+            { a = d.Cast<to=7>(x)  y = Cast<to=1>(a) }
+            <domain: "d", opset_import: ["" : 18]> Cast <to: int> (u) => (w)
+            { v = Cast<to=11>(u)  n = Neg(v)  w = Cast<to=7>(n) }""",
+    ),
+    Silent(
+        "the function's caller chooses the type in the middle",
+        """<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f<t=10>(x) }
+            <domain: "d", opset_import: ["" : 18]> f <t> (u) => (w)
+            { v = Cast<to=1>(u)  a = Cast<to: int = @t>(v)  w = Cast<to=1>(a) }""",
+    ),
+    Fixed(
+        "int8 is a whole number like any other",
+        before="g (int8[N] x) => (float[N] y) { a = Cast<to=6>(x)  y = Cast<to=1>(a) }",
+        after="g (int8[N] x) => (float[N] y) { y = Cast<to=1>(x) }",
+    ),
+    Fixed(
+        "a uint8 that goes out stays, and is read by nothing else any more",
+        before="g (bool[N] x) => (uint8[N] a, float[N] y) { a = Cast<to=2>(x)  y = Cast<to=1>(a) }",
+        after="g (bool[N] x) => (uint8[N] a, float[N] y) { a = Cast<to=2>(x)  y = Cast<to=1>(x) }",
+    ),
+]

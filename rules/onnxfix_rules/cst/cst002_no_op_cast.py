@@ -4,118 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix import dtypes
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, dtypes, rule
 from onnxfix_rules.cst import _common as cst
 
-EXAMPLES = [
-    Example(
-        why="float to float",
-        before="g (float[N] x) => (float[N] y) { a = Cast<to=1>(x)  y = Neg(a) }",
-        after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
-    ),
-    Example(
-        why="the result is a graph output: the producer takes its name",
-        before="g (float[N] x) => (float[N] y) { a = Neg(x)  b = Abs(a)  y = Cast<to=1>(b) }",
-        after="g (float[N] x) => (float[N] y) { a = Neg(x)  y = Abs(a) }",
-    ),
-    Example(
-        why="the same Cast twice",
-        before="g (float[N] x) => (float16[N] y) { a = Cast<to=10>(x)  b = Cast<to=10>(a)  y = Cast<to=10>(b) }",
-        after="g (float[N] x) => (float16[N] y) { y = Cast<to=10>(x) }",
-    ),
-    Example(
-        why="CastLike to the type that is there",
-        before="g (float[N] x, float[1] t) => (float[N] y) { a = CastLike(x, t)  y = Neg(a) }",
-        after="g (float[N] x, float[1] t) => (float[N] y) { y = Neg(x) }",
-    ),
-    Example(
-        why="a constant of that type",
-        before="g (float[N,2] x) => (float[N,2] y) <float[2] c = {1, 2}> { a = Cast<to=1>(c)  y = Add(x, a) }",
-        after="g (float[N,2] x) => (float[N,2] y) <float[2] c = {1, 2}> { y = Add(x, c) }",
-    ),
-    Example(
-        why="a shape is int64 in any case",
-        before="g (float[N] x) => (float[M] y) { s = Shape(x)  a = Cast<to=7>(s)  y = Reshape(x, a) }",
-        after="g (float[N] x) => (float[M] y) { s = Shape(x)  y = Reshape(x, s) }",
-    ),
-    Example(
-        why="in a subgraph, of a captured value, with a reader in another one",
-        before="""g (float[2] x, bool k) => (float[2] y) { a = Cast<to=1>(x)
-            y = If(k)<then_branch = t () => (float[2] p) { b = Cast<to=1>(a)  p = Neg(b) },
-                      else_branch = e () => (float[2] q) { q = Abs(a) }> }""",
-        after="""g (float[2] x, bool k) => (float[2] y) {
-            y = If(k)<then_branch = t () => (float[2] p) { p = Neg(x) },
-                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
-    ),
-    Example(
-        why="in a function",
-        before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float16[N] y) { y = d.f(x) }
-            <domain: "d", opset_import: ["" : 18]> f (u) => (w)
-            { a = Cast<to=10>(u)  b = Cast<to=10>(a)  w = Neg(b) }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float16[N] y) { y = d.f(x) }
-            <domain: "d", opset_import: ["" : 18]> f (u) => (w) { a = Cast<to=10>(u)  w = Neg(a) }""",
-    ),
-    Example(
-        why="float8e5m2 without saturation keeps infinities",
-        before="g (float8e5m2[N] x) => (float[N] y) { a = Cast<to=19, saturate=0>(x)  y = Cast<to=1>(a) }",
-        after="g (float8e5m2[N] x) => (float[N] y) { y = Cast<to=1>(x) }",
-        opset=19,
-    ),
-    Example(
-        why="a Cast to float8e5m2 that saturates makes infinities finite",
-        before="g (float8e5m2[N] x) => (float[N] y) { a = Cast<to=19>(x)  y = Cast<to=1>(a) }",
-        opset=19,
-    ),
-    Example(
-        why="float8e8m0 does not keep 2**-127",
-        before="g (float8e8m0[N] x) => (float[N] y) { a = Cast<to=24>(x)  y = Cast<to=1>(a) }",
-        opset=24,
-    ),
-    Example(
-        why="from a graph input to a graph output only an Identity could take its place",
-        before="g (float[N] x) => (float[N] y) { y = Cast<to=1>(x) }",
-    ),
-    Example(
-        why="both ends are graph outputs",
-        before="g (float[N] x) => (float[N] a, float[N] y) { a = Neg(x)  y = Cast<to=1>(a) }",
-    ),
-    Example(
-        why="a branch returns the captured value under its own name",
-        before="""g (float[2] x, bool k) => (float[2] y) { a = Neg(x)
-            y = If(k)<then_branch = t () => (float[2] p) { p = Cast<to=1>(a) },
-                      else_branch = e () => (float[2] q) { q = Abs(a) }> }""",
-    ),
-    Example(
-        why="another type",
-        before="g (float[N] x) => (float16[N] y) { a = Cast<to=10>(x)  y = Neg(a) }",
-    ),
-    Example(
-        why="the declared type of an inner value may be a lie",
-        before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) <float[N] u>
-            { u = d.Unknown(x)  a = Cast<to=1>(u)  y = Neg(a) }""",
-        runs=False,
-    ),
-    Example(
-        why="another domain's Cast",
-        before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y)
-            { a = d.Cast<to=1>(x)  y = Neg(a) }
-            <domain: "d", opset_import: ["" : 18]> Cast <to: int> (u) => (w) { w = Exp(u) }""",
-    ),
-    Example(
-        why="the function's caller chooses the type",
-        before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]>
-            g (float[N] x) => (float16[N] y) { y = d.f<t=10>(x) }
-            <domain: "d", opset_import: ["" : 18]> f <t> (u) => (w)
-            { v = Cast<to=1>(u)  a = Cast<to: int = @t>(v)  w = Neg(a) }""",
-    ),
-]
 
-
-@rule("CST002", ops=cst.CASTS, safety=Safety.EXACT, severity=Severity.INFO, hazards=[2], examples=EXAMPLES)
+@rule("CST002", ops=cst.CASTS, safety=Safety.EXACT, severity=Severity.INFO, hazards=[2])
 def no_op_cast(node: Node, model: Model) -> Iterator[Match]:
     """A Cast to the type that its input has already.
 
@@ -152,3 +45,104 @@ def no_op_cast(node: Node, model: Model) -> Iterator[Match]:
         node=node,
         fix=Fix("remove it", draft.edits),
     )
+
+
+no_op_cast.examples = [
+    Fixed(
+        "float to float",
+        before="g (float[N] x) => (float[N] y) { a = Cast<to=1>(x)  y = Neg(a) }",
+        after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
+    ),
+    Fixed(
+        "the result is a graph output: the producer takes its name",
+        before="g (float[N] x) => (float[N] y) { a = Neg(x)  b = Abs(a)  y = Cast<to=1>(b) }",
+        after="g (float[N] x) => (float[N] y) { a = Neg(x)  y = Abs(a) }",
+    ),
+    Fixed(
+        "the same Cast twice",
+        before="g (float[N] x) => (float16[N] y) { a = Cast<to=10>(x)  b = Cast<to=10>(a)  y = Cast<to=10>(b) }",
+        after="g (float[N] x) => (float16[N] y) { y = Cast<to=10>(x) }",
+    ),
+    Fixed(
+        "CastLike to the type that is there",
+        before="g (float[N] x, float[1] t) => (float[N] y) { a = CastLike(x, t)  y = Neg(a) }",
+        after="g (float[N] x, float[1] t) => (float[N] y) { y = Neg(x) }",
+    ),
+    Fixed(
+        "a constant of that type",
+        before="g (float[N,2] x) => (float[N,2] y) <float[2] c = {1, 2}> { a = Cast<to=1>(c)  y = Add(x, a) }",
+        after="g (float[N,2] x) => (float[N,2] y) <float[2] c = {1, 2}> { y = Add(x, c) }",
+    ),
+    Fixed(
+        "a shape is int64 in any case",
+        before="g (float[N] x) => (float[M] y) { s = Shape(x)  a = Cast<to=7>(s)  y = Reshape(x, a) }",
+        after="g (float[N] x) => (float[M] y) { s = Shape(x)  y = Reshape(x, s) }",
+    ),
+    Fixed(
+        "in a subgraph, of a captured value, with a reader in another one",
+        before="""g (float[2] x, bool k) => (float[2] y) { a = Cast<to=1>(x)
+            y = If(k)<then_branch = t () => (float[2] p) { b = Cast<to=1>(a)  p = Neg(b) },
+                      else_branch = e () => (float[2] q) { q = Abs(a) }> }""",
+        after="""g (float[2] x, bool k) => (float[2] y) {
+            y = If(k)<then_branch = t () => (float[2] p) { p = Neg(x) },
+                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
+    ),
+    Fixed(
+        "in a function",
+        before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float16[N] y) { y = d.f(x) }
+            <domain: "d", opset_import: ["" : 18]> f (u) => (w)
+            { a = Cast<to=10>(u)  b = Cast<to=10>(a)  w = Neg(b) }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float16[N] y) { y = d.f(x) }
+            <domain: "d", opset_import: ["" : 18]> f (u) => (w) { a = Cast<to=10>(u)  w = Neg(a) }""",
+    ),
+    Fixed(
+        "float8e5m2 without saturation keeps infinities",
+        before="g (float8e5m2[N] x) => (float[N] y) { a = Cast<to=19, saturate=0>(x)  y = Cast<to=1>(a) }",
+        after="g (float8e5m2[N] x) => (float[N] y) { y = Cast<to=1>(x) }",
+        opset=19,
+    ),
+    Silent(
+        "a Cast to float8e5m2 that saturates makes infinities finite",
+        "g (float8e5m2[N] x) => (float[N] y) { a = Cast<to=19>(x)  y = Cast<to=1>(a) }",
+        opset=19,
+    ),
+    Silent(
+        "float8e8m0 does not keep 2**-127",
+        "g (float8e8m0[N] x) => (float[N] y) { a = Cast<to=24>(x)  y = Cast<to=1>(a) }",
+        opset=24,
+    ),
+    Silent(
+        "from a graph input to a graph output only an Identity could take its place",
+        "g (float[N] x) => (float[N] y) { y = Cast<to=1>(x) }",
+    ),
+    Silent(
+        "both ends are graph outputs",
+        "g (float[N] x) => (float[N] a, float[N] y) { a = Neg(x)  y = Cast<to=1>(a) }",
+    ),
+    Silent(
+        "a branch returns the captured value under its own name",
+        """g (float[2] x, bool k) => (float[2] y) { a = Neg(x)
+            y = If(k)<then_branch = t () => (float[2] p) { p = Cast<to=1>(a) },
+                      else_branch = e () => (float[2] q) { q = Abs(a) }> }""",
+    ),
+    Silent("another type", "g (float[N] x) => (float16[N] y) { a = Cast<to=10>(x)  y = Neg(a) }"),
+    Silent(
+        "the declared type of an inner value may be a lie",
+        """<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) <float[N] u>
+            { u = d.Unknown(x)  a = Cast<to=1>(u)  y = Neg(a) }""",
+        runs=False,
+    ),
+    Silent(
+        "another domain's Cast",
+        """<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y)
+            { a = d.Cast<to=1>(x)  y = Neg(a) }
+            <domain: "d", opset_import: ["" : 18]> Cast <to: int> (u) => (w) { w = Exp(u) }""",
+    ),
+    Silent(
+        "the function's caller chooses the type",
+        """<ir_version: 9, opset_import: ["" : 18, "d" : 1]>
+            g (float[N] x) => (float16[N] y) { y = d.f<t=10>(x) }
+            <domain: "d", opset_import: ["" : 18]> f <t> (u) => (w)
+            { v = Cast<to=1>(u)  a = Cast<to: int = @t>(v)  w = Neg(a) }""",
+    ),
+]

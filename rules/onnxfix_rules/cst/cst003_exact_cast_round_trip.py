@@ -4,130 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix import dtypes
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, dtypes, rule
 from onnxfix_rules.cst import _common as cst
 
-EXAMPLES = [
-    Example(
-        why="half to float and back",
-        before="g (float16[N] x) => (float16[N] y) { a = Cast<to=1>(x)  b = Cast<to=10>(a)  y = Neg(b) }",
-        after="g (float16[N] x) => (float16[N] y) { y = Neg(x) }",
-    ),
-    Example(
-        why="an int32 comes back from double",
-        before="g (int32[N] x) => (int32[N] y) { a = Cast<to=11>(x)  b = Cast<to=6>(a)  y = Neg(b) }",
-        after="g (int32[N] x) => (int32[N] y) { y = Neg(x) }",
-    ),
-    Example(
-        why="TensorRT has no uint8 between two nodes",
-        before="g (bool[N] x) => (bool[N] y) { a = Cast<to=2>(x)  b = Cast<to=9>(a)  y = Not(b) }",
-        after="g (bool[N] x) => (bool[N] y) { y = Not(x) }",
-    ),
-    Example(
-        why="from a graph input to a graph output an Identity stays",
-        before="g (bfloat16[N] x) => (bfloat16[N] y) { a = Cast<to=1>(x)  y = Cast<to=16>(a) }",
-        after="g (bfloat16[N] x) => (bfloat16[N] y) { y = Identity(x) }",
-    ),
-    Example(
-        why="the producer takes the graph output's name",
-        before="g (int32[N] x) => (int32[N] y) { n = Neg(x)  a = Cast<to=7>(n)  y = Cast<to=6>(a) }",
-        after="g (int32[N] x) => (int32[N] y) { y = Neg(x) }",
-    ),
-    Example(
-        why="the value before is a graph output as well",
-        before="g (int32[N] x) => (int32[N] n, int32[N] y) { n = Neg(x)  a = Cast<to=7>(n)  y = Cast<to=6>(a) }",
-        after="g (int32[N] x) => (int32[N] n, int32[N] y) { n = Neg(x)  y = Identity(n) }",
-    ),
-    Example(
-        why="the value in the middle is a graph output",
-        before="g (int32[N] x) => (int64[N] a, int32[N] y) { a = Cast<to=7>(x)  b = Cast<to=6>(a)  y = Neg(b) }",
-        after="g (int32[N] x) => (int64[N] a, int32[N] y) { a = Cast<to=7>(x)  y = Neg(x) }",
-    ),
-    Example(
-        why="twice there and back",
-        before="g (float16[N] x) => (float16[N] y) "
-        "{ a = Cast<to=1>(x)  b = Cast<to=10>(a)  c = Cast<to=11>(b)  d = Cast<to=10>(c)  y = Neg(d) }",
-        after="g (float16[N] x) => (float16[N] y) { y = Neg(x) }",
-    ),
-    Example(
-        why="across the border of a subgraph, under the branch's own name",
-        before="""g (int32[2] x, bool k) => (int32[2] y) { a = Cast<to=7>(x)
-            y = If(k)<then_branch = t () => (int32[2] p) { p = Cast<to=6>(a) },
-                      else_branch = e () => (int32[2] q) { b = Cast<to=6>(a)  q = Neg(b) }> }""",
-        after="""g (int32[2] x, bool k) => (int32[2] y) {
-            y = If(k)<then_branch = t () => (int32[2] p) { p = Identity(x) },
-                      else_branch = e () => (int32[2] q) { q = Neg(x) }> }""",
-    ),
-    Example(
-        why="in a function",
-        before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float16[N] y) { y = d.f(x) }
-            <domain: "d", opset_import: ["" : 18]> f (u) => (w)
-            { h = Cast<to=10>(u)  a = Cast<to=1>(h)  b = Cast<to=10>(a)  w = Neg(b) }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float16[N] y) { y = d.f(x) }
-            <domain: "d", opset_import: ["" : 18]> f (u) => (w) { h = Cast<to=10>(u)  w = Neg(h) }""",
-    ),
-    Example(
-        why="between Q and DQ the type stays what it was",
-        before="g (float[N] x) => (float[N] y) <float s = {0.1}, int8 z = {0}> { q = QuantizeLinear(x, s, z) "
-        "a = Cast<to=6>(q)  b = Cast<to=3>(a)  y = DequantizeLinear(b, s, z) }",
-        after="g (float[N] x) => (float[N] y) <float s = {0.1}, int8 z = {0}> "
-        "{ q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }",
-    ),
-    Example(
-        why="CastLike both ways",
-        before="g (int32[N] x, int64[1] t) => (int32[N] y) { a = CastLike(x, t)  b = CastLike(a, x)  y = Neg(b) }",
-        after="g (int32[N] x, int64[1] t) => (int32[N] y) { y = Neg(x) }",
-    ),
-    Example(
-        why="no direct Cast is needed, so float8 may go too",
-        before="g (float8e4m3fn[N] x) => (float[N] y) { a = Cast<to=1>(x)  b = Cast<to=17>(a)  y = Cast<to=1>(b) }",
-        after="g (float8e4m3fn[N] x) => (float[N] y) { y = Cast<to=1>(x) }",
-        opset=19,
-    ),
-    Example(
-        why="back in float8e5m2, infinity has become finite",
-        before="g (float8e5m2[N] x) => (float[N] y) { a = Cast<to=1>(x)  b = Cast<to=19>(a)  y = Cast<to=1>(b) }",
-        opset=19,
-    ),
-    Example(
-        why="back in float8e8m0, 2**-127 has become 2**-126",
-        before="g (float8e8m0[N] x) => (float[N] y) { a = Cast<to=11>(x)  b = Cast<to=24>(a)  y = Cast<to=1>(b) }",
-        opset=24,
-    ),
-    Example(
-        why="float to half and back rounds",
-        before="g (float[N] x) => (float[N] y) { a = Cast<to=10>(x)  y = Cast<to=1>(a) }",
-    ),
-    Example(
-        why="half and bfloat16 hold different values",
-        before="g (float16[N] x) => (float16[N] y) { a = Cast<to=16>(x)  y = Cast<to=10>(a) }",
-    ),
-    Example(
-        why="back by wrapping twice, which not every backend does",
-        before="g (int8[N] x) => (int8[N] y) { a = Cast<to=2>(x)  y = Cast<to=3>(a) }",
-    ),
-    Example(
-        why="an operator in between",
-        before="g (float16[N] x) => (float16[N] y) { a = Cast<to=1>(x)  b = Neg(a)  y = Cast<to=10>(b) }",
-    ),
-    Example(
-        why="not back to where it came from",
-        before="g (int32[N] x) => (uint32[N] y) { a = Cast<to=7>(x)  y = Cast<to=12>(a) }",
-    ),
-    Example(
-        why="the first type is unknown",
-        before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float16[N] x) => (float16[N] y) <float16[N] u>
-            { u = d.Unknown(x)  a = Cast<to=1>(u)  y = Cast<to=10>(a) }""",
-        runs=False,
-    ),
-]
 
-
-@rule("CST003", ops=cst.CASTS, safety=Safety.EXACT, severity=Severity.INFO, hazards=[2], examples=EXAMPLES)
+@rule("CST003", ops=cst.CASTS, safety=Safety.EXACT, severity=Severity.INFO, hazards=[2])
 def exact_cast_round_trip(node: Node, model: Model) -> Iterator[Match]:
     """A Cast to another type and a Cast straight back, with no value lost on the way.
 
@@ -170,3 +51,119 @@ def exact_cast_round_trip(node: Node, model: Model) -> Iterator[Match]:
         severity=cst.severity_of(pair),
         reads=pair.reads,
     )
+
+
+exact_cast_round_trip.examples = [
+    Fixed(
+        "half to float and back",
+        before="g (float16[N] x) => (float16[N] y) { a = Cast<to=1>(x)  b = Cast<to=10>(a)  y = Neg(b) }",
+        after="g (float16[N] x) => (float16[N] y) { y = Neg(x) }",
+    ),
+    Fixed(
+        "an int32 comes back from double",
+        before="g (int32[N] x) => (int32[N] y) { a = Cast<to=11>(x)  b = Cast<to=6>(a)  y = Neg(b) }",
+        after="g (int32[N] x) => (int32[N] y) { y = Neg(x) }",
+    ),
+    Fixed(
+        "TensorRT has no uint8 between two nodes",
+        before="g (bool[N] x) => (bool[N] y) { a = Cast<to=2>(x)  b = Cast<to=9>(a)  y = Not(b) }",
+        after="g (bool[N] x) => (bool[N] y) { y = Not(x) }",
+    ),
+    Fixed(
+        "from a graph input to a graph output an Identity stays",
+        before="g (bfloat16[N] x) => (bfloat16[N] y) { a = Cast<to=1>(x)  y = Cast<to=16>(a) }",
+        after="g (bfloat16[N] x) => (bfloat16[N] y) { y = Identity(x) }",
+    ),
+    Fixed(
+        "the producer takes the graph output's name",
+        before="g (int32[N] x) => (int32[N] y) { n = Neg(x)  a = Cast<to=7>(n)  y = Cast<to=6>(a) }",
+        after="g (int32[N] x) => (int32[N] y) { y = Neg(x) }",
+    ),
+    Fixed(
+        "the value before is a graph output as well",
+        before="g (int32[N] x) => (int32[N] n, int32[N] y) { n = Neg(x)  a = Cast<to=7>(n)  y = Cast<to=6>(a) }",
+        after="g (int32[N] x) => (int32[N] n, int32[N] y) { n = Neg(x)  y = Identity(n) }",
+    ),
+    Fixed(
+        "the value in the middle is a graph output",
+        before="g (int32[N] x) => (int64[N] a, int32[N] y) { a = Cast<to=7>(x)  b = Cast<to=6>(a)  y = Neg(b) }",
+        after="g (int32[N] x) => (int64[N] a, int32[N] y) { a = Cast<to=7>(x)  y = Neg(x) }",
+    ),
+    Fixed(
+        "twice there and back",
+        before="g (float16[N] x) => (float16[N] y) "
+        "{ a = Cast<to=1>(x)  b = Cast<to=10>(a)  c = Cast<to=11>(b)  d = Cast<to=10>(c)  y = Neg(d) }",
+        after="g (float16[N] x) => (float16[N] y) { y = Neg(x) }",
+    ),
+    Fixed(
+        "across the border of a subgraph, under the branch's own name",
+        before="""g (int32[2] x, bool k) => (int32[2] y) { a = Cast<to=7>(x)
+            y = If(k)<then_branch = t () => (int32[2] p) { p = Cast<to=6>(a) },
+                      else_branch = e () => (int32[2] q) { b = Cast<to=6>(a)  q = Neg(b) }> }""",
+        after="""g (int32[2] x, bool k) => (int32[2] y) {
+            y = If(k)<then_branch = t () => (int32[2] p) { p = Identity(x) },
+                      else_branch = e () => (int32[2] q) { q = Neg(x) }> }""",
+    ),
+    Fixed(
+        "in a function",
+        before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float16[N] y) { y = d.f(x) }
+            <domain: "d", opset_import: ["" : 18]> f (u) => (w)
+            { h = Cast<to=10>(u)  a = Cast<to=1>(h)  b = Cast<to=10>(a)  w = Neg(b) }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float16[N] y) { y = d.f(x) }
+            <domain: "d", opset_import: ["" : 18]> f (u) => (w) { h = Cast<to=10>(u)  w = Neg(h) }""",
+    ),
+    Fixed(
+        "between Q and DQ the type stays what it was",
+        before="g (float[N] x) => (float[N] y) <float s = {0.1}, int8 z = {0}> { q = QuantizeLinear(x, s, z) "
+        "a = Cast<to=6>(q)  b = Cast<to=3>(a)  y = DequantizeLinear(b, s, z) }",
+        after="g (float[N] x) => (float[N] y) <float s = {0.1}, int8 z = {0}> "
+        "{ q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }",
+    ),
+    Fixed(
+        "CastLike both ways",
+        before="g (int32[N] x, int64[1] t) => (int32[N] y) { a = CastLike(x, t)  b = CastLike(a, x)  y = Neg(b) }",
+        after="g (int32[N] x, int64[1] t) => (int32[N] y) { y = Neg(x) }",
+    ),
+    Fixed(
+        "no direct Cast is needed, so float8 may go too",
+        before="g (float8e4m3fn[N] x) => (float[N] y) { a = Cast<to=1>(x)  b = Cast<to=17>(a)  y = Cast<to=1>(b) }",
+        after="g (float8e4m3fn[N] x) => (float[N] y) { y = Cast<to=1>(x) }",
+        opset=19,
+    ),
+    Silent(
+        "back in float8e5m2, infinity has become finite",
+        "g (float8e5m2[N] x) => (float[N] y) { a = Cast<to=1>(x)  b = Cast<to=19>(a)  y = Cast<to=1>(b) }",
+        opset=19,
+    ),
+    Silent(
+        "back in float8e8m0, 2**-127 has become 2**-126",
+        "g (float8e8m0[N] x) => (float[N] y) { a = Cast<to=11>(x)  b = Cast<to=24>(a)  y = Cast<to=1>(b) }",
+        opset=24,
+    ),
+    Silent(
+        "float to half and back rounds",
+        "g (float[N] x) => (float[N] y) { a = Cast<to=10>(x)  y = Cast<to=1>(a) }",
+    ),
+    Silent(
+        "half and bfloat16 hold different values",
+        "g (float16[N] x) => (float16[N] y) { a = Cast<to=16>(x)  y = Cast<to=10>(a) }",
+    ),
+    Silent(
+        "back by wrapping twice, which not every backend does",
+        "g (int8[N] x) => (int8[N] y) { a = Cast<to=2>(x)  y = Cast<to=3>(a) }",
+    ),
+    Silent(
+        "an operator in between",
+        "g (float16[N] x) => (float16[N] y) { a = Cast<to=1>(x)  b = Neg(a)  y = Cast<to=10>(b) }",
+    ),
+    Silent(
+        "not back to where it came from",
+        "g (int32[N] x) => (uint32[N] y) { a = Cast<to=7>(x)  y = Cast<to=12>(a) }",
+    ),
+    Silent(
+        "the first type is unknown",
+        """<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float16[N] x) => (float16[N] y) <float16[N] u>
+            { u = d.Unknown(x)  a = Cast<to=1>(u)  y = Cast<to=10>(a) }""",
+        runs=False,
+    ),
+]

@@ -7,63 +7,11 @@ from collections.abc import Iterator
 
 from onnx import TensorProto
 
-from onnxfix import dtypes
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, dtypes, rule
 from onnxfix_rules.cst import _common as cst
 
 
-def _round_trip(a: str, b: int, c: int) -> str:
-    return f"g ({a}[N] x) => ({a}[N] y) {{ m = Cast<to={b}>(x)  y = Cast<to={c}>(m) }}"
-
-
-EXAMPLES = [
-    Example(why="half overflows above 65504 and rounds", before=_round_trip("float", 10, 1), detect=True),
-    Example(why="bfloat16 keeps 8 significant bits", before=_round_trip("float", 16, 1), detect=True),
-    Example(why="the fraction is cut off", before=_round_trip("float", 7, 1), detect=True),
-    Example(why="int32 wraps", before=_round_trip("int64", 6, 7), detect=True),
-    Example(why="float rounds integers above 2**24", before=_round_trip("int64", 1, 7), detect=True),
-    Example(why="double rounds integers above 2**53", before=_round_trip("int64", 11, 7), detect=True),
-    Example(why="bool keeps zero or not", before=_round_trip("float", 9, 1), detect=True),
-    Example(
-        why="uint8 is too narrow for int16, whatever its sign", before=_round_trip("int16", 2, 5), detect=True
-    ),
-    Example(why="TensorRT does not know int16", before=_round_trip("int32", 5, 6), detect=True),
-    Example(
-        why="with an output in the middle, in a branch",
-        before="""g (float[2] x, bool k) => (float[2] y, float16[2] h) { h = Cast<to=10>(x)
-            y = If(k)<then_branch = t () => (float[2] p) { p = Cast<to=1>(h) },
-                      else_branch = e () => (float[2] q) { q = Neg(x) }> }""",
-        detect=True,
-    ),
-    Example(why="float holds every half", before=_round_trip("float16", 1, 10)),
-    Example(why="int64 holds every int32", before=_round_trip("int32", 7, 6)),
-    Example(why="what wraps in an integer of the same width wraps back", before=_round_trip("int8", 2, 3)),
-    Example(why="uint64 is wide enough to wrap back from", before=_round_trip("int32", 13, 6)),
-    Example(
-        why="not a round trip",
-        before="g (double[N] x) => (float16[N] y) { a = Cast<to=1>(x)  y = Cast<to=10>(a) }",
-    ),
-    Example(
-        why="something happens in between",
-        before="g (float[N] x) => (float[N] y) { a = Cast<to=7>(x)  b = Neg(a)  y = Cast<to=1>(b) }",
-    ),
-    Example(
-        why="the first type is unknown",
-        before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) <float[N] u>
-            { u = d.Unknown(x)  a = Cast<to=10>(u)  y = Cast<to=1>(a) }""",
-        runs=False,
-    ),
-    Example(
-        why="float rounds int32 above 2**24 as well",
-        before="g (int32[N] x) => (int32[N] y) { m = Cast<to=1>(x)  y = Cast<to=6>(m) }",
-        detect=True,
-    ),
-]
-
-
-@rule("CST004", ops=cst.CASTS, severity=Severity.INFO, hazards=[2], examples=EXAMPLES)
+@rule("CST004", ops=cst.CASTS, severity=Severity.INFO, hazards=[2])
 def lossy_cast_round_trip(node: Node, model: Model) -> Iterator[Match]:
     """A Cast to a type that cannot hold every value, and a Cast straight back.
 
@@ -153,3 +101,45 @@ def _float_in_float(a: dtypes.FloatFormat, b: dtypes.FloatFormat) -> str:
     elif a.negative_zero and not b.negative_zero:
         lost.append("the sign of zero is lost")
     return ", ".join(lost)
+
+
+def _round_trip(a: str, b: int, c: int) -> str:
+    return f"g ({a}[N] x) => ({a}[N] y) {{ m = Cast<to={b}>(x)  y = Cast<to={c}>(m) }}"
+
+
+lossy_cast_round_trip.examples = [
+    Flagged("half overflows above 65504 and rounds", _round_trip("float", 10, 1)),
+    Flagged("bfloat16 keeps 8 significant bits", _round_trip("float", 16, 1)),
+    Flagged("the fraction is cut off", _round_trip("float", 7, 1)),
+    Flagged("int32 wraps", _round_trip("int64", 6, 7)),
+    Flagged("float rounds integers above 2**24", _round_trip("int64", 1, 7)),
+    Flagged("double rounds integers above 2**53", _round_trip("int64", 11, 7)),
+    Flagged("bool keeps zero or not", _round_trip("float", 9, 1)),
+    Flagged("uint8 is too narrow for int16, whatever its sign", _round_trip("int16", 2, 5)),
+    Flagged("TensorRT does not know int16", _round_trip("int32", 5, 6)),
+    Flagged(
+        "with an output in the middle, in a branch",
+        """g (float[2] x, bool k) => (float[2] y, float16[2] h) { h = Cast<to=10>(x)
+            y = If(k)<then_branch = t () => (float[2] p) { p = Cast<to=1>(h) },
+                      else_branch = e () => (float[2] q) { q = Neg(x) }> }""",
+    ),
+    Silent("float holds every half", _round_trip("float16", 1, 10)),
+    Silent("int64 holds every int32", _round_trip("int32", 7, 6)),
+    Silent("what wraps in an integer of the same width wraps back", _round_trip("int8", 2, 3)),
+    Silent("uint64 is wide enough to wrap back from", _round_trip("int32", 13, 6)),
+    Silent("not a round trip", "g (double[N] x) => (float16[N] y) { a = Cast<to=1>(x)  y = Cast<to=10>(a) }"),
+    Silent(
+        "something happens in between",
+        "g (float[N] x) => (float[N] y) { a = Cast<to=7>(x)  b = Neg(a)  y = Cast<to=1>(b) }",
+    ),
+    Silent(
+        "the first type is unknown",
+        """<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) <float[N] u>
+            { u = d.Unknown(x)  a = Cast<to=10>(u)  y = Cast<to=1>(a) }""",
+        runs=False,
+    ),
+    Flagged(
+        "float rounds int32 above 2**24 as well",
+        "g (int32[N] x) => (int32[N] y) { m = Cast<to=1>(x)  y = Cast<to=6>(m) }",
+    ),
+]

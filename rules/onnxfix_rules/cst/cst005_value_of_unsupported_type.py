@@ -6,138 +6,26 @@ from collections.abc import Iterator
 
 from onnx import TensorProto
 
-from onnxfix.dtypes import name_of
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.graph.shared import elem_types
-from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix.rule import (
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Severity,
+    Silent,
+    Value,
+    elem_types,
+    imported,
+    name_of,
+    rule,
+    target_of,
+)
 from onnxfix_rules.cst import _common as cst
-from onnxfix_rules.ops import _common as ops
-
-EXAMPLES = [
-    Example(
-        why="computed in uint16",
-        before="g (int32[2] x) => (int32[2] y) { a = Cast<to = 4>(x)  b = Add(a, a)  y = Cast<to = 6>(b) }",
-        detect=True,
-        opset=14,
-    ),
-    Example(
-        why="cut to 16 bits, and from there to another type",
-        before="g (float[2] x) => (int32[2] y) { a = Cast<to = 5>(x)  y = Cast<to = 6>(a) }",
-        detect=True,
-    ),
-    Example(
-        why="only its shape is read",
-        before="g (float[2] x) => (int64[1] y) { a = Cast<to = 12>(x)  y = Shape(a) }",
-        detect=True,
-    ),
-    Example(
-        why="a weight of uint16",
-        before="g (float[2] x) => (float[2] y) <uint16[2] w = {1, 2}> { a = Cast<to = 1>(w)  y = Add(x, a) }",
-        detect=True,
-    ),
-    Example(
-        why="a Constant of int16",
-        before="""g (int32[2] x) => (int32[2] y) {
-            w = Constant<value = int16[2] {1, 2}>()  a = Cast<to = 6>(w)  y = Add(x, a) }""",
-        detect=True,
-    ),
-    Example(
-        why="filled by ConstantOfShape",
-        before="""g (int64[1] s) => (bool[N] y) {
-            k = ConstantOfShape<value = uint32[1] {3}>(s)  y = Equal(k, k) }""",
-        detect=True,
-    ),
-    Example(
-        why="in a branch",
-        before="""g (float[2] x, bool c) => (float[2] y) {
-            y = If(c)<then_branch = p () => (float[2] u) { a = Cast<to = 4>(x)  b = Mul(a, a)  u = Cast<to = 1>(b) },
-                      else_branch = q () => (float[2] v) { v = Abs(x) }> }""",
-        detect=True,
-    ),
-    Example(
-        why="in a function that is called",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (int32[2] y) { y = my.F(x) }
-            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { c = Cast<to = 4>(a)  b = Cast<to = 6>(c) }""",
-        detect=True,
-    ),
-    Example(
-        why="cast to int4, which only quantized tensors may be",
-        before="g (float[2] x) => (int4[2] y) { y = Cast<to = 22>(x) }",
-        opset=21,
-        detect=True,
-    ),
-    Example(
-        why="cast from float4e2m1",
-        before="g (float4e2m1[2] x) => (float[2] y) { y = Cast<to = 1>(x) }",
-        opset=23,
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="int4 that is dequantized",
-        before="g (int4[2] x) => (float[2] y) <float s = {0.5}> { y = DequantizeLinear(x, s) }",
-        opset=21,
-    ),
-    Example(
-        why="TensorRT 8.6 has no bfloat16",
-        before="g (float[2] x) => (float[2] y) { a = Cast<to = 16>(x)  b = Neg(a)  y = Cast<to = 1>(b) }",
-        detect=True,
-        target="trt8.6",
-    ),
-    Example(
-        why="TensorRT 11 has",
-        before="g (float[2] x) => (float[2] y) { a = Cast<to = 16>(x)  b = Neg(a)  y = Cast<to = 1>(b) }",
-    ),
-    Example(
-        why="inputs and outputs are IFC005's, and what follows from them is no further fault",
-        before="g (uint16[2] x) => (uint16[2] y) { a = Add(x, x)  y = Mul(a, x) }",
-        opset=14,
-    ),
-    Example(
-        why="in the branch that a constant does not take",
-        before="""g (float[2] x) => (float[2] y) <bool c = {0}> {
-            y = If(c)<then_branch = p () => (float[2] u) <uint16[2] w = {1, 2}> { a = Cast<to = 1>(w)  u = Add(x, a) },
-                      else_branch = q () => (float[2] v) { v = Abs(x) }> }""",
-    ),
-    Example(
-        why="in a function that nobody calls",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) { y = Neg(x) }
-            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { c = Cast<to = 4>(a)  b = Cast<to = 6>(c) }""",
-    ),
-    Example(
-        why="a weight that nothing reads is GRA002's",
-        before="g (float[2] x) => (float[2] y) <uint16[2] w = {1, 2}> { y = Neg(x) }",
-    ),
-    Example(
-        why="a node that nothing reads is GRA001's",
-        before="g (float[2] x) => (float[2] y) { a = Cast<to = 4>(x)  y = Neg(x) }",
-    ),
-    Example(
-        why="float64 is read as float32, which IFC003 reports",
-        before="g (float[2] x) => (float[2] y) { a = Cast<to = 11>(x)  b = Sqrt(a)  y = Cast<to = 1>(b) }",
-    ),
-    Example(
-        why="constants of strings are GRA008's",
-        before='g (float[2] x) => (float[2] y, string[1] t) <string[1] s = {"a"}> { y = Neg(x)  t = Identity(s) }',
-    ),
-    Example(
-        why="made by an operator that TensorRT has not anyway, which OPS001 reports",
-        before="""g (float16[2] x) => (float16[2] y) { a = BitCast<to = 4>(x)  y = BitCast<to = 10>(a) }""",
-        opset=26,
-        runs=False,
-    ),
-    Example(
-        why="types that it has",
-        before="g (float[2] x) => (float[2] y) { a = Cast<to = 6>(x)  b = Neg(a)  y = Cast<to = 1>(b) }",
-    ),
-]
-
 
 _PACKED = (TensorProto.INT4, TensorProto.FLOAT4E2M1)
 
 
-@rule("CST005", per="model", severity=Severity.ERROR, hazards=[20], examples=EXAMPLES, general=True)
+@rule("CST005", per="model", severity=Severity.ERROR, hazards=[20], general=True)
 def value_of_unsupported_type(model: Model) -> Iterator[Match]:
     """A value inside the graph is of a type that TensorRT has no tensors of.
 
@@ -163,7 +51,7 @@ def value_of_unsupported_type(model: Model) -> Iterator[Match]:
     ## References
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     """
-    target = ops.target_of(model)
+    target = target_of(model)
     shapes = model.shapes
 
     types = elem_types(model)
@@ -175,7 +63,7 @@ def value_of_unsupported_type(model: Model) -> Iterator[Match]:
         return value is not None and shapes.elem_type(value) in absent
 
     seen: set[Value] = set()
-    for node in ops.imported(model):
+    for node in imported(model):
         if cst.is_cast(node):
             yield from _packed(node, model)
         reads = [value for value in node.inputs if value is not None and missing(value)]
@@ -197,7 +85,7 @@ def value_of_unsupported_type(model: Model) -> Iterator[Match]:
 
 def _packed(node: Node, model: Model) -> Iterator[Match]:
     """A Cast to or from a type that only quantized tensors may have; of float8e4m3fn, QDQ013 knows more."""
-    target = ops.target_of(model)
+    target = target_of(model)
     for value, side in ((node.input(0), "from"), (node.output(), "to")):
         elem = None if value is None else model.shapes.elem_type(value)
         if value is not None and elem in _PACKED and target.has_type(elem):
@@ -226,10 +114,118 @@ def _reader(value: Value) -> Node | None:
 
 
 def _match(value: Value, node: Node, model: Model, what: str) -> Match:
-    target = ops.target_of(model)
+    target = target_of(model)
     kind = name_of(model.shapes.elem_type(value) or 0)
     return Match(
         f"the {what}, {value.name!r}, is {kind}, which {target.title} has no tensors of (source: {target.source})",
         node=node,
         reads=(value,),
     )
+
+
+value_of_unsupported_type.examples = [
+    Flagged(
+        "computed in uint16",
+        "g (int32[2] x) => (int32[2] y) { a = Cast<to = 4>(x)  b = Add(a, a)  y = Cast<to = 6>(b) }",
+        opset=14,
+    ),
+    Flagged(
+        "cut to 16 bits, and from there to another type",
+        "g (float[2] x) => (int32[2] y) { a = Cast<to = 5>(x)  y = Cast<to = 6>(a) }",
+    ),
+    Flagged(
+        "only its shape is read", "g (float[2] x) => (int64[1] y) { a = Cast<to = 12>(x)  y = Shape(a) }"
+    ),
+    Flagged(
+        "a weight of uint16",
+        "g (float[2] x) => (float[2] y) <uint16[2] w = {1, 2}> { a = Cast<to = 1>(w)  y = Add(x, a) }",
+    ),
+    Flagged(
+        "a Constant of int16",
+        """g (int32[2] x) => (int32[2] y) {
+            w = Constant<value = int16[2] {1, 2}>()  a = Cast<to = 6>(w)  y = Add(x, a) }""",
+    ),
+    Flagged(
+        "filled by ConstantOfShape",
+        """g (int64[1] s) => (bool[N] y) {
+            k = ConstantOfShape<value = uint32[1] {3}>(s)  y = Equal(k, k) }""",
+    ),
+    Flagged(
+        "in a branch",
+        """g (float[2] x, bool c) => (float[2] y) {
+            y = If(c)<then_branch = p () => (float[2] u) { a = Cast<to = 4>(x)  b = Mul(a, a)  u = Cast<to = 1>(b) },
+                      else_branch = q () => (float[2] v) { v = Abs(x) }> }""",
+    ),
+    Flagged(
+        "in a function that is called",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (int32[2] y) { y = my.F(x) }
+            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { c = Cast<to = 4>(a)  b = Cast<to = 6>(c) }""",
+    ),
+    Flagged(
+        "cast to int4, which only quantized tensors may be",
+        "g (float[2] x) => (int4[2] y) { y = Cast<to = 22>(x) }",
+        opset=21,
+    ),
+    Flagged(
+        "cast from float4e2m1",
+        "g (float4e2m1[2] x) => (float[2] y) { y = Cast<to = 1>(x) }",
+        opset=23,
+        runs=False,
+    ),
+    Silent(
+        "int4 that is dequantized",
+        "g (int4[2] x) => (float[2] y) <float s = {0.5}> { y = DequantizeLinear(x, s) }",
+        opset=21,
+    ),
+    Flagged(
+        "TensorRT 8.6 has no bfloat16",
+        "g (float[2] x) => (float[2] y) { a = Cast<to = 16>(x)  b = Neg(a)  y = Cast<to = 1>(b) }",
+        target="trt8.6",
+    ),
+    Silent(
+        "TensorRT 11 has",
+        "g (float[2] x) => (float[2] y) { a = Cast<to = 16>(x)  b = Neg(a)  y = Cast<to = 1>(b) }",
+    ),
+    Silent(
+        "inputs and outputs are IFC005's, and what follows from them is no further fault",
+        "g (uint16[2] x) => (uint16[2] y) { a = Add(x, x)  y = Mul(a, x) }",
+        opset=14,
+    ),
+    Silent(
+        "in the branch that a constant does not take",
+        """g (float[2] x) => (float[2] y) <bool c = {0}> {
+            y = If(c)<then_branch = p () => (float[2] u) <uint16[2] w = {1, 2}> { a = Cast<to = 1>(w)  u = Add(x, a) },
+                      else_branch = q () => (float[2] v) { v = Abs(x) }> }""",
+    ),
+    Silent(
+        "in a function that nobody calls",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) { y = Neg(x) }
+            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { c = Cast<to = 4>(a)  b = Cast<to = 6>(c) }""",
+    ),
+    Silent(
+        "a weight that nothing reads is GRA002's",
+        "g (float[2] x) => (float[2] y) <uint16[2] w = {1, 2}> { y = Neg(x) }",
+    ),
+    Silent(
+        "a node that nothing reads is GRA001's",
+        "g (float[2] x) => (float[2] y) { a = Cast<to = 4>(x)  y = Neg(x) }",
+    ),
+    Silent(
+        "float64 is read as float32, which IFC003 reports",
+        "g (float[2] x) => (float[2] y) { a = Cast<to = 11>(x)  b = Sqrt(a)  y = Cast<to = 1>(b) }",
+    ),
+    Silent(
+        "constants of strings are GRA008's",
+        'g (float[2] x) => (float[2] y, string[1] t) <string[1] s = {"a"}> { y = Neg(x)  t = Identity(s) }',
+    ),
+    Silent(
+        "made by an operator that TensorRT has not anyway, which OPS001 reports",
+        """g (float16[2] x) => (float16[2] y) { a = BitCast<to = 4>(x)  y = BitCast<to = 10>(a) }""",
+        opset=26,
+        runs=False,
+    ),
+    Silent(
+        "types that it has",
+        "g (float[2] x) => (float[2] y) { a = Cast<to = 6>(x)  b = Neg(a)  y = Cast<to = 1>(b) }",
+    ),
+]

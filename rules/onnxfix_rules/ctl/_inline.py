@@ -6,11 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from onnx import AttributeProto, GraphProto, NodeProto, TensorProto, ValueInfoProto
 
-from onnxfix.edits import AddNode, Draft, least_inputs
 from onnxfix.files import tensors
-from onnxfix.graph.overlay import Node, Scope, Value
-from onnxfix.graph.shared import shared
-from onnxfix.model import Model
+from onnxfix.rule import AddNode, Draft, Model, Node, Scope, Value, least_inputs, shared
 
 OPTIONAL_IDENTITY = 16
 """Opset since which Identity takes every type of value; tensors always, sequences since 14."""

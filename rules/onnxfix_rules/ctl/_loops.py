@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.edits import Draft, Edit
-from onnxfix.graph.overlay import Node, Scope, Value
-from onnxfix.model import Model
+from onnxfix.rule import Draft, Edit, Model, Node, Scope, Value
 
 
 def body_of(node: Node) -> Scope | None:

@@ -8,10 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.shapes.symbols import equal
+from onnxfix.rule import Draft, Model, Node, Value, equal
 
 MAX_ITEMS = 256
 _MAKERS = frozenset(

@@ -6,136 +6,31 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from onnxfix.edits import Draft, Edit, SetInput
 from onnxfix.files import tensors
-from onnxfix.graph.overlay import Node, Scope, Value, is_read
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import (
+    Draft,
+    Edit,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Scope,
+    SetInput,
+    Severity,
+    Silent,
+    Value,
+    is_read,
+    rule,
+)
 
 _SMALL = 16
 """Bytes: a condition is one element."""
 
-_START = "g (float[2] x, bool c, int64 n, float l) => (float[2] y, float[K,2] z)"
-_IN = "(int64 i, bool on, float[2] v)"
-_OUT = "(bool more, float[2] w, float[2] s)"
 
-
-def _loop(
-    more: str, call: str = "n, t, x", *, before: str = "", true: str = "<bool t = {1}>", head: str = ""
-) -> str:
-    """A model whose loop has a scan output; ``more`` computes whether it goes on."""
-    return f"""{_START} {true} {{ {before} y, z = Loop({call})<body = b {_IN} => {_OUT} {head} {{
-        {more}  w = Add(v, v)  s = Neg(v) }}> }}"""
-
-
-# Fixed ones do not run here: onnx.reference takes a missing condition for a false one. ONNX Runtime judges them in the
-# tests.
-EXAMPLES = [
-    Example(
-        why="true at first, and passed on",
-        before=_loop("more = Identity(on)"),
-        after=_loop("more = Identity(d)", "n, , x", true="", head="<bool d = {1}>"),
-    ),
-    Example(
-        why="always true in the body",
-        before=_loop("more = Constant<value = bool {1}>()"),
-        after=_loop("more = Constant<value = bool {1}>()", "n, , x", true=""),
-        opset=13,
-    ),
-    Example(
-        why="true, of what is true; something else reads the condition",
-        before="""g (float[2] x, int64 n) => (float[2] y, float[K,2] z) <bool t = {1}> {
-            y, z = Loop(n, t, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
-                e = Identity(on)  more = And(e, t)  w = Where(on, v, x)  s = Neg(v) }> }""",
-        after="""g (float[2] x, int64 n) => (float[2] y, float[K,2] z) <bool t = {1}> {
-            y, z = Loop(n, , x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s)
-                <bool d = {1}> { e = Identity(d)  more = And(e, t)  w = Where(d, v, x)  s = Neg(v) }> }""",
-    ),
-    Example(
-        why="in a local function, with a Constant instead of an initializer",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2] x, int64 n) => (float[2] y, float[K,2] z) { y, z = my.F(x, n) }
-            <domain: "my", opset_import: ["" : 18]> F (a, m) => (p, q) { t = Constant<value = bool {1}>()
-            p, q = Loop(m, t, a)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
-                more = Identity(on)  w = Add(v, v)  s = Neg(v) }> }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2] x, int64 n) => (float[2] y, float[K,2] z) { y, z = my.F(x, n) }
-            <domain: "my", opset_import: ["" : 18]> F (a, m) => (p, q) {
-            p, q = Loop(m, , a)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
-                d = Constant<value = bool {1}>()  more = Identity(d)  w = Add(v, v)  s = Neg(v) }> }""",
-        runs=False,  # onnx's evaluator has its own Loop for functions, and runs it zero times
-    ),
-    Example(
-        why="what counts the iterations is also what the condition is cast from: ONNX's own Range by a Loop",
-        before="""g (float[2] x, int32 n) => (float[2] y, float[K,2] z) { c = Cast<to = 9>(n)  m = Cast<to = 7>(n)
-            y, z = Loop(m, c, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
-                more = Identity(on)  w = Add(v, v)  s = Neg(v) }> }""",
-        after="""g (float[2] x, int32 n) => (float[2] y, float[K,2] z) { m = Cast<to = 7>(n)
-            y, z = Loop(m, , x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s)
-                <bool d = {1}> { more = Identity(d)  w = Add(v, v)  s = Neg(v) }> }""",
-    ),
-    Example(
-        why="casts of two numbers",
-        before="""g (float[2] x, int32 n, int32 k) => (float[2] y, float[K,2] z) {
-            c = Cast<to = 9>(k)  m = Cast<to = 7>(n)
-            y, z = Loop(m, c, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
-                more = Identity(on)  w = Add(v, v)  s = Neg(v) }> }""",
-        detect=True,
-    ),
-    Example(
-        why="it ends when a value is reached",
-        before=_loop("m = ReduceMax<keepdims = 0>(v)  more = Less(m, l)"),
-        detect=True,
-    ),
-    Example(
-        why="it need not begin",
-        before=_loop("more = Identity(t)", "n, c, x"),
-        detect=True,
-    ),
-    Example(
-        why="it never begins",
-        before=_loop("more = Identity(f)", "n, f, x", before="f = Not(t)"),
-        detect=True,
-    ),
-    Example(
-        why="the true that it starts with may be overridden: a warning",
-        before="""g (float[2] x, bool t, int64 n) => (float[2] y, float[K,2] z) <bool t = {1}> {
-            y, z = Loop(n, t, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
-                more = Identity(on)  w = Add(v, v)  s = Neg(v) }> }""",
-        detect=True,
-    ),
-    Example(
-        why="the body hands its input back as it is: there is no node that could make another",
-        before="""g (float[2] x, int64 n) => (float[2] y, float[K,2] z) <bool t = {1}> {
-            y, z = Loop(n, t, x)<body = b (int64 i, bool on, float[2] v) => (bool on, float[2] w, float[2] s) {
-                w = Add(v, v)  s = Neg(v) }> }""",
-        detect=True,
-    ),
-    Example(why="a trip count alone", before=_loop("more = Identity(t)", "n, , x")),
-    Example(
-        why="a condition and no scan output: TensorRT reads it right",
-        before="""g (float[2] x, bool c, int64 n) => (float[2] y) {
-            y = Loop(n, c, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {
-                more = Not(on)  w = Add(v, v) }> }""",
-    ),
-    Example(
-        why="nothing reads the scan output",
-        before="""g (float[2] x, bool c, int64 n) => (float[2] y) {
-            y, z = Loop(n, c, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
-                more = Not(on)  w = Add(v, v)  s = Neg(v) }> }""",
-    ),
-    Example(
-        why="a Scan",
-        before="""g (float[3,2] x, float[2] h) => (float[2] y, float[3,2] z) {
-            y, z = Scan<num_scan_inputs = 1, body = b (float[2] v, float[2] e) => (float[2] w, float[2] s) {
-                w = Add(v, e)  s = Neg(w) }>(h, x) }""",
-    ),
-]
-
-
-@rule(
-    "CTL001", ops=["Loop"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[53, 28], examples=EXAMPLES
-)
+@rule("CTL001", ops=["Loop"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[53, 28])
 def loop_that_may_end_early(node: Node, model: Model) -> Iterator[Match]:
     """A Loop with a trip count, a condition and scan outputs: TensorRT returns as many rows as the trip count says.
 
@@ -254,3 +149,106 @@ def _without_condition(node: Node, body: Scope, model: Model) -> Fix | None:
         draft.replace_uses(inner, draft.constant(np.array(True), "true"))
         edits += draft.edits
     return Fix("leave the condition out", edits)
+
+
+_START = "g (float[2] x, bool c, int64 n, float l) => (float[2] y, float[K,2] z)"
+_IN = "(int64 i, bool on, float[2] v)"
+_OUT = "(bool more, float[2] w, float[2] s)"
+
+
+def _loop(
+    more: str, call: str = "n, t, x", *, before: str = "", true: str = "<bool t = {1}>", head: str = ""
+) -> str:
+    """A model whose loop has a scan output; ``more`` computes whether it goes on."""
+    return f"""{_START} {true} {{ {before} y, z = Loop({call})<body = b {_IN} => {_OUT} {head} {{
+        {more}  w = Add(v, v)  s = Neg(v) }}> }}"""
+
+
+# Fixed ones do not run here: onnx.reference takes a missing condition for a false one. ONNX Runtime judges them in the
+# tests.
+loop_that_may_end_early.examples = [
+    Fixed(
+        "true at first, and passed on",
+        before=_loop("more = Identity(on)"),
+        after=_loop("more = Identity(d)", "n, , x", true="", head="<bool d = {1}>"),
+    ),
+    Fixed(
+        "always true in the body",
+        before=_loop("more = Constant<value = bool {1}>()"),
+        after=_loop("more = Constant<value = bool {1}>()", "n, , x", true=""),
+        opset=13,
+    ),
+    Fixed(
+        "true, of what is true; something else reads the condition",
+        before="""g (float[2] x, int64 n) => (float[2] y, float[K,2] z) <bool t = {1}> {
+            y, z = Loop(n, t, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
+                e = Identity(on)  more = And(e, t)  w = Where(on, v, x)  s = Neg(v) }> }""",
+        after="""g (float[2] x, int64 n) => (float[2] y, float[K,2] z) <bool t = {1}> {
+            y, z = Loop(n, , x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s)
+                <bool d = {1}> { e = Identity(d)  more = And(e, t)  w = Where(d, v, x)  s = Neg(v) }> }""",
+    ),
+    Fixed(
+        "in a local function, with a Constant instead of an initializer",
+        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2] x, int64 n) => (float[2] y, float[K,2] z) { y, z = my.F(x, n) }
+            <domain: "my", opset_import: ["" : 18]> F (a, m) => (p, q) { t = Constant<value = bool {1}>()
+            p, q = Loop(m, t, a)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
+                more = Identity(on)  w = Add(v, v)  s = Neg(v) }> }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2] x, int64 n) => (float[2] y, float[K,2] z) { y, z = my.F(x, n) }
+            <domain: "my", opset_import: ["" : 18]> F (a, m) => (p, q) {
+            p, q = Loop(m, , a)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
+                d = Constant<value = bool {1}>()  more = Identity(d)  w = Add(v, v)  s = Neg(v) }> }""",
+        runs=False,  # onnx's evaluator has its own Loop for functions, and runs it zero times
+    ),
+    Fixed(
+        "what counts the iterations is also what the condition is cast from: ONNX's own Range by a Loop",
+        before="""g (float[2] x, int32 n) => (float[2] y, float[K,2] z) { c = Cast<to = 9>(n)  m = Cast<to = 7>(n)
+            y, z = Loop(m, c, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
+                more = Identity(on)  w = Add(v, v)  s = Neg(v) }> }""",
+        after="""g (float[2] x, int32 n) => (float[2] y, float[K,2] z) { m = Cast<to = 7>(n)
+            y, z = Loop(m, , x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s)
+                <bool d = {1}> { more = Identity(d)  w = Add(v, v)  s = Neg(v) }> }""",
+    ),
+    Flagged(
+        "casts of two numbers",
+        """g (float[2] x, int32 n, int32 k) => (float[2] y, float[K,2] z) {
+            c = Cast<to = 9>(k)  m = Cast<to = 7>(n)
+            y, z = Loop(m, c, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
+                more = Identity(on)  w = Add(v, v)  s = Neg(v) }> }""",
+    ),
+    Flagged("it ends when a value is reached", _loop("m = ReduceMax<keepdims = 0>(v)  more = Less(m, l)")),
+    Flagged("it need not begin", _loop("more = Identity(t)", "n, c, x")),
+    Flagged("it never begins", _loop("more = Identity(f)", "n, f, x", before="f = Not(t)")),
+    Flagged(
+        "the true that it starts with may be overridden: a warning",
+        """g (float[2] x, bool t, int64 n) => (float[2] y, float[K,2] z) <bool t = {1}> {
+            y, z = Loop(n, t, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
+                more = Identity(on)  w = Add(v, v)  s = Neg(v) }> }""",
+    ),
+    Flagged(
+        "the body hands its input back as it is: there is no node that could make another",
+        """g (float[2] x, int64 n) => (float[2] y, float[K,2] z) <bool t = {1}> {
+            y, z = Loop(n, t, x)<body = b (int64 i, bool on, float[2] v) => (bool on, float[2] w, float[2] s) {
+                w = Add(v, v)  s = Neg(v) }> }""",
+    ),
+    Silent("a trip count alone", _loop("more = Identity(t)", "n, , x")),
+    Silent(
+        "a condition and no scan output: TensorRT reads it right",
+        """g (float[2] x, bool c, int64 n) => (float[2] y) {
+            y = Loop(n, c, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {
+                more = Not(on)  w = Add(v, v) }> }""",
+    ),
+    Silent(
+        "nothing reads the scan output",
+        """g (float[2] x, bool c, int64 n) => (float[2] y) {
+            y, z = Loop(n, c, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
+                more = Not(on)  w = Add(v, v)  s = Neg(v) }> }""",
+    ),
+    Silent(
+        "a Scan",
+        """g (float[3,2] x, float[2] h) => (float[2] y, float[3,2] z) {
+            y, z = Scan<num_scan_inputs = 1, body = b (float[2] v, float[2] e) => (float[2] w, float[2] s) {
+                w = Add(v, e)  s = Neg(w) }>(h, x) }""",
+    ),
+]

@@ -5,164 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import partial
 
-from onnxfix.edits import Draft, Edit
-from onnxfix.graph.overlay import Node, Scope, Value, is_read
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import (
+    Draft,
+    Edit,
+    Fix,
+    Fixed,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Scope,
+    Severity,
+    Silent,
+    Value,
+    is_read,
+    rule,
+)
 from onnxfix_rules.ctl import _inline
 
-_TWO = """<then_branch = p () => (float[2] u) { u = Neg(x) }, else_branch = q () => (float[2] v) { v = Abs(x) }>"""
-_GUARD = """s = Shape(x)  d = Gather(s, z)  c = Equal(d, o)  y = If(c)
-    <then_branch = p () => (float[K] u) { u = Squeeze(x, a) },
-     else_branch = q () => (float[A,B] v) { v = Identity(x) }>"""
-_GUARDED = "<int64[1] a = {0}, int64 z = {0}, int64 o = {1}>"
 
-EXAMPLES = [
-    Example(
-        why="a weight says true",
-        before=f"g (float[2] x) => (float[2] y) <bool c = {{1}}> {{ y = If(c){_TWO} }}",
-        after="g (float[2] x) => (float[2] y) { y = Neg(x) }",
-    ),
-    Example(
-        why="a Constant says false",
-        before=f"g (float[2] x) => (float[2] y) {{ c = Constant<value = bool {{0}}>()  y = If(c){_TWO} }}",
-        after="g (float[2] x) => (float[2] y) { y = Abs(x) }",
-        opset=11,
-    ),
-    Example(
-        why="a condition of shape [1]",
-        before=f"g (float[2] x) => (float[2] y) <bool[1] c = {{0}}> {{ y = If(c){_TWO} }}",
-        after="g (float[2] x) => (float[2] y) { y = Abs(x) }",
-    ),
-    Example(
-        why="torch's squeeze(0): the branches differ in rank, and the input's shape decides",
-        before=f"g (float[1,N] x) => (float[N] y) {_GUARDED} {{ {_GUARD} }}",
-        after="g (float[1,N] x) => (float[N] y) <int64[1] a = {0}> { y = Squeeze(x, a) }",
-    ),
-    Example(
-        why="the other way round, where the size is not 1",
-        before=f"g (float[3,N] x) => (float[3,N] y) {_GUARDED} {{ {_GUARD} }}",
-        after="g (float[3,N] x) => (float[3,N] y) { y = Identity(x) }",
-    ),
-    Example(
-        why="weights, names that are taken outside, and captured values",
-        before="""g (float[2] x) => (float[2] y, float[2] z) <bool c = {1}, float[2] w = {5, 6}> {
-            a = Neg(x)  t = If(c)<then_branch = p () => (float[2] u) <float[2] k = {1, 2}> {
-                b = Add(a, k)  e = Mul(b, w)  u = Sub(e, x) }, else_branch = q () => (float[2] v) { v = Exp(x) }>
-            y = Abs(t)  z = Exp(a) }""",
-        after="""g (float[2] x) => (float[2] y, float[2] z) <float[2] w = {5, 6}, float[2] k = {1, 2}> {
-            a = Neg(x)  b = Add(a, k)  e = Mul(b, w)  u = Sub(e, x)  y = Abs(u)  z = Exp(a) }""",
-    ),
-    Example(
-        why="several outputs: the same twice, a weight, and one from outside",
-        before="""g (float[2] x) => (float[2] p, float[2] q, float[2] r, float[2] s) <bool c = {1}> {
-            p, q, r, s = If(c)<
-            then_branch = t () => (float[2] u, float[2] u, float[2] k, float[2] x) <float[2] k = {1, 2}> { u = Neg(x) },
-            else_branch = e () => (float[2] v, float[2] v, float[2] v, float[2] v) { v = Abs(x) }> }""",
-        after="""g (float[2] x) => (float[2] p, float[2] q, float[2] r, float[2] s) <float[2] k = {1, 2}> {
-            p = Neg(x)  q = Identity(p)  r = Identity(k)  s = Identity(x) }""",
-    ),
-    Example(
-        why="an output that nobody takes, and the nodes for it",
-        before="""g (float[2] x) => (float[2] y) <bool c = {1}> { y, n = If(c)<
-            then_branch = t () => (float[2] u, float[2] w) { u = Neg(x)  w = Exp(x) },
-            else_branch = e () => (float[2] v, float[2] o) { v = Abs(x)  o = Log(x) }> }""",
-        after="g (float[2] x) => (float[2] y) { y = Neg(x) }",
-    ),
-    Example(
-        why="one inside the other",
-        before=f"""g (float[2] x, bool k) => (float[2] y) <bool c = {{1}}> {{ y = If(c)<
-            then_branch = t () => (float[2] r) {{ w = If(c){_TWO}  r = Exp(w) }},
-            else_branch = e () => (float[2] s) {{ s = If(k){_TWO} }}> }}""",
-        after="g (float[2] x, bool k) => (float[2] y) { w = Neg(x)  y = Exp(w) }",
-    ),
-    Example(
-        why="a loop with a count alone, whose condition is left out at the end",
-        before="""g (float[2] x, int64 n) => (float[N,2] y) <bool c = {1}> { y = If(c)<
-            then_branch = t () => (float[A,2] u) { u = Loop(n, "")<body = b (int64 i, bool on)
-                => (bool more, float[2] w) { more = Identity(on)  w = Neg(x) }> },
-            else_branch = e () => (float[1,2] v) <int64[1] k = {0}> { v = Unsqueeze(x, k) }> }""",
-        after="""g (float[2] x, int64 n) => (float[N,2] y) {
-            y = Loop(n, "")<body = b (int64 i, bool on) => (bool more, float[2] w) {
-                more = Identity(on)  w = Neg(x) }> }""",
-    ),
-    Example(
-        why="in a loop's body",
-        before=f"""g (float[2] x, int64 n) => (float[2] y) <bool c = {{1}}> {{
-            y = Loop(n, , x)<body = b (int64 i, bool on, float[2] h) => (bool more, float[2] w) {{
-                more = Constant<value = bool {{1}}>()  r = If(c){_TWO}  w = Add(h, r) }}> }}""",
-        after="""g (float[2] x, int64 n) => (float[2] y) {
-            y = Loop(n, , x)<body = b (int64 i, bool on, float[2] h) => (bool more, float[2] w) {
-                more = Constant<value = bool {1}>()  r = Neg(x)  w = Add(h, r) }> }""",
-    ),
-    Example(
-        why="in a local function, with its attribute",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2] x) => (float[2] y) { y = my.F<alpha = 0.5>(x) }
-            <domain: "my", opset_import: ["" : 18]> F <alpha> (a) => (b) { c = Constant<value = bool {1}>()
-            b = If(c)<then_branch = t () => (float[2] u) { u = LeakyRelu<alpha: float = @alpha>(a) },
-                      else_branch = e () => (float[2] v) { v = Abs(a) }> }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2] x) => (float[2] y) { y = my.F<alpha = 0.5>(x) }
-            <domain: "my", opset_import: ["" : 18]> F <alpha> (a) => (b) {
-            b = LeakyRelu<alpha: float = @alpha>(a) }""",
-    ),
-    Example(
-        why="the taken branch holds a loop, which reads its values and a weight of it",
-        before="""g (float[2] x, int64 n) => (float[2] y) <bool c = {1}> { y = If(c)<
-            then_branch = t () => (float[2] u) <float[2] k = {1, 2}> { a = Exp(x)  m = Mul(a, k)
-                u = Loop(n, c, m)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {
-                    more = Identity(on)  q = Add(v, a)  w = Sub(q, k) }> },
-            else_branch = e () => (float[2] s) { s = Abs(x) }> }""",
-        after="""g (float[2] x, int64 n) => (float[2] y) <bool c = {1}, float[2] k = {1, 2}> {
-            a = Exp(x)  m = Mul(a, k)
-            y = Loop(n, c, m)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {
-                more = Identity(on)  q = Add(v, a)  w = Sub(q, k) }> }""",
-    ),
-    Example(
-        why="an If two levels down; the names inside are those outside",
-        before="""g (float[2] x, bool d) => (float[2] y, float[2] z) <bool c = {1}> { z = Neg(x)  t = If(c)<
-            then_branch = p () => (float[2] r) { a = Exp(x)
-                r = If(d)<then_branch = p1 () => (float[2] u) { e = Add(a, x)  u = If(d)<
-                            then_branch = p2 () => (float[2] f) { f = Sub(e, a) },
-                            else_branch = q2 () => (float[2] h) <float[2] w = {3, 4}> { h = Mul(w, a) }> },
-                          else_branch = q1 () => (float[2] v) { v = Abs(a) }> },
-            else_branch = q () => (float[2] s) { s = Abs(x) }>  y = Neg(t) }""",
-        after="""g (float[2] x, bool d) => (float[2] y, float[2] z) { z = Neg(x)  a = Exp(x)
-            t = If(d)<then_branch = p1 () => (float[2] u) { e = Add(a, x)  u = If(d)<
-                        then_branch = p2 () => (float[2] f) { f = Sub(e, a) },
-                        else_branch = q2 () => (float[2] h) <float[2] w = {3, 4}> { h = Mul(w, a) }> },
-                      else_branch = q1 () => (float[2] v) { v = Abs(a) }>  y = Neg(t) }""",
-    ),
-    Example(
-        why="the condition comes from outside",
-        before=f"g (float[2] x, bool c) => (float[2] y) {{ y = If(c){_TWO} }}",
-    ),
-    Example(
-        why="the condition has a default that may be overridden",
-        before=f"g (float[2] x, bool c) => (float[2] y) <bool c = {{1}}> {{ y = If(c){_TWO} }}",
-    ),
-    Example(
-        why="the size is not known",
-        before=f"""g (float[M,N] x) => (float y) {_GUARDED} {{
-            {_GUARD.replace("y =", "t =")}  y = ReduceMax<keepdims = 0>(t) }}""",
-    ),
-    Example(
-        why="an operator of another domain",
-        before=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2] x) => (float[2] y) <bool c = {{1}}> {{ y = my.If(c){_TWO} }}""",
-        runs=False,
-    ),
-    Example(
-        why="both branches use the same inner names",
-        before="""g (float[2] x) => (float[2] y) <bool c = {1}> { y = If(c)<then_branch = p () => (float[2] u) { a =
-            Neg(x) u = Exp(a) }, else_branch = q () => (float[2] u) { a = Abs(x) u = Exp(a) }> }""",
-        after="g (float[2] x) => (float[2] y) { a = Neg(x)  y = Exp(a) }",
-    ),
-]
-
-
-@rule("CTL010", ops=["If"], safety=Safety.EXACT, severity=Severity.INFO, hazards=[9], examples=EXAMPLES)
+@rule("CTL010", ops=["If"], safety=Safety.EXACT, severity=Severity.INFO, hazards=[9])
 def if_of_known_condition(node: Node, model: Model) -> Iterator[Match]:
     """An If whose condition is the same for every input: only one branch ever runs.
 
@@ -260,3 +122,154 @@ def _written_out(
         elif targets.get(result) != output.name:
             draft.add("Identity", [source], output=output.name)
     return draft.edits
+
+
+_TWO = """<then_branch = p () => (float[2] u) { u = Neg(x) }, else_branch = q () => (float[2] v) { v = Abs(x) }>"""
+_GUARD = """s = Shape(x)  d = Gather(s, z)  c = Equal(d, o)  y = If(c)
+    <then_branch = p () => (float[K] u) { u = Squeeze(x, a) },
+     else_branch = q () => (float[A,B] v) { v = Identity(x) }>"""
+_GUARDED = "<int64[1] a = {0}, int64 z = {0}, int64 o = {1}>"
+
+
+if_of_known_condition.examples = [
+    Fixed(
+        "a weight says true",
+        before=f"g (float[2] x) => (float[2] y) <bool c = {{1}}> {{ y = If(c){_TWO} }}",
+        after="g (float[2] x) => (float[2] y) { y = Neg(x) }",
+    ),
+    Fixed(
+        "a Constant says false",
+        before=f"g (float[2] x) => (float[2] y) {{ c = Constant<value = bool {{0}}>()  y = If(c){_TWO} }}",
+        after="g (float[2] x) => (float[2] y) { y = Abs(x) }",
+        opset=11,
+    ),
+    Fixed(
+        "a condition of shape [1]",
+        before=f"g (float[2] x) => (float[2] y) <bool[1] c = {{0}}> {{ y = If(c){_TWO} }}",
+        after="g (float[2] x) => (float[2] y) { y = Abs(x) }",
+    ),
+    Fixed(
+        "torch's squeeze(0): the branches differ in rank, and the input's shape decides",
+        before=f"g (float[1,N] x) => (float[N] y) {_GUARDED} {{ {_GUARD} }}",
+        after="g (float[1,N] x) => (float[N] y) <int64[1] a = {0}> { y = Squeeze(x, a) }",
+    ),
+    Fixed(
+        "the other way round, where the size is not 1",
+        before=f"g (float[3,N] x) => (float[3,N] y) {_GUARDED} {{ {_GUARD} }}",
+        after="g (float[3,N] x) => (float[3,N] y) { y = Identity(x) }",
+    ),
+    Fixed(
+        "weights, names that are taken outside, and captured values",
+        before="""g (float[2] x) => (float[2] y, float[2] z) <bool c = {1}, float[2] w = {5, 6}> {
+            a = Neg(x)  t = If(c)<then_branch = p () => (float[2] u) <float[2] k = {1, 2}> {
+                b = Add(a, k)  e = Mul(b, w)  u = Sub(e, x) }, else_branch = q () => (float[2] v) { v = Exp(x) }>
+            y = Abs(t)  z = Exp(a) }""",
+        after="""g (float[2] x) => (float[2] y, float[2] z) <float[2] w = {5, 6}, float[2] k = {1, 2}> {
+            a = Neg(x)  b = Add(a, k)  e = Mul(b, w)  u = Sub(e, x)  y = Abs(u)  z = Exp(a) }""",
+    ),
+    Fixed(
+        "several outputs: the same twice, a weight, and one from outside",
+        before="""g (float[2] x) => (float[2] p, float[2] q, float[2] r, float[2] s) <bool c = {1}> {
+            p, q, r, s = If(c)<
+            then_branch = t () => (float[2] u, float[2] u, float[2] k, float[2] x) <float[2] k = {1, 2}> { u = Neg(x) },
+            else_branch = e () => (float[2] v, float[2] v, float[2] v, float[2] v) { v = Abs(x) }> }""",
+        after="""g (float[2] x) => (float[2] p, float[2] q, float[2] r, float[2] s) <float[2] k = {1, 2}> {
+            p = Neg(x)  q = Identity(p)  r = Identity(k)  s = Identity(x) }""",
+    ),
+    Fixed(
+        "an output that nobody takes, and the nodes for it",
+        before="""g (float[2] x) => (float[2] y) <bool c = {1}> { y, n = If(c)<
+            then_branch = t () => (float[2] u, float[2] w) { u = Neg(x)  w = Exp(x) },
+            else_branch = e () => (float[2] v, float[2] o) { v = Abs(x)  o = Log(x) }> }""",
+        after="g (float[2] x) => (float[2] y) { y = Neg(x) }",
+    ),
+    Fixed(
+        "one inside the other",
+        before=f"""g (float[2] x, bool k) => (float[2] y) <bool c = {{1}}> {{ y = If(c)<
+            then_branch = t () => (float[2] r) {{ w = If(c){_TWO}  r = Exp(w) }},
+            else_branch = e () => (float[2] s) {{ s = If(k){_TWO} }}> }}""",
+        after="g (float[2] x, bool k) => (float[2] y) { w = Neg(x)  y = Exp(w) }",
+    ),
+    Fixed(
+        "a loop with a count alone, whose condition is left out at the end",
+        before="""g (float[2] x, int64 n) => (float[N,2] y) <bool c = {1}> { y = If(c)<
+            then_branch = t () => (float[A,2] u) { u = Loop(n, "")<body = b (int64 i, bool on)
+                => (bool more, float[2] w) { more = Identity(on)  w = Neg(x) }> },
+            else_branch = e () => (float[1,2] v) <int64[1] k = {0}> { v = Unsqueeze(x, k) }> }""",
+        after="""g (float[2] x, int64 n) => (float[N,2] y) {
+            y = Loop(n, "")<body = b (int64 i, bool on) => (bool more, float[2] w) {
+                more = Identity(on)  w = Neg(x) }> }""",
+    ),
+    Fixed(
+        "in a loop's body",
+        before=f"""g (float[2] x, int64 n) => (float[2] y) <bool c = {{1}}> {{
+            y = Loop(n, , x)<body = b (int64 i, bool on, float[2] h) => (bool more, float[2] w) {{
+                more = Constant<value = bool {{1}}>()  r = If(c){_TWO}  w = Add(h, r) }}> }}""",
+        after="""g (float[2] x, int64 n) => (float[2] y) {
+            y = Loop(n, , x)<body = b (int64 i, bool on, float[2] h) => (bool more, float[2] w) {
+                more = Constant<value = bool {1}>()  r = Neg(x)  w = Add(h, r) }> }""",
+    ),
+    Fixed(
+        "in a local function, with its attribute",
+        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2] x) => (float[2] y) { y = my.F<alpha = 0.5>(x) }
+            <domain: "my", opset_import: ["" : 18]> F <alpha> (a) => (b) { c = Constant<value = bool {1}>()
+            b = If(c)<then_branch = t () => (float[2] u) { u = LeakyRelu<alpha: float = @alpha>(a) },
+                      else_branch = e () => (float[2] v) { v = Abs(a) }> }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2] x) => (float[2] y) { y = my.F<alpha = 0.5>(x) }
+            <domain: "my", opset_import: ["" : 18]> F <alpha> (a) => (b) {
+            b = LeakyRelu<alpha: float = @alpha>(a) }""",
+    ),
+    Fixed(
+        "the taken branch holds a loop, which reads its values and a weight of it",
+        before="""g (float[2] x, int64 n) => (float[2] y) <bool c = {1}> { y = If(c)<
+            then_branch = t () => (float[2] u) <float[2] k = {1, 2}> { a = Exp(x)  m = Mul(a, k)
+                u = Loop(n, c, m)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {
+                    more = Identity(on)  q = Add(v, a)  w = Sub(q, k) }> },
+            else_branch = e () => (float[2] s) { s = Abs(x) }> }""",
+        after="""g (float[2] x, int64 n) => (float[2] y) <bool c = {1}, float[2] k = {1, 2}> {
+            a = Exp(x)  m = Mul(a, k)
+            y = Loop(n, c, m)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {
+                more = Identity(on)  q = Add(v, a)  w = Sub(q, k) }> }""",
+    ),
+    Fixed(
+        "an If two levels down; the names inside are those outside",
+        before="""g (float[2] x, bool d) => (float[2] y, float[2] z) <bool c = {1}> { z = Neg(x)  t = If(c)<
+            then_branch = p () => (float[2] r) { a = Exp(x)
+                r = If(d)<then_branch = p1 () => (float[2] u) { e = Add(a, x)  u = If(d)<
+                            then_branch = p2 () => (float[2] f) { f = Sub(e, a) },
+                            else_branch = q2 () => (float[2] h) <float[2] w = {3, 4}> { h = Mul(w, a) }> },
+                          else_branch = q1 () => (float[2] v) { v = Abs(a) }> },
+            else_branch = q () => (float[2] s) { s = Abs(x) }>  y = Neg(t) }""",
+        after="""g (float[2] x, bool d) => (float[2] y, float[2] z) { z = Neg(x)  a = Exp(x)
+            t = If(d)<then_branch = p1 () => (float[2] u) { e = Add(a, x)  u = If(d)<
+                        then_branch = p2 () => (float[2] f) { f = Sub(e, a) },
+                        else_branch = q2 () => (float[2] h) <float[2] w = {3, 4}> { h = Mul(w, a) }> },
+                      else_branch = q1 () => (float[2] v) { v = Abs(a) }>  y = Neg(t) }""",
+    ),
+    Silent(
+        "the condition comes from outside", f"g (float[2] x, bool c) => (float[2] y) {{ y = If(c){_TWO} }}"
+    ),
+    Silent(
+        "the condition has a default that may be overridden",
+        f"g (float[2] x, bool c) => (float[2] y) <bool c = {{1}}> {{ y = If(c){_TWO} }}",
+    ),
+    Silent(
+        "the size is not known",
+        f"""g (float[M,N] x) => (float y) {_GUARDED} {{
+            {_GUARD.replace("y =", "t =")}  y = ReduceMax<keepdims = 0>(t) }}""",
+    ),
+    Silent(
+        "an operator of another domain",
+        f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2] x) => (float[2] y) <bool c = {{1}}> {{ y = my.If(c){_TWO} }}""",
+        runs=False,
+    ),
+    Fixed(
+        "both branches use the same inner names",
+        before="""g (float[2] x) => (float[2] y) <bool c = {1}> { y = If(c)<then_branch = p () => (float[2] u) { a =
+            Neg(x) u = Exp(a) }, else_branch = q () => (float[2] u) { a = Abs(x) u = Exp(a) }> }""",
+        after="g (float[2] x) => (float[2] y) { a = Neg(x)  y = Exp(a) }",
+    ),
+]

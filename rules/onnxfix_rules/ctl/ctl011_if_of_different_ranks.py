@@ -4,67 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.graph.overlay import Node, is_read
-from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Severity, rule
-from onnxfix.shapes.symbols import equal
+from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, equal, is_read, rule
 from onnxfix_rules.ctl.ctl010_if_of_known_condition import known
 
-_GUARD = """s = Shape(x)  d = Gather(s, z)  c = Equal(d, o)  t = If(c)
-    <then_branch = p () => (float[K] u) { u = Squeeze(x, a) }, else_branch = q () => (float[A,B] v) { v = Identity(x) }>
-    y = ReduceMax<keepdims = 0>(t)"""
-_GUARDED = "<int64[1] a = {0}, int64 z = {0}, int64 o = {1}>"
-_SHAPES = """g (float[4,3] x, bool c) => (float y) { t = If(c)<then_branch = p () => (float[4,3] u) { u = Neg(x) },
-    else_branch = q () => (float[3,4] v) { v = Transpose(x) }>  y = ReduceMax<keepdims = 0>(t) }"""
 
-EXAMPLES = [
-    Example(
-        why="torch's squeeze(0) of a dynamic size",
-        before=f"g (float[M,N] x) => (float y) {_GUARDED} {{ {_GUARD} }}",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="the caller decides",
-        before="""g (float[1,3] x, bool c) => (float[3] y) <int64[1] a = {0}, int64[1] s = {3}> { t = If(c)
-            <then_branch = p () => (float[K] u) { u = Squeeze(x, a) },
-             else_branch = q () => (float[1,3] v) { v = Neg(x) }>
-            y = Reshape(t, s) }""",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="the second of two outputs, with a weight",
-        before="""g (float[3] x, bool c) => (float[3] y, float z) <int64[1] a = {0}> { y, t = If(c)
-            <then_branch = p () => (float[3] u, float[3] w) { u = Neg(x)  w = Exp(x) },
-             else_branch = q () => (float[3] v, float k) <float k = {1}> { v = Abs(x) }>
-            z = ReduceMax<keepdims = 0>(t) }""",
-        detect=True,
-        runs=False,
-    ),
-    Example(why="TensorRT 8 refuses different sizes too", before=_SHAPES, detect=True, target="trt8.6"),
-    Example(why="different sizes of the same rank build", before=_SHAPES),
-    Example(
-        why="the condition is known: CTL010's",
-        before=f"g (float[1,N] x) => (float y) {_GUARDED} {{ {_GUARD} }}",
-    ),
-    Example(
-        why="nobody reads the output that differs",
-        before="""g (float[3] x, bool c) => (float[3] y) { y, t = If(c)
-            <then_branch = p () => (float[3] u, float[3] w) { u = Neg(x)  w = Exp(x) },
-             else_branch = q () => (float[3] v, float k) <float k = {1}> { v = Abs(x) }> }""",
-    ),
-    Example(
-        why="a rank that is not known",
-        before="""g (float[3] x, bool c, int64[R] s) => (float y) { t = If(c)
-            <then_branch = p () => (float[3] u) { u = Neg(x) },
-             else_branch = q () => (float[3] v) { v = Reshape(x, s) }>  y = ReduceMax<keepdims = 0>(t) }""",
-        runs=False,
-    ),
-]
-
-
-@rule("CTL011", ops=["If"], severity=Severity.ERROR, hazards=[9], examples=EXAMPLES)
+@rule("CTL011", ops=["If"], severity=Severity.ERROR, hazards=[9])
 def if_of_different_ranks(node: Node, model: Model) -> Iterator[Match]:
     """An If whose branches give tensors of different rank, and whose condition depends on the input.
 
@@ -113,3 +57,52 @@ def if_of_different_ranks(node: Node, model: Model) -> Iterator[Match]:
 
 def _before_9(model: Model) -> bool:
     return model.target is not None and not model.target.int64
+
+
+_GUARD = """s = Shape(x)  d = Gather(s, z)  c = Equal(d, o)  t = If(c)
+    <then_branch = p () => (float[K] u) { u = Squeeze(x, a) }, else_branch = q () => (float[A,B] v) { v = Identity(x) }>
+    y = ReduceMax<keepdims = 0>(t)"""
+_GUARDED = "<int64[1] a = {0}, int64 z = {0}, int64 o = {1}>"
+_SHAPES = """g (float[4,3] x, bool c) => (float y) { t = If(c)<then_branch = p () => (float[4,3] u) { u = Neg(x) },
+    else_branch = q () => (float[3,4] v) { v = Transpose(x) }>  y = ReduceMax<keepdims = 0>(t) }"""
+
+
+if_of_different_ranks.examples = [
+    Flagged(
+        "torch's squeeze(0) of a dynamic size",
+        f"g (float[M,N] x) => (float y) {_GUARDED} {{ {_GUARD} }}",
+        runs=False,
+    ),
+    Flagged(
+        "the caller decides",
+        """g (float[1,3] x, bool c) => (float[3] y) <int64[1] a = {0}, int64[1] s = {3}> { t = If(c)
+            <then_branch = p () => (float[K] u) { u = Squeeze(x, a) },
+             else_branch = q () => (float[1,3] v) { v = Neg(x) }>
+            y = Reshape(t, s) }""",
+        runs=False,
+    ),
+    Flagged(
+        "the second of two outputs, with a weight",
+        """g (float[3] x, bool c) => (float[3] y, float z) <int64[1] a = {0}> { y, t = If(c)
+            <then_branch = p () => (float[3] u, float[3] w) { u = Neg(x)  w = Exp(x) },
+             else_branch = q () => (float[3] v, float k) <float k = {1}> { v = Abs(x) }>
+            z = ReduceMax<keepdims = 0>(t) }""",
+        runs=False,
+    ),
+    Flagged("TensorRT 8 refuses different sizes too", _SHAPES, target="trt8.6"),
+    Silent("different sizes of the same rank build", _SHAPES),
+    Silent("the condition is known: CTL010's", f"g (float[1,N] x) => (float y) {_GUARDED} {{ {_GUARD} }}"),
+    Silent(
+        "nobody reads the output that differs",
+        """g (float[3] x, bool c) => (float[3] y) { y, t = If(c)
+            <then_branch = p () => (float[3] u, float[3] w) { u = Neg(x)  w = Exp(x) },
+             else_branch = q () => (float[3] v, float k) <float k = {1}> { v = Abs(x) }> }""",
+    ),
+    Silent(
+        "a rank that is not known",
+        """g (float[3] x, bool c, int64[R] s) => (float y) { t = If(c)
+            <then_branch = p () => (float[3] u) { u = Neg(x) },
+             else_branch = q () => (float[3] v) { v = Reshape(x, s) }>  y = ReduceMax<keepdims = 0>(t) }""",
+        runs=False,
+    ),
+]

@@ -4,62 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.edits import SetInput
-from onnxfix.graph.overlay import Node, is_read
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Match, Model, Node, Safety, SetInput, Severity, Silent, is_read, rule
 from onnxfix_rules.ctl import _loops
 
-_START = "g (float[2] x, bool c, int64 n) => (float[2] y)"
 
-
-def _loop(more: str, call: str = "n, t, x", *, true: str = "<bool t = {1}>", head: str = "") -> str:
-    return f"""{_START} {true} {{ y = Loop({call})
-        <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {head} {{ {more}  w = Add(v, v) }}> }}"""
-
-
-EXAMPLES = [
-    Example(
-        why="true at first, and handed on",
-        before=_loop("more = Identity(on)"),
-        after=_loop("more = Identity(d)", "n, , x", true="", head="<bool d = {1}>"),
-    ),
-    Example(
-        why="always true in the body",
-        before=_loop("more = Constant<value = bool {1}>()"),
-        after=_loop("more = Constant<value = bool {1}>()", "n, , x", true=""),
-    ),
-    Example(
-        why="a scan output that nobody reads",
-        before="""g (float[2] x, int64 n) => (float[2] y) <bool t = {1}> { y, z = Loop(n, t, x)
-            <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
-                more = Identity(on)  w = Add(v, v)  s = Neg(v) }> }""",
-        after="""g (float[2] x, int64 n) => (float[2] y) { y, z = Loop(n, , x)
-            <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) <bool t = {1}> {
-                more = Identity(t)  w = Add(v, v)  s = Neg(v) }> }""",
-    ),
-    Example(
-        why="scan outputs that are read are CTL001's",
-        before="""g (float[2] x, int64 n) => (float[K,2] z) <bool t = {1}> {
-        y, z = Loop(n, t, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
-            more = Identity(on)  w = Add(v, v)  s = Neg(v) }> }""",
-    ),
-    Example(why="it may end the loop", before=_loop("more = Not(on)")),
-    Example(why="it need not begin", before=_loop("more = Identity(t)", "n, c, x")),
-    Example(
-        why="a default that may be overridden",
-        before=f"{_START} <bool c = {{1}}> {{ y = Loop(n, c, x)"
-        "<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) { more = Identity(on)  w = Add(v, v) }> }",
-    ),
-    Example(
-        why="no trip count: nothing else ends it",
-        before=_loop("more = Identity(on)", ", t, x"),
-    ),
-    Example(why="none", before=_loop("more = Identity(t)", "n, , x")),
-]
-
-
-@rule("CTL013", ops=["Loop"], safety=Safety.EXACT, severity=Severity.INFO, hazards=[28], examples=EXAMPLES)
+@rule("CTL013", ops=["Loop"], safety=Safety.EXACT, severity=Severity.INFO, hazards=[28])
 def loop_condition_always_true(node: Node, model: Model) -> Iterator[Match]:
     """A Loop with a trip count and a condition that is always true, and without scan outputs that are read.
 
@@ -93,3 +42,49 @@ def loop_condition_always_true(node: Node, model: Model) -> Iterator[Match]:
         fix=None if edits is None else Fix("leave the condition out", [SetInput(node, 1, ""), *edits]),
         reads=(condition, body.outputs[0]),
     )
+
+
+_START = "g (float[2] x, bool c, int64 n) => (float[2] y)"
+
+
+def _loop(more: str, call: str = "n, t, x", *, true: str = "<bool t = {1}>", head: str = "") -> str:
+    return f"""{_START} {true} {{ y = Loop({call})
+        <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {head} {{ {more}  w = Add(v, v) }}> }}"""
+
+
+loop_condition_always_true.examples = [
+    Fixed(
+        "true at first, and handed on",
+        before=_loop("more = Identity(on)"),
+        after=_loop("more = Identity(d)", "n, , x", true="", head="<bool d = {1}>"),
+    ),
+    Fixed(
+        "always true in the body",
+        before=_loop("more = Constant<value = bool {1}>()"),
+        after=_loop("more = Constant<value = bool {1}>()", "n, , x", true=""),
+    ),
+    Fixed(
+        "a scan output that nobody reads",
+        before="""g (float[2] x, int64 n) => (float[2] y) <bool t = {1}> { y, z = Loop(n, t, x)
+            <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
+                more = Identity(on)  w = Add(v, v)  s = Neg(v) }> }""",
+        after="""g (float[2] x, int64 n) => (float[2] y) { y, z = Loop(n, , x)
+            <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) <bool t = {1}> {
+                more = Identity(t)  w = Add(v, v)  s = Neg(v) }> }""",
+    ),
+    Silent(
+        "scan outputs that are read are CTL001's",
+        """g (float[2] x, int64 n) => (float[K,2] z) <bool t = {1}> {
+        y, z = Loop(n, t, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
+            more = Identity(on)  w = Add(v, v)  s = Neg(v) }> }""",
+    ),
+    Silent("it may end the loop", _loop("more = Not(on)")),
+    Silent("it need not begin", _loop("more = Identity(t)", "n, c, x")),
+    Silent(
+        "a default that may be overridden",
+        f"{_START} <bool c = {{1}}> {{ y = Loop(n, c, x)"
+        "<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) { more = Identity(on)  w = Add(v, v) }> }",
+    ),
+    Silent("no trip count: nothing else ends it", _loop("more = Identity(on)", ", t, x")),
+    Silent("none", _loop("more = Identity(t)", "n, , x")),
+]

@@ -4,67 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Severity, rule
-from onnxfix.shapes.symbols import Dim, equal, substitute, symbol
+from onnxfix.rule import Dim, Flagged, Match, Model, Node, Severity, Silent, equal, rule
+from onnxfix.shapes.symbols import substitute, symbol
 from onnxfix_rules.ctl import _loops
 
 
-def _loop(inputs: str, body: str, weights: str = "", start: str = "x") -> str:
-    return f"""g ({inputs}, int64 n) => (float y) {weights} {{ z = Loop(n, , {start})
-        <body = b (int64 i, bool on, float[A] v) => (bool more, float[B] w) {{
-            more = Constant<value = bool {{1}}>()  {body} }}>  y = ReduceMax<keepdims = 0>(z) }}"""
-
-
-EXAMPLES = [
-    Example(why="appended to", before=_loop("float[2] x", "w = Concat<axis = 0>(v, x)"), detect=True),
-    Example(why="of a dynamic size", before=_loop("float[N] x", "w = Concat<axis = 0>(v, x)"), detect=True),
-    Example(
-        why="from nothing: a list that is collected",
-        before=_loop("float[2] x", "w = Concat<axis = 0>(v, x)", "<float[0] e = {}>", "e"),
-        detect=True,
-    ),
-    Example(
-        why="cut shorter, to 1",
-        before=_loop("float[4] x", "w = ReduceSum<keepdims = 1>(v, a)", "<int64[1] a = {0}>"),
-        detect=True,
-    ),
-    Example(why="broadcast, once", before=_loop("float[1] x, float[4] q", "w = Add(v, q)"), detect=True),
-    Example(
-        why="two states that change places and differ in size",
-        before="""g (float[2] x, float[3] q, int64 n) => (float[K] y, float[J] z) { y, z = Loop(n, , x, q)
-            <body = b (int64 i, bool on, float[A] v, float[B] w) => (bool more, float[B] r, float[A] s) {
-                more = Constant<value = bool {1}>()  r = Neg(w)  s = Neg(v) }> }""",
-        detect=True,
-    ),
-    Example(
-        why="in a branch",
-        before="""g (float[2] x, int64 n, bool c) => (float y) { z = If(c)<then_branch = p () => (float[K] u) {
-            u = Loop(n, , x)<body = b (int64 i, bool on, float[A] v) => (bool more, float[B] w) {
-                more = Constant<value = bool {1}>()  w = Concat<axis = 0>(v, x) }> },
-            else_branch = q () => (float[2] r) { r = Neg(x) }>  y = ReduceMax<keepdims = 0>(z) }""",
-        detect=True,
-    ),
-    Example(why="kept", before=_loop("float[N] x", "w = Add(v, x)")),
-    Example(
-        why="a sum of what may be one size or not",
-        before=_loop("float[N] x, float[M] q", "w = Add(v, q)"),
-    ),
-    Example(
-        why="a size that may already be 1",
-        before=_loop("float[N] x", "w = ReduceSum<keepdims = 1>(v, a)", "<int64[1] a = {0}>"),
-    ),
-    Example(
-        why="rows are collected by a scan output",
-        before="""g (float[2] x, int64 n) => (float[K,2] y) { z, y = Loop(n, , x)
-            <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
-                more = Constant<value = bool {1}>()  w = Neg(v)  s = Abs(v) }> }""",
-    ),
-]
-
-
-@rule("CTL015", ops=["Loop"], severity=Severity.ERROR, hazards=[28], examples=EXAMPLES)
+@rule("CTL015", ops=["Loop"], severity=Severity.ERROR, hazards=[28])
 def loop_state_that_changes_its_shape(node: Node, model: Model) -> Iterator[Match]:
     """A loop-carried value that leaves an iteration with another shape than it came with.
 
@@ -137,3 +82,48 @@ def _differs(first: Sequence[Dim], second: Sequence[Dim], model: Model) -> bool:
 
 def _text(shape: Sequence[Dim]) -> str:
     return f"[{','.join(map(str, shape))}]"
+
+
+def _loop(inputs: str, body: str, weights: str = "", start: str = "x") -> str:
+    return f"""g ({inputs}, int64 n) => (float y) {weights} {{ z = Loop(n, , {start})
+        <body = b (int64 i, bool on, float[A] v) => (bool more, float[B] w) {{
+            more = Constant<value = bool {{1}}>()  {body} }}>  y = ReduceMax<keepdims = 0>(z) }}"""
+
+
+loop_state_that_changes_its_shape.examples = [
+    Flagged("appended to", _loop("float[2] x", "w = Concat<axis = 0>(v, x)")),
+    Flagged("of a dynamic size", _loop("float[N] x", "w = Concat<axis = 0>(v, x)")),
+    Flagged(
+        "from nothing: a list that is collected",
+        _loop("float[2] x", "w = Concat<axis = 0>(v, x)", "<float[0] e = {}>", "e"),
+    ),
+    Flagged(
+        "cut shorter, to 1", _loop("float[4] x", "w = ReduceSum<keepdims = 1>(v, a)", "<int64[1] a = {0}>")
+    ),
+    Flagged("broadcast, once", _loop("float[1] x, float[4] q", "w = Add(v, q)")),
+    Flagged(
+        "two states that change places and differ in size",
+        """g (float[2] x, float[3] q, int64 n) => (float[K] y, float[J] z) { y, z = Loop(n, , x, q)
+            <body = b (int64 i, bool on, float[A] v, float[B] w) => (bool more, float[B] r, float[A] s) {
+                more = Constant<value = bool {1}>()  r = Neg(w)  s = Neg(v) }> }""",
+    ),
+    Flagged(
+        "in a branch",
+        """g (float[2] x, int64 n, bool c) => (float y) { z = If(c)<then_branch = p () => (float[K] u) {
+            u = Loop(n, , x)<body = b (int64 i, bool on, float[A] v) => (bool more, float[B] w) {
+                more = Constant<value = bool {1}>()  w = Concat<axis = 0>(v, x) }> },
+            else_branch = q () => (float[2] r) { r = Neg(x) }>  y = ReduceMax<keepdims = 0>(z) }""",
+    ),
+    Silent("kept", _loop("float[N] x", "w = Add(v, x)")),
+    Silent("a sum of what may be one size or not", _loop("float[N] x, float[M] q", "w = Add(v, q)")),
+    Silent(
+        "a size that may already be 1",
+        _loop("float[N] x", "w = ReduceSum<keepdims = 1>(v, a)", "<int64[1] a = {0}>"),
+    ),
+    Silent(
+        "rows are collected by a scan output",
+        """g (float[2] x, int64 n) => (float[K,2] y) { z, y = Loop(n, , x)
+            <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
+                more = Constant<value = bool {1}>()  w = Neg(v)  s = Abs(v) }> }""",
+    ),
+]

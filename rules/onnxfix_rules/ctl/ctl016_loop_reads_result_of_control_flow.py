@@ -4,119 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node, Scope, Use, Value
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Scope,
+    Severity,
+    Silent,
+    Use,
+    Value,
+    rule,
+)
 from onnxfix_rules.ctl import _inline
 from onnxfix_rules.gra import _control
 
-_IO = "g (float[2] x, int64 n) => (float[2] y) <bool t = {1}>"
-_FIRST = """w = Loop(n, t, x)<body = a (int64 ai, bool ag, float[2] ah) => (bool af, float[2] ao) {
-            af = Identity(ag)  ao = Add(ah, x) }>"""
-_BRANCHES = """<then_branch = p () => (float[2] pu) { pu = Neg(x) }, else_branch = q () => (float[2] qu) {
-            qu = Exp(x) }>"""
 
-
-def _second(step: str) -> str:
-    return f"""y = Loop(n, t, x)<body = b (int64 bi, bool bg, float[2] bh) => (bool bf, float[2] bo) {{
-            bf = Identity(bg)  {step} }}>"""
-
-
-_INNER = """bo, bp = Loop(n, t, bh, w)
-            <body = c (int64 ci, bool cg, float[2] ch, float[2] ck) => (bool cf, float[2] co, float[2] cp) {{
-            cf = Identity(cg)  co = Add(ch, {})  cp = Neg(ck) }}>"""
-
-_LSTM = """g (float[2,1,2] x, int64 n) => (float[2,1,1,2] y)
-            <bool t = {1}, float[1,8,2] k = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}>"""
-
-
-EXAMPLES = [
-    Example(
-        why="two loops in a row",
-        before=f"{_IO} {{ {_FIRST} {_second('bo = Add(bh, w)')} }}",
-        after=f"{_IO} {{ {_FIRST} r = Identity(w)  {_second('bo = Add(bh, r)')} }}",
-    ),
-    Example(
-        why="the counter counts as well, and so does the third operand",
-        before=f"{_IO} {{ {_FIRST} {_second('bk = Cast<to = 1>(bi)  bo = Sum(x, bk, w)')} }}",
-        after=f"{_IO} {{ {_FIRST} r = Identity(w)  {_second('bk = Cast<to = 1>(bi)  bo = Sum(x, bk, r)')} }}",
-    ),
-    Example(
-        why="what an If gives, read twice",
-        before=f"""g (float[2] x, int64 n, bool c) => (float[2] y) <bool t = {{1}}> {{ w = If(c){_BRANCHES}
-            {_second("bk = Mul(bh, w)  bo = Where(bg, bk, w)")} }}""",
-        after=f"""g (float[2] x, int64 n, bool c) => (float[2] y) <bool t = {{1}}> {{ w = If(c){_BRANCHES}
-            r = Identity(w)  {_second("bk = Mul(bh, r)  bo = Where(bg, bk, r)")} }}""",
-    ),
-    Example(
-        why="a recurrence is a loop too",
-        before=f"""{_LSTM} {{ w = LSTM<hidden_size = 2>(x, k, k)
-            y = Loop(n, t, w)<body = b (int64 bi, bool bg, float[2,1,1,2] bh) => (bool bf, float[2,1,1,2] bo) {{
-            bf = Identity(bg)  bo = Sub(bh, w) }}> }}""",
-        after=f"""{_LSTM} {{ w = LSTM<hidden_size = 2>(x, k, k)  r = Identity(w)
-            y = Loop(n, t, w)<body = b (int64 bi, bool bg, float[2,1,1,2] bh) => (bool bf, float[2,1,1,2] bo) {{
-            bf = Identity(bg)  bo = Sub(bh, r) }}> }}""",
-    ),
-    Example(
-        why="a Scan that reads it",
-        before=f"""g (float[2] x, int64 n, float[3,2] s) => (float[2] y, float[3,2] z) <bool t = {{1}}> {{ {_FIRST}
-            y, z = Scan<num_scan_inputs = 1, body = b (float[2] bh, float[2] bi) => (float[2] bo, float[2] bu) {{
-            bv = Mul(bh, bi)  bo = Add(bv, w)  bu = Neg(bh) }}>(x, s) }}""",
-        after=f"""g (float[2] x, int64 n, float[3,2] s) => (float[2] y, float[3,2] z) <bool t = {{1}}> {{ {_FIRST}
-            r = Identity(w)
-            y, z = Scan<num_scan_inputs = 1, body = b (float[2] bh, float[2] bi) => (float[2] bo, float[2] bu) {{
-            bv = Mul(bh, bi)  bo = Add(bv, r)  bu = Neg(bh) }}>(x, s) }}""",
-    ),
-    Example(
-        why="a loop inside the second one reads it; what that one begins with does not matter",
-        before=f"{_IO} {{ {_FIRST} {_second(_INNER.format('w'))} }}",
-        after=f"{_IO} {{ {_FIRST} r = Identity(w)  {_second(_INNER.format('r'))} }}",
-    ),
-    Example(
-        why="it comes first, or before what changes in the loop",
-        before=f"{_IO} {{ {_FIRST} {_second('bk = Neg(x)  bl = Mul(bk, w)  bo = Add(w, bh)  bm = Add(bl, bo)')} }}",
-    ),
-    Example(
-        why="by way of another node, inside or outside",
-        before=f"{_IO} {{ {_FIRST} r = Identity(w)  {_second('bk = Abs(w)  bl = Add(bh, bk)  bo = Add(bl, r)')} }}",
-    ),
-    Example(
-        why="as where it begins",
-        before=f"""{_IO} {{ {_FIRST} y = Loop(n, t, w)
-            <body = b (int64 bi, bool bg, float[2] bh) => (bool bf, float[2] bo) {{
-            bf = Identity(bg)  bo = Add(bh, x) }}> }}""",
-    ),
-    Example(
-        why="by a branch in the body",
-        before=f"""{_IO} {{ {_FIRST} {
-            _second('''bo = If(bg)<then_branch = p () => (float[2] pu) { pu = Add(bh, w) },
-            else_branch = q () => (float[2] qu) { qu = Neg(bh) }>''')
-        } }}""",
-    ),
-    Example(
-        why="both loops in the body of a third, on whose state they depend",
-        before=f"""{_IO} {{ y = Loop(n, t, x)<body = o (int64 oi, bool og, float[2] oh) => (bool of, float[2] oo) {{
-            of = Identity(og)  {_FIRST.replace("t, x", "t, oh")}
-            oo = Loop(n, t, oh)<body = b (int64 bi, bool bg, float[2] bh) => (bool bf, float[2] bo) {{
-            bf = Identity(bg)  bo = Add(bh, w) }}> }}> }}""",
-    ),
-    Example(
-        why="an If whose branch is known",
-        before=f"""g (float[2] x, int64 n) => (float[2] y) <bool t = {{1}}, bool c = {{1}}> {{ w = If(c){_BRANCHES}
-            {_second("bo = Mul(bh, w)")} }}""",
-    ),
-]
-
-
-@rule(
-    "CTL016",
-    ops=["Loop", "Scan"],
-    safety=Safety.EXACT,
-    severity=Severity.ERROR,
-    hazards=[28],
-    examples=EXAMPLES,
-)
+@rule("CTL016", ops=["Loop", "Scan"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[28])
 def loop_reads_result_of_control_flow(node: Node, model: Model) -> Iterator[Match]:
     """A node in a loop's body reads what another loop or conditional gives, after a value of its own loop.
 
@@ -186,3 +93,101 @@ def _counts(value: Value) -> bool:
         return False
     condition = value.producer.input(0)
     return value.producer.op_type != "If" or condition is None or not condition.is_constant
+
+
+_IO = "g (float[2] x, int64 n) => (float[2] y) <bool t = {1}>"
+_FIRST = """w = Loop(n, t, x)<body = a (int64 ai, bool ag, float[2] ah) => (bool af, float[2] ao) {
+            af = Identity(ag)  ao = Add(ah, x) }>"""
+_BRANCHES = """<then_branch = p () => (float[2] pu) { pu = Neg(x) }, else_branch = q () => (float[2] qu) {
+            qu = Exp(x) }>"""
+
+
+def _second(step: str) -> str:
+    return f"""y = Loop(n, t, x)<body = b (int64 bi, bool bg, float[2] bh) => (bool bf, float[2] bo) {{
+            bf = Identity(bg)  {step} }}>"""
+
+
+_INNER = """bo, bp = Loop(n, t, bh, w)
+            <body = c (int64 ci, bool cg, float[2] ch, float[2] ck) => (bool cf, float[2] co, float[2] cp) {{
+            cf = Identity(cg)  co = Add(ch, {})  cp = Neg(ck) }}>"""
+
+_LSTM = """g (float[2,1,2] x, int64 n) => (float[2,1,1,2] y)
+            <bool t = {1}, float[1,8,2] k = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1}>"""
+
+
+loop_reads_result_of_control_flow.examples = [
+    Fixed(
+        "two loops in a row",
+        before=f"{_IO} {{ {_FIRST} {_second('bo = Add(bh, w)')} }}",
+        after=f"{_IO} {{ {_FIRST} r = Identity(w)  {_second('bo = Add(bh, r)')} }}",
+    ),
+    Fixed(
+        "the counter counts as well, and so does the third operand",
+        before=f"{_IO} {{ {_FIRST} {_second('bk = Cast<to = 1>(bi)  bo = Sum(x, bk, w)')} }}",
+        after=f"{_IO} {{ {_FIRST} r = Identity(w)  {_second('bk = Cast<to = 1>(bi)  bo = Sum(x, bk, r)')} }}",
+    ),
+    Fixed(
+        "what an If gives, read twice",
+        before=f"""g (float[2] x, int64 n, bool c) => (float[2] y) <bool t = {{1}}> {{ w = If(c){_BRANCHES}
+            {_second("bk = Mul(bh, w)  bo = Where(bg, bk, w)")} }}""",
+        after=f"""g (float[2] x, int64 n, bool c) => (float[2] y) <bool t = {{1}}> {{ w = If(c){_BRANCHES}
+            r = Identity(w)  {_second("bk = Mul(bh, r)  bo = Where(bg, bk, r)")} }}""",
+    ),
+    Fixed(
+        "a recurrence is a loop too",
+        before=f"""{_LSTM} {{ w = LSTM<hidden_size = 2>(x, k, k)
+            y = Loop(n, t, w)<body = b (int64 bi, bool bg, float[2,1,1,2] bh) => (bool bf, float[2,1,1,2] bo) {{
+            bf = Identity(bg)  bo = Sub(bh, w) }}> }}""",
+        after=f"""{_LSTM} {{ w = LSTM<hidden_size = 2>(x, k, k)  r = Identity(w)
+            y = Loop(n, t, w)<body = b (int64 bi, bool bg, float[2,1,1,2] bh) => (bool bf, float[2,1,1,2] bo) {{
+            bf = Identity(bg)  bo = Sub(bh, r) }}> }}""",
+    ),
+    Fixed(
+        "a Scan that reads it",
+        before=f"""g (float[2] x, int64 n, float[3,2] s) => (float[2] y, float[3,2] z) <bool t = {{1}}> {{ {_FIRST}
+            y, z = Scan<num_scan_inputs = 1, body = b (float[2] bh, float[2] bi) => (float[2] bo, float[2] bu) {{
+            bv = Mul(bh, bi)  bo = Add(bv, w)  bu = Neg(bh) }}>(x, s) }}""",
+        after=f"""g (float[2] x, int64 n, float[3,2] s) => (float[2] y, float[3,2] z) <bool t = {{1}}> {{ {_FIRST}
+            r = Identity(w)
+            y, z = Scan<num_scan_inputs = 1, body = b (float[2] bh, float[2] bi) => (float[2] bo, float[2] bu) {{
+            bv = Mul(bh, bi)  bo = Add(bv, r)  bu = Neg(bh) }}>(x, s) }}""",
+    ),
+    Fixed(
+        "a loop inside the second one reads it; what that one begins with does not matter",
+        before=f"{_IO} {{ {_FIRST} {_second(_INNER.format('w'))} }}",
+        after=f"{_IO} {{ {_FIRST} r = Identity(w)  {_second(_INNER.format('r'))} }}",
+    ),
+    Silent(
+        "it comes first, or before what changes in the loop",
+        f"{_IO} {{ {_FIRST} {_second('bk = Neg(x)  bl = Mul(bk, w)  bo = Add(w, bh)  bm = Add(bl, bo)')} }}",
+    ),
+    Silent(
+        "by way of another node, inside or outside",
+        f"{_IO} {{ {_FIRST} r = Identity(w)  {_second('bk = Abs(w)  bl = Add(bh, bk)  bo = Add(bl, r)')} }}",
+    ),
+    Silent(
+        "as where it begins",
+        f"""{_IO} {{ {_FIRST} y = Loop(n, t, w)
+            <body = b (int64 bi, bool bg, float[2] bh) => (bool bf, float[2] bo) {{
+            bf = Identity(bg)  bo = Add(bh, x) }}> }}""",
+    ),
+    Silent(
+        "by a branch in the body",
+        f"""{_IO} {{ {_FIRST} {
+            _second('''bo = If(bg)<then_branch = p () => (float[2] pu) { pu = Add(bh, w) },
+            else_branch = q () => (float[2] qu) { qu = Neg(bh) }>''')
+        } }}""",
+    ),
+    Silent(
+        "both loops in the body of a third, on whose state they depend",
+        f"""{_IO} {{ y = Loop(n, t, x)<body = o (int64 oi, bool og, float[2] oh) => (bool of, float[2] oo) {{
+            of = Identity(og)  {_FIRST.replace("t, x", "t, oh")}
+            oo = Loop(n, t, oh)<body = b (int64 bi, bool bg, float[2] bh) => (bool bf, float[2] bo) {{
+            bf = Identity(bg)  bo = Add(bh, w) }}> }}> }}""",
+    ),
+    Silent(
+        "an If whose branch is known",
+        f"""g (float[2] x, int64 n) => (float[2] y) <bool t = {{1}}, bool c = {{1}}> {{ w = If(c){_BRANCHES}
+            {_second("bo = Mul(bh, w)")} }}""",
+    ),
+]

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from onnxfix import dtypes
-from onnxfix.graph.overlay import Node, Scope, Value, is_read
-from onnxfix.graph.shared import every_node
-from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Severity, rule
-from onnxfix.shapes.symbols import Dim
-from onnxfix.targets import DEFAULT
+from onnxfix.rule import (
+    Dim,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Scope,
+    Severity,
+    Silent,
+    Value,
+    dtypes,
+    every_node,
+    is_read,
+    rule,
+    target_of,
+)
 from onnxfix_rules.ctl.ctl010_if_of_known_condition import known
 
 _MOVES = frozenset(("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
@@ -19,130 +28,8 @@ _GIVEN = frozenset(("Constant", "ConstantOfShape"))
 MOST_CALLS = 100
 """Calls of local functions that are looked at for one If."""
 
-_IDENTITY = "else_branch = q () => (float[A,B] v) { v = Identity(x) }"
-_TRILU = f"<then_branch = p () => (float[A,B] u) {{ u = Trilu(x) }}, {_IDENTITY}>"
-_FUNCTION = """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[{size}] x, bool c) => (float[{size}] y) {{ y = my.F(c, x) }}
-            <domain: "my", opset_import: ["" : 18]> F (k, a) => (b) {{
-            b = If(k)<then_branch = p () => (float[N] u) {{ u = Exp(a) }},
-                      else_branch = q () => (float[N] v) {{ v = Abs(a) }}> }}"""
 
-EXAMPLES = [
-    Example(
-        why="a triangle, of two dynamic sizes",
-        before=f"g (float[A,B] x, bool c) => (float[A,B] y) {{ y = If(c){_TRILU} }}",
-        detect=True,
-    ),
-    Example(
-        why="Resize of [N,4] to [N,8], for TensorRT-RTX",
-        before="""g (float[N,4] x, bool c) => (float[N,8] y) <float[2] s = {1, 2}> {
-            y = If(c)<then_branch = p () => (float[N,8] u) { u = Resize(x, , s) },
-                      else_branch = q () => (float[N,8] v) { v = Concat<axis = 1>(x, x) }> }""",
-        detect=True,
-        target="rtx",
-    ),
-    Example(
-        why="ReduceLogSum over no axes",
-        before="""g (float[N] x, bool c) => (float[N] y) { y = If(c)<
-            then_branch = p () => (float[N] u) <int64[0] a = {}> {
-                u = ReduceLogSum<noop_with_empty_axes = 1>(x, a) },
-            else_branch = q () => (float[N] v) { v = Neg(x) }> }""",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="in a local function that is called with a dynamic size",
-        before=_FUNCTION.format(size="N"),
-        detect=True,
-    ),
-    Example(
-        why="of two outputs the float one; it is computed in the other branch, and reshaped at the end",
-        before="""g (float16[N] x, int32[N] n, bool c) => (float16[N,1] y, int32[N] m) <int64[1] a = {1}> {
-            y, m = If(c)<
-            then_branch = p () => (float16[N,1] u, int32[N] r) { u = Unsqueeze(x, a)  r = Neg(n) },
-            else_branch = q () => (float16[N,1] v, int32[N] s) { w = Exp(x)  v = Unsqueeze(w, a)  s = Abs(n) }> }""",
-        detect=True,
-    ),
-    Example(
-        why="both Ifs of two, of which one stands in the other's branch",
-        before="""g (float[N] x, bool c, bool d) => (float[N] y) { y = If(c)<
-            then_branch = p () => (float[N] u) { w = Neg(x)
-                u = If(d)<then_branch = p1 () => (float[N] e) { e = Identity(w) },
-                          else_branch = q1 () => (float[N] f) { f = Exp(w) }> },
-            else_branch = q () => (float[N] v) { v = Identity(x) }> }""",
-        detect=True,
-    ),
-    Example(
-        why="static sizes",
-        before="""g (float[2,3] x, bool c) => (float[2,3] y) { y = If(c)<
-            then_branch = p () => (float[2,3] u) { u = Trilu(x) },
-            else_branch = q () => (float[2,3] v) { v = Identity(x) }> }""",
-    ),
-    Example(
-        why="static sizes that differ from branch to branch",
-        before="""g (float[2] x, bool c) => (float[N] y) { y = If(c)<
-            then_branch = p () => (float[2] u) { u = Neg(x) },
-            else_branch = q () => (float[4] v) { v = Concat<axis = 0>(x, x) }> }""",
-    ),
-    Example(
-        why="integers",
-        before="""g (int32[N] x, bool c) => (int32[N] y) { y = If(c)<
-            then_branch = p () => (int32[N] u) { u = Max(x, x) },
-            else_branch = q () => (int32[N] v) { v = Neg(x) }> }""",
-    ),
-    Example(
-        why="branches that reshape, hand through, or fill",
-        before="""g (float[N] x, bool c, bool d) => (float[M] y) <int64[1] s = {-1}, int64[1] z = {0}> { y = If(c)<
-            then_branch = p () => (float[N] u) { a = Unsqueeze(x, z)  u = Reshape(a, s) },
-            else_branch = q () => (float[K] v) { v = If(d)<
-                then_branch = p1 () => (float[N] e) { e = Identity(x) },
-                else_branch = q1 () => (float[N] f) { n = Shape(x)  f = ConstantOfShape(n) }> }> }""",
-    ),
-    Example(
-        why="what was computed before the If",
-        before="""g (float[N] x, bool c) => (float[N] y) { a = Exp(x)  b = Neg(x)  y = If(c)<
-            then_branch = p () => (float[N] u) { u = Identity(a) },
-            else_branch = q () => (float[N] v) { v = Identity(b) }> }""",
-    ),
-    Example(
-        why="the condition is known",
-        before=f"g (float[A,B] x) => (float[A,B] y) <bool c = {{1}}> {{ y = If(c){_TRILU} }}",
-    ),
-    Example(
-        why="the condition is an input with a default, a weight for TensorRT",
-        before=f"g (float[A,B] x, bool c) => (float[A,B] y) <bool c = {{1}}> {{ y = If(c){_TRILU} }}",
-    ),
-    Example(
-        why="an older target",
-        before=f"g (float[A,B] x, bool c) => (float[A,B] y) {{ y = If(c){_TRILU} }}",
-        target="trt10",
-    ),
-    Example(
-        why="branches of different rank, which do not build: CTL011's",
-        before="""g (float[M,N] x, bool c) => (float y) <int64[1] a = {-1}> { t = If(c)<
-            then_branch = p () => (float[K] u) { u = Reshape(x, a) },
-            else_branch = q () => (float[M,N] v) { v = Exp(x) }>  y = ReduceMax<keepdims = 0>(t) }""",
-    ),
-    Example(
-        why="nobody reads the output",
-        before="""g (float[N] x, int32[N] n, bool c) => (int32[N] m) { y, m = If(c)<
-            then_branch = p () => (float[N] u, int32[N] r) { u = Exp(x)  r = Neg(n) },
-            else_branch = q () => (float[N] v, int32[N] s) { v = Abs(x)  s = Abs(n) }> }""",
-    ),
-    Example(
-        why="a local function that is called with a static size",
-        before=_FUNCTION.format(size="3"),
-    ),
-    Example(
-        why="a local function that is called with a known condition",
-        before=_FUNCTION.format(size="N")
-        .replace("bool c) =>", "bool d) =>")
-        .replace("{ y =", "<bool c = {1}> { y ="),
-    ),
-]
-
-
-@rule("CTL017", ops=["If"], severity=Severity.WARNING, hazards=[75], examples=EXAMPLES)
+@rule("CTL017", ops=["If"], severity=Severity.WARNING, hazards=[75])
 def if_over_dynamic_sizes(node: Node, model: Model) -> Iterator[Match]:
     """An If whose condition depends on the input, and whose branches compute floats of a dynamic size.
 
@@ -175,7 +62,7 @@ def if_over_dynamic_sizes(node: Node, model: Model) -> Iterator[Match]:
     - https://github.com/NVIDIA/TensorRT/issues/4846
     - https://onnx.ai/onnx/operators/onnx__If.html
     """
-    target = DEFAULT if model.target is None else model.target
+    target = target_of(model)
     condition = node.input(0)
     branches = {scope.attr: scope for scope in node.subgraphs}
     if target.package != "tensorrt-rtx" and target.oldest < (11,):
@@ -264,3 +151,115 @@ def _is_inside(scope: Scope | None, branch: Scope) -> bool:
     while scope is not None and scope is not branch:
         scope = scope.parent
     return scope is branch
+
+
+_IDENTITY = "else_branch = q () => (float[A,B] v) { v = Identity(x) }"
+_TRILU = f"<then_branch = p () => (float[A,B] u) {{ u = Trilu(x) }}, {_IDENTITY}>"
+_FUNCTION = """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[{size}] x, bool c) => (float[{size}] y) {{ y = my.F(c, x) }}
+            <domain: "my", opset_import: ["" : 18]> F (k, a) => (b) {{
+            b = If(k)<then_branch = p () => (float[N] u) {{ u = Exp(a) }},
+                      else_branch = q () => (float[N] v) {{ v = Abs(a) }}> }}"""
+
+
+if_over_dynamic_sizes.examples = [
+    Flagged(
+        "a triangle, of two dynamic sizes",
+        f"g (float[A,B] x, bool c) => (float[A,B] y) {{ y = If(c){_TRILU} }}",
+    ),
+    Flagged(
+        "Resize of [N,4] to [N,8], for TensorRT-RTX",
+        """g (float[N,4] x, bool c) => (float[N,8] y) <float[2] s = {1, 2}> {
+            y = If(c)<then_branch = p () => (float[N,8] u) { u = Resize(x, , s) },
+                      else_branch = q () => (float[N,8] v) { v = Concat<axis = 1>(x, x) }> }""",
+        target="rtx",
+    ),
+    Flagged(
+        "ReduceLogSum over no axes",
+        """g (float[N] x, bool c) => (float[N] y) { y = If(c)<
+            then_branch = p () => (float[N] u) <int64[0] a = {}> {
+                u = ReduceLogSum<noop_with_empty_axes = 1>(x, a) },
+            else_branch = q () => (float[N] v) { v = Neg(x) }> }""",
+        runs=False,
+    ),
+    Flagged("in a local function that is called with a dynamic size", _FUNCTION.format(size="N")),
+    Flagged(
+        "of two outputs the float one; it is computed in the other branch, and reshaped at the end",
+        """g (float16[N] x, int32[N] n, bool c) => (float16[N,1] y, int32[N] m) <int64[1] a = {1}> {
+            y, m = If(c)<
+            then_branch = p () => (float16[N,1] u, int32[N] r) { u = Unsqueeze(x, a)  r = Neg(n) },
+            else_branch = q () => (float16[N,1] v, int32[N] s) { w = Exp(x)  v = Unsqueeze(w, a)  s = Abs(n) }> }""",
+    ),
+    Flagged(
+        "both Ifs of two, of which one stands in the other's branch",
+        """g (float[N] x, bool c, bool d) => (float[N] y) { y = If(c)<
+            then_branch = p () => (float[N] u) { w = Neg(x)
+                u = If(d)<then_branch = p1 () => (float[N] e) { e = Identity(w) },
+                          else_branch = q1 () => (float[N] f) { f = Exp(w) }> },
+            else_branch = q () => (float[N] v) { v = Identity(x) }> }""",
+    ),
+    Silent(
+        "static sizes",
+        """g (float[2,3] x, bool c) => (float[2,3] y) { y = If(c)<
+            then_branch = p () => (float[2,3] u) { u = Trilu(x) },
+            else_branch = q () => (float[2,3] v) { v = Identity(x) }> }""",
+    ),
+    Silent(
+        "static sizes that differ from branch to branch",
+        """g (float[2] x, bool c) => (float[N] y) { y = If(c)<
+            then_branch = p () => (float[2] u) { u = Neg(x) },
+            else_branch = q () => (float[4] v) { v = Concat<axis = 0>(x, x) }> }""",
+    ),
+    Silent(
+        "integers",
+        """g (int32[N] x, bool c) => (int32[N] y) { y = If(c)<
+            then_branch = p () => (int32[N] u) { u = Max(x, x) },
+            else_branch = q () => (int32[N] v) { v = Neg(x) }> }""",
+    ),
+    Silent(
+        "branches that reshape, hand through, or fill",
+        """g (float[N] x, bool c, bool d) => (float[M] y) <int64[1] s = {-1}, int64[1] z = {0}> { y = If(c)<
+            then_branch = p () => (float[N] u) { a = Unsqueeze(x, z)  u = Reshape(a, s) },
+            else_branch = q () => (float[K] v) { v = If(d)<
+                then_branch = p1 () => (float[N] e) { e = Identity(x) },
+                else_branch = q1 () => (float[N] f) { n = Shape(x)  f = ConstantOfShape(n) }> }> }""",
+    ),
+    Silent(
+        "what was computed before the If",
+        """g (float[N] x, bool c) => (float[N] y) { a = Exp(x)  b = Neg(x)  y = If(c)<
+            then_branch = p () => (float[N] u) { u = Identity(a) },
+            else_branch = q () => (float[N] v) { v = Identity(b) }> }""",
+    ),
+    Silent(
+        "the condition is known",
+        f"g (float[A,B] x) => (float[A,B] y) <bool c = {{1}}> {{ y = If(c){_TRILU} }}",
+    ),
+    Silent(
+        "the condition is an input with a default, a weight for TensorRT",
+        f"g (float[A,B] x, bool c) => (float[A,B] y) <bool c = {{1}}> {{ y = If(c){_TRILU} }}",
+    ),
+    Silent(
+        "an older target",
+        f"g (float[A,B] x, bool c) => (float[A,B] y) {{ y = If(c){_TRILU} }}",
+        target="trt10",
+    ),
+    Silent(
+        "branches of different rank, which do not build: CTL011's",
+        """g (float[M,N] x, bool c) => (float y) <int64[1] a = {-1}> { t = If(c)<
+            then_branch = p () => (float[K] u) { u = Reshape(x, a) },
+            else_branch = q () => (float[M,N] v) { v = Exp(x) }>  y = ReduceMax<keepdims = 0>(t) }""",
+    ),
+    Silent(
+        "nobody reads the output",
+        """g (float[N] x, int32[N] n, bool c) => (int32[N] m) { y, m = If(c)<
+            then_branch = p () => (float[N] u, int32[N] r) { u = Exp(x)  r = Neg(n) },
+            else_branch = q () => (float[N] v, int32[N] s) { v = Abs(x)  s = Abs(n) }> }""",
+    ),
+    Silent("a local function that is called with a static size", _FUNCTION.format(size="3")),
+    Silent(
+        "a local function that is called with a known condition",
+        _FUNCTION.format(size="N")
+        .replace("bool c) =>", "bool d) =>")
+        .replace("{ y =", "<bool c = {1}> { y ="),
+    ),
+]

@@ -6,163 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from onnxfix.edits import AddNode, Draft
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import AddNode, Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, Value, rule
 from onnxfix_rules.ctl import _inline, _sequences
-
-_TWO = "g (float[2] x, float[2] z) => (float[2] y)"
-
-EXAMPLES = [
-    Example(
-        why="an element of what was listed",
-        before=f"{_TWO} <int64 k = {{1}}> {{ s = SequenceConstruct(x, z)  t = SequenceAt(s, k)  y = Neg(t) }}",
-        after=f"{_TWO} {{ y = Neg(z) }}",
-    ),
-    Example(
-        why="counted from the end, and a graph output",
-        before=f"{_TWO} <int32 k = {{-2}}> {{ s = SequenceConstruct(x, z)  y = SequenceAt(s, k) }}",
-        after=f"{_TWO} {{ y = Identity(x) }}",
-        opset=11,
-    ),
-    Example(
-        why="joined",
-        before="""g (float[2] x, float[3] z) => (float[5] y) {
-            s = SequenceConstruct(x, z)  y = ConcatFromSequence<axis = -1>(s) }""",
-        after="g (float[2] x, float[3] z) => (float[5] y) { y = Concat<axis = -1>(x, z) }",
-    ),
-    Example(
-        why="stacked, and read twice",
-        before="""g (float[2] x, float[2] z) => (float[2,2] y, float[2] w) <int64 k = {0}> {
-            s = SequenceConstruct(x, z)  y = ConcatFromSequence<axis = 1, new_axis = 1>(s)  w = SequenceAt(s, k) }""",
-        after="""g (float[2] x, float[2] z) => (float[2,2] y, float[2] w) <int64[1] a = {1}> {
-            p = Unsqueeze(x, a)  q = Unsqueeze(z, a)  y = Concat<axis = 1>(p, q)  w = Identity(x) }""",
-    ),
-    Example(
-        why="stacked along the last axis, before opset 13",
-        before="""g (float[2] x, float[2] z) => (float[2,2] y) {
-            s = SequenceConstruct(x, z)  y = ConcatFromSequence<axis = -1, new_axis = 1>(s) }""",
-        after="""g (float[2] x, float[2] z) => (float[2,2] y) {
-            p = Unsqueeze<axes = [-1]>(x)  q = Unsqueeze<axes = [-1]>(z)  y = Concat<axis = -1>(p, q) }""",
-        opset=11,
-    ),
-    Example(
-        why="split and joined again, whatever the parts",
-        before="""g (float[N,6] x, int64[P] p) => (float[N,6] y) {
-            s = SplitToSequence<axis = 1>(x, p)  y = ConcatFromSequence<axis = -1>(s) }""",
-        after="g (float[N,6] x, int64[P] p) => (float[N,6] y) { y = Identity(x) }",
-        runs=False,  # no generated split fits
-    ),
-    Example(
-        why="split into rows and stacked again",
-        before="""g (float[2,3] x) => (float[2,3] y) {
-            s = SplitToSequence<axis = 1, keepdims = 0>(x)  y = ConcatFromSequence<axis = 1, new_axis = 1>(s) }""",
-        after="g (float[2,3] x) => (float[2,3] y) { y = Identity(x) }",
-    ),
-    Example(
-        why="split into rows and joined",
-        before="""g (float[2,3] x) => (float[6] y) {
-            s = SplitToSequence<axis = 0, keepdims = 0>(x)  y = ConcatFromSequence<axis = 0>(s) }""",
-        after="""g (float[2,3] x) => (float[6] y) <int64 i = {0}, int64 j = {1}> {
-            a = Gather<axis = 0>(x, i)  b = Gather<axis = 0>(x, j)  y = Concat<axis = 0>(a, b) }""",
-    ),
-    Example(
-        why="a part of a split",
-        before="""g (float[2,N] x) => (float[K,N] y) <int64 k = {1}> {
-            s = SplitToSequence(x)  y = SequenceAt(s, k) }""",
-        after="""g (float[2,N] x) => (float[K,N] y) <int64[1] a = {1}, int64[1] b = {2}, int64[1] c = {0}> {
-            y = Slice(x, a, b, c) }""",
-    ),
-    Example(
-        why="the last part, which is smaller",
-        before="""g (float[5] x) => (float[K] y) <int64 p = {2}, int64 k = {-1}> {
-            s = SplitToSequence(x, p)  y = SequenceAt(s, k) }""",
-        after="""g (float[5] x) => (float[K] y) <int64[1] a = {4}, int64[1] b = {5}, int64[1] c = {0}> {
-            y = Slice(x, a, b, c) }""",
-    ),
-    Example(
-        why="inserted, erased and counted",
-        before="""g (float[2] x, float[3] z) => (float[K] y, int64 n) <int64 o = {0}> {
-            e = SequenceEmpty()  a = SequenceInsert(e, x)  b = SequenceInsert(a, z, o)  c = SequenceInsert(b, x)
-            d = SequenceErase(c)  f = SequenceErase(c, o)
-            y = ConcatFromSequence<axis = 0>(d)  n = SequenceLength(f) }""",
-        after="""g (float[2] x, float[3] z) => (float[K] y, int64 n) <int64 two = {2}> {
-            y = Concat<axis = 0>(z, x)  n = Identity(two) }""",
-    ),
-    Example(
-        why="made outside, read in a branch",
-        before="""g (float[2] x, float[2] z, bool c) => (float[2] y) <int64 k = {1}> { s = SequenceConstruct(x, z)
-            y = If(c)<then_branch = p () => (float[2] u) { t = SequenceAt(s, k)  u = Neg(t) },
-                      else_branch = q () => (float[2] v) { v = Abs(x) }> }""",
-        after="""g (float[2] x, float[2] z, bool c) => (float[2] y) {
-            y = If(c)<then_branch = p () => (float[2] u) { u = Neg(z) },
-                      else_branch = q () => (float[2] v) { v = Abs(x) }> }""",
-    ),
-    Example(
-        why="in a local function",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) { y = my.F(x) }
-            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { k = Constant<value = int64 {0}>()
-            c = Neg(a)  s = SequenceConstruct(c, a)  b = SequenceAt(s, k) }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) { y = my.F(x) }
-            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { c = Neg(a)  b = Identity(c) }""",
-    ),
-    Example(
-        why="the position comes from outside",
-        before="""g (float[2] x, float[2] z, int64 k) => (float[2] y) {
-            s = SequenceConstruct(x, z)  y = SequenceAt(s, k) }""",
-        runs=False,
-    ),
-    Example(
-        why="or may be overridden",
-        before="""g (float[2] x, float[2] z, int64 k) => (float[2] y) <int64 k = {0}> {
-            s = SequenceConstruct(x, z)  y = SequenceAt(s, k) }""",
-        runs=False,
-    ),
-    Example(
-        why="out of range",
-        before=f"{_TWO} <int64 k = {{2}}> {{ s = SequenceConstruct(x, z)  y = SequenceAt(s, k) }}",
-        runs=False,
-    ),
-    Example(
-        why="a part of a dynamic size",
-        before="g (float[N] x) => (float[K] y) <int64 k = {1}> { s = SplitToSequence(x)  y = SequenceAt(s, k) }",
-        runs=False,
-    ),
-    Example(
-        why="split and joined again, of what may be nothing",
-        before="g (float[N] x) => (float[N] y) { s = SplitToSequence(x)  y = ConcatFromSequence<axis = 0>(s) }",
-        runs=False,
-    ),
-    Example(
-        why="joined along another axis than split, of a dynamic size",
-        before="""g (float[N,2] x) => (float[A,B] y) {
-            s = SplitToSequence(x)  y = ConcatFromSequence<axis = 1>(s) }""",
-        runs=False,
-    ),
-    Example(
-        why="a sequence that comes in",
-        before="""g (seq(float[2]) s) => (float[2] y) <int64 k = {0}> { y = SequenceAt(s, k) }""",
-        runs=False,
-    ),
-    Example(
-        why="nothing joined",
-        before="g (float[2] x) => (float[K] y) { s = SequenceEmpty()  y = ConcatFromSequence<axis = 0>(s) }",
-        runs=False,
-    ),
-    Example(
-        why="a sequence that a Loop collects",
-        before="""g (float[2] x, int64 n) => (float[K] y) { e = SequenceEmpty() s = Loop(n, , e)<body = b (int64 i,
-            bool on, seq(float[2]) v) => (bool more, seq(float[2]) w) { more = Constant<value = bool {1}>() w =
-            SequenceInsert(v, x) }> y = ConcatFromSequence<axis = 0>(s) }""",
-    ),
-    Example(
-        why="a sequence that goes out",
-        before="""g (float[2] x) => (seq(float[2]) s, float[2] y) <int64 k = {0}> { s = SequenceConstruct(x, x) y =
-            SequenceAt(s, k) }""",
-        after="""g (float[2] x) => (seq(float[2]) s, float[2] y) { s = SequenceConstruct(x, x)  y = Identity(x) }""",
-    ),
-]
 
 
 @rule(
@@ -171,7 +16,6 @@ EXAMPLES = [
     safety=Safety.EXACT,
     severity=Severity.ERROR,
     hazards=[29],
-    examples=EXAMPLES,
 )
 def known_sequence(node: Node, model: Model) -> Iterator[Match]:
     """A sequence whose tensors the graph names: it is listed or split, and read at a constant position or as a whole.
@@ -266,3 +110,157 @@ def _replaced(node: Node, draft: Draft, name: str) -> Draft:
     else:
         draft.add("Identity", [name], output=output.name)
     return draft
+
+
+_TWO = "g (float[2] x, float[2] z) => (float[2] y)"
+
+
+known_sequence.examples = [
+    Fixed(
+        "an element of what was listed",
+        before=f"{_TWO} <int64 k = {{1}}> {{ s = SequenceConstruct(x, z)  t = SequenceAt(s, k)  y = Neg(t) }}",
+        after=f"{_TWO} {{ y = Neg(z) }}",
+    ),
+    Fixed(
+        "counted from the end, and a graph output",
+        before=f"{_TWO} <int32 k = {{-2}}> {{ s = SequenceConstruct(x, z)  y = SequenceAt(s, k) }}",
+        after=f"{_TWO} {{ y = Identity(x) }}",
+        opset=11,
+    ),
+    Fixed(
+        "joined",
+        before="""g (float[2] x, float[3] z) => (float[5] y) {
+            s = SequenceConstruct(x, z)  y = ConcatFromSequence<axis = -1>(s) }""",
+        after="g (float[2] x, float[3] z) => (float[5] y) { y = Concat<axis = -1>(x, z) }",
+    ),
+    Fixed(
+        "stacked, and read twice",
+        before="""g (float[2] x, float[2] z) => (float[2,2] y, float[2] w) <int64 k = {0}> {
+            s = SequenceConstruct(x, z)  y = ConcatFromSequence<axis = 1, new_axis = 1>(s)  w = SequenceAt(s, k) }""",
+        after="""g (float[2] x, float[2] z) => (float[2,2] y, float[2] w) <int64[1] a = {1}> {
+            p = Unsqueeze(x, a)  q = Unsqueeze(z, a)  y = Concat<axis = 1>(p, q)  w = Identity(x) }""",
+    ),
+    Fixed(
+        "stacked along the last axis, before opset 13",
+        before="""g (float[2] x, float[2] z) => (float[2,2] y) {
+            s = SequenceConstruct(x, z)  y = ConcatFromSequence<axis = -1, new_axis = 1>(s) }""",
+        after="""g (float[2] x, float[2] z) => (float[2,2] y) {
+            p = Unsqueeze<axes = [-1]>(x)  q = Unsqueeze<axes = [-1]>(z)  y = Concat<axis = -1>(p, q) }""",
+        opset=11,
+    ),
+    Fixed(
+        "split and joined again, whatever the parts",
+        before="""g (float[N,6] x, int64[P] p) => (float[N,6] y) {
+            s = SplitToSequence<axis = 1>(x, p)  y = ConcatFromSequence<axis = -1>(s) }""",
+        after="g (float[N,6] x, int64[P] p) => (float[N,6] y) { y = Identity(x) }",
+        runs=False,  # no generated split fits
+    ),
+    Fixed(
+        "split into rows and stacked again",
+        before="""g (float[2,3] x) => (float[2,3] y) {
+            s = SplitToSequence<axis = 1, keepdims = 0>(x)  y = ConcatFromSequence<axis = 1, new_axis = 1>(s) }""",
+        after="g (float[2,3] x) => (float[2,3] y) { y = Identity(x) }",
+    ),
+    Fixed(
+        "split into rows and joined",
+        before="""g (float[2,3] x) => (float[6] y) {
+            s = SplitToSequence<axis = 0, keepdims = 0>(x)  y = ConcatFromSequence<axis = 0>(s) }""",
+        after="""g (float[2,3] x) => (float[6] y) <int64 i = {0}, int64 j = {1}> {
+            a = Gather<axis = 0>(x, i)  b = Gather<axis = 0>(x, j)  y = Concat<axis = 0>(a, b) }""",
+    ),
+    Fixed(
+        "a part of a split",
+        before="""g (float[2,N] x) => (float[K,N] y) <int64 k = {1}> {
+            s = SplitToSequence(x)  y = SequenceAt(s, k) }""",
+        after="""g (float[2,N] x) => (float[K,N] y) <int64[1] a = {1}, int64[1] b = {2}, int64[1] c = {0}> {
+            y = Slice(x, a, b, c) }""",
+    ),
+    Fixed(
+        "the last part, which is smaller",
+        before="""g (float[5] x) => (float[K] y) <int64 p = {2}, int64 k = {-1}> {
+            s = SplitToSequence(x, p)  y = SequenceAt(s, k) }""",
+        after="""g (float[5] x) => (float[K] y) <int64[1] a = {4}, int64[1] b = {5}, int64[1] c = {0}> {
+            y = Slice(x, a, b, c) }""",
+    ),
+    Fixed(
+        "inserted, erased and counted",
+        before="""g (float[2] x, float[3] z) => (float[K] y, int64 n) <int64 o = {0}> {
+            e = SequenceEmpty()  a = SequenceInsert(e, x)  b = SequenceInsert(a, z, o)  c = SequenceInsert(b, x)
+            d = SequenceErase(c)  f = SequenceErase(c, o)
+            y = ConcatFromSequence<axis = 0>(d)  n = SequenceLength(f) }""",
+        after="""g (float[2] x, float[3] z) => (float[K] y, int64 n) <int64 two = {2}> {
+            y = Concat<axis = 0>(z, x)  n = Identity(two) }""",
+    ),
+    Fixed(
+        "made outside, read in a branch",
+        before="""g (float[2] x, float[2] z, bool c) => (float[2] y) <int64 k = {1}> { s = SequenceConstruct(x, z)
+            y = If(c)<then_branch = p () => (float[2] u) { t = SequenceAt(s, k)  u = Neg(t) },
+                      else_branch = q () => (float[2] v) { v = Abs(x) }> }""",
+        after="""g (float[2] x, float[2] z, bool c) => (float[2] y) {
+            y = If(c)<then_branch = p () => (float[2] u) { u = Neg(z) },
+                      else_branch = q () => (float[2] v) { v = Abs(x) }> }""",
+    ),
+    Fixed(
+        "in a local function",
+        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) { y = my.F(x) }
+            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { k = Constant<value = int64 {0}>()
+            c = Neg(a)  s = SequenceConstruct(c, a)  b = SequenceAt(s, k) }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) { y = my.F(x) }
+            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { c = Neg(a)  b = Identity(c) }""",
+    ),
+    Silent(
+        "the position comes from outside",
+        """g (float[2] x, float[2] z, int64 k) => (float[2] y) {
+            s = SequenceConstruct(x, z)  y = SequenceAt(s, k) }""",
+        runs=False,
+    ),
+    Silent(
+        "or may be overridden",
+        """g (float[2] x, float[2] z, int64 k) => (float[2] y) <int64 k = {0}> {
+            s = SequenceConstruct(x, z)  y = SequenceAt(s, k) }""",
+        runs=False,
+    ),
+    Silent(
+        "out of range",
+        f"{_TWO} <int64 k = {{2}}> {{ s = SequenceConstruct(x, z)  y = SequenceAt(s, k) }}",
+        runs=False,
+    ),
+    Silent(
+        "a part of a dynamic size",
+        "g (float[N] x) => (float[K] y) <int64 k = {1}> { s = SplitToSequence(x)  y = SequenceAt(s, k) }",
+        runs=False,
+    ),
+    Silent(
+        "split and joined again, of what may be nothing",
+        "g (float[N] x) => (float[N] y) { s = SplitToSequence(x)  y = ConcatFromSequence<axis = 0>(s) }",
+        runs=False,
+    ),
+    Silent(
+        "joined along another axis than split, of a dynamic size",
+        """g (float[N,2] x) => (float[A,B] y) {
+            s = SplitToSequence(x)  y = ConcatFromSequence<axis = 1>(s) }""",
+        runs=False,
+    ),
+    Silent(
+        "a sequence that comes in",
+        """g (seq(float[2]) s) => (float[2] y) <int64 k = {0}> { y = SequenceAt(s, k) }""",
+        runs=False,
+    ),
+    Silent(
+        "nothing joined",
+        "g (float[2] x) => (float[K] y) { s = SequenceEmpty()  y = ConcatFromSequence<axis = 0>(s) }",
+        runs=False,
+    ),
+    Silent(
+        "a sequence that a Loop collects",
+        """g (float[2] x, int64 n) => (float[K] y) { e = SequenceEmpty() s = Loop(n, , e)<body = b (int64 i,
+            bool on, seq(float[2]) v) => (bool more, seq(float[2]) w) { more = Constant<value = bool {1}>() w =
+            SequenceInsert(v, x) }> y = ConcatFromSequence<axis = 0>(s) }""",
+    ),
+    Fixed(
+        "a sequence that goes out",
+        before="""g (float[2] x) => (seq(float[2]) s, float[2] y) <int64 k = {0}> { s = SequenceConstruct(x, x) y =
+            SequenceAt(s, k) }""",
+        after="""g (float[2] x) => (seq(float[2]) s, float[2] y) { s = SequenceConstruct(x, x)  y = Identity(x) }""",
+    ),
+]

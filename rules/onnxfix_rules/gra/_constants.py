@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from onnxfix.graph.overlay import Node, UnknownAttribute, Value
-from onnxfix.model import Model
+from onnxfix.rule import Model, Node, UnknownAttribute, Value
 from onnxfix_rules.gra._evaluate import FOLDABLE, Array, NotFoldable, evaluate, is_exact
 
 GROWTH = 512

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxfix.graph.overlay import Node, Scope, Value
+from onnxfix.rule import Node, Scope, Value
 
 LOOPS = frozenset(("Loop", "Scan"))
 CONTROL = LOOPS | {"If", "LSTM", "GRU", "RNN"}

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper
 
-from onnxfix.graph.overlay import CONSTANT_LIMIT, Node
+from onnxfix.rule import CONSTANT_LIMIT, Node
 
 Array = np.ndarray[Any, Any]
 Inputs = Sequence[Array | None]

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from onnxfix.graph.overlay import Node, Value
+from onnxfix.rule import Node, Value
 
 Array = np.ndarray[Any, Any]
 

@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 from onnx import TensorProto, defs
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node
+from onnxfix.rule import Draft, Node
 
 NEW = 7
 """The first operator set of numpy's broadcasting."""

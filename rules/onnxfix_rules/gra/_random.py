@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxfix.graph.overlay import Node
+from onnxfix.rule import Node
 
 RANDOM = frozenset(
     {

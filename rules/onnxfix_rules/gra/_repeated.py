@@ -8,7 +8,7 @@ from functools import cache
 from onnx import AttributeProto
 
 from onnxfix.files import lazy
-from onnxfix.graph.overlay import Node, Scope, Value
+from onnxfix.rule import Node, Scope, Value
 from onnxfix_rules.gra._random import RANDOM
 
 LIMIT = 4096

@@ -4,140 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from onnxfix.dtypes import name_of
-from onnxfix.edits import RemoveNode
-from onnxfix.graph.overlay import Node, Scope, Value, is_read
-from onnxfix.graph.shared import every_node
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
-from onnxfix.targets import Target
-from onnxfix_rules.ops import _common as ops
-
-EXAMPLES = [
-    Example(
-        why="nothing reads it",
-        before="g (float[N] x) => (float[N] y) { y = Neg(x)  d = Exp(x) }",
-        after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
-    ),
-    Example(
-        why="a whole chain, and the constants that only it reads",
-        before="g (float[N,2] x) => (float[N,2] y) <float[2] c = {1, 2}, float[2] d = {3, 4}> "
-        "{ a = Add(x, c)  y = Mul(x, d)  b = Mul(a, d)  e = Constant<value_float = 1.0>()  f = Sub(b, e) }",
-        after="g (float[N,2] x) => (float[N,2] y) <float[2] d = {3, 4}> { y = Mul(x, d) }",
-    ),
-    Example(
-        why="an operator that TensorRT does not know",
-        before="g (float[N] x) => (float[N] y) { u, i, v, c = Unique(x)  y = Neg(x)  s = Add(u, v) }",
-        after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
-        opset=17,
-        runs=False,
-    ),
-    Example(
-        why="of a type that TensorRT has not",
-        before="g (float[N] x) => (float[N] y) { a = Cast<to = 4>(x)  b = Mul(a, a)  y = Neg(x) }",
-        after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
-    ),
-    Example(
-        why="two dead ends share what comes before them",
-        before="g (float[N] x) => (float[N] y) { a = Exp(x)  b = Neg(a)  c = Abs(a)  y = Neg(x) }",
-        after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
-    ),
-    Example(
-        why="a random node",
-        before="g (float[2] x) => (float[2] y) { r = RandomNormal<shape = [2]>()  y = Neg(x) }",
-        after="g (float[2] x) => (float[2] y) { y = Neg(x) }",
-    ),
-    Example(
-        why="a dead If with all that only its branches capture",
-        before="""g (float[2] x, bool k) => (float[2] y) <float[2] c = {1, 2}> { a = Exp(x)  b = Abs(x)  y = Neg(b)
-            d = If(k)<then_branch = t () => (float[2] p) { u = Exp(a)  p = Add(a, c) },
-                      else_branch = e () => (float[2] q) { q = Neg(b) }> }""",
-        after="g (float[2] x, bool k) => (float[2] y) { b = Abs(x)  y = Neg(b) }",
-    ),
-    Example(
-        why="inside a branch, reading a value of the graph around it",
-        before="""g (float[2] x, bool k) => (float[2] y) { a = Exp(x)
-            y = If(k)<then_branch = t () => (float[2] p) { u = Exp(a)  p = Neg(x) },
-                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
-        after="""g (float[2] x, bool k) => (float[2] y) {
-            y = If(k)<then_branch = t () => (float[2] p) { p = Neg(x) },
-                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
-    ),
-    Example(
-        why="inside a local function",
-        before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f(x) }
-            <domain: "d", opset_import: ["" : 18]> f (u) => (w) { a = Exp(u)  b = Neg(a)  w = Abs(u) }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f(x) }
-            <domain: "d", opset_import: ["" : 18]> f (u) => (w) { w = Abs(u) }""",
-    ),
-    Example(
-        why="the call of a local function",
-        before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]>
-            g (float[N] x) => (float[N] y) { a = d.f(x)  y = Neg(x) }
-            <domain: "d", opset_import: ["" : 18]> f (u) => (w) { w = Abs(u) }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = Neg(x) }
-            <domain: "d", opset_import: ["" : 18]> f (u) => (w) { w = Abs(u) }""",
-    ),
-    Example(
-        why="inputs stay, read or not; so does an initializer that is an input",
-        before="g (float[N] x, float[N] z, float[1] b) => (float[N] y) <float[1] b = {1}> "
-        "{ d = Add(z, b)  y = Neg(x) }",
-        after="g (float[N] x, float[N] z, float[1] b) => (float[N] y) <float[1] b = {1}> { y = Neg(x) }",
-    ),
-    Example(
-        why="IR version 3",
-        before="g (float[N] x, float[1] b) => (float[N] y) <float[1] b = {1}> { d = Add(x, b)  y = Neg(x) }",
-        after="g (float[N] x, float[1] b) => (float[N] y) <float[1] b = {1}> { y = Neg(x) }",
-        opset=8,
-        ir_version=3,
-    ),
-    Example(
-        why="only a subgraph reads it",
-        before="""g (float[2] x, bool k) => (float[2] y) { a = Exp(x)
-            y = If(k)<then_branch = t () => (float[2] p) { p = Neg(a) },
-                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
-    ),
-    Example(
-        why="one of its outputs is read",
-        before="g (float[4] x) => (float[2] y) { y, d = Split<axis = 0, num_outputs = 2>(x) }",
-    ),
-    Example(
-        why="both ends of a loop-carried value",
-        before="""g (int64 n, bool k, float[2] x) => (float[2] y) {
-            y = Loop(n, k, x)<body = b (int64 i, bool c, float[2] v) => (bool co, float[2] w)
-                { co = Identity(c)  w = Exp(v) }> }""",
-    ),
-    Example(
-        why="only the body of a loop reads it",
-        before="""g (float[2] x, int64 n) => (float[2] y) {
-            a = Exp(x)
-            y = Loop(n, , x)<body = b (int64 i, bool c, float[2] v) => (bool co, float[2] w) {
-                co = Constant<value = bool {1}>()  w = Add(v, a) }> }""",
-    ),
-    Example(
-        why="only the body of a Scan reads it",
-        before="""g (float[3,2] x, float[2] h) => (float[2] y) {
-            a = Exp(h)
-            y = Scan<num_scan_inputs = 1, body = b (float[2] v, float[2] e) => (float[2] w) {
-                u = Add(v, e)  w = Mul(u, a) }>(h, x) }""",
-    ),
-    Example(
-        why="a graph that declares no outputs is not emptied",
-        before="""g (float[2] x) => () <float[2] w = {1, 2}> {
-            a = Exp(x)  b = Neg(a)  c = Identity(b)  d = Add(c, w)  e = Cast<to = 1>(d) }""",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="nor is a branch or a local function that returns nothing, and nobody asks for it",
-        before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = Neg(x) }
-            <domain: "d", opset_import: ["" : 18]> f (u) => () { a = Exp(u)  b = Neg(a) }""",
-        runs=False,
-    ),
-]
+from onnxfix.rule import (
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    RemoveNode,
+    Safety,
+    Scope,
+    Severity,
+    Silent,
+    Target,
+    Value,
+    every_node,
+    imported_nodes,
+    is_read,
+    name_of,
+    rule,
+    target_of,
+)
 
 
-@rule("GRA001", per="model", safety=Safety.EXACT, severity=Severity.WARNING, hazards=[8], examples=EXAMPLES)
+@rule("GRA001", per="model", safety=Safety.EXACT, severity=Severity.WARNING, hazards=[8])
 def dead_node(model: Model) -> Iterator[Match]:
     """A node that no graph output depends on.
 
@@ -198,12 +88,12 @@ class _Refused:
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self._target: Target = ops.target_of(model)
+        self._target: Target = target_of(model)
         self._taken = {scope.proto.name for scope in model.functions}
 
     def why(self, node: Node) -> str:
         reason = self._reason(node)
-        return reason if reason and node in ops.imported_nodes(self._model) else ""
+        return reason if reason and node in imported_nodes(self._model) else ""
 
     def _reason(self, node: Node) -> str:
         if node.is_onnx and node.op_type not in self._taken and self._target.imports(node.op_type) is False:
@@ -276,3 +166,126 @@ def _reads(node: Node) -> Iterator[Value]:
         for value in reader.inputs:
             if value is not None and value.scope not in inside:
                 yield value
+
+
+dead_node.examples = [
+    Fixed(
+        "nothing reads it",
+        before="g (float[N] x) => (float[N] y) { y = Neg(x)  d = Exp(x) }",
+        after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
+    ),
+    Fixed(
+        "a whole chain, and the constants that only it reads",
+        before="g (float[N,2] x) => (float[N,2] y) <float[2] c = {1, 2}, float[2] d = {3, 4}> "
+        "{ a = Add(x, c)  y = Mul(x, d)  b = Mul(a, d)  e = Constant<value_float = 1.0>()  f = Sub(b, e) }",
+        after="g (float[N,2] x) => (float[N,2] y) <float[2] d = {3, 4}> { y = Mul(x, d) }",
+    ),
+    Fixed(
+        "an operator that TensorRT does not know",
+        before="g (float[N] x) => (float[N] y) { u, i, v, c = Unique(x)  y = Neg(x)  s = Add(u, v) }",
+        after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
+        opset=17,
+        runs=False,
+    ),
+    Fixed(
+        "of a type that TensorRT has not",
+        before="g (float[N] x) => (float[N] y) { a = Cast<to = 4>(x)  b = Mul(a, a)  y = Neg(x) }",
+        after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
+    ),
+    Fixed(
+        "two dead ends share what comes before them",
+        before="g (float[N] x) => (float[N] y) { a = Exp(x)  b = Neg(a)  c = Abs(a)  y = Neg(x) }",
+        after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
+    ),
+    Fixed(
+        "a random node",
+        before="g (float[2] x) => (float[2] y) { r = RandomNormal<shape = [2]>()  y = Neg(x) }",
+        after="g (float[2] x) => (float[2] y) { y = Neg(x) }",
+    ),
+    Fixed(
+        "a dead If with all that only its branches capture",
+        before="""g (float[2] x, bool k) => (float[2] y) <float[2] c = {1, 2}> { a = Exp(x)  b = Abs(x)  y = Neg(b)
+            d = If(k)<then_branch = t () => (float[2] p) { u = Exp(a)  p = Add(a, c) },
+                      else_branch = e () => (float[2] q) { q = Neg(b) }> }""",
+        after="g (float[2] x, bool k) => (float[2] y) { b = Abs(x)  y = Neg(b) }",
+    ),
+    Fixed(
+        "inside a branch, reading a value of the graph around it",
+        before="""g (float[2] x, bool k) => (float[2] y) { a = Exp(x)
+            y = If(k)<then_branch = t () => (float[2] p) { u = Exp(a)  p = Neg(x) },
+                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
+        after="""g (float[2] x, bool k) => (float[2] y) {
+            y = If(k)<then_branch = t () => (float[2] p) { p = Neg(x) },
+                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
+    ),
+    Fixed(
+        "inside a local function",
+        before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f(x) }
+            <domain: "d", opset_import: ["" : 18]> f (u) => (w) { a = Exp(u)  b = Neg(a)  w = Abs(u) }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f(x) }
+            <domain: "d", opset_import: ["" : 18]> f (u) => (w) { w = Abs(u) }""",
+    ),
+    Fixed(
+        "the call of a local function",
+        before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]>
+            g (float[N] x) => (float[N] y) { a = d.f(x)  y = Neg(x) }
+            <domain: "d", opset_import: ["" : 18]> f (u) => (w) { w = Abs(u) }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = Neg(x) }
+            <domain: "d", opset_import: ["" : 18]> f (u) => (w) { w = Abs(u) }""",
+    ),
+    Fixed(
+        "inputs stay, read or not; so does an initializer that is an input",
+        before="g (float[N] x, float[N] z, float[1] b) => (float[N] y) <float[1] b = {1}> "
+        "{ d = Add(z, b)  y = Neg(x) }",
+        after="g (float[N] x, float[N] z, float[1] b) => (float[N] y) <float[1] b = {1}> { y = Neg(x) }",
+    ),
+    Fixed(
+        "IR version 3",
+        before="g (float[N] x, float[1] b) => (float[N] y) <float[1] b = {1}> { d = Add(x, b)  y = Neg(x) }",
+        after="g (float[N] x, float[1] b) => (float[N] y) <float[1] b = {1}> { y = Neg(x) }",
+        opset=8,
+        ir_version=3,
+    ),
+    Silent(
+        "only a subgraph reads it",
+        """g (float[2] x, bool k) => (float[2] y) { a = Exp(x)
+            y = If(k)<then_branch = t () => (float[2] p) { p = Neg(a) },
+                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
+    ),
+    Silent(
+        "one of its outputs is read",
+        "g (float[4] x) => (float[2] y) { y, d = Split<axis = 0, num_outputs = 2>(x) }",
+    ),
+    Silent(
+        "both ends of a loop-carried value",
+        """g (int64 n, bool k, float[2] x) => (float[2] y) {
+            y = Loop(n, k, x)<body = b (int64 i, bool c, float[2] v) => (bool co, float[2] w)
+                { co = Identity(c)  w = Exp(v) }> }""",
+    ),
+    Silent(
+        "only the body of a loop reads it",
+        """g (float[2] x, int64 n) => (float[2] y) {
+            a = Exp(x)
+            y = Loop(n, , x)<body = b (int64 i, bool c, float[2] v) => (bool co, float[2] w) {
+                co = Constant<value = bool {1}>()  w = Add(v, a) }> }""",
+    ),
+    Silent(
+        "only the body of a Scan reads it",
+        """g (float[3,2] x, float[2] h) => (float[2] y) {
+            a = Exp(h)
+            y = Scan<num_scan_inputs = 1, body = b (float[2] v, float[2] e) => (float[2] w) {
+                u = Add(v, e)  w = Mul(u, a) }>(h, x) }""",
+    ),
+    Flagged(
+        "a graph that declares no outputs is not emptied",
+        """g (float[2] x) => () <float[2] w = {1, 2}> {
+            a = Exp(x)  b = Neg(a)  c = Identity(b)  d = Add(c, w)  e = Cast<to = 1>(d) }""",
+        runs=False,
+    ),
+    Silent(
+        "nor is a branch or a local function that returns nothing, and nobody asks for it",
+        """<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = Neg(x) }
+            <domain: "d", opset_import: ["" : 18]> f (u) => () { a = Exp(u)  b = Neg(a) }""",
+        runs=False,
+    ),
+]

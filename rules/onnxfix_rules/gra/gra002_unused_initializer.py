@@ -8,12 +8,68 @@ import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from onnxfix import dtypes
-from onnxfix.edits import RemoveInitializer
-from onnxfix.graph.overlay import Scope, Value
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
-from onnxfix.targets import DEFAULT, Target
+from onnxfix.rule import (
+    Fix,
+    Fixed,
+    Match,
+    Model,
+    RemoveInitializer,
+    Safety,
+    Scope,
+    Severity,
+    Silent,
+    Value,
+    dtypes,
+    rule,
+    target_of,
+)
+
+
+@rule("GRA002", per="scope", safety=Safety.EXACT, severity=Severity.INFO, hazards=[8, 20, 30])
+def unused_initializer(scope: Scope, model: Model) -> Iterator[Match]:
+    """An initializer that no node reads and that is no graph output.
+
+    ## Why it matters
+    TensorRT's parser imports all initializers before it looks at a node.
+
+    - **error**: it fails on a type that it does not know, although nothing reads it: `Failed to import initializer`
+      for string, int16, uint16, uint32, uint64, uint4, complex, float8e5m2, float8e8m0 and the FNUZ float8 types
+      (measured with TensorRT-RTX 1.7.1), and, by NVIDIA's lists, for bfloat16 and float8 before TensorRT 9.0 and int4
+      before 10.0.
+    - **info**: of any other type it only makes the file larger and parsing slower.
+
+    ## Fix
+    It goes. Exact: nothing is computed from it. Kept: what a subgraph captures, what callers may override because it
+    is a graph input (up to IR version 3 every initializer is), and what training information or quantization
+    annotations name. External data stays in its file.
+
+    ## References
+    - ONNX, "Graphs": https://onnx.ai/onnx/repo-docs/IR.html
+    """
+    target = target_of(model)
+    for value in scope.values.values():
+        if value.use_count or value.is_input or not value.replaceable:
+            continue
+        if value.initializer is not None:
+            tensor = value.initializer
+            kind = f"{dtypes.name_of(tensor.data_type)}[{','.join(str(d) for d in tensor.dims)}]"
+            yield Match(
+                f"nothing reads this initializer ({kind})",
+                value=value,
+                fix=Fix("remove it", [RemoveInitializer(value)]),
+                severity=Severity.INFO if target.has_type(tensor.data_type) else Severity.ERROR,
+            )
+        elif value.sparse:
+            yield _sparse_match(value)
+
+
+def _sparse_match(value: Value) -> Match:
+    return Match(
+        "nothing reads this sparse initializer",
+        value=value,
+        fix=Fix("remove it", [RemoveInitializer(value)]),
+    )
+
 
 _SPARSE = "g (float[4] x) => (float[4] y) { y = Neg(x) }"
 
@@ -55,19 +111,19 @@ def _float4(name: str) -> onnx.ValueInfoProto:
     return helper.make_tensor_value_info(name, TensorProto.FLOAT, [4])
 
 
-EXAMPLES = [
-    Example(
-        why="nothing reads it",
+unused_initializer.examples = [
+    Fixed(
+        "nothing reads it",
         before="g (float[N] x) => (float[N] y) <float[2] c = {1, 2}> { y = Neg(x) }",
         after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
     ),
-    Example(
-        why="a string, which TensorRT cannot import",
+    Fixed(
+        "a string, which TensorRT cannot import",
         before='g (float[N] x) => (float[N] y) <string[2] c = {"a", "b"}> { y = Neg(x) }',
         after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
     ),
-    Example(
-        why="in a branch",
+    Fixed(
+        "in a branch",
         before="""g (float[2] x, bool k) => (float[2] y) {
             y = If(k)<then_branch = t () => (float[2] p) <float[2] c = {1, 2}> { p = Neg(x) },
                       else_branch = e () => (float[2] q) <float[2] d = {3, 4}> { q = Add(x, d) }> }""",
@@ -75,80 +131,32 @@ EXAMPLES = [
             y = If(k)<then_branch = t () => (float[2] p) { p = Neg(x) },
                       else_branch = e () => (float[2] q) <float[2] d = {3, 4}> { q = Add(x, d) }> }""",
     ),
-    Example(why="a sparse one", before=_sparse, after=_SPARSE),
-    Example(
-        why="a subgraph captures it",
-        before="""g (float[2] x, bool k) => (float[2] y) <float[2] c = {1, 2}> {
+    Fixed("a sparse one", before=_sparse, after=_SPARSE),
+    Silent(
+        "a subgraph captures it",
+        """g (float[2] x, bool k) => (float[2] y) <float[2] c = {1, 2}> {
             y = If(k)<then_branch = t () => (float[2] p) { p = Add(x, c) },
                       else_branch = e () => (float[2] q) { q = Neg(x) }> }""",
     ),
-    Example(
-        why="callers may override it: it is a graph input",
-        before="g (float[N] x, float[2] c) => (float[N] y) <float[2] c = {1, 2}> { y = Neg(x) }",
+    Silent(
+        "callers may override it: it is a graph input",
+        "g (float[N] x, float[2] c) => (float[N] y) <float[2] c = {1, 2}> { y = Neg(x) }",
     ),
-    Example(
-        why="IR version 3 lists every initializer among the inputs",
-        before="g (float[N] x, float[2] c) => (float[N] y) <float[2] c = {1, 2}> { y = Neg(x) }",
+    Silent(
+        "IR version 3 lists every initializer among the inputs",
+        "g (float[N] x, float[2] c) => (float[N] y) <float[2] c = {1, 2}> { y = Neg(x) }",
         opset=8,
         ir_version=3,
     ),
-    Example(
-        why="it is a graph output",
-        before="g (float[N] x) => (float[N] y, float[2] c) <float[2] c = {1, 2}> { y = Neg(x) }",
+    Silent(
+        "it is a graph output",
+        "g (float[N] x) => (float[N] y, float[2] c) <float[2] c = {1, 2}> { y = Neg(x) }",
     ),
-    Example(why="a quantization annotation names it", before=_annotated),
-    Example(why="training needs it", before=_trained),
-    Example(
-        why="16 bits, which TensorRT cannot import either",
+    Silent("a quantization annotation names it", _annotated),
+    Silent("training needs it", _trained),
+    Fixed(
+        "16 bits, which TensorRT cannot import either",
         before="g (float[N] x) => (float[N] y) <uint16[2] c = {1, 2}> { y = Neg(x) }",
         after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
     ),
 ]
-
-
-@rule(
-    "GRA002", per="scope", safety=Safety.EXACT, severity=Severity.INFO, hazards=[8, 20, 30], examples=EXAMPLES
-)
-def unused_initializer(scope: Scope, model: Model) -> Iterator[Match]:
-    """An initializer that no node reads and that is no graph output.
-
-    ## Why it matters
-    TensorRT's parser imports all initializers before it looks at a node.
-
-    - **error**: it fails on a type that it does not know, although nothing reads it: `Failed to import initializer`
-      for string, int16, uint16, uint32, uint64, uint4, complex, float8e5m2, float8e8m0 and the FNUZ float8 types
-      (measured with TensorRT-RTX 1.7.1), and, by NVIDIA's lists, for bfloat16 and float8 before TensorRT 9.0 and int4
-      before 10.0.
-    - **info**: of any other type it only makes the file larger and parsing slower.
-
-    ## Fix
-    It goes. Exact: nothing is computed from it. Kept: what a subgraph captures, what callers may override because it
-    is a graph input (up to IR version 3 every initializer is), and what training information or quantization
-    annotations name. External data stays in its file.
-
-    ## References
-    - ONNX, "Graphs": https://onnx.ai/onnx/repo-docs/IR.html
-    """
-    target: Target = model.target or DEFAULT
-    for value in scope.values.values():
-        if value.use_count or value.is_input or not value.replaceable:
-            continue
-        if value.initializer is not None:
-            tensor = value.initializer
-            kind = f"{dtypes.name_of(tensor.data_type)}[{','.join(str(d) for d in tensor.dims)}]"
-            yield Match(
-                f"nothing reads this initializer ({kind})",
-                value=value,
-                fix=Fix("remove it", [RemoveInitializer(value)]),
-                severity=Severity.INFO if target.has_type(tensor.data_type) else Severity.ERROR,
-            )
-        elif value.sparse:
-            yield _sparse_match(value)
-
-
-def _sparse_match(value: Value) -> Match:
-    return Match(
-        "nothing reads this sparse initializer",
-        value=value,
-        fix=Fix("remove it", [RemoveInitializer(value)]),
-    )

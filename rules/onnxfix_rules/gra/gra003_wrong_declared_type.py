@@ -7,74 +7,27 @@ from collections.abc import Iterator
 import onnx
 from onnx import TensorProto, TypeProto, ValueInfoProto
 
-from onnxfix import dtypes
-from onnxfix.edits import Edit, SetValueInfo
-from onnxfix.graph.overlay import Scope, Value
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
-from onnxfix.shapes.symbols import Dim, equal
-
-EXAMPLES = [
-    Example(
-        why="the element type",
-        before="g (float[N] x) => (float[N] y) <float16[N] a> { a = Neg(x)  y = Abs(a) }",
-        after="g (float[N] x) => (float[N] y) <float[N] a> { a = Neg(x)  y = Abs(a) }",
-    ),
-    Example(
-        why="a dimension",
-        before="g (float[N,3] x) => (float[N,3] y) <float[N,4] a> { a = Neg(x)  y = Abs(a) }",
-        after="g (float[N,3] x) => (float[N,3] y) <float[N,3] a> { a = Neg(x)  y = Abs(a) }",
-    ),
-    Example(
-        why="the number of dimensions",
-        before="g (float[N,3] x) => (float[N,3] y) <float[3] a> { a = Neg(x)  y = Abs(a) }",
-        after="g (float[N,3] x) => (float[N,3] y) <float[N,3] a> { a = Neg(x)  y = Abs(a) }",
-    ),
-    Example(
-        why="in a branch",
-        before="""g (float[2] x, bool k) => (float[2] y) {
-            y = If(k)<then_branch = t () => (float[2] p) <float[3] a> { a = Neg(x)  p = Exp(a) },
-                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
-        after="""g (float[2] x, bool k) => (float[2] y) {
-            y = If(k)<then_branch = t () => (float[2] p) <float[2] a> { a = Neg(x)  p = Exp(a) },
-                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
-    ),
-    Example(
-        why="a graph output's shape is part of the interface",
-        before="g (float[N,3] x) => (float[N,4] y) { y = Neg(x) }",
-        detect=True,
-    ),
-    Example(
-        why="a graph output's element type as well",
-        before="g (float[N] x) => (float16[N] y) { y = Neg(x) }",
-        detect=True,
-    ),
-    Example(
-        why="true",
-        before="g (float[N,3] x) => (float[N,3] y) <float[N,3] a> { a = Neg(x)  y = Abs(a) }",
-    ),
-    Example(
-        why="other names for the same dimension, and less than is known, are no lies",
-        before="g (float[N,3] x) => (float[A,B] y) <float[M,K] a, float[P,3] b> { a = Neg(x)  b = Exp(a)  y = Abs(b) }",
-    ),
-    Example(
-        why="whether N is 3 depends on the input",
-        before="g (float[N] x) => (float[3] y) <float[3] a> { a = Neg(x)  y = Abs(a) }",
-    ),
-    Example(
-        why="nothing is known of a custom operator's result",
-        before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) <float16[7] a>
-            { a = d.Unknown(x)  y = d.Other(a) }""",
-        runs=False,
-    ),
-    Example(
-        why="a type for a name that does not exist",
-        before="g (float[N] x) => (float[N] y) <float16[7] ghost> { y = Neg(x) }",
-    ),
-]
+from onnxfix.rule import (
+    Dim,
+    Edit,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Safety,
+    Scope,
+    SetValueInfo,
+    Severity,
+    Silent,
+    Value,
+    dtypes,
+    equal,
+    rule,
+)
 
 
-@rule("GRA003", per="scope", safety=Safety.EXACT, severity=Severity.WARNING, hazards=[40], examples=EXAMPLES)
+@rule("GRA003", per="scope", safety=Safety.EXACT, severity=Severity.WARNING, hazards=[40])
 def wrong_declared_type(scope: Scope, model: Model) -> Iterator[Match]:
     """A declared element type, rank or dimension that contradicts what the graph computes.
 
@@ -205,3 +158,54 @@ def _known(value: Value, model: Model) -> str:
     elem, shape = model.shapes.elem_type(value), model.shapes.shape(value)
     name = "a tensor" if elem is None else dtypes.name_of(elem)
     return name if shape is None else f"{name}[{','.join(str(dim) for dim in shape)}]"
+
+
+wrong_declared_type.examples = [
+    Fixed(
+        "the element type",
+        before="g (float[N] x) => (float[N] y) <float16[N] a> { a = Neg(x)  y = Abs(a) }",
+        after="g (float[N] x) => (float[N] y) <float[N] a> { a = Neg(x)  y = Abs(a) }",
+    ),
+    Fixed(
+        "a dimension",
+        before="g (float[N,3] x) => (float[N,3] y) <float[N,4] a> { a = Neg(x)  y = Abs(a) }",
+        after="g (float[N,3] x) => (float[N,3] y) <float[N,3] a> { a = Neg(x)  y = Abs(a) }",
+    ),
+    Fixed(
+        "the number of dimensions",
+        before="g (float[N,3] x) => (float[N,3] y) <float[3] a> { a = Neg(x)  y = Abs(a) }",
+        after="g (float[N,3] x) => (float[N,3] y) <float[N,3] a> { a = Neg(x)  y = Abs(a) }",
+    ),
+    Fixed(
+        "in a branch",
+        before="""g (float[2] x, bool k) => (float[2] y) {
+            y = If(k)<then_branch = t () => (float[2] p) <float[3] a> { a = Neg(x)  p = Exp(a) },
+                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
+        after="""g (float[2] x, bool k) => (float[2] y) {
+            y = If(k)<then_branch = t () => (float[2] p) <float[2] a> { a = Neg(x)  p = Exp(a) },
+                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
+    ),
+    Flagged(
+        "a graph output's shape is part of the interface", "g (float[N,3] x) => (float[N,4] y) { y = Neg(x) }"
+    ),
+    Flagged("a graph output's element type as well", "g (float[N] x) => (float16[N] y) { y = Neg(x) }"),
+    Silent("true", "g (float[N,3] x) => (float[N,3] y) <float[N,3] a> { a = Neg(x)  y = Abs(a) }"),
+    Silent(
+        "other names for the same dimension, and less than is known, are no lies",
+        "g (float[N,3] x) => (float[A,B] y) <float[M,K] a, float[P,3] b> { a = Neg(x)  b = Exp(a)  y = Abs(b) }",
+    ),
+    Silent(
+        "whether N is 3 depends on the input",
+        "g (float[N] x) => (float[3] y) <float[3] a> { a = Neg(x)  y = Abs(a) }",
+    ),
+    Silent(
+        "nothing is known of a custom operator's result",
+        """<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) <float16[7] a>
+            { a = d.Unknown(x)  y = d.Other(a) }""",
+        runs=False,
+    ),
+    Silent(
+        "a type for a name that does not exist",
+        "g (float[N] x) => (float[N] y) <float16[7] ghost> { y = Neg(x) }",
+    ),
+]

@@ -4,57 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.edits import SortNodes
-from onnxfix.graph.overlay import Scope
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
-
-EXAMPLES = [
-    Example(
-        why="the reader first",
-        before="g (float[N] x) => (float[N] y) { y = Neg(a)  a = Exp(x) }",
-        after="g (float[N] x) => (float[N] y) { a = Exp(x)  y = Neg(a) }",
-    ),
-    Example(
-        why="a branch captures what is computed later",
-        before="""g (float[2] x, bool k) => (float[2] y) {
-            y = If(k)<then_branch = t () => (float[2] p) { p = Neg(a) },
-                      else_branch = e () => (float[2] q) { q = Abs(x) }>  a = Exp(x) }""",
-        after="""g (float[2] x, bool k) => (float[2] y) { a = Exp(x)
-            y = If(k)<then_branch = t () => (float[2] p) { p = Neg(a) },
-                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
-    ),
-    Example(
-        why="inside a branch",
-        before="""g (float[2] x, bool k) => (float[2] y) {
-            y = If(k)<then_branch = t () => (float[2] p) { p = Neg(a)  a = Exp(x) },
-                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
-        after="""g (float[2] x, bool k) => (float[2] y) {
-            y = If(k)<then_branch = t () => (float[2] p) { a = Exp(x)  p = Neg(a) },
-                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
-    ),
-    Example(
-        why="inside a local function, where TensorRT does not sort",
-        before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f(x) }
-            <domain: "d", opset_import: ["" : 18]> f (u) => (w) { w = Neg(a)  a = Exp(u) }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f(x) }
-            <domain: "d", opset_import: ["" : 18]> f (u) => (w) { a = Exp(u)  w = Neg(a) }""",
-        runs=False,
-    ),
-    Example(
-        why="sorted, if not in the order that one would choose",
-        before="g (float[N] x) => (float[N] y) { b = Abs(x)  a = Exp(x)  c = Neg(a)  y = Add(c, b) }",
-    ),
-    Example(
-        why="a branch captures what is computed before",
-        before="""g (float[2] x, bool k) => (float[2] y) { a = Exp(x)
-            y = If(k)<then_branch = t () => (float[2] p) { p = Neg(a) },
-                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
-    ),
-]
+from onnxfix.rule import Fix, Fixed, Match, Model, Safety, Scope, Severity, Silent, SortNodes, rule
 
 
-@rule("GRA004", per="scope", safety=Safety.EXACT, severity=Severity.WARNING, examples=EXAMPLES)
+@rule("GRA004", per="scope", safety=Safety.EXACT, severity=Severity.WARNING)
 def unsorted_nodes(scope: Scope, model: Model) -> Iterator[Match]:
     """A node stands before one whose result it reads.
 
@@ -88,3 +41,48 @@ def unsorted_nodes(scope: Scope, model: Model) -> Iterator[Match]:
         fix=Fix("sort the nodes", [SortNodes(scope)]),
         severity=Severity.ERROR if function.kind == "function" else Severity.WARNING,
     )
+
+
+unsorted_nodes.examples = [
+    Fixed(
+        "the reader first",
+        before="g (float[N] x) => (float[N] y) { y = Neg(a)  a = Exp(x) }",
+        after="g (float[N] x) => (float[N] y) { a = Exp(x)  y = Neg(a) }",
+    ),
+    Fixed(
+        "a branch captures what is computed later",
+        before="""g (float[2] x, bool k) => (float[2] y) {
+            y = If(k)<then_branch = t () => (float[2] p) { p = Neg(a) },
+                      else_branch = e () => (float[2] q) { q = Abs(x) }>  a = Exp(x) }""",
+        after="""g (float[2] x, bool k) => (float[2] y) { a = Exp(x)
+            y = If(k)<then_branch = t () => (float[2] p) { p = Neg(a) },
+                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
+    ),
+    Fixed(
+        "inside a branch",
+        before="""g (float[2] x, bool k) => (float[2] y) {
+            y = If(k)<then_branch = t () => (float[2] p) { p = Neg(a)  a = Exp(x) },
+                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
+        after="""g (float[2] x, bool k) => (float[2] y) {
+            y = If(k)<then_branch = t () => (float[2] p) { a = Exp(x)  p = Neg(a) },
+                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
+    ),
+    Fixed(
+        "inside a local function, where TensorRT does not sort",
+        before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f(x) }
+            <domain: "d", opset_import: ["" : 18]> f (u) => (w) { w = Neg(a)  a = Exp(u) }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f(x) }
+            <domain: "d", opset_import: ["" : 18]> f (u) => (w) { a = Exp(u)  w = Neg(a) }""",
+        runs=False,
+    ),
+    Silent(
+        "sorted, if not in the order that one would choose",
+        "g (float[N] x) => (float[N] y) { b = Abs(x)  a = Exp(x)  c = Neg(a)  y = Add(c, b) }",
+    ),
+    Silent(
+        "a branch captures what is computed before",
+        """g (float[2] x, bool k) => (float[2] y) { a = Exp(x)
+            y = If(k)<then_branch = t () => (float[2] p) { p = Neg(a) },
+                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
+    ),
+]

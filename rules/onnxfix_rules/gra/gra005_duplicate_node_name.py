@@ -4,55 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.edits import RenameNode
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
-
-EXAMPLES = [
-    Example(
-        why="the second one gets a new name",
-        before="g (float[N] x) => (float[N] y) { [n] a = Exp(x)  [n] y = Neg(a) }",
-        after="g (float[N] x) => (float[N] y) { [n] a = Exp(x)  [n_2] y = Neg(a) }",
-    ),
-    Example(
-        why="the obvious new name is taken",
-        before="g (float[N] x) => (float[N] y) { [n] a = Exp(x)  [n] b = Neg(a)  [n_2] c = Abs(b)  [n] y = Exp(c) }",
-        after="g (float[N] x) => (float[N] y) { [n] a = Exp(x)  [n_3] b = Neg(a)  [n_2] c = Abs(b)  [n_4] y = Exp(c) }",
-    ),
-    Example(
-        why="within a branch",
-        before="""g (float[2] x, bool k) => (float[2] y) {
-            y = If(k)<then_branch = t () => (float[2] p) { [n] a = Exp(x)  [n] p = Neg(a) },
-                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
-        after="""g (float[2] x, bool k) => (float[2] y) {
-            y = If(k)<then_branch = t () => (float[2] p) { [n] a = Exp(x)  [n_2] p = Neg(a) },
-                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
-    ),
-    Example(
-        why="within a local function",
-        before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f(x) }
-            <domain: "d", opset_import: ["" : 18]> f (u) => (w) { [n] a = Exp(u)  [n] w = Neg(a) }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f(x) }
-            <domain: "d", opset_import: ["" : 18]> f (u) => (w) { [n] a = Exp(u)  [n_2] w = Neg(a) }""",
-    ),
-    Example(
-        why="no names at all",
-        before="g (float[N] x) => (float[N] y) { a = Exp(x)  b = Neg(a)  y = Abs(b) }",
-    ),
-    Example(
-        why="two branches, and the graph around them, may use one name",
-        before="""g (float[2] x, bool k) => (float[2] y) { [n] a = Exp(x)
-            y = If(k)<then_branch = t () => (float[2] p) { [n] p = Neg(a) },
-                      else_branch = e () => (float[2] q) { [n] q = Abs(a) }> }""",
-    ),
-    Example(
-        why="a node may have the name of a value",
-        before="g (float[N] x) => (float[N] y) { [y] a = Exp(x)  [x] y = Neg(a) }",
-    ),
-]
+from onnxfix.rule import Fix, Fixed, Match, Model, RenameNode, Safety, Severity, Silent, rule
 
 
-@rule("GRA005", per="model", safety=Safety.EXACT, severity=Severity.WARNING, hazards=[34], examples=EXAMPLES)
+@rule("GRA005", per="model", safety=Safety.EXACT, severity=Severity.WARNING, hazards=[34])
 def duplicate_node_name(model: Model) -> Iterator[Match]:
     """Two nodes of one graph have the same name.
 
@@ -91,3 +46,44 @@ def duplicate_node_name(model: Model) -> Iterator[Match]:
                 node=node,
                 fix=Fix(f"rename it to {new!r}", [RenameNode(node, new)]),
             )
+
+
+duplicate_node_name.examples = [
+    Fixed(
+        "the second one gets a new name",
+        before="g (float[N] x) => (float[N] y) { [n] a = Exp(x)  [n] y = Neg(a) }",
+        after="g (float[N] x) => (float[N] y) { [n] a = Exp(x)  [n_2] y = Neg(a) }",
+    ),
+    Fixed(
+        "the obvious new name is taken",
+        before="g (float[N] x) => (float[N] y) { [n] a = Exp(x)  [n] b = Neg(a)  [n_2] c = Abs(b)  [n] y = Exp(c) }",
+        after="g (float[N] x) => (float[N] y) { [n] a = Exp(x)  [n_3] b = Neg(a)  [n_2] c = Abs(b)  [n_4] y = Exp(c) }",
+    ),
+    Fixed(
+        "within a branch",
+        before="""g (float[2] x, bool k) => (float[2] y) {
+            y = If(k)<then_branch = t () => (float[2] p) { [n] a = Exp(x)  [n] p = Neg(a) },
+                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
+        after="""g (float[2] x, bool k) => (float[2] y) {
+            y = If(k)<then_branch = t () => (float[2] p) { [n] a = Exp(x)  [n_2] p = Neg(a) },
+                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
+    ),
+    Fixed(
+        "within a local function",
+        before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f(x) }
+            <domain: "d", opset_import: ["" : 18]> f (u) => (w) { [n] a = Exp(u)  [n] w = Neg(a) }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f(x) }
+            <domain: "d", opset_import: ["" : 18]> f (u) => (w) { [n] a = Exp(u)  [n_2] w = Neg(a) }""",
+    ),
+    Silent("no names at all", "g (float[N] x) => (float[N] y) { a = Exp(x)  b = Neg(a)  y = Abs(b) }"),
+    Silent(
+        "two branches, and the graph around them, may use one name",
+        """g (float[2] x, bool k) => (float[2] y) { [n] a = Exp(x)
+            y = If(k)<then_branch = t () => (float[2] p) { [n] p = Neg(a) },
+                      else_branch = e () => (float[2] q) { [n] q = Abs(a) }> }""",
+    ),
+    Silent(
+        "a node may have the name of a value",
+        "g (float[N] x) => (float[N] y) { [y] a = Exp(x)  [x] y = Neg(a) }",
+    ),
+]

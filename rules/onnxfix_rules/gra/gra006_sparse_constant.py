@@ -7,72 +7,24 @@ from functools import partial
 
 from onnx import NodeProto, SparseTensorProto, helper
 
-from onnxfix.edits import AddNode, Draft
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import (
+    AddNode,
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    rule,
+)
 from onnxfix_rules.gra import _sparse
 
-_ADD = "g (float[2,3] x) => (float[2,3] y) { y = Add(x, w) }"
-_DENSE = "g (float[2,3] x) => (float[2,3] y) <float[2,3] w = {0, 1, 0, 0, 2, 0}> { y = Add(x, w) }"
 
-EXAMPLES = [
-    Example(
-        why="a Constant, places counted through",
-        before=partial(_sparse.model, _ADD, [2, 3], [1, 4], node=True),
-        after=_DENSE,
-    ),
-    Example(
-        why="a Constant, places by coordinates",
-        before=partial(_sparse.model, _ADD, [2, 3], [[0, 1], [1, 1]], node=True),
-        after=_DENSE,
-    ),
-    Example(
-        why="a Constant that is the graph's output, which no backend runs",
-        before=partial(
-            _sparse.model, "g (float[2] x) => (float[3] w, float[2] y) { y = Neg(x) }", [3], [2], node=True
-        ),
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="an invalid one: the same place twice",
-        before=partial(_sparse.model, _ADD, [2, 3], [1, 1], node=True),
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="larger than 64 MiB when written out",
-        before=partial(
-            _sparse.model,
-            "g (float[1] x) => (float[1] y) { s = ReduceMax<keepdims = 0>(w)  y = Add(x, s) }",
-            [1 << 25],
-            [7],
-            node=True,
-        ),
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="a dense Constant",
-        before="g (float[1] x) => (float[1] y) { w = Constant<value_float = 1.0>()  y = Add(x, w) }",
-    ),
-    Example(
-        why="integers by number and list, which TensorRT takes",
-        before="g (int64[2] x) => (int64[2] y) { w = Constant<value_ints = [1, 2]>()  y = Add(x, w) }",
-    ),
-    Example(
-        why="one integer, and a list of floats",
-        before="""g (int64[2] x, float[2] u) => (int64[2] y, float[2] v) {
-            w = Constant<value_int = 3>()  y = Add(x, w)
-            k = Constant<value_floats = [1.0, 2.0]>()  v = Add(u, k) }""",
-    ),
-]
-
-
-@rule(
-    "GRA006", ops=["Constant"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[30], examples=EXAMPLES
-)
+@rule("GRA006", ops=["Constant"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[30])
 def sparse_constant(node: Node, model: Model) -> Iterator[Match]:
     """A Constant that stores its elements in sparse form.
 
@@ -105,3 +57,58 @@ def sparse_constant(node: Node, model: Model) -> Iterator[Match]:
         draft.edits.append(AddNode(node.scope, proto, node))
         fix = Fix("write the zeros out", draft.edits)
     yield Match(f"TensorRT takes no sparse constant, such as this of {list(sparse.dims)}", node=node, fix=fix)
+
+
+_ADD = "g (float[2,3] x) => (float[2,3] y) { y = Add(x, w) }"
+_DENSE = "g (float[2,3] x) => (float[2,3] y) <float[2,3] w = {0, 1, 0, 0, 2, 0}> { y = Add(x, w) }"
+
+
+sparse_constant.examples = [
+    Fixed(
+        "a Constant, places counted through",
+        before=partial(_sparse.model, _ADD, [2, 3], [1, 4], node=True),
+        after=_DENSE,
+    ),
+    Fixed(
+        "a Constant, places by coordinates",
+        before=partial(_sparse.model, _ADD, [2, 3], [[0, 1], [1, 1]], node=True),
+        after=_DENSE,
+    ),
+    Flagged(
+        "a Constant that is the graph's output, which no backend runs",
+        partial(
+            _sparse.model, "g (float[2] x) => (float[3] w, float[2] y) { y = Neg(x) }", [3], [2], node=True
+        ),
+        runs=False,
+    ),
+    Flagged(
+        "an invalid one: the same place twice",
+        partial(_sparse.model, _ADD, [2, 3], [1, 1], node=True),
+        runs=False,
+    ),
+    Flagged(
+        "larger than 64 MiB when written out",
+        partial(
+            _sparse.model,
+            "g (float[1] x) => (float[1] y) { s = ReduceMax<keepdims = 0>(w)  y = Add(x, s) }",
+            [1 << 25],
+            [7],
+            node=True,
+        ),
+        runs=False,
+    ),
+    Silent(
+        "a dense Constant",
+        "g (float[1] x) => (float[1] y) { w = Constant<value_float = 1.0>()  y = Add(x, w) }",
+    ),
+    Silent(
+        "integers by number and list, which TensorRT takes",
+        "g (int64[2] x) => (int64[2] y) { w = Constant<value_ints = [1, 2]>()  y = Add(x, w) }",
+    ),
+    Silent(
+        "one integer, and a list of floats",
+        """g (int64[2] x, float[2] u) => (int64[2] y, float[2] v) {
+            w = Constant<value_int = 3>()  y = Add(x, w)
+            k = Constant<value_floats = [1.0, 2.0]>()  v = Add(u, k) }""",
+    ),
+]

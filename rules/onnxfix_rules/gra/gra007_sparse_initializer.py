@@ -7,56 +7,25 @@ from functools import partial
 
 from onnx import TensorProto
 
-from onnxfix.edits import AddInitializer, Draft, ReplaceUses
-from onnxfix.graph.overlay import Scope
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import (
+    AddInitializer,
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    ReplaceUses,
+    Safety,
+    Scope,
+    Severity,
+    Silent,
+    rule,
+)
 from onnxfix_rules.gra import _sparse
 
-_ADD = "g (float[2,3] x) => (float[2,3] y) { y = Add(x, w) }"
-_DENSE = "g (float[2,3] x) => (float[2,3] y) <float[2,3] w = {0, 1, 0, 0, 2, 0}> { y = Add(x, w) }"
 
-EXAMPLES = [
-    Example(why="places counted through", before=partial(_sparse.model, _ADD, [2, 3], [1, 4]), after=_DENSE),
-    Example(
-        why="places by coordinates",
-        before=partial(_sparse.model, _ADD, [2, 3], [[0, 1], [1, 1]]),
-        after=_DENSE,
-    ),
-    Example(
-        why="of integers, read twice, once inside a branch",
-        before=partial(
-            _sparse.model,
-            """g (int64[3] x, bool c) => (int64[3] y, int64[3] z) {
-            z = Mul(x, w)
-            y = If(c)<then_branch = p () => (int64[3] u) { u = Add(x, w) },
-                      else_branch = q () => (int64[3] v) { v = Neg(x) }> }""",
-            [3],
-            [2],
-            kind=TensorProto.INT64,
-        ),
-        after="""g (int64[3] x, bool c) => (int64[3] y, int64[3] z) <int64[3] w = {0, 0, 1}> {
-            z = Mul(x, w)
-            y = If(c)<then_branch = p () => (int64[3] u) { u = Add(x, w) },
-                      else_branch = q () => (int64[3] v) { v = Neg(x) }> }""",
-    ),
-    Example(
-        why="it is the graph's output, and stays",
-        before=partial(
-            _sparse.model, "g (float[3] x) => (float[3] w, float[3] y) { y = Add(x, w) }", [3], [2]
-        ),
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="nothing reads it, and TensorRT does not look at it",
-        before=partial(_sparse.model, "g (float[3] x) => (float[3] y) { y = Neg(x) }", [3], [2]),
-    ),
-    Example(why="a dense initializer", before=_DENSE),
-]
-
-
-@rule("GRA007", per="scope", safety=Safety.EXACT, severity=Severity.ERROR, hazards=[30], examples=EXAMPLES)
+@rule("GRA007", per="scope", safety=Safety.EXACT, severity=Severity.ERROR, hazards=[30])
 def sparse_initializer(scope: Scope, model: Model) -> Iterator[Match]:
     """An initializer that is stored in sparse form.
 
@@ -85,3 +54,42 @@ def sparse_initializer(scope: Scope, model: Model) -> Iterator[Match]:
                     "write the zeros out", [AddInitializer(scope, tensor), ReplaceUses(value, tensor.name)]
                 )
         yield Match(f"TensorRT reads no sparse initializer, such as {value.name}", value=value, fix=fix)
+
+
+_ADD = "g (float[2,3] x) => (float[2,3] y) { y = Add(x, w) }"
+_DENSE = "g (float[2,3] x) => (float[2,3] y) <float[2,3] w = {0, 1, 0, 0, 2, 0}> { y = Add(x, w) }"
+
+
+sparse_initializer.examples = [
+    Fixed("places counted through", before=partial(_sparse.model, _ADD, [2, 3], [1, 4]), after=_DENSE),
+    Fixed(
+        "places by coordinates", before=partial(_sparse.model, _ADD, [2, 3], [[0, 1], [1, 1]]), after=_DENSE
+    ),
+    Fixed(
+        "of integers, read twice, once inside a branch",
+        before=partial(
+            _sparse.model,
+            """g (int64[3] x, bool c) => (int64[3] y, int64[3] z) {
+            z = Mul(x, w)
+            y = If(c)<then_branch = p () => (int64[3] u) { u = Add(x, w) },
+                      else_branch = q () => (int64[3] v) { v = Neg(x) }> }""",
+            [3],
+            [2],
+            kind=TensorProto.INT64,
+        ),
+        after="""g (int64[3] x, bool c) => (int64[3] y, int64[3] z) <int64[3] w = {0, 0, 1}> {
+            z = Mul(x, w)
+            y = If(c)<then_branch = p () => (int64[3] u) { u = Add(x, w) },
+                      else_branch = q () => (int64[3] v) { v = Neg(x) }> }""",
+    ),
+    Flagged(
+        "it is the graph's output, and stays",
+        partial(_sparse.model, "g (float[3] x) => (float[3] w, float[3] y) { y = Add(x, w) }", [3], [2]),
+        runs=False,
+    ),
+    Silent(
+        "nothing reads it, and TensorRT does not look at it",
+        partial(_sparse.model, "g (float[3] x) => (float[3] y) { y = Neg(x) }", [3], [2]),
+    ),
+    Silent("a dense initializer", _DENSE),
+]

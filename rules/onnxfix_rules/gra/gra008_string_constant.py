@@ -6,47 +6,10 @@ from collections.abc import Iterator
 
 from onnx import TensorProto
 
-from onnxfix.graph.overlay import Scope
-from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Severity, rule
-
-EXAMPLES = [
-    Example(
-        why="a Constant with one string, of which only the shape is wanted",
-        before="""g (int64[K] x) => (int64[L] y) {
-            c = Constant<value_string = "abc">()  s = Shape(c)  y = Concat<axis = 0>(s, x) }""",
-        detect=True,
-    ),
-    Example(
-        why="a Constant with strings, in a branch",
-        before="""g (int64[1] x, bool c) => (int64[1] y) {
-            y = If(c)<then_branch = p () => (int64[1] u) { k = Constant<value_strings = ["a", "b"]>()  u = Shape(k) },
-                      else_branch = q () => (int64[1] v) { v = Neg(x) }> }""",
-        detect=True,
-    ),
-    Example(
-        why="an initializer, which GRA002 removes",
-        before='g (float[2] x) => (float[2] y) <string[2] s = {"a", "b"}> { y = Neg(x) }',
-        detect=True,
-    ),
-    Example(
-        why="a Constant with a tensor of strings",
-        before="""g (float[2] x) => (float[2] y) {
-            s = Constant<value = string[1] {"a"}>()  y = Neg(x) }""",
-        detect=True,
-    ),
-    Example(
-        why="an attribute that is a string is no tensor",
-        before='g (float[2,2] x) => (float[2] y) { y = Einsum<equation = "ii->i">(x) }',
-    ),
-    Example(
-        why="numbers",
-        before="g (float[1] x) => (float[1] y) { c = Constant<value_floats = [1.0]>()  y = Add(x, c) }",
-    ),
-]
+from onnxfix.rule import Flagged, Match, Model, Scope, Severity, Silent, rule
 
 
-@rule("GRA008", per="scope", severity=Severity.ERROR, hazards=[30], examples=EXAMPLES)
+@rule("GRA008", per="scope", severity=Severity.ERROR, hazards=[30])
 def string_constant(scope: Scope, model: Model) -> Iterator[Match]:
     """A constant of strings, which TensorRT has no type for.
 
@@ -73,3 +36,34 @@ def string_constant(scope: Scope, model: Model) -> Iterator[Match]:
                 attribute.name == "value" and attribute.t.data_type == TensorProto.STRING
             ):
                 yield Match("this Constant holds strings", node=node)
+
+
+string_constant.examples = [
+    Flagged(
+        "a Constant with one string, of which only the shape is wanted",
+        """g (int64[K] x) => (int64[L] y) {
+            c = Constant<value_string = "abc">()  s = Shape(c)  y = Concat<axis = 0>(s, x) }""",
+    ),
+    Flagged(
+        "a Constant with strings, in a branch",
+        """g (int64[1] x, bool c) => (int64[1] y) {
+            y = If(c)<then_branch = p () => (int64[1] u) { k = Constant<value_strings = ["a", "b"]>()  u = Shape(k) },
+                      else_branch = q () => (int64[1] v) { v = Neg(x) }> }""",
+    ),
+    Flagged(
+        "an initializer, which GRA002 removes",
+        'g (float[2] x) => (float[2] y) <string[2] s = {"a", "b"}> { y = Neg(x) }',
+    ),
+    Flagged(
+        "a Constant with a tensor of strings",
+        """g (float[2] x) => (float[2] y) {
+            s = Constant<value = string[1] {"a"}>()  y = Neg(x) }""",
+    ),
+    Silent(
+        "an attribute that is a string is no tensor",
+        'g (float[2,2] x) => (float[2] y) { y = Einsum<equation = "ii->i">(x) }',
+    ),
+    Silent(
+        "numbers", "g (float[1] x) => (float[1] y) { c = Constant<value_floats = [1.0]>()  y = Add(x, c) }"
+    ),
+]

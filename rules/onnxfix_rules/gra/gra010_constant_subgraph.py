@@ -7,201 +7,31 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import ModelProto, numpy_helper, parser
 
-from onnxfix.dtypes import name_of
-from onnxfix.edits import Draft, Edit
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.graph.shared import shared
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import (
+    Draft,
+    Edit,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    name_of,
+    rule,
+    shared,
+)
 from onnxfix_rules.gra._constants import Constants, copied
 from onnxfix_rules.gra._evaluate import Array
 from onnxfix_rules.int_._common import sums
 from onnxfix_rules.int_._known import Known
 from onnxfix_rules.int_._refused import Refused
 
-_PAIR = "g (float[N,2] x) => (float[N,2] y)"
-_OUT = "g (float[N,2] x) => (float[N,2] y, float[2] z)"
 
-EXAMPLES = [
-    Example(
-        why="arithmetic on weights, one rounding each",
-        before=f"""{_PAIR} <float[2] w = {{4, 9}}, float[2] v = {{0.5, 3}}> {{
-            a = Div(w, v)  b = Sub(a, v)  y = Mul(x, b) }}""",
-        after=f"{_PAIR} <float[2] b = {{7.5, 0}}> {{ y = Mul(x, b) }}",
-    ),
-    Example(
-        why="a weight that is turned and cut, in opset 9",
-        before="""g (float[N,3] x) => (float[N,3] y) <float[2,3] w = {1, 2, 3, 4, 5, 6}> {
-            t = Transpose(w)  s = Slice<starts = [0], ends = [9223372036854775807]>(t)
-            a, b = Split<axis = 1>(s)  c = Squeeze<axes = [1]>(b)  d = Unsqueeze<axes = [-2]>(c)  y = Mul(x, d) }""",
-        after="g (float[N,3] x) => (float[N,3] y) <float[1,3] d = {4, 5, 6}> { y = Mul(x, d) }",
-        opset=9,
-        ir_version=8,
-    ),
-    Example(
-        why="a weight that is cut, joined and cast, in opset 18",
-        before="""g (double[N,3] x) => (double[N,3] y) <float[1,6] w = {1, 2, 3, 4, 5, 6}, float[1,1] v = {8}> {
-            a = Flatten(w)  p, q, r = Split<axis = -1, num_outputs = 3>(a)  j = Concat<axis = 1>(p, v)
-            d = Cast<to = 11>(j)  b = Abs(r)  e = Cast<to = 11>(b)  u = Mul(x, d)
-            m, n = Split<axis = 1, num_outputs = 2>(e)  y = Add(u, n) }""",
-        after="""g (double[N,3] x) => (double[N,3] y) <double[1,3] d = {1, 2, 8}, double[1,1] n = {6}> {
-            u = Mul(x, d)  y = Add(u, n) }""",
-    ),
-    Example(
-        why="value_float is a float32",
-        before="""g (float[N] x) => (float[N] y) {
-            a = Constant<value_float = 0.1>()  b = Constant<value_floats = [75.0]>()  c = Mul(a, b)  y = Add(x, c) }""",
-        after="g (float[N] x) => (float[N] y) <float[1] c = {7.5}> { y = Add(x, c) }",
-    ),
-    Example(
-        why="an Identity of a weight that another node reads: both read the weight",
-        before=f"{_PAIR} <float[2] w = {{1, 2}}> {{ i = Identity(w)  a = Mul(x, w)  y = Add(a, i) }}",
-        after=f"{_PAIR} <float[2] w = {{1, 2}}> {{ a = Mul(x, w)  y = Add(a, w) }}",
-    ),
-    Example(
-        why="half precision that only moves",
-        before="""g (float16[2,2] x) => (float16[2,2] y) <float16[2,2] w = {1, 2, 3, 4}> {
-            t = Transpose(w)  y = Mul(x, t) }""",
-        after="g (float16[2,2] x) => (float16[2,2] y) <float16[2,2] t = {1, 3, 2, 4}> { y = Mul(x, t) }",
-    ),
-    Example(
-        why="ONNX Runtime sums in another order where a factor is a constant",
-        before=f"{_PAIR} <float[2,2] w = {{1, 2, 3, 4}}> {{ t = Transpose(w)  y = MatMul(x, t) }}",
-        after="g (float[N,2] x) => (float[N,2] y) <float[2,2] t = {1, 3, 2, 4}> { y = MatMul(x, t) }",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="so that is not done by default",
-        before=f"{_PAIR} <float[2,2] w = {{1, 2, 3, 4}}> {{ t = Transpose(w)  y = MatMul(x, t) }}",
-        detect=True,
-    ),
-    Example(
-        why="what a branch reads of the graph around it; the branch's own constants",
-        before="""g (float[2] x, bool b) => (float[2] y) <float[2] w = {1, 2}> {
-            n = Neg(w)
-            y = If(b)<then_branch = t () => (float[2] u) { u = Mul(x, n) },
-                      else_branch = e () => (float[2] v) <float[2] k = {5, 6}> { a = Abs(k)  v = Mul(x, a) }> }""",
-        after="""g (float[2] x, bool b) => (float[2] y) <float[2] n = {-1, -2}> {
-            y = If(b)<then_branch = t () => (float[2] u) { u = Mul(x, n) },
-                      else_branch = e () => (float[2] v) <float[2] a = {5, 6}> { v = Mul(x, a) }> }""",
-    ),
-    Example(
-        why="inside a local function, where constants are nodes",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) { y = my.F(x) }
-            <domain: "my", opset_import: ["" : 18]> F (a) => (b) {
-                c = Constant<value = float[2] {1, 2}>()  d = Neg(c)  b = Add(a, d) }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) { y = my.F(x) }
-            <domain: "my", opset_import: ["" : 18]> F (a) => (b) {
-                d = Constant<value = float[2] {-1, -2}>()  b = Add(a, d) }""",
-    ),
-    Example(
-        why="before IR version 4 the constant is a node",
-        before="""g (float[N,2] x) => (float[N,2] y) {
-            c = Constant<value = float[2] {1, 2}>()  d = Neg(c)  y = Add(x, d) }""",
-        after="g (float[N,2] x) => (float[N,2] y) { d = Constant<value = float[2] {-1, -2}>()  y = Add(x, d) }",
-        opset=8,
-        ir_version=3,
-    ),
-    Example(
-        why="a graph output keeps its producers, another reader gets the constant",
-        before=f"{_OUT} <float[2] w = {{1, 2}}> {{ z = Neg(w)  y = Mul(x, z) }}",
-        after=f"{_OUT} <float[2] w = {{1, 2}}, float[2] c = {{-1, -2}}> {{ z = Neg(w)  y = Mul(x, c) }}",
-    ),
-    Example(
-        why="roots and powers differ in the last bit between backends",
-        before=f"""{_PAIR} <float[2] w = {{4, 9}}, float[2] v = {{2, 2}}> {{
-            r = Sqrt(w)  p = Pow(r, v)  y = Mul(x, p) }}""",
-        after=f"{_PAIR} <float[2] p = {{4, 9}}> {{ y = Mul(x, p) }}",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="up to the root it is exact",
-        before=f"{_PAIR} <float[2] w = {{4, 9}}> {{ a = Neg(w)  b = Neg(a)  r = Sqrt(b)  y = Mul(x, r) }}",
-        after=f"{_PAIR} <float[2] b = {{4, 9}}> {{ r = Sqrt(b)  y = Mul(x, r) }}",
-    ),
-    Example(
-        why="integers, sizes, and floats that are made of them are INT001's",
-        before="""g (int64[N] x, float[N] u) => (int64[N] y, float[N] v)
-            <int64 s = {6}, int64 t = {7}, float[2] w = {1, 2}> {
-            k = Mul(s, t)  y = Add(x, k)  g = Gather(w, k0)  k0 = Sub(t, s)  v = Add(u, g) }""",
-    ),
-    Example(
-        why="an initializer that is a graph input is a default, not a constant",
-        before="g (float[N,2] x, float[2] w) => (float[N,2] y) <float[2] w = {1, 2}> { n = Neg(w)  y = Mul(x, n) }",
-    ),
-    Example(
-        why="random numbers are drawn anew in each run",
-        before=f"{_PAIR} {{ r = RandomNormal<shape = [2]>()  n = Neg(r)  y = Mul(x, n) }}",
-        runs=False,
-    ),
-    Example(
-        why="quantized weights belong to the quantization rules",
-        before=f"""{_PAIR} <float[2] w = {{1, 2}}, float s = {{0.5}}, int8 z = {{0}}> {{
-            q = QuantizeLinear(w, s, z)  d = DequantizeLinear(q, s, z)  n = Neg(d)  y = Mul(x, n) }}""",
-    ),
-    Example(
-        why="the constant would be far larger than what computes it",
-        before="""g (float[N,40] x) => (float[N,40] y) <float one = {1}, int64[2] n = {50, 40}> {
-            e = Expand(one, n)  m = Transpose(e)  z = MatMul(x, m)  y = MatMul(z, e) }""",
-    ),
-    Example(
-        why="200 bytes that ask for 2**38 elements",
-        before="""g (float[N] x) => (float[M] y) <float o = {1}, int64[1] n = {274877906944}> {
-            e = Expand(o, n)  y = Add(x, e) }""",
-        runs=False,
-    ),
-    Example(
-        why="a weight that something else reads too: it would be there twice",
-        before=lambda: _shared_weight(),
-    ),
-    Example(
-        why="half precision is rounded after each operator, except by ONNX Runtime",
-        before="""g (float16[N,2] x) => (float16[N,2] y) <float16[2] w = {1, 2}, float[2] f = {0.1, 0.2}> {
-            a = Add(w, w)  b = Cast<to = 10>(f)  c = Mul(a, b)  y = Mul(x, c) }""",
-    ),
-    Example(
-        why="a cast out of the integer type's range gives what the processor gives",
-        before="""g (int32[N,2] x) => (int32[N,2] y) <float[2] w = {3000000000, 1}> {
-            i = Cast<to = 6>(w)  y = Add(x, i) }""",
-    ),
-    Example(
-        why="a divisor of 0, and a Slice that steps back",
-        before="""g (float[N,2] x, int32[N,2] i) => (float[N,2] y, int32[N,2] j)
-            <float[2] w = {1, 2}, int64[1] b = {1}, int64[1] e = {-3}, int64[1] a = {0}, int64[1] m = {-1},
-             int32[2] o = {1, 2}, int32[2] z = {0, 1}> {
-            s = Slice(w, b, e, a, m)  y = Mul(x, s)  d = Div(o, z)  j = Add(i, d) }""",
-        runs=False,
-    ),
-    Example(
-        why="a -0 that ONNX Runtime selects as 0",
-        before=f"""{_PAIR} <float[2] w = {{-0.0, 1}}, float[2] v = {{1, 2}}, bool[2] c = {{1, 0}}> {{
-            s = Where(c, w, v)  y = Mul(x, s) }}""",
-    ),
-    Example(
-        why="only a graph output reads it",
-        before="g (float[N,2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Neg(w) }",
-    ),
-    Example(
-        why="an operator of another domain, and a local function, of that name",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1, "its" : 1]>
-            g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { a = my.Neg(w)  b = its.Neg(a)  y = Add(x, b) }
-            <domain: "my", opset_import: ["" : 18]> Neg (a) => (b) { b = Abs(a) }""",
-        runs=False,
-    ),
-]
-
-
-def _shared_weight() -> ModelProto:
-    """A weight of 4 KiB that is read as it is and turned."""
-    model = parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]>
-        g (float[N,32] x) => (float[N,32] y) <float[1] w = {1}> {
-        t = Transpose(w)  a = MatMul(x, w)  y = MatMul(a, t) }""")
-    weight = np.arange(1024, dtype=np.float32).reshape(32, 32)
-    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight, "w"))
-    return model
-
-
-@rule("GRA010", per="model", safety=Safety.EXACT, severity=Severity.INFO, hazards=[4], examples=EXAMPLES)
+@rule("GRA010", per="model", safety=Safety.EXACT, severity=Severity.INFO, hazards=[4])
 def constant_subgraph(model: Model) -> Iterator[Match]:
     """Nodes that compute the same constant in every run.
 
@@ -308,3 +138,182 @@ def _message(value: Value, array: Array, more: int) -> str:
     shape = ", ".join(str(size) for size in array.shape)
     text = f"{value.producer.op_type} computes the same {elem}[{shape}] in every run"
     return f"{text}, and {more} more constants go to the same nodes" if more else text
+
+
+_PAIR = "g (float[N,2] x) => (float[N,2] y)"
+_OUT = "g (float[N,2] x) => (float[N,2] y, float[2] z)"
+
+
+def _shared_weight() -> ModelProto:
+    """A weight of 4 KiB that is read as it is and turned."""
+    model = parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]>
+        g (float[N,32] x) => (float[N,32] y) <float[1] w = {1}> {
+        t = Transpose(w)  a = MatMul(x, w)  y = MatMul(a, t) }""")
+    weight = np.arange(1024, dtype=np.float32).reshape(32, 32)
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight, "w"))
+    return model
+
+
+constant_subgraph.examples = [
+    Fixed(
+        "arithmetic on weights, one rounding each",
+        before=f"""{_PAIR} <float[2] w = {{4, 9}}, float[2] v = {{0.5, 3}}> {{
+            a = Div(w, v)  b = Sub(a, v)  y = Mul(x, b) }}""",
+        after=f"{_PAIR} <float[2] b = {{7.5, 0}}> {{ y = Mul(x, b) }}",
+    ),
+    Fixed(
+        "a weight that is turned and cut, in opset 9",
+        before="""g (float[N,3] x) => (float[N,3] y) <float[2,3] w = {1, 2, 3, 4, 5, 6}> {
+            t = Transpose(w)  s = Slice<starts = [0], ends = [9223372036854775807]>(t)
+            a, b = Split<axis = 1>(s)  c = Squeeze<axes = [1]>(b)  d = Unsqueeze<axes = [-2]>(c)  y = Mul(x, d) }""",
+        after="g (float[N,3] x) => (float[N,3] y) <float[1,3] d = {4, 5, 6}> { y = Mul(x, d) }",
+        opset=9,
+        ir_version=8,
+    ),
+    Fixed(
+        "a weight that is cut, joined and cast, in opset 18",
+        before="""g (double[N,3] x) => (double[N,3] y) <float[1,6] w = {1, 2, 3, 4, 5, 6}, float[1,1] v = {8}> {
+            a = Flatten(w)  p, q, r = Split<axis = -1, num_outputs = 3>(a)  j = Concat<axis = 1>(p, v)
+            d = Cast<to = 11>(j)  b = Abs(r)  e = Cast<to = 11>(b)  u = Mul(x, d)
+            m, n = Split<axis = 1, num_outputs = 2>(e)  y = Add(u, n) }""",
+        after="""g (double[N,3] x) => (double[N,3] y) <double[1,3] d = {1, 2, 8}, double[1,1] n = {6}> {
+            u = Mul(x, d)  y = Add(u, n) }""",
+    ),
+    Fixed(
+        "value_float is a float32",
+        before="""g (float[N] x) => (float[N] y) {
+            a = Constant<value_float = 0.1>()  b = Constant<value_floats = [75.0]>()  c = Mul(a, b)  y = Add(x, c) }""",
+        after="g (float[N] x) => (float[N] y) <float[1] c = {7.5}> { y = Add(x, c) }",
+    ),
+    Fixed(
+        "an Identity of a weight that another node reads: both read the weight",
+        before=f"{_PAIR} <float[2] w = {{1, 2}}> {{ i = Identity(w)  a = Mul(x, w)  y = Add(a, i) }}",
+        after=f"{_PAIR} <float[2] w = {{1, 2}}> {{ a = Mul(x, w)  y = Add(a, w) }}",
+    ),
+    Fixed(
+        "half precision that only moves",
+        before="""g (float16[2,2] x) => (float16[2,2] y) <float16[2,2] w = {1, 2, 3, 4}> {
+            t = Transpose(w)  y = Mul(x, t) }""",
+        after="g (float16[2,2] x) => (float16[2,2] y) <float16[2,2] t = {1, 3, 2, 4}> { y = Mul(x, t) }",
+    ),
+    Fixed(
+        "ONNX Runtime sums in another order where a factor is a constant",
+        before=f"{_PAIR} <float[2,2] w = {{1, 2, 3, 4}}> {{ t = Transpose(w)  y = MatMul(x, t) }}",
+        after="g (float[N,2] x) => (float[N,2] y) <float[2,2] t = {1, 3, 2, 4}> { y = MatMul(x, t) }",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "so that is not done by default",
+        f"{_PAIR} <float[2,2] w = {{1, 2, 3, 4}}> {{ t = Transpose(w)  y = MatMul(x, t) }}",
+    ),
+    Fixed(
+        "what a branch reads of the graph around it; the branch's own constants",
+        before="""g (float[2] x, bool b) => (float[2] y) <float[2] w = {1, 2}> {
+            n = Neg(w)
+            y = If(b)<then_branch = t () => (float[2] u) { u = Mul(x, n) },
+                      else_branch = e () => (float[2] v) <float[2] k = {5, 6}> { a = Abs(k)  v = Mul(x, a) }> }""",
+        after="""g (float[2] x, bool b) => (float[2] y) <float[2] n = {-1, -2}> {
+            y = If(b)<then_branch = t () => (float[2] u) { u = Mul(x, n) },
+                      else_branch = e () => (float[2] v) <float[2] a = {5, 6}> { v = Mul(x, a) }> }""",
+    ),
+    Fixed(
+        "inside a local function, where constants are nodes",
+        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) { y = my.F(x) }
+            <domain: "my", opset_import: ["" : 18]> F (a) => (b) {
+                c = Constant<value = float[2] {1, 2}>()  d = Neg(c)  b = Add(a, d) }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) { y = my.F(x) }
+            <domain: "my", opset_import: ["" : 18]> F (a) => (b) {
+                d = Constant<value = float[2] {-1, -2}>()  b = Add(a, d) }""",
+    ),
+    Fixed(
+        "before IR version 4 the constant is a node",
+        before="""g (float[N,2] x) => (float[N,2] y) {
+            c = Constant<value = float[2] {1, 2}>()  d = Neg(c)  y = Add(x, d) }""",
+        after="g (float[N,2] x) => (float[N,2] y) { d = Constant<value = float[2] {-1, -2}>()  y = Add(x, d) }",
+        opset=8,
+        ir_version=3,
+    ),
+    Fixed(
+        "a graph output keeps its producers, another reader gets the constant",
+        before=f"{_OUT} <float[2] w = {{1, 2}}> {{ z = Neg(w)  y = Mul(x, z) }}",
+        after=f"{_OUT} <float[2] w = {{1, 2}}, float[2] c = {{-1, -2}}> {{ z = Neg(w)  y = Mul(x, c) }}",
+    ),
+    Fixed(
+        "roots and powers differ in the last bit between backends",
+        before=f"""{_PAIR} <float[2] w = {{4, 9}}, float[2] v = {{2, 2}}> {{
+            r = Sqrt(w)  p = Pow(r, v)  y = Mul(x, p) }}""",
+        after=f"{_PAIR} <float[2] p = {{4, 9}}> {{ y = Mul(x, p) }}",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "up to the root it is exact",
+        before=f"{_PAIR} <float[2] w = {{4, 9}}> {{ a = Neg(w)  b = Neg(a)  r = Sqrt(b)  y = Mul(x, r) }}",
+        after=f"{_PAIR} <float[2] b = {{4, 9}}> {{ r = Sqrt(b)  y = Mul(x, r) }}",
+    ),
+    Silent(
+        "integers, sizes, and floats that are made of them are INT001's",
+        """g (int64[N] x, float[N] u) => (int64[N] y, float[N] v)
+            <int64 s = {6}, int64 t = {7}, float[2] w = {1, 2}> {
+            k = Mul(s, t)  y = Add(x, k)  g = Gather(w, k0)  k0 = Sub(t, s)  v = Add(u, g) }""",
+    ),
+    Silent(
+        "an initializer that is a graph input is a default, not a constant",
+        "g (float[N,2] x, float[2] w) => (float[N,2] y) <float[2] w = {1, 2}> { n = Neg(w)  y = Mul(x, n) }",
+    ),
+    Silent(
+        "random numbers are drawn anew in each run",
+        f"{_PAIR} {{ r = RandomNormal<shape = [2]>()  n = Neg(r)  y = Mul(x, n) }}",
+        runs=False,
+    ),
+    Silent(
+        "quantized weights belong to the quantization rules",
+        f"""{_PAIR} <float[2] w = {{1, 2}}, float s = {{0.5}}, int8 z = {{0}}> {{
+            q = QuantizeLinear(w, s, z)  d = DequantizeLinear(q, s, z)  n = Neg(d)  y = Mul(x, n) }}""",
+    ),
+    Silent(
+        "the constant would be far larger than what computes it",
+        """g (float[N,40] x) => (float[N,40] y) <float one = {1}, int64[2] n = {50, 40}> {
+            e = Expand(one, n)  m = Transpose(e)  z = MatMul(x, m)  y = MatMul(z, e) }""",
+    ),
+    Silent(
+        "200 bytes that ask for 2**38 elements",
+        """g (float[N] x) => (float[M] y) <float o = {1}, int64[1] n = {274877906944}> {
+            e = Expand(o, n)  y = Add(x, e) }""",
+        runs=False,
+    ),
+    Silent("a weight that something else reads too: it would be there twice", lambda: _shared_weight()),
+    Silent(
+        "half precision is rounded after each operator, except by ONNX Runtime",
+        """g (float16[N,2] x) => (float16[N,2] y) <float16[2] w = {1, 2}, float[2] f = {0.1, 0.2}> {
+            a = Add(w, w)  b = Cast<to = 10>(f)  c = Mul(a, b)  y = Mul(x, c) }""",
+    ),
+    Silent(
+        "a cast out of the integer type's range gives what the processor gives",
+        """g (int32[N,2] x) => (int32[N,2] y) <float[2] w = {3000000000, 1}> {
+            i = Cast<to = 6>(w)  y = Add(x, i) }""",
+    ),
+    Silent(
+        "a divisor of 0, and a Slice that steps back",
+        """g (float[N,2] x, int32[N,2] i) => (float[N,2] y, int32[N,2] j)
+            <float[2] w = {1, 2}, int64[1] b = {1}, int64[1] e = {-3}, int64[1] a = {0}, int64[1] m = {-1},
+             int32[2] o = {1, 2}, int32[2] z = {0, 1}> {
+            s = Slice(w, b, e, a, m)  y = Mul(x, s)  d = Div(o, z)  j = Add(i, d) }""",
+        runs=False,
+    ),
+    Silent(
+        "a -0 that ONNX Runtime selects as 0",
+        f"""{_PAIR} <float[2] w = {{-0.0, 1}}, float[2] v = {{1, 2}}, bool[2] c = {{1, 0}}> {{
+            s = Where(c, w, v)  y = Mul(x, s) }}""",
+    ),
+    Silent(
+        "only a graph output reads it",
+        "g (float[N,2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Neg(w) }",
+    ),
+    Silent(
+        "an operator of another domain, and a local function, of that name",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1, "its" : 1]>
+            g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { a = my.Neg(w)  b = its.Neg(a)  y = Add(x, b) }
+            <domain: "my", opset_import: ["" : 18]> Neg (a) => (b) { b = Abs(a) }""",
+        runs=False,
+    ),
+]

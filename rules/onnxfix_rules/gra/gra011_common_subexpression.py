@@ -4,149 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.edits import Edit, RemoveNode, ReplaceUses, SetOutput
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import (
+    Edit,
+    Fix,
+    Fixed,
+    Match,
+    Model,
+    Node,
+    RemoveNode,
+    ReplaceUses,
+    Safety,
+    SetOutput,
+    Severity,
+    Silent,
+    rule,
+)
 from onnxfix_rules.gra._repeated import Pure, Repeated
 
-_PAIR = "g (float[N,2] x) => (float[N,2] y)"
-_SIZES = "g (float[A,B,C] x) => (int64 y)"
 
-EXAMPLES = [
-    Example(
-        why="the same of the same",
-        before=f"{_PAIR} {{ a = Exp(x)  b = Exp(x)  y = Add(a, b) }}",
-        after=f"{_PAIR} {{ a = Exp(x)  y = Add(a, a) }}",
-    ),
-    Example(
-        why="a chain, through constants that are alike: torch's exporter writes one for each use of a size",
-        before=f"""{_SIZES} <int64 i = {{1}}, int64 j = {{1}}, int64 k = {{2}}> {{
-            s = Shape(x)  a = Gather(s, i)  t = Shape(x)  b = Gather(t, j)  c = Gather(t, k)
-            d = Mul(a, b)  y = Add(d, c) }}""",
-        after=f"""{_SIZES} <int64 i = {{1}}, int64 k = {{2}}> {{ s = Shape(x)  a = Gather(s, i)  c = Gather(s, k)
-            d = Mul(a, a)  y = Add(d, c) }}""",
-    ),
-    Example(
-        why="constants, which are merged themselves where they are nodes",
-        before=f"""{_PAIR} {{ c = Constant<value = float[2] {{1, 2}}>()  d = Constant<value_floats = [1.0, 2.0]>()
-            a = Mul(x, c)  b = Mul(x, d)  y = Sub(a, b) }}""",
-        after=f"{_PAIR} {{ c = Constant<value = float[2] {{1, 2}}>()  a = Mul(x, c)  y = Sub(a, a) }}",
-    ),
-    Example(
-        why="one of them is a graph output and keeps its name; so does one inside a branch",
-        before="""g (float[2] x, bool c) => (float[2] y, float[2] z) { a = Exp(x)  y = Exp(x)  b = Neg(a)
-            z = If(c)<then_branch = p () => (float[2] u) { d = Abs(b)  u = Abs(b)  e = Add(d, u)  f = Neg(e) },
-                      else_branch = q () => (float[2] v) { v = Add(a, y) }> }""",
-        after="""g (float[2] x, bool c) => (float[2] y, float[2] z) { y = Exp(x)  b = Neg(y)
-            z = If(c)<then_branch = p () => (float[2] u) { u = Abs(b)  e = Add(u, u)  f = Neg(e) },
-                      else_branch = q () => (float[2] v) { v = Add(y, y) }> }""",
-    ),
-    Example(
-        why="several outputs, one of them left out; sequences",
-        before="""g (float[4] x, int64[1] k) => (float[K] y, float[4] z) <int64 i = {0}> {
-            a, m = TopK(x, k)  b, n = TopK(x, k)  y = Add(a, b)
-            s = SequenceConstruct(x, x)  t = SequenceConstruct(x, x)  c = SequenceAt(s, i)  d = SequenceAt(t, i)
-            z = Add(c, d) }""",
-        after="""g (float[4] x, int64[1] k) => (float[K] y, float[4] z) <int64 i = {0}> { a, m = TopK(x, k)
-            y = Add(a, a)  s = SequenceConstruct(x, x)  c = SequenceAt(s, i)  z = Add(c, c) }""",
-        runs=False,  # no k fits
-    ),
-    Example(
-        why="calls of a function that draws no random numbers, and nodes in it",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) {
-            a = my.F<k = 2.0>(x)  b = my.F<k = 2.0>(x)  c = my.F<k = 3.0>(x)  d = Add(a, b)  y = Add(c, d) }
-            <domain: "my", opset_import: ["" : 18]> F <k> (a) => (b) { b = LeakyRelu<alpha: float = @k>(a) }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) {
-            a = my.F<k = 2.0>(x)  c = my.F<k = 3.0>(x)  d = Add(a, a)  y = Add(c, d) }
-            <domain: "my", opset_import: ["" : 18]> F <k> (a) => (b) { b = LeakyRelu<alpha: float = @k>(a) }""",
-    ),
-    Example(
-        why="other inputs, or in another order",
-        before=f"{_PAIR} {{ a = Sub(x, b)  b = Exp(x)  y = Sub(b, a) }}",
-    ),
-    Example(
-        why="another attribute",
-        before=f"{_PAIR} {{ a = LeakyRelu<alpha = 0.5>(x)  b = LeakyRelu<alpha = 0.25>(x)  y = Add(a, b) }}",
-    ),
-    Example(
-        why="0 and -0 are not the same",
-        before=f"{_PAIR} <float z = {{0}}, float m = {{-0.0}}> {{ a = Div(x, z)  b = Div(x, m)  y = Add(a, b) }}",
-    ),
-    Example(
-        why="nor are constants of two types or shapes",
-        before="""g (float[2] x) => (float[2] y, float[1,2] z) <float o = {1}, float[1,1] p = {1}> {
-            y = Mul(x, o)  z = Mul(x, p) }""",
-    ),
-    Example(
-        why="random numbers are drawn anew by each node, and by each call of a function",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) {
-            a = RandomNormalLike(x)  b = RandomNormalLike(x)  c = my.F(x)  d = my.F(x)
-            e = Sub(a, b)  f = Sub(c, d)  y = Add(e, f) }
-            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { b = Bernoulli(a) }""",
-        runs=False,
-    ),
-    Example(
-        why="operators of other domains, which may remember something",
-        before="""<ir_version: 9, opset_import: ["" : 18, "its" : 1]> g (float[2] x) => (float[2] y) {
-            a = its.Counter(x)  b = its.Counter(x)  y = Add(a, b) }""",
-        runs=False,
-    ),
-    Example(
-        why="a function of an operator's name is another one",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) {
-            a = my.Relu(x)  b = Relu(x)  y = Add(a, b) }
-            <domain: "my", opset_import: ["" : 18]> Relu (a) => (b) { b = Neg(a) }""",
-    ),
-    Example(
-        why="branches run one or the other, and only one of them",
-        before="""g (float[2] x, bool c) => (float[2] y) {
-            y = If(c)<then_branch = p () => (float[2] u) { a = Exp(x)  u = Neg(a) },
-                      else_branch = q () => (float[2] v) { b = Exp(x)  v = Abs(b) }> }""",
-    ),
-    Example(
-        why="nodes with subgraphs",
-        before="""g (float[2] x, bool c) => (float[2] y) {
-            a = If(c)<then_branch = p () => (float[2] u) { u = Neg(x) },
-                      else_branch = q () => (float[2] v) { v = Abs(x) }>
-            b = If(c)<then_branch = p () => (float[2] u) { u = Neg(x) },
-                      else_branch = q () => (float[2] v) { v = Abs(x) }>
-            y = Add(a, b) }""",
-    ),
-    Example(
-        why="Identities, of which OPS017 puts one before each loop",
-        before="""g (float[2] x, bool c, int64 n) => (float[2] y) { j = Identity(c)  k = Identity(c)
-            z = Loop(n, j, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {
-                more = Not(on)  w = Neg(v) }>
-            y = Loop(n, k, z)<body = d (int64 i2, bool on2, float[2] v2) => (bool more2, float[2] w2) {
-                more2 = Not(on2)  w2 = Exp(v2) }> }""",
-    ),
-    Example(
-        why="both are graph outputs",
-        before="g (float[2] x) => (float[2] y, float[2] z) { y = Exp(x)  z = Exp(x) }",
-    ),
-    Example(
-        why="calls of a local function named Constant, whose value is an attribute of the call",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2] x) => (float[2] y) {
-                a = my.Constant<k = 1.0>()  b = my.Constant<k = 2.0>()  c = Add(x, a)  y = Add(c, b) }
-            <opset_import: ["" : 18], domain: "my"> Constant <k> () => (v) {
-                v = Constant<value_float: float = @k>() }""",
-    ),
-    Example(
-        why="a default that a caller may override",
-        before="""g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {1, 2}, float[2] k = {1, 2}> {
-            a = Mul(x, w)  b = Mul(x, k)  y = Sub(a, b) }""",
-    ),
-    Example(
-        why="quantization: each reader has its own pair",
-        before=f"""{_PAIR} <float s = {{0.5}}, int8 z = {{0}}> {{ q = QuantizeLinear(x, s, z)
-            a = DequantizeLinear(q, s, z)  b = DequantizeLinear(q, s, z)  y = Add(a, b) }}""",
-    ),
-]
-
-
-@rule("GRA011", per="model", safety=Safety.EXACT, severity=Severity.INFO, examples=EXAMPLES)
+@rule("GRA011", per="model", safety=Safety.EXACT, severity=Severity.INFO)
 def common_subexpression(model: Model) -> Iterator[Match]:
     """A node that computes from the same inputs what another node of the same graph computes.
 
@@ -211,3 +87,134 @@ def _match(nodes: list[Node], found: Repeated) -> Match:
         text += f", and {more} more node{'s' if more > 1 else ''} with it what others compute"
     firsts = dict.fromkeys(found.firsts[one] for one in nodes)
     return Match(text, node=node, fix=Fix("compute it once", edits), reads=(*nodes, *firsts))
+
+
+_PAIR = "g (float[N,2] x) => (float[N,2] y)"
+_SIZES = "g (float[A,B,C] x) => (int64 y)"
+
+
+common_subexpression.examples = [
+    Fixed(
+        "the same of the same",
+        before=f"{_PAIR} {{ a = Exp(x)  b = Exp(x)  y = Add(a, b) }}",
+        after=f"{_PAIR} {{ a = Exp(x)  y = Add(a, a) }}",
+    ),
+    Fixed(
+        "a chain, through constants that are alike: torch's exporter writes one for each use of a size",
+        before=f"""{_SIZES} <int64 i = {{1}}, int64 j = {{1}}, int64 k = {{2}}> {{
+            s = Shape(x)  a = Gather(s, i)  t = Shape(x)  b = Gather(t, j)  c = Gather(t, k)
+            d = Mul(a, b)  y = Add(d, c) }}""",
+        after=f"""{_SIZES} <int64 i = {{1}}, int64 k = {{2}}> {{ s = Shape(x)  a = Gather(s, i)  c = Gather(s, k)
+            d = Mul(a, a)  y = Add(d, c) }}""",
+    ),
+    Fixed(
+        "constants, which are merged themselves where they are nodes",
+        before=f"""{_PAIR} {{ c = Constant<value = float[2] {{1, 2}}>()  d = Constant<value_floats = [1.0, 2.0]>()
+            a = Mul(x, c)  b = Mul(x, d)  y = Sub(a, b) }}""",
+        after=f"{_PAIR} {{ c = Constant<value = float[2] {{1, 2}}>()  a = Mul(x, c)  y = Sub(a, a) }}",
+    ),
+    Fixed(
+        "one of them is a graph output and keeps its name; so does one inside a branch",
+        before="""g (float[2] x, bool c) => (float[2] y, float[2] z) { a = Exp(x)  y = Exp(x)  b = Neg(a)
+            z = If(c)<then_branch = p () => (float[2] u) { d = Abs(b)  u = Abs(b)  e = Add(d, u)  f = Neg(e) },
+                      else_branch = q () => (float[2] v) { v = Add(a, y) }> }""",
+        after="""g (float[2] x, bool c) => (float[2] y, float[2] z) { y = Exp(x)  b = Neg(y)
+            z = If(c)<then_branch = p () => (float[2] u) { u = Abs(b)  e = Add(u, u)  f = Neg(e) },
+                      else_branch = q () => (float[2] v) { v = Add(y, y) }> }""",
+    ),
+    Fixed(
+        "several outputs, one of them left out; sequences",
+        before="""g (float[4] x, int64[1] k) => (float[K] y, float[4] z) <int64 i = {0}> {
+            a, m = TopK(x, k)  b, n = TopK(x, k)  y = Add(a, b)
+            s = SequenceConstruct(x, x)  t = SequenceConstruct(x, x)  c = SequenceAt(s, i)  d = SequenceAt(t, i)
+            z = Add(c, d) }""",
+        after="""g (float[4] x, int64[1] k) => (float[K] y, float[4] z) <int64 i = {0}> { a, m = TopK(x, k)
+            y = Add(a, a)  s = SequenceConstruct(x, x)  c = SequenceAt(s, i)  z = Add(c, c) }""",
+        runs=False,  # no k fits
+    ),
+    Fixed(
+        "calls of a function that draws no random numbers, and nodes in it",
+        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) {
+            a = my.F<k = 2.0>(x)  b = my.F<k = 2.0>(x)  c = my.F<k = 3.0>(x)  d = Add(a, b)  y = Add(c, d) }
+            <domain: "my", opset_import: ["" : 18]> F <k> (a) => (b) { b = LeakyRelu<alpha: float = @k>(a) }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) {
+            a = my.F<k = 2.0>(x)  c = my.F<k = 3.0>(x)  d = Add(a, a)  y = Add(c, d) }
+            <domain: "my", opset_import: ["" : 18]> F <k> (a) => (b) { b = LeakyRelu<alpha: float = @k>(a) }""",
+    ),
+    Silent("other inputs, or in another order", f"{_PAIR} {{ a = Sub(x, b)  b = Exp(x)  y = Sub(b, a) }}"),
+    Silent(
+        "another attribute",
+        f"{_PAIR} {{ a = LeakyRelu<alpha = 0.5>(x)  b = LeakyRelu<alpha = 0.25>(x)  y = Add(a, b) }}",
+    ),
+    Silent(
+        "0 and -0 are not the same",
+        f"{_PAIR} <float z = {{0}}, float m = {{-0.0}}> {{ a = Div(x, z)  b = Div(x, m)  y = Add(a, b) }}",
+    ),
+    Silent(
+        "nor are constants of two types or shapes",
+        """g (float[2] x) => (float[2] y, float[1,2] z) <float o = {1}, float[1,1] p = {1}> {
+            y = Mul(x, o)  z = Mul(x, p) }""",
+    ),
+    Silent(
+        "random numbers are drawn anew by each node, and by each call of a function",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) {
+            a = RandomNormalLike(x)  b = RandomNormalLike(x)  c = my.F(x)  d = my.F(x)
+            e = Sub(a, b)  f = Sub(c, d)  y = Add(e, f) }
+            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { b = Bernoulli(a) }""",
+        runs=False,
+    ),
+    Silent(
+        "operators of other domains, which may remember something",
+        """<ir_version: 9, opset_import: ["" : 18, "its" : 1]> g (float[2] x) => (float[2] y) {
+            a = its.Counter(x)  b = its.Counter(x)  y = Add(a, b) }""",
+        runs=False,
+    ),
+    Silent(
+        "a function of an operator's name is another one",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) {
+            a = my.Relu(x)  b = Relu(x)  y = Add(a, b) }
+            <domain: "my", opset_import: ["" : 18]> Relu (a) => (b) { b = Neg(a) }""",
+    ),
+    Silent(
+        "branches run one or the other, and only one of them",
+        """g (float[2] x, bool c) => (float[2] y) {
+            y = If(c)<then_branch = p () => (float[2] u) { a = Exp(x)  u = Neg(a) },
+                      else_branch = q () => (float[2] v) { b = Exp(x)  v = Abs(b) }> }""",
+    ),
+    Silent(
+        "nodes with subgraphs",
+        """g (float[2] x, bool c) => (float[2] y) {
+            a = If(c)<then_branch = p () => (float[2] u) { u = Neg(x) },
+                      else_branch = q () => (float[2] v) { v = Abs(x) }>
+            b = If(c)<then_branch = p () => (float[2] u) { u = Neg(x) },
+                      else_branch = q () => (float[2] v) { v = Abs(x) }>
+            y = Add(a, b) }""",
+    ),
+    Silent(
+        "Identities, of which OPS017 puts one before each loop",
+        """g (float[2] x, bool c, int64 n) => (float[2] y) { j = Identity(c)  k = Identity(c)
+            z = Loop(n, j, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {
+                more = Not(on)  w = Neg(v) }>
+            y = Loop(n, k, z)<body = d (int64 i2, bool on2, float[2] v2) => (bool more2, float[2] w2) {
+                more2 = Not(on2)  w2 = Exp(v2) }> }""",
+    ),
+    Silent("both are graph outputs", "g (float[2] x) => (float[2] y, float[2] z) { y = Exp(x)  z = Exp(x) }"),
+    Silent(
+        "calls of a local function named Constant, whose value is an attribute of the call",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2] x) => (float[2] y) {
+                a = my.Constant<k = 1.0>()  b = my.Constant<k = 2.0>()  c = Add(x, a)  y = Add(c, b) }
+            <opset_import: ["" : 18], domain: "my"> Constant <k> () => (v) {
+                v = Constant<value_float: float = @k>() }""",
+    ),
+    Silent(
+        "a default that a caller may override",
+        """g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {1, 2}, float[2] k = {1, 2}> {
+            a = Mul(x, w)  b = Mul(x, k)  y = Sub(a, b) }""",
+    ),
+    Silent(
+        "quantization: each reader has its own pair",
+        f"""{_PAIR} <float s = {{0.5}}, int8 z = {{0}}> {{ q = QuantizeLinear(x, s, z)
+            a = DequantizeLinear(q, s, z)  b = DequantizeLinear(q, s, z)  y = Add(a, b) }}""",
+    ),
+]

@@ -4,98 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, Value, rule
 from onnxfix_rules.gra._control import is_handed_in
 
-_PAIR = "g (float[N,2] x) => (float[N,2] y)"
-_BRANCHES = (
-    """<then_branch = p () => (float[2] u) {{ {} }}, else_branch = q () => (float[2] v) {{ v = Exp(x) }}>"""
-)
 
-EXAMPLES = [
-    Example(
-        why="between two nodes",
-        before=f"{_PAIR} {{ a = Exp(x)  i = Identity(a)  y = Neg(i) }}",
-        after=f"{_PAIR} {{ a = Exp(x)  y = Neg(a) }}",
-    ),
-    Example(
-        why="a chain behind an input, with several readers",
-        before=f"{_PAIR} {{ i = Identity(x)  j = Identity(i)  k = Identity(j)  a = Neg(k)  y = Add(a, j) }}",
-        after=f"{_PAIR} {{ a = Neg(x)  y = Add(a, x) }}",
-    ),
-    Example(
-        why="before a graph output, which keeps its name",
-        before=f"{_PAIR} {{ a = Exp(x)  b = Neg(a)  y = Identity(a)  c = Abs(b) }}",
-        after=f"{_PAIR} {{ y = Exp(x)  b = Neg(y)  c = Abs(b) }}",
-    ),
-    Example(
-        why="before and inside a branch, which reads what is outside then",
-        before=f"""g (float[2] x, bool c) => (float[2] y) {{ a = Abs(x)  i = Identity(a)
-            y = If(c){_BRANCHES.format("j = Identity(i)  k = Neg(j)  u = Identity(k)")} }}""",
-        after=f"""g (float[2] x, bool c) => (float[2] y) {{ a = Abs(x)
-            y = If(c){_BRANCHES.format("u = Neg(a)")} }}""",
-    ),
-    Example(
-        why="of a sequence",
-        before="""g (float[2] x) => (float[2] y) <int64 k = {0}> {
-            s = SequenceConstruct(x, x)  t = Identity(s)  y = SequenceAt(t, k) }""",
-        after="""g (float[2] x) => (float[2] y) <int64 k = {0}> {
-            s = SequenceConstruct(x, x)  y = SequenceAt(s, k) }""",
-    ),
-    Example(
-        why="in a local function",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) { y = my.F(x) }
-            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { c = Exp(a)  d = Identity(c)  b = Neg(d) }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) { y = my.F(x) }
-            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { c = Exp(a)  b = Neg(c) }""",
-    ),
-    Example(
-        why="an input, a weight or another output that is handed out",
-        before="""g (float[2] x) => (float[2] y, float[2] z, float[2] a, float[2] b) <float[2] w = {1, 2}> {
-            y = Identity(x)  z = Identity(w)  a = Exp(x)  b = Identity(a) }""",
-    ),
-    Example(
-        why="a branch or a body that hands out what is outside, or its own input",
-        before=f"""g (float[2] x, bool c, int64 n) => (float[2] y) {{ a = Abs(x)
-            b = If(c){_BRANCHES.format("u = Identity(a)")}
-            y = Loop(n, , b)<body = l (int64 i, bool on, float[2] h) => (bool more, float[2] w) {{
-                more = Identity(on)  w = Identity(h) }}> }}""",
-    ),
-    Example(
-        why="a weight: GRA010 knows where that keeps every bit",
-        before=f"{_PAIR} <float[2,2] w = {{1, 2, 3, 4}}> {{ i = Identity(w)  y = MatMul(x, i) }}",
-    ),
-    Example(
-        why="a function's input, which may be a weight where it is called",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = my.F(x, w) }
-            <domain: "my", opset_import: ["" : 18]> F (a, w) => (b) { c = Identity(w)  b = Mul(a, c) }""",
-    ),
-    Example(
-        why="OPS017 puts one between an input and a loop that reads it as its condition",
-        before="""g (float[2] x, bool c, int64 n) => (float[2] y) { k = Identity(c)  y = Loop(n, k, x)
-            <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) { more = Not(on)  w = Neg(v) }> }""",
-    ),
-    Example(
-        why="CTL016 puts one between two loops; inside the second one it does as well",
-        before="""g (float[2] x, int64 n) => (float[2] y) { w = Loop(n, , x)
-            <body = a (int64 i, bool on, float[2] v) => (bool more, float[2] u) { more = Identity(on)  u = Neg(v) }>
-            k = Identity(w)  y = Loop(n, , x)<body = b (int64 j, bool go, float[2] h) => (bool further, float[2] o) {
-            further = Identity(go)  p = Add(h, k)  q = Identity(w)  o = Add(p, q) }> }""",
-    ),
-    Example(
-        why="a branch gives the name to another value",
-        before=f"""g (float[2] x, bool c) => (float[2] y) {{ a = Abs(x)  i = Identity(a)
-            y = If(c){_BRANCHES.format("a = Neg(i)  u = Exp(a)")} }}""",
-        runs=False,  # ONNX Runtime takes no such names
-    ),
-]
-
-
-@rule("GRA012", ops=["Identity"], safety=Safety.EXACT, severity=Severity.INFO, examples=EXAMPLES)
+@rule("GRA012", ops=["Identity"], safety=Safety.EXACT, severity=Severity.INFO)
 def identity(node: Node, model: Model) -> Iterator[Match]:
     """An Identity that no name depends on.
 
@@ -142,3 +55,89 @@ def _name_may_move(source: Value, output: Value) -> bool:
         and not output.pinned
         and all(use.node.scope.lookup(output.name) is output for use in source.uses)
     )
+
+
+_PAIR = "g (float[N,2] x) => (float[N,2] y)"
+_BRANCHES = (
+    """<then_branch = p () => (float[2] u) {{ {} }}, else_branch = q () => (float[2] v) {{ v = Exp(x) }}>"""
+)
+
+
+identity.examples = [
+    Fixed(
+        "between two nodes",
+        before=f"{_PAIR} {{ a = Exp(x)  i = Identity(a)  y = Neg(i) }}",
+        after=f"{_PAIR} {{ a = Exp(x)  y = Neg(a) }}",
+    ),
+    Fixed(
+        "a chain behind an input, with several readers",
+        before=f"{_PAIR} {{ i = Identity(x)  j = Identity(i)  k = Identity(j)  a = Neg(k)  y = Add(a, j) }}",
+        after=f"{_PAIR} {{ a = Neg(x)  y = Add(a, x) }}",
+    ),
+    Fixed(
+        "before a graph output, which keeps its name",
+        before=f"{_PAIR} {{ a = Exp(x)  b = Neg(a)  y = Identity(a)  c = Abs(b) }}",
+        after=f"{_PAIR} {{ y = Exp(x)  b = Neg(y)  c = Abs(b) }}",
+    ),
+    Fixed(
+        "before and inside a branch, which reads what is outside then",
+        before=f"""g (float[2] x, bool c) => (float[2] y) {{ a = Abs(x)  i = Identity(a)
+            y = If(c){_BRANCHES.format("j = Identity(i)  k = Neg(j)  u = Identity(k)")} }}""",
+        after=f"""g (float[2] x, bool c) => (float[2] y) {{ a = Abs(x)
+            y = If(c){_BRANCHES.format("u = Neg(a)")} }}""",
+    ),
+    Fixed(
+        "of a sequence",
+        before="""g (float[2] x) => (float[2] y) <int64 k = {0}> {
+            s = SequenceConstruct(x, x)  t = Identity(s)  y = SequenceAt(t, k) }""",
+        after="""g (float[2] x) => (float[2] y) <int64 k = {0}> {
+            s = SequenceConstruct(x, x)  y = SequenceAt(s, k) }""",
+    ),
+    Fixed(
+        "in a local function",
+        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) { y = my.F(x) }
+            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { c = Exp(a)  d = Identity(c)  b = Neg(d) }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) { y = my.F(x) }
+            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { c = Exp(a)  b = Neg(c) }""",
+    ),
+    Silent(
+        "an input, a weight or another output that is handed out",
+        """g (float[2] x) => (float[2] y, float[2] z, float[2] a, float[2] b) <float[2] w = {1, 2}> {
+            y = Identity(x)  z = Identity(w)  a = Exp(x)  b = Identity(a) }""",
+    ),
+    Silent(
+        "a branch or a body that hands out what is outside, or its own input",
+        f"""g (float[2] x, bool c, int64 n) => (float[2] y) {{ a = Abs(x)
+            b = If(c){_BRANCHES.format("u = Identity(a)")}
+            y = Loop(n, , b)<body = l (int64 i, bool on, float[2] h) => (bool more, float[2] w) {{
+                more = Identity(on)  w = Identity(h) }}> }}""",
+    ),
+    Silent(
+        "a weight: GRA010 knows where that keeps every bit",
+        f"{_PAIR} <float[2,2] w = {{1, 2, 3, 4}}> {{ i = Identity(w)  y = MatMul(x, i) }}",
+    ),
+    Silent(
+        "a function's input, which may be a weight where it is called",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = my.F(x, w) }
+            <domain: "my", opset_import: ["" : 18]> F (a, w) => (b) { c = Identity(w)  b = Mul(a, c) }""",
+    ),
+    Silent(
+        "OPS017 puts one between an input and a loop that reads it as its condition",
+        """g (float[2] x, bool c, int64 n) => (float[2] y) { k = Identity(c)  y = Loop(n, k, x)
+            <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) { more = Not(on)  w = Neg(v) }> }""",
+    ),
+    Silent(
+        "CTL016 puts one between two loops; inside the second one it does as well",
+        """g (float[2] x, int64 n) => (float[2] y) { w = Loop(n, , x)
+            <body = a (int64 i, bool on, float[2] v) => (bool more, float[2] u) { more = Identity(on)  u = Neg(v) }>
+            k = Identity(w)  y = Loop(n, , x)<body = b (int64 j, bool go, float[2] h) => (bool further, float[2] o) {
+            further = Identity(go)  p = Add(h, k)  q = Identity(w)  o = Add(p, q) }> }""",
+    ),
+    Silent(
+        "a branch gives the name to another value",
+        f"""g (float[2] x, bool c) => (float[2] y) {{ a = Abs(x)  i = Identity(a)
+            y = If(c){_BRANCHES.format("a = Neg(i)  u = Exp(a)")} }}""",
+        runs=False,  # ONNX Runtime takes no such names
+    ),
+]

@@ -38,7 +38,7 @@ def invalid_original(original: Checked, fixed: Checked) -> Iterator[Match]:
     - `onnx.checker.check_model` and its `full_check`: https://onnx.ai/onnx/api/checker.html
     - What a valid model is: https://onnx.ai/onnx/repo-docs/IR.html
     """
-    from onnxfix.verification.validity import invalid
+    from onnxfix.verification.validity import invalid  # lazy: start-up
 
     if original.complaint:
         severity = Severity.WARNING if original.refused else Severity.INFO

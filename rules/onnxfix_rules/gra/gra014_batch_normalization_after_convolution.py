@@ -8,11 +8,107 @@ from functools import partial
 import numpy as np
 from onnx import ModelProto, numpy_helper, parser
 
-from onnxfix.edits import Draft, Edit
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import (
+    Draft,
+    Edit,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    rule,
+)
 from onnxfix_rules.gra import _folded
+
+
+@rule("GRA014", ops=["BatchNormalization"], safety=Safety.NUMERIC, severity=Severity.INFO)
+def batch_normalization_after_convolution(node: Node, model: Model) -> Iterator[Match]:
+    """A BatchNormalization with constant parameters reads a Conv, ConvTranspose or Gemm with constant weights.
+
+    ## Why it matters
+    In inference it multiplies each channel by a constant and adds another, which the weights and the bias before it can
+    hold. Most exporters fold it; models that were exported otherwise keep it. TensorRT-RTX 1.7.1 imports each
+    BatchNormalization as a layer of its own (measured: 12 layers of four Convs, or ConvTransposes, with
+    BatchNormalization and Relu become 8; 36 layers of four Gemms become 20). On an H100 a SegFormer that kept one took
+    12 % longer than what onnxsim, which folds it, made of the model.
+
+    ## Fix
+    New weights and a new bias: `w * scale / sqrt(variance + epsilon)` for each output channel, and
+    `(bias - mean) * scale / sqrt(variance + epsilon) + B`, computed in float64 and rounded once. They are other numbers
+    than before: `--numeric-fixes`. A Gemm keeps `alpha`; its `beta` is folded too.
+
+    Found, but left as it is, with the reason in the message: parameters, weights or a bias that are not finite, or
+    would not be; a negative variance; variance and epsilon below 1e-9 together, where rounding decides; a channel of
+    weights that half precision would all hold with fewer bits; a weight that others read too, where a copy for each of
+    its readers takes more than 1 MiB. Smaller ones are copied, as for heads that share a Conv and have norms of their
+    own.
+
+    Not found: training mode, parameters that callers can override or that come at run time, weights that are
+    dequantized, a result of the Conv that anything else reads, opsets below 7, a BatchNormalization before the Conv
+    (padding would not be normalized), weights over 256 MiB.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__BatchNormalization.html
+    - https://onnx.ai/onnx/operators/onnx__ConvTranspose.html, the layout of `W`
+    """
+    data, output = node.input(0), node.output(0)
+    if data is None or output is None or not _infers(node):
+        return
+    before = data.producer
+    if before is None or not before.is_onnx or before.op_type not in ("Conv", "ConvTranspose", "Gemm"):
+        return
+    if before.scope is not node.scope or data.use_count != 1 or not data.replaceable:
+        return
+    values, weight = _folded.parameters(node), _folded.weight_of(before)
+    seen = None if weight is None else _folded.layout(before, weight)
+    if values is None or weight is None or seen is None or values[0].size != seen.channels:
+        return
+    message = f"a BatchNormalization follows a {before.op_type}, whose weights could hold it"
+    fix = None
+    try:
+        affine = _folded.affine(values, float(node.attr("epsilon", 1e-5)))
+        bias = _folded.bias(before, affine, weight.dtype)
+        if bias is None:
+            return
+        _folded.check_weights(weight, seen, affine.factor)
+        kept = before.inputs[1]
+        assert kept is not None
+        _folded.check_growth(kept, weight.nbytes)
+        make = partial(_edits, node, before, partial(_folded.weights, weight, seen, affine.factor), bias)
+        fix = Fix("fold it into the weights", make, replaces=node, safety=Safety.NUMERIC)
+    except _folded.Refused as reason:
+        message += f", but {reason}"
+    reads: list[Node | Value] = [before]
+    reads += [value for value in (*node.inputs, *before.inputs[1:]) if value is not None]
+    yield Match(message, node=node, fix=fix, reads=tuple(reads))
+
+
+def _infers(node: Node) -> bool:
+    """Whether it normalizes each channel by the given mean and variance."""
+    if any(value is not None for value in node.outputs[1:]) or node.opset < 7:
+        return False
+    if node.opset < 9:
+        return bool(node.attr("spatial", 1))
+    return node.opset < 14 or not node.attr("training_mode", 0)
+
+
+def _edits(node: Node, before: Node, make: Callable[[], _folded.Array], bias: _folded.Array) -> list[Edit]:
+    """The new weights beside the Conv, which then gives what the BatchNormalization gave."""
+    draft, source = Draft(before), before.outputs[0]
+    assert source is not None
+    draft.set_input(before, 1, draft.constant(make(), "weight"))
+    draft.set_input(before, 2, draft.constant(bias, "bias"))
+    if before.op_type == "Gemm" and before.attribute("beta") is not None:
+        draft.set_attr(before, "beta", None)
+    after = Draft(node)
+    after.bypass(node, source)
+    return [*draft.edits, *after.edits]
+
 
 _IO = "g (float[N,2,3,3] x) => (float[N,2,3,3] y)"
 _W = "float[2,2,1,1] w = {1, 2, 3, 4}"
@@ -21,12 +117,12 @@ _RUN = "c = Conv(x, w)  y = BatchNormalization<epsilon = 0.25>(c, s, b, m, v)"
 _FOLDED = "float[2,2,1,1] w = {2, 4, 3, 4}, float[2] b = {-1, -3}"
 
 
-def _fixed(why: str, before: str, after: str, opset: int = 18, ir_version: int = 9) -> Example:
-    return Example(why, before, after, safety=Safety.NUMERIC, opset=opset, ir_version=ir_version)
+def _fixed(why: str, before: str, after: str, opset: int = 18, ir_version: int = 9) -> Fixed:
+    return Fixed(why, before, after, safety=Safety.NUMERIC, opset=opset, ir_version=ir_version)
 
 
-def _flagged(why: str, before: str | Callable[[], ModelProto]) -> Example:
-    return Example(why, before, detect=True, safety=Safety.NUMERIC)
+def _flagged(why: str, before: str | Callable[[], ModelProto]) -> Flagged:
+    return Flagged(why, before, safety=Safety.NUMERIC)
 
 
 def _half(weight: int, scale: float, bias: float = 0) -> str:
@@ -35,17 +131,24 @@ def _half(weight: int, scale: float, bias: float = 0) -> str:
         float[1] b = {{{bias}}}, float[1] m = {{0}}, float[1] v = {{0.75}}> {{ {_RUN} }}"""
 
 
-EXAMPLES = [
+def _shared_weight() -> ModelProto:
+    """A weight of 1 MiB that two nodes read."""
+    model = parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]>
+        g (float[N,512,1] x) => (float[N,512,1] y, float[N,512,1] z) <float[1] w = {1}, float[1] s = {1}> {
+        c = Conv(x, w)  y = BatchNormalization(c, s, s, s, s)  z = Conv(y, w) }""")
+    weight = np.arange(1 << 18, dtype=np.float32).reshape(512, 512, 1)
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight, "w"))
+    model.graph.initializer[1].CopyFrom(numpy_helper.from_array(np.ones(512, np.float32), "s"))
+    return model
+
+
+batch_normalization_after_convolution.examples = [
     _fixed(
         "a Conv without a bias",
         f"{_IO} <{_W}, {_BN}> {{ {_RUN} }}",
         f"{_IO} <{_FOLDED}> {{ y = Conv(x, w, b) }}",
     ),
-    Example(
-        why="it has to be asked for",
-        before=f"{_IO} <{_W}, {_BN}> {{ {_RUN} }}",
-        detect=True,
-    ),
+    Flagged("it has to be asked for", f"{_IO} <{_W}, {_BN}> {{ {_RUN} }}"),
     _fixed(
         "a bias, groups, strides, padding, one dimension, and a node that reads the result",
         f"""g (float[N,2,5] x) => (float[N,2,3] y) <float[2,1,2] w = {{1, 2, 3, 4}}, float[2] a = {{5, 6}}, {_BN}> {{
@@ -151,187 +254,92 @@ EXAMPLES = [
     _flagged("a weight just above half precision's subnormal numbers, times 0.3", _half(1025, 0.3)),
     _flagged("a bias beyond half precision", _half(15360, 1, 100000)),
     _flagged("a shared weight of 1 MiB", lambda: _shared_weight()),
-    Example(
-        why="a weight that comes from integers: what is quantized stays so",
-        before=f"""{_IO} <int8[2,2,1,1] q = {{1, 2, 3, 4}}, float e = {{0.5}}, int8 z = {{0}}, {_BN}> {{
+    Silent(
+        "a weight that comes from integers: what is quantized stays so",
+        f"""{_IO} <int8[2,2,1,1] q = {{1, 2, 3, 4}}, float e = {{0.5}}, int8 z = {{0}}, {_BN}> {{
             w = DequantizeLinear(q, e, z)  {_RUN} }}""",
     ),
-    Example(
-        why="another node reads what the Conv gives",
-        before=f"{_IO} <{_W}, {_BN}> {{ c = Conv(x, w)  n = BatchNormalization(c, s, b, m, v)  y = Add(n, c) }}",
+    Silent(
+        "another node reads what the Conv gives",
+        f"{_IO} <{_W}, {_BN}> {{ c = Conv(x, w)  n = BatchNormalization(c, s, b, m, v)  y = Add(n, c) }}",
     ),
-    Example(
-        why="so does a branch",
-        before=f"""g (float[1,2,3,3] x, bool p) => (float[1,2,3,3] y, float[1,2,3,3] z) <{_W}, {_BN}> {{ {_RUN}
+    Silent(
+        "so does a branch",
+        f"""g (float[1,2,3,3] x, bool p) => (float[1,2,3,3] y, float[1,2,3,3] z) <{_W}, {_BN}> {{ {_RUN}
             z = If(p)<then_branch = t () => (float[1,2,3,3] o) {{ o = Relu(c) }},
                       else_branch = e () => (float[1,2,3,3] q) {{ q = Relu(x) }}> }}""",
     ),
-    Example(
-        why="a branch gives it out as it is",
-        before=f"""g (float[1,2,3,3] x, bool p) => (float[1,2,3,3] y, float[1,2,3,3] z) <{_W}, {_BN}> {{ {_RUN}
+    Silent(
+        "a branch gives it out as it is",
+        f"""g (float[1,2,3,3] x, bool p) => (float[1,2,3,3] y, float[1,2,3,3] z) <{_W}, {_BN}> {{ {_RUN}
             z = If(p)<then_branch = t () => (float[1,2,3,3] o) {{ o = Relu(x) }},
                       else_branch = e () => (float[1,2,3,3] c) {{ }}> }}""",
     ),
-    Example(
-        why="it is a graph output",
-        before=f"g (float[N,2,3,3] x) => (float[N,2,3,3] y, float[N,2,3,3] c) <{_W}, {_BN}> {{ {_RUN} }}",
+    Silent(
+        "it is a graph output",
+        f"g (float[N,2,3,3] x) => (float[N,2,3,3] y, float[N,2,3,3] c) <{_W}, {_BN}> {{ {_RUN} }}",
     ),
-    Example(
-        why="the BatchNormalization is inside a branch, the Conv is not",
-        before=f"""g (float[1,2,3,3] x, bool p) => (float[1,2,3,3] y) <{_W}, {_BN}> {{ c = Conv(x, w)
+    Silent(
+        "the BatchNormalization is inside a branch, the Conv is not",
+        f"""g (float[1,2,3,3] x, bool p) => (float[1,2,3,3] y) <{_W}, {_BN}> {{ c = Conv(x, w)
             y = If(p)<then_branch = t () => (float[1,2,3,3] o) {{ o = BatchNormalization(c, s, b, m, v) }},
                       else_branch = e () => (float[1,2,3,3] q) {{ q = Relu(x) }}> }}""",
     ),
-    Example(
-        why="a caller may override the weight",
-        before=f"g (float[N,2,3,3] x, float[2,2,1,1] w) => (float[N,2,3,3] y) <{_W}, {_BN}> {{ {_RUN} }}",
+    Silent(
+        "a caller may override the weight",
+        f"g (float[N,2,3,3] x, float[2,2,1,1] w) => (float[N,2,3,3] y) <{_W}, {_BN}> {{ {_RUN} }}",
     ),
-    Example(
-        why="and here the mean",
-        before=f"g (float[N,2,3,3] x, float[2] m) => (float[N,2,3,3] y) <{_W}, {_BN}> {{ {_RUN} }}",
+    Silent(
+        "and here the mean",
+        f"g (float[N,2,3,3] x, float[2] m) => (float[N,2,3,3] y) <{_W}, {_BN}> {{ {_RUN} }}",
     ),
-    Example(
-        why="a bias that is not constant",
-        before=f"""g (float[N,2,3,3] x, float[2] a) => (float[N,2,3,3] y) <{_W}, {_BN}> {{
+    Silent(
+        "a bias that is not constant",
+        f"""g (float[N,2,3,3] x, float[2] a) => (float[N,2,3,3] y) <{_W}, {_BN}> {{
             c = Conv(x, w, a)  y = BatchNormalization(c, s, b, m, v) }}""",
     ),
-    Example(
-        why="training mode",
-        before=f"""{_IO} <{_W}, {_BN}> {{ c = Conv(x, w)
+    Silent(
+        "training mode",
+        f"""{_IO} <{_W}, {_BN}> {{ c = Conv(x, w)
             y, p, q = BatchNormalization<training_mode = 1>(c, s, b, m, v) }}""",
         runs=False,
     ),
-    Example(
-        why="training mode with one output: the mean of the batch counts",
-        before=f"{_IO} <{_W}, {_BN}> {{ c = Conv(x, w)  y = BatchNormalization<training_mode = 1>(c, s, b, m, v) }}",
+    Silent(
+        "training mode with one output: the mean of the batch counts",
+        f"{_IO} <{_W}, {_BN}> {{ c = Conv(x, w)  y = BatchNormalization<training_mode = 1>(c, s, b, m, v) }}",
         runs=False,
     ),
-    Example(
-        why="before opset 14 more outputs mean training",
-        before=f"{_IO} <{_W}, {_BN}> {{ c = Conv(x, w)  y, p, q, r, t = BatchNormalization(c, s, b, m, v) }}",
+    Silent(
+        "before opset 14 more outputs mean training",
+        f"{_IO} <{_W}, {_BN}> {{ c = Conv(x, w)  y, p, q, r, t = BatchNormalization(c, s, b, m, v) }}",
         opset=9,
         runs=False,
     ),
-    Example(
-        why="a mean for each element, in opset 7",
-        before=f"{_IO} <{_W}, {_BN}> {{ c = Conv(x, w)  y = BatchNormalization<spatial = 0>(c, s, b, m, v) }}",
+    Silent(
+        "a mean for each element, in opset 7",
+        f"{_IO} <{_W}, {_BN}> {{ c = Conv(x, w)  y = BatchNormalization<spatial = 0>(c, s, b, m, v) }}",
         opset=7,
         runs=False,
     ),
-    Example(
-        why="opset 6, which GRA020 leaves first",
-        before=f"{_IO} <{_W}, {_BN}> {{ c = Conv(x, w)  y = BatchNormalization<is_test = 1>(c, s, b, m, v) }}",
+    Silent(
+        "opset 6, which GRA020 leaves first",
+        f"{_IO} <{_W}, {_BN}> {{ c = Conv(x, w)  y = BatchNormalization<is_test = 1>(c, s, b, m, v) }}",
         opset=6,
         runs=False,
     ),
-    Example(
-        why="a Gemm with a bias for each row",
-        before=f"""g (float[2,3] x) => (float[2,2] y) <float[3,2] w = {{1, 2, 3, 4, 5, 6}}, float[2,1] a = {{3, 4}},
+    Silent(
+        "a Gemm with a bias for each row",
+        f"""g (float[2,3] x) => (float[2,2] y) <float[3,2] w = {{1, 2, 3, 4, 5, 6}}, float[2,1] a = {{3, 4}},
             {_BN}> {{ c = Gemm(x, w, a)  y = BatchNormalization(c, s, b, m, v) }}""",
     ),
-    Example(
-        why="the normalization comes first: padding is not normalized",
-        before=f"{_IO} <{_W}, {_BN}> {{ n = BatchNormalization(x, s, b, m, v)  y = Conv(n, w) }}",
+    Silent(
+        "the normalization comes first: padding is not normalized",
+        f"{_IO} <{_W}, {_BN}> {{ n = BatchNormalization(x, s, b, m, v)  y = Conv(n, w) }}",
     ),
-    Example(
-        why="a Conv of another domain",
-        before=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> {_IO} <{_W}, {_BN}> {{
+    Silent(
+        "a Conv of another domain",
+        f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> {_IO} <{_W}, {_BN}> {{
             c = my.Conv(x, w)  y = BatchNormalization(c, s, b, m, v) }}""",
         runs=False,
     ),
 ]
-
-
-def _shared_weight() -> ModelProto:
-    """A weight of 1 MiB that two nodes read."""
-    model = parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]>
-        g (float[N,512,1] x) => (float[N,512,1] y, float[N,512,1] z) <float[1] w = {1}, float[1] s = {1}> {
-        c = Conv(x, w)  y = BatchNormalization(c, s, s, s, s)  z = Conv(y, w) }""")
-    weight = np.arange(1 << 18, dtype=np.float32).reshape(512, 512, 1)
-    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight, "w"))
-    model.graph.initializer[1].CopyFrom(numpy_helper.from_array(np.ones(512, np.float32), "s"))
-    return model
-
-
-@rule("GRA014", ops=["BatchNormalization"], safety=Safety.NUMERIC, severity=Severity.INFO, examples=EXAMPLES)
-def batch_normalization_after_convolution(node: Node, model: Model) -> Iterator[Match]:
-    """A BatchNormalization with constant parameters reads a Conv, ConvTranspose or Gemm with constant weights.
-
-    ## Why it matters
-    In inference it multiplies each channel by a constant and adds another, which the weights and the bias before it can
-    hold. Most exporters fold it; models that were exported otherwise keep it. TensorRT-RTX 1.7.1 imports each
-    BatchNormalization as a layer of its own (measured: 12 layers of four Convs, or ConvTransposes, with
-    BatchNormalization and Relu become 8; 36 layers of four Gemms become 20). On an H100 a SegFormer that kept one took
-    12 % longer than what onnxsim, which folds it, made of the model.
-
-    ## Fix
-    New weights and a new bias: `w * scale / sqrt(variance + epsilon)` for each output channel, and
-    `(bias - mean) * scale / sqrt(variance + epsilon) + B`, computed in float64 and rounded once. They are other numbers
-    than before: `--numeric-fixes`. A Gemm keeps `alpha`; its `beta` is folded too.
-
-    Found, but left as it is, with the reason in the message: parameters, weights or a bias that are not finite, or
-    would not be; a negative variance; variance and epsilon below 1e-9 together, where rounding decides; a channel of
-    weights that half precision would all hold with fewer bits; a weight that others read too, where a copy for each of
-    its readers takes more than 1 MiB. Smaller ones are copied, as for heads that share a Conv and have norms of their
-    own.
-
-    Not found: training mode, parameters that callers can override or that come at run time, weights that are
-    dequantized, a result of the Conv that anything else reads, opsets below 7, a BatchNormalization before the Conv
-    (padding would not be normalized), weights over 256 MiB.
-
-    ## References
-    - https://onnx.ai/onnx/operators/onnx__BatchNormalization.html
-    - https://onnx.ai/onnx/operators/onnx__ConvTranspose.html, the layout of `W`
-    """
-    data, output = node.input(0), node.output(0)
-    if data is None or output is None or not _infers(node):
-        return
-    before = data.producer
-    if before is None or not before.is_onnx or before.op_type not in ("Conv", "ConvTranspose", "Gemm"):
-        return
-    if before.scope is not node.scope or data.use_count != 1 or not data.replaceable:
-        return
-    values, weight = _folded.parameters(node), _folded.weight_of(before)
-    seen = None if weight is None else _folded.layout(before, weight)
-    if values is None or weight is None or seen is None or values[0].size != seen.channels:
-        return
-    message = f"a BatchNormalization follows a {before.op_type}, whose weights could hold it"
-    fix = None
-    try:
-        affine = _folded.affine(values, float(node.attr("epsilon", 1e-5)))
-        bias = _folded.bias(before, affine, weight.dtype)
-        if bias is None:
-            return
-        _folded.check_weights(weight, seen, affine.factor)
-        kept = before.inputs[1]
-        assert kept is not None
-        _folded.check_growth(kept, weight.nbytes)
-        make = partial(_edits, node, before, partial(_folded.weights, weight, seen, affine.factor), bias)
-        fix = Fix("fold it into the weights", make, replaces=node, safety=Safety.NUMERIC)
-    except _folded.Refused as reason:
-        message += f", but {reason}"
-    reads: list[Node | Value] = [before]
-    reads += [value for value in (*node.inputs, *before.inputs[1:]) if value is not None]
-    yield Match(message, node=node, fix=fix, reads=tuple(reads))
-
-
-def _infers(node: Node) -> bool:
-    """Whether it normalizes each channel by the given mean and variance."""
-    if any(value is not None for value in node.outputs[1:]) or node.opset < 7:
-        return False
-    if node.opset < 9:
-        return bool(node.attr("spatial", 1))
-    return node.opset < 14 or not node.attr("training_mode", 0)
-
-
-def _edits(node: Node, before: Node, make: Callable[[], _folded.Array], bias: _folded.Array) -> list[Edit]:
-    """The new weights beside the Conv, which then gives what the BatchNormalization gave."""
-    draft, source = Draft(before), before.outputs[0]
-    assert source is not None
-    draft.set_input(before, 1, draft.constant(make(), "weight"))
-    draft.set_input(before, 2, draft.constant(bias, "bias"))
-    if before.op_type == "Gemm" and before.attribute("beta") is not None:
-        draft.set_attr(before, "beta", None)
-    after = Draft(node)
-    after.bypass(node, source)
-    return [*draft.edits, *after.edits]

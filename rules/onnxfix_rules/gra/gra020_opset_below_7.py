@@ -5,12 +5,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from onnxfix.edits import Draft, Edit, SetImport
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import (
+    Draft,
+    Edit,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    SetImport,
+    Severity,
+    Silent,
+    imported,
+    rule,
+)
 from onnxfix_rules.gra import _legacy
-from onnxfix_rules.ops import _common as ops
 
 _REFUSED = {
     *(
@@ -32,171 +43,8 @@ _REFUSED = {
     *("Sub", "Sum", "Upsample", "Xor"),
 }
 
-NEWER = '<ir_version: 3, opset_import: ["" : 7]> '
-EXAMPLES = [
-    Example(
-        why="an operand that lies in the other one from an axis on",
-        before="g (float[2,3,3] x, float[3] b) => (float[2,3,3] y) { y = Add<broadcast = 1, axis = 1>(x, b) }",
-        after=NEWER
-        + "g (float[2,3,3] x, float[3] b) => (float[2,3,3] y) { u = Unsqueeze<axes = [1]>(b)  y = Add(x, u) }",
-        safety=Safety.UNSAFE,
-        opset=6,
-        ir_version=3,
-    ),
-    Example(
-        why="an operand at the end of the other one's shape, as numpy aligns it",
-        before="""g (float[N,3] x, float[3] b) => (float[N,3] y) {
-            a = Mul<broadcast = 1>(x, b)  c = Relu(a)  y = Sub<broadcast = 1, axis = 1>(c, b) }""",
-        after=NEWER
-        + "g (float[N,3] x, float[3] b) => (float[N,3] y) { a = Mul(x, b)  c = Relu(a)  y = Sub(c, b) }",
-        safety=Safety.UNSAFE,
-        opset=6,
-        ir_version=3,
-    ),
-    Example(
-        why="no attribute to say anew; the version alone is refused",
-        before="g (float[N] x) => (float[N] y) { y = Sum(x, x) }",
-        after=NEWER + "g (float[N] x) => (float[N] y) { y = Sum(x, x) }",
-        safety=Safety.UNSAFE,
-        opset=6,
-        ir_version=3,
-    ),
-    Example(
-        why="a slope for each channel",
-        before="g (float[1,3,3,3] x, float[3] s) => (float[1,3,3,3] y) { y = PRelu(x, s) }",
-        after=NEWER
-        + "g (float[1,3,3,3] x, float[3] s) => (float[1,3,3,3] y) { u = Unsqueeze<axes = [1,2]>(s)  y = PRelu(x, u) }",
-        safety=Safety.UNSAFE,
-        opset=6,
-        ir_version=3,
-    ),
-    Example(
-        why="Gemm, and BatchNormalization in test mode",
-        before="""g (float[2,3] x, float[3,3] w, float[3] b, float[3] s, float[3] v) => (float[2,3] y) {
-            a = Gemm<broadcast = 1>(x, w, b)  y = BatchNormalization<is_test = 1>(a, s, s, s, v) }""",
-        after=NEWER
-        + """g (float[2,3] x, float[3,3] w, float[3] b, float[3] s, float[3] v) => (float[2,3] y) {
-            a = Gemm(x, w, b)  y = BatchNormalization(a, s, s, s, v) }""",
-        safety=Safety.UNSAFE,
-        opset=6,
-        ir_version=3,
-    ),
-    Example(
-        why="Upsample's scales, which TensorRT misses",
-        before="""g (float[1,1,2,2] x) => (float[1,1,4,6] y) {
-            y = Upsample<height_scale = 2.0, width_scale = 3.0, mode = "bilinear">(x) }""",
-        after=NEWER
-        + """g (float[1,1,2,2] x) => (float[1,1,4,6] y) {
-            y = Upsample<mode = "linear", scales = [1.0, 1.0, 2.0, 3.0]>(x) }""",
-        safety=Safety.UNSAFE,
-        runs=False,
-        opset=6,
-        ir_version=3,
-    ),
-    Example(
-        why="operator set 5, where Cast names its type",
-        before="""g (float[N] x) => (float[N] y) {
-            a = Cast<to = "DOUBLE">(x)  b = Cast<to = "FLOAT">(a)  y = Add<consumed_inputs = [0,0]>(b, b) }""",
-        after=NEWER
-        + "g (float[N] x) => (float[N] y) { a = Cast<to = 11>(x)  b = Cast<to = 1>(a)  y = Add(b, b) }",
-        safety=Safety.UNSAFE,
-        opset=5,
-        ir_version=3,
-        runs=False,
-    ),
-    Example(
-        why="Selu, whose defaults had fewer digits before operator set 6",
-        before="g (float[N] x) => (float[N] y) { a = Selu<alpha = 2.0>(x)  b = Selu(a)  y = Sum(b, b) }",
-        after=NEWER
-        + """g (float[N] x) => (float[N] y) {
-            a = Selu<alpha = 2.0, gamma = 1.0507>(x)  b = Selu<alpha = 1.6732, gamma = 1.0507>(a)  y = Sum(b, b) }""",
-        safety=Safety.UNSAFE,
-        runs=False,
-        opset=5,
-        ir_version=3,
-    ),
-    Example(
-        why="without the unsafe fixes it is only found",
-        before="g (float[N] x) => (float[N] y) { y = Sum(x, x) }",
-        detect=True,
-        opset=6,
-        ir_version=3,
-    ),
-    Example(
-        why="ranks are unknown, so the axis cannot be said anew",
-        before="""g (float[N] x, int64[M] s, float[3] b) => (float[A,B,C] y) {
-            r = Reshape(x, s)  y = Add<broadcast = 1, axis = 1>(r, b) }""",
-        detect=True,
-        safety=Safety.UNSAFE,
-        runs=False,
-        opset=6,
-        ir_version=3,
-    ),
-    Example(
-        why="a normalization in training mode computes something else",
-        before="""g (float[2,3] x, float[3] s) => (float[2,3] y) {
-            a = BatchNormalization(x, s, s, s, s)  y = Add(a, x) }""",
-        detect=True,
-        safety=Safety.UNSAFE,
-        runs=False,
-        opset=6,
-        ir_version=3,
-    ),
-    Example(
-        why="a normalization that gives its running mean and variance, which is training since operator set 7",
-        before="""g (float[2,3] x, float[3] s) => (float[2,3] y, float[3] m, float[3] v) {
-            a, m, v = BatchNormalization<is_test = 1>(x, s, s, s, s)  y = Add(a, x) }""",
-        detect=True,
-        safety=Safety.UNSAFE,
-        runs=False,
-        opset=6,
-        ir_version=3,
-    ),
-    Example(
-        why="a recurrence has another form",
-        before="""g (float[S,N,4] x, float[1,8,4] w, float[1,8,8] r) => (float[S,1,N,8] h) {
-            h = RNN<hidden_size = 8>(x, w, r)  d = Add(x, x) }""",
-        detect=True,
-        safety=Safety.UNSAFE,
-        runs=False,
-        opset=6,
-        ir_version=3,
-    ),
-    Example(
-        why="operator set 7",
-        before="g (float[2,3] x, float[3] b) => (float[2,3] y) { y = Add(x, b) }",
-        safety=Safety.UNSAFE,
-        opset=7,
-        ir_version=3,
-    ),
-    Example(
-        why="an old operator set of which TensorRT takes every node",
-        before="g (float[N,3] x) => (float[N,3] y) { a = Relu(x)  y = Softmax(a) }",
-        safety=Safety.UNSAFE,
-        opset=6,
-        ir_version=3,
-    ),
-    Example(
-        why="in the branch that a constant does not take, which TensorRT does not import",
-        before="""g (float[2] x) => (float[2] y) <bool c = {0}> {
-            y = If(c)<then_branch = p () => (float[2] u) { u = Add(x, x) },
-                      else_branch = q () => (float[2] v) { v = Neg(x) }> }""",
-        runs=False,
-        safety=Safety.UNSAFE,
-        opset=6,
-        ir_version=3,
-    ),
-    Example(
-        why="the old version is another domain's",
-        before="""<ir_version: 8, opset_import: ["" : 17, "d" : 6]> g (float[N] x) => (float[N] y) {
-            a = d.Add(x, x)  y = Add(a, x) }
-            <domain: "d", opset_import: ["" : 17]> Add (u, v) => (w) { w = Sum(u, v) }""",
-        safety=Safety.UNSAFE,
-    ),
-]
 
-
-@rule("GRA020", per="model", safety=Safety.UNSAFE, severity=Severity.ERROR, hazards=[35], examples=EXAMPLES)
+@rule("GRA020", per="model", safety=Safety.UNSAFE, severity=Severity.ERROR, hazards=[35])
 def opset_below_7(model: Model) -> Iterator[Match]:
     """The model imports an operator set before 7, and TensorRT refuses its broadcasting operators.
 
@@ -228,7 +76,7 @@ def opset_below_7(model: Model) -> Iterator[Match]:
         return
     nodes = [node for node in model.nodes() if node.is_onnx]
     refused = [
-        node for node in ops.imported(model) if node.is_onnx and node.opset < _legacy.NEW and _refused(node)
+        node for node in imported(model) if node.is_onnx and node.opset < _legacy.NEW and _refused(node)
     ]
     if not refused:
         return
@@ -259,3 +107,164 @@ def _fix(model: Model, nodes: list[Node]) -> Fix:
         [*edits, SetImport(model.main, _legacy.NEW)],
         Safety.UNSAFE,
     )
+
+
+NEWER = '<ir_version: 3, opset_import: ["" : 7]> '
+
+
+opset_below_7.examples = [
+    Fixed(
+        "an operand that lies in the other one from an axis on",
+        before="g (float[2,3,3] x, float[3] b) => (float[2,3,3] y) { y = Add<broadcast = 1, axis = 1>(x, b) }",
+        after=NEWER
+        + "g (float[2,3,3] x, float[3] b) => (float[2,3,3] y) { u = Unsqueeze<axes = [1]>(b)  y = Add(x, u) }",
+        safety=Safety.UNSAFE,
+        opset=6,
+        ir_version=3,
+    ),
+    Fixed(
+        "an operand at the end of the other one's shape, as numpy aligns it",
+        before="""g (float[N,3] x, float[3] b) => (float[N,3] y) {
+            a = Mul<broadcast = 1>(x, b)  c = Relu(a)  y = Sub<broadcast = 1, axis = 1>(c, b) }""",
+        after=NEWER
+        + "g (float[N,3] x, float[3] b) => (float[N,3] y) { a = Mul(x, b)  c = Relu(a)  y = Sub(c, b) }",
+        safety=Safety.UNSAFE,
+        opset=6,
+        ir_version=3,
+    ),
+    Fixed(
+        "no attribute to say anew; the version alone is refused",
+        before="g (float[N] x) => (float[N] y) { y = Sum(x, x) }",
+        after=NEWER + "g (float[N] x) => (float[N] y) { y = Sum(x, x) }",
+        safety=Safety.UNSAFE,
+        opset=6,
+        ir_version=3,
+    ),
+    Fixed(
+        "a slope for each channel",
+        before="g (float[1,3,3,3] x, float[3] s) => (float[1,3,3,3] y) { y = PRelu(x, s) }",
+        after=NEWER
+        + "g (float[1,3,3,3] x, float[3] s) => (float[1,3,3,3] y) { u = Unsqueeze<axes = [1,2]>(s)  y = PRelu(x, u) }",
+        safety=Safety.UNSAFE,
+        opset=6,
+        ir_version=3,
+    ),
+    Fixed(
+        "Gemm, and BatchNormalization in test mode",
+        before="""g (float[2,3] x, float[3,3] w, float[3] b, float[3] s, float[3] v) => (float[2,3] y) {
+            a = Gemm<broadcast = 1>(x, w, b)  y = BatchNormalization<is_test = 1>(a, s, s, s, v) }""",
+        after=NEWER
+        + """g (float[2,3] x, float[3,3] w, float[3] b, float[3] s, float[3] v) => (float[2,3] y) {
+            a = Gemm(x, w, b)  y = BatchNormalization(a, s, s, s, v) }""",
+        safety=Safety.UNSAFE,
+        opset=6,
+        ir_version=3,
+    ),
+    Fixed(
+        "Upsample's scales, which TensorRT misses",
+        before="""g (float[1,1,2,2] x) => (float[1,1,4,6] y) {
+            y = Upsample<height_scale = 2.0, width_scale = 3.0, mode = "bilinear">(x) }""",
+        after=NEWER
+        + """g (float[1,1,2,2] x) => (float[1,1,4,6] y) {
+            y = Upsample<mode = "linear", scales = [1.0, 1.0, 2.0, 3.0]>(x) }""",
+        safety=Safety.UNSAFE,
+        runs=False,
+        opset=6,
+        ir_version=3,
+    ),
+    Fixed(
+        "operator set 5, where Cast names its type",
+        before="""g (float[N] x) => (float[N] y) {
+            a = Cast<to = "DOUBLE">(x)  b = Cast<to = "FLOAT">(a)  y = Add<consumed_inputs = [0,0]>(b, b) }""",
+        after=NEWER
+        + "g (float[N] x) => (float[N] y) { a = Cast<to = 11>(x)  b = Cast<to = 1>(a)  y = Add(b, b) }",
+        safety=Safety.UNSAFE,
+        opset=5,
+        ir_version=3,
+        runs=False,
+    ),
+    Fixed(
+        "Selu, whose defaults had fewer digits before operator set 6",
+        before="g (float[N] x) => (float[N] y) { a = Selu<alpha = 2.0>(x)  b = Selu(a)  y = Sum(b, b) }",
+        after=NEWER
+        + """g (float[N] x) => (float[N] y) {
+            a = Selu<alpha = 2.0, gamma = 1.0507>(x)  b = Selu<alpha = 1.6732, gamma = 1.0507>(a)  y = Sum(b, b) }""",
+        safety=Safety.UNSAFE,
+        runs=False,
+        opset=5,
+        ir_version=3,
+    ),
+    Flagged(
+        "without the unsafe fixes it is only found",
+        "g (float[N] x) => (float[N] y) { y = Sum(x, x) }",
+        opset=6,
+        ir_version=3,
+    ),
+    Flagged(
+        "ranks are unknown, so the axis cannot be said anew",
+        """g (float[N] x, int64[M] s, float[3] b) => (float[A,B,C] y) {
+            r = Reshape(x, s)  y = Add<broadcast = 1, axis = 1>(r, b) }""",
+        safety=Safety.UNSAFE,
+        runs=False,
+        opset=6,
+        ir_version=3,
+    ),
+    Flagged(
+        "a normalization in training mode computes something else",
+        """g (float[2,3] x, float[3] s) => (float[2,3] y) {
+            a = BatchNormalization(x, s, s, s, s)  y = Add(a, x) }""",
+        safety=Safety.UNSAFE,
+        runs=False,
+        opset=6,
+        ir_version=3,
+    ),
+    Flagged(
+        "a normalization that gives its running mean and variance, which is training since operator set 7",
+        """g (float[2,3] x, float[3] s) => (float[2,3] y, float[3] m, float[3] v) {
+            a, m, v = BatchNormalization<is_test = 1>(x, s, s, s, s)  y = Add(a, x) }""",
+        safety=Safety.UNSAFE,
+        runs=False,
+        opset=6,
+        ir_version=3,
+    ),
+    Flagged(
+        "a recurrence has another form",
+        """g (float[S,N,4] x, float[1,8,4] w, float[1,8,8] r) => (float[S,1,N,8] h) {
+            h = RNN<hidden_size = 8>(x, w, r)  d = Add(x, x) }""",
+        safety=Safety.UNSAFE,
+        runs=False,
+        opset=6,
+        ir_version=3,
+    ),
+    Silent(
+        "operator set 7",
+        "g (float[2,3] x, float[3] b) => (float[2,3] y) { y = Add(x, b) }",
+        safety=Safety.UNSAFE,
+        opset=7,
+        ir_version=3,
+    ),
+    Silent(
+        "an old operator set of which TensorRT takes every node",
+        "g (float[N,3] x) => (float[N,3] y) { a = Relu(x)  y = Softmax(a) }",
+        safety=Safety.UNSAFE,
+        opset=6,
+        ir_version=3,
+    ),
+    Silent(
+        "in the branch that a constant does not take, which TensorRT does not import",
+        """g (float[2] x) => (float[2] y) <bool c = {0}> {
+            y = If(c)<then_branch = p () => (float[2] u) { u = Add(x, x) },
+                      else_branch = q () => (float[2] v) { v = Neg(x) }> }""",
+        runs=False,
+        safety=Safety.UNSAFE,
+        opset=6,
+        ir_version=3,
+    ),
+    Silent(
+        "the old version is another domain's",
+        """<ir_version: 8, opset_import: ["" : 17, "d" : 6]> g (float[N] x) => (float[N] y) {
+            a = d.Add(x, x)  y = Add(a, x) }
+            <domain: "d", opset_import: ["" : 17]> Add (u, v) => (w) { w = Sum(u, v) }""",
+        safety=Safety.UNSAFE,
+    ),
+]

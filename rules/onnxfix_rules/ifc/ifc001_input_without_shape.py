@@ -7,85 +7,10 @@ from collections.abc import Callable, Iterator
 import onnx
 from onnx import ModelProto
 
-from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Severity, rule
-
-_HEADER = '<ir_version: 9, opset_import: ["" : 18]>\n'
+from onnxfix.rule import Flagged, Match, Model, Severity, Silent, rule
 
 
-def _without_shape(text: str, name: str) -> Callable[[], ModelProto]:
-    """The model without the shape of one of its inputs, which the text format cannot say."""
-
-    def build() -> ModelProto:
-        model = onnx.parser.parse_model(_HEADER + text)
-        for info in model.graph.input:
-            if info.name == name:
-                info.type.tensor_type.ClearField("shape")
-        return model
-
-    return build
-
-
-_ONE = "g (float[2] x, float[2] z) => (float[2] y) { y = Add(x, z) }"
-
-EXAMPLES = [
-    Example(why="one of two", before=_without_shape(_ONE, "z"), detect=True),
-    Example(
-        why="nobody reads it",
-        before=_without_shape("g (float[2] x, float[2] z) => (float[2] y) { y = Neg(x) }", "z"),
-        detect=True,
-    ),
-    Example(
-        why="read by a branch only",
-        before=_without_shape(
-            """g (float[2] x, float[2] z, bool c) => (float[2] y) {
-            y = If(c)<then_branch = p () => (float[2] u) { u = Neg(z) },
-                      else_branch = q () => (float[2] v) { v = Abs(x) }> }""",
-            "z",
-        ),
-        detect=True,
-    ),
-    Example(why="a scalar has a shape: of no dimensions", before="g (float x) => (float y) { y = Neg(x) }"),
-    Example(why="dynamic sizes are sizes", before="g (float[N,M] x) => (float[N,M] y) { y = Neg(x) }"),
-    Example(
-        why="a weight among the inputs has its own shape",
-        before=_without_shape(
-            "g (float[2] x, float[2] z) => (float[2] y) <float[2] z = {1, 2}> { y = Add(x, z) }", "z"
-        ),
-    ),
-    Example(
-        why="a loop's body need not declare shapes",
-        before=lambda: _body_without_shapes(),
-        runs=False,
-    ),
-    Example(
-        why="a sequence has no shape",
-        before="g (seq(float[2]) s, float[2] x) => (float[2] y) { y = Neg(x) }",
-        runs=False,
-    ),
-    Example(why="a size of -1 counts as a dynamic one", before=lambda: _with_size_of_minus_one()),
-]
-
-
-def _with_size_of_minus_one() -> ModelProto:
-    model = onnx.parser.parse_model(_HEADER + "g (float[2] x) => (float[N] y) { y = Neg(x) }")
-    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
-    return model
-
-
-def _body_without_shapes() -> ModelProto:
-    model = onnx.parser.parse_model(
-        _HEADER
-        + """g (float[2] x, int64 n) => (float[2] y) { y = Loop(n, , x)
-        <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {
-            more = Constant<value = bool {1}>()  w = Neg(v) }> }"""
-    )
-    for info in model.graph.node[0].attribute[0].g.input:
-        info.type.tensor_type.ClearField("shape")
-    return model
-
-
-@rule("IFC001", per="model", severity=Severity.ERROR, hazards=[18], examples=EXAMPLES)
+@rule("IFC001", per="model", severity=Severity.ERROR, hazards=[18])
 def input_without_shape(model: Model) -> Iterator[Match]:
     """A graph input whose shape the file does not declare, not even its rank.
 
@@ -113,3 +38,72 @@ def input_without_shape(model: Model) -> Iterator[Match]:
                 f"the input {value.name!r} has no shape: TensorRT takes it for a scalar",
                 value=value,
             )
+
+
+_HEADER = '<ir_version: 9, opset_import: ["" : 18]>\n'
+
+
+def _without_shape(text: str, name: str) -> Callable[[], ModelProto]:
+    """The model without the shape of one of its inputs, which the text format cannot say."""
+
+    def build() -> ModelProto:
+        model = onnx.parser.parse_model(_HEADER + text)
+        for info in model.graph.input:
+            if info.name == name:
+                info.type.tensor_type.ClearField("shape")
+        return model
+
+    return build
+
+
+_ONE = "g (float[2] x, float[2] z) => (float[2] y) { y = Add(x, z) }"
+
+
+def _with_size_of_minus_one() -> ModelProto:
+    model = onnx.parser.parse_model(_HEADER + "g (float[2] x) => (float[N] y) { y = Neg(x) }")
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+    return model
+
+
+def _body_without_shapes() -> ModelProto:
+    model = onnx.parser.parse_model(
+        _HEADER
+        + """g (float[2] x, int64 n) => (float[2] y) { y = Loop(n, , x)
+        <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {
+            more = Constant<value = bool {1}>()  w = Neg(v) }> }"""
+    )
+    for info in model.graph.node[0].attribute[0].g.input:
+        info.type.tensor_type.ClearField("shape")
+    return model
+
+
+input_without_shape.examples = [
+    Flagged("one of two", _without_shape(_ONE, "z")),
+    Flagged(
+        "nobody reads it", _without_shape("g (float[2] x, float[2] z) => (float[2] y) { y = Neg(x) }", "z")
+    ),
+    Flagged(
+        "read by a branch only",
+        _without_shape(
+            """g (float[2] x, float[2] z, bool c) => (float[2] y) {
+            y = If(c)<then_branch = p () => (float[2] u) { u = Neg(z) },
+                      else_branch = q () => (float[2] v) { v = Abs(x) }> }""",
+            "z",
+        ),
+    ),
+    Silent("a scalar has a shape: of no dimensions", "g (float x) => (float y) { y = Neg(x) }"),
+    Silent("dynamic sizes are sizes", "g (float[N,M] x) => (float[N,M] y) { y = Neg(x) }"),
+    Silent(
+        "a weight among the inputs has its own shape",
+        _without_shape(
+            "g (float[2] x, float[2] z) => (float[2] y) <float[2] z = {1, 2}> { y = Add(x, z) }", "z"
+        ),
+    ),
+    Silent("a loop's body need not declare shapes", lambda: _body_without_shapes(), runs=False),
+    Silent(
+        "a sequence has no shape",
+        "g (seq(float[2]) s, float[2] x) => (float[2] y) { y = Neg(x) }",
+        runs=False,
+    ),
+    Silent("a size of -1 counts as a dynamic one", lambda: _with_size_of_minus_one()),
+]

@@ -6,38 +6,7 @@ from collections.abc import Iterator
 
 from onnx import TensorProto
 
-from onnxfix.graph.overlay import Value
-from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Severity, rule
-
-EXAMPLES = [
-    Example(
-        why="an input",
-        before="g (double[2] x) => (float[2] y) { y = Cast<to = 1>(x) }",
-        detect=True,
-    ),
-    Example(why="an output", before="g (float[2] x) => (double[2] y) { y = Cast<to = 11>(x) }", detect=True),
-    Example(
-        why="both", before="g (double[N] x) => (double[N] y) { y = Neg(x) }", detect=True, target="trt8.6"
-    ),
-    Example(
-        why="float64 inside only",
-        before="g (float[2] x) => (float[2] y) { a = Cast<to = 11>(x)  b = Sqrt(a)  y = Cast<to = 1>(b) }",
-    ),
-    Example(
-        why="a weight among the inputs is no binding",
-        before="""g (float[2] x, double[2] k) => (float[2] y) <double[2] k = {1, 2}> {
-            c = Cast<to = 1>(k)  y = Add(x, c) }""",
-    ),
-    Example(
-        why="a branch's outputs are no bindings",
-        before="""g (float[2] x, bool c) => (float[2] y) {
-            t = If(c)<then_branch = p () => (double[2] u) { u = Cast<to = 11>(x) },
-                      else_branch = q () => (double[2] v) { w = Cast<to = 11>(x)  v = Neg(w) }>
-            y = Cast<to = 1>(t) }""",
-    ),
-    Example(why="other types", before="g (float[2] x) => (float16[2] y) { y = Cast<to = 10>(x) }"),
-]
+from onnxfix.rule import Flagged, Match, Model, Severity, Silent, Value, rule
 
 
 @rule(
@@ -45,7 +14,6 @@ EXAMPLES = [
     per="model",
     severity=Severity.ERROR,
     hazards=[16],
-    examples=EXAMPLES,
     types=[TensorProto.DOUBLE],
 )
 def float64_input_or_output(model: Model) -> Iterator[Match]:
@@ -75,3 +43,27 @@ def float64_input_or_output(model: Model) -> Iterator[Match]:
 
 def _is_double(value: Value, model: Model) -> bool:
     return model.shapes.elem_type(value) == TensorProto.DOUBLE
+
+
+float64_input_or_output.examples = [
+    Flagged("an input", "g (double[2] x) => (float[2] y) { y = Cast<to = 1>(x) }"),
+    Flagged("an output", "g (float[2] x) => (double[2] y) { y = Cast<to = 11>(x) }"),
+    Flagged("both", "g (double[N] x) => (double[N] y) { y = Neg(x) }", target="trt8.6"),
+    Silent(
+        "float64 inside only",
+        "g (float[2] x) => (float[2] y) { a = Cast<to = 11>(x)  b = Sqrt(a)  y = Cast<to = 1>(b) }",
+    ),
+    Silent(
+        "a weight among the inputs is no binding",
+        """g (float[2] x, double[2] k) => (float[2] y) <double[2] k = {1, 2}> {
+            c = Cast<to = 1>(k)  y = Add(x, c) }""",
+    ),
+    Silent(
+        "a branch's outputs are no bindings",
+        """g (float[2] x, bool c) => (float[2] y) {
+            t = If(c)<then_branch = p () => (double[2] u) { u = Cast<to = 11>(x) },
+                      else_branch = q () => (double[2] v) { w = Cast<to = 11>(x)  v = Neg(w) }>
+            y = Cast<to = 1>(t) }""",
+    ),
+    Silent("other types", "g (float[2] x) => (float16[2] y) { y = Cast<to = 10>(x) }"),
+]

@@ -7,52 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.graph.overlay import Scope, Value
-from onnxfix.graph.shared import elem_types
-from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix.rule import Flagged, Match, Model, Scope, Severity, Silent, Value, elem_types, rule
 
 _LIMIT = float(np.finfo(np.float32).max)
-
-EXAMPLES = [
-    Example(
-        why="computed in float64",
-        before="g (float[2] x) => (float[2] y) { a = Cast<to = 11>(x)  b = Sqrt(a)  y = Cast<to = 1>(b) }",
-        detect=True,
-    ),
-    Example(
-        why="a weight that float32 cannot hold",
-        before="""g (float[2] x) => (float[2] y) <double[1] k = {1e300}> {
-            a = Cast<to = 11>(x)  b = Min(a, k)  y = Cast<to = 1>(b) }""",
-        detect=True,
-    ),
-    Example(
-        why="in a branch",
-        before="""g (float[2] x, bool c) => (float[2] y) {
-            y = If(c)<then_branch = p () => (float[2] u) { a = Cast<to = 11>(x)  b = Exp(a)  u = Cast<to = 1>(b) },
-                      else_branch = q () => (float[2] v) { v = Abs(x) }> }""",
-        detect=True,
-    ),
-    Example(
-        why="a Constant",
-        before="""g (float[2] x) => (float[2] y) { k = Constant<value = double[2] {0.1, 0.2}>()
-            a = Cast<to = 11>(x)  b = Add(a, k)  y = Cast<to = 1>(b) }""",
-        detect=True,
-    ),
-    Example(why="none", before="g (float[2] x) => (float[2] y) { y = Sqrt(x) }"),
-    Example(
-        why="inputs and outputs are IFC002's",
-        before="g (double[2] x) => (double[2] y) { y = Neg(x) }",
-    ),
-    Example(
-        why="to float64 and back, with nothing between: exact in float32 as well",
-        before="g (float[2] x) => (float[2] y) { a = Cast<to = 11>(x)  y = Cast<to = 1>(a) }",
-    ),
-    Example(
-        why="a weight that is not read",
-        before="g (float[2] x) => (float[2] y) <double[1] k = {1}> { y = Neg(x) }",
-    ),
-]
 
 
 @rule(
@@ -60,7 +17,6 @@ EXAMPLES = [
     per="scope",
     severity=Severity.WARNING,
     hazards=[16],
-    examples=EXAMPLES,
     types=[TensorProto.DOUBLE],
 )
 def internal_float64(scope: Scope, model: Model) -> Iterator[Match]:
@@ -118,3 +74,34 @@ def _beyond(value: Value) -> bool:
     if array is None or array.dtype != np.float64:
         return False
     return bool((np.isfinite(array) & (np.abs(array) > _LIMIT)).any())
+
+
+internal_float64.examples = [
+    Flagged(
+        "computed in float64",
+        "g (float[2] x) => (float[2] y) { a = Cast<to = 11>(x)  b = Sqrt(a)  y = Cast<to = 1>(b) }",
+    ),
+    Flagged(
+        "a weight that float32 cannot hold",
+        """g (float[2] x) => (float[2] y) <double[1] k = {1e300}> {
+            a = Cast<to = 11>(x)  b = Min(a, k)  y = Cast<to = 1>(b) }""",
+    ),
+    Flagged(
+        "in a branch",
+        """g (float[2] x, bool c) => (float[2] y) {
+            y = If(c)<then_branch = p () => (float[2] u) { a = Cast<to = 11>(x)  b = Exp(a)  u = Cast<to = 1>(b) },
+                      else_branch = q () => (float[2] v) { v = Abs(x) }> }""",
+    ),
+    Flagged(
+        "a Constant",
+        """g (float[2] x) => (float[2] y) { k = Constant<value = double[2] {0.1, 0.2}>()
+            a = Cast<to = 11>(x)  b = Add(a, k)  y = Cast<to = 1>(b) }""",
+    ),
+    Silent("none", "g (float[2] x) => (float[2] y) { y = Sqrt(x) }"),
+    Silent("inputs and outputs are IFC002's", "g (double[2] x) => (double[2] y) { y = Neg(x) }"),
+    Silent(
+        "to float64 and back, with nothing between: exact in float32 as well",
+        "g (float[2] x) => (float[2] y) { a = Cast<to = 11>(x)  y = Cast<to = 1>(a) }",
+    ),
+    Silent("a weight that is not read", "g (float[2] x) => (float[2] y) <double[1] k = {1}> { y = Neg(x) }"),
+]

@@ -6,39 +6,11 @@ from collections.abc import Iterator
 
 from onnx import GraphProto
 
-from onnxfix.graph.overlay import Scope
-from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix.rule import Flagged, Match, Model, Scope, Severity, Silent, rule
 from onnxfix_rules.gra.gra003_wrong_declared_type import contradicts
 
-_IF = """g (float[2] x, bool c) => (float[2] y) { y = If(c)<then_branch = p () => (%s u) { u = Neg(x) },
-    else_branch = q () => (float[2] v) { v = Abs(x) }> }"""
-_LOOP = """g (float[2] x, int64 n) => (float[2] y) { y = Loop(n, , x)
-    <body = b (int64 i, bool on, %s v) => (bool more, float[2] w) {
-        more = Constant<value = bool {1}>()  w = Neg(v) }> }"""
-_DEFAULT = "g (float[2] x, %s w) => (float[2] y) <float[2] k = {1, 2}, float[2] w = {1, 2}> { y = Add(x, k) }"
 
-EXAMPLES = [
-    Example(why="a branch's output, by type", before=_IF % "float16[2]", detect=True, runs=False),
-    Example(why="by size", before=_IF % "float[7]", detect=True),
-    Example(why="by rank", before=_IF % "float[1,2]", detect=True),
-    Example(why="a loop's state, by type", before=_LOOP % "float16[2]", detect=True, runs=False),
-    Example(why="by size", before=_LOOP % "float[5]", detect=True),
-    Example(why="an input unlike its default", before=_DEFAULT % "float[5]", detect=True, runs=False),
-    Example(why="by type", before=_DEFAULT % "double[2]", detect=True, runs=False),
-    Example(why="a branch that is right", before=_IF % "float[2]"),
-    Example(why="a name for a size is no lie", before=_IF % "float[K]"),
-    Example(why="a loop that is right", before=_LOOP % "float[A]"),
-    Example(why="a default that fits", before=_DEFAULT % "float[N]"),
-    Example(
-        why="the main graph's outputs are GRA003's",
-        before="g (float[2] x) => (float[3] y) { y = Neg(x) }",
-        runs=False,
-    ),
-]
-
-
-@rule("IFC004", per="scope", severity=Severity.WARNING, hazards=[40], examples=EXAMPLES)
+@rule("IFC004", per="scope", severity=Severity.WARNING, hazards=[40])
 def wrong_subgraph_type(scope: Scope, model: Model) -> Iterator[Match]:
     """A declared type that is wrong: of a branch's or loop body's input or output, or of an input with a default.
 
@@ -83,3 +55,29 @@ def _defaults(scope: Scope, proto: GraphProto) -> Iterator[Match]:
             )
         if wrong:
             yield Match(f"the input {info.name!r} is declared otherwise than its default", value=value)
+
+
+_IF = """g (float[2] x, bool c) => (float[2] y) { y = If(c)<then_branch = p () => (%s u) { u = Neg(x) },
+    else_branch = q () => (float[2] v) { v = Abs(x) }> }"""
+_LOOP = """g (float[2] x, int64 n) => (float[2] y) { y = Loop(n, , x)
+    <body = b (int64 i, bool on, %s v) => (bool more, float[2] w) {
+        more = Constant<value = bool {1}>()  w = Neg(v) }> }"""
+_DEFAULT = "g (float[2] x, %s w) => (float[2] y) <float[2] k = {1, 2}, float[2] w = {1, 2}> { y = Add(x, k) }"
+
+
+wrong_subgraph_type.examples = [
+    Flagged("a branch's output, by type", _IF % "float16[2]", runs=False),
+    Flagged("by size", _IF % "float[7]"),
+    Flagged("by rank", _IF % "float[1,2]"),
+    Flagged("a loop's state, by type", _LOOP % "float16[2]", runs=False),
+    Flagged("by size", _LOOP % "float[5]"),
+    Flagged("an input unlike its default", _DEFAULT % "float[5]", runs=False),
+    Flagged("by type", _DEFAULT % "double[2]", runs=False),
+    Silent("a branch that is right", _IF % "float[2]"),
+    Silent("a name for a size is no lie", _IF % "float[K]"),
+    Silent("a loop that is right", _LOOP % "float[A]"),
+    Silent("a default that fits", _DEFAULT % "float[N]"),
+    Silent(
+        "the main graph's outputs are GRA003's", "g (float[2] x) => (float[3] y) { y = Neg(x) }", runs=False
+    ),
+]

@@ -4,104 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.dtypes import name_of
-from onnxfix.graph.overlay import Value
-from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Severity, rule
-from onnxfix.targets import DEFAULT, Target
-
-EXAMPLES = [
-    Example(
-        why="an input of int16",
-        before="g (int16[2] x) => (float[2] y) { y = Cast<to = 1>(x) }",
-        detect=True,
-    ),
-    Example(
-        why="an output of uint32",
-        before="g (float[2] x) => (uint32[2] y) { y = Cast<to = 12>(x) }",
-        detect=True,
-    ),
-    Example(
-        why="strings come in",
-        before="g (string[2] s, float[2] x) => (string[2] t, float[2] y) { t = Identity(s)  y = Neg(x) }",
-        detect=True,
-    ),
-    Example(
-        why="an input that nothing reads",
-        before="g (float[2] x, uint64[2] u) => (float[2] y) { y = Neg(x) }",
-        detect=True,
-    ),
-    Example(
-        why="a weight among the inputs",
-        before="""g (float[2] x, uint16[2] w) => (float[2] y) <uint16[2] w = {1, 2}> {
-            a = Cast<to = 1>(w)  y = Add(x, a) }""",
-        detect=True,
-    ),
-    Example(
-        why="the other float8, packed integers of 4 bits without a sign",
-        before="""g (float8e5m2[2] x, uint4[2] u) => (float[2] y, float[2] z) {
-            y = Cast<to = 1>(x)  z = Cast<to = 1>(u) }""",
-        opset=21,
-        detect=True,
-    ),
-    Example(
-        why="complex numbers",
-        before="g (complex64[2] x) => (complex64[2] y) { y = Identity(x) }",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="a sequence and an optional come in",
-        before="""g (seq(float[2]) s, optional(float[2]) o) => (float[2] y, float[2] z) <int64 k = {0}> {
-            y = SequenceAt(s, k)  z = OptionalGetElement(o) }""",
-        detect=True,
-    ),
-    Example(
-        why="a sequence goes out",
-        before="g (float[2] x) => (seq(float[2]) s) { s = SequenceConstruct(x, x) }",
-        detect=True,
-    ),
-    Example(
-        why="TensorRT 8.6 has no bfloat16",
-        before="g (bfloat16[2] x) => (float[2] y) { y = Cast<to = 1>(x) }",
-        target="trt8.6",
-        detect=True,
-    ),
-    Example(why="uint8 may come in and go out", before="g (uint8[2] x) => (uint8[2] y) { y = Identity(x) }"),
-    Example(
-        why="float64 is read as float32, which IFC002 reports",
-        before="g (double[2] x) => (double[2] y) { y = Neg(x) }",
-    ),
-    Example(
-        why="types that a quantized tensor has",
-        before="""g (int8[2] x, float8e4m3fn[2] e) => (int8[2] y, float8e4m3fn[2] z) {
-            y = Identity(x)  z = Identity(e) }""",
-        opset=21,
-    ),
-    Example(
-        why="bfloat16, which TensorRT 11 has",
-        before="g (bfloat16[2] x) => (float[2] y) { y = Cast<to = 1>(x) }",
-    ),
-    Example(
-        why="a branch's output is no binding",
-        before="""g (float[2] x, bool c) => (float[2] y) {
-            t = If(c)<then_branch = p () => (uint16[2] u) { u = Cast<to = 4>(x) },
-                      else_branch = q () => (uint16[2] v) { w = Abs(x)  v = Cast<to = 4>(w) }>
-            y = Cast<to = 1>(t) }""",
-    ),
-    Example(
-        why="what a weight is, where it is not an input as well, is no binding",
-        before="g (float[2] x) => (float[2] y) <uint16[2] w = {1, 2}> { a = Cast<to = 1>(w)  y = Add(x, a) }",
-    ),
-    Example(
-        why="the declared type of an output may be a lie, and TensorRT takes no notice of it",
-        before="g (float[2] x) => (uint16[2] y) { y = Neg(x) }",
-        runs=False,
-    ),
-]
+from onnxfix.rule import (
+    Flagged,
+    Match,
+    Model,
+    Severity,
+    Silent,
+    Target,
+    Value,
+    name_of,
+    rule,
+    target_of,
+)
 
 
-@rule("IFC005", per="model", severity=Severity.ERROR, hazards=[20], examples=EXAMPLES)
+@rule("IFC005", per="model", severity=Severity.ERROR, hazards=[20])
 def input_or_output_of_unsupported_type(model: Model) -> Iterator[Match]:
     """A graph input or output is of a type that TensorRT has no tensors of.
 
@@ -122,7 +39,7 @@ def input_or_output_of_unsupported_type(model: Model) -> Iterator[Match]:
     ## References
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     """
-    target = model.target or DEFAULT
+    target = target_of(model)
     for value in model.main.inputs:
         kind = _missing(value, model, target)
         if kind:
@@ -146,3 +63,64 @@ def _missing(value: Value, model: Model, target: Target) -> str:
     if declared is None or (value.producer is not None and not value.producer.is_onnx):
         return ""
     return _NESTED.get(declared.WhichOneof("value") or "", "")
+
+
+input_or_output_of_unsupported_type.examples = [
+    Flagged("an input of int16", "g (int16[2] x) => (float[2] y) { y = Cast<to = 1>(x) }"),
+    Flagged("an output of uint32", "g (float[2] x) => (uint32[2] y) { y = Cast<to = 12>(x) }"),
+    Flagged(
+        "strings come in",
+        "g (string[2] s, float[2] x) => (string[2] t, float[2] y) { t = Identity(s)  y = Neg(x) }",
+    ),
+    Flagged("an input that nothing reads", "g (float[2] x, uint64[2] u) => (float[2] y) { y = Neg(x) }"),
+    Flagged(
+        "a weight among the inputs",
+        """g (float[2] x, uint16[2] w) => (float[2] y) <uint16[2] w = {1, 2}> {
+            a = Cast<to = 1>(w)  y = Add(x, a) }""",
+    ),
+    Flagged(
+        "the other float8, packed integers of 4 bits without a sign",
+        """g (float8e5m2[2] x, uint4[2] u) => (float[2] y, float[2] z) {
+            y = Cast<to = 1>(x)  z = Cast<to = 1>(u) }""",
+        opset=21,
+    ),
+    Flagged("complex numbers", "g (complex64[2] x) => (complex64[2] y) { y = Identity(x) }", runs=False),
+    Flagged(
+        "a sequence and an optional come in",
+        """g (seq(float[2]) s, optional(float[2]) o) => (float[2] y, float[2] z) <int64 k = {0}> {
+            y = SequenceAt(s, k)  z = OptionalGetElement(o) }""",
+    ),
+    Flagged("a sequence goes out", "g (float[2] x) => (seq(float[2]) s) { s = SequenceConstruct(x, x) }"),
+    Flagged(
+        "TensorRT 8.6 has no bfloat16",
+        "g (bfloat16[2] x) => (float[2] y) { y = Cast<to = 1>(x) }",
+        target="trt8.6",
+    ),
+    Silent("uint8 may come in and go out", "g (uint8[2] x) => (uint8[2] y) { y = Identity(x) }"),
+    Silent(
+        "float64 is read as float32, which IFC002 reports", "g (double[2] x) => (double[2] y) { y = Neg(x) }"
+    ),
+    Silent(
+        "types that a quantized tensor has",
+        """g (int8[2] x, float8e4m3fn[2] e) => (int8[2] y, float8e4m3fn[2] z) {
+            y = Identity(x)  z = Identity(e) }""",
+        opset=21,
+    ),
+    Silent("bfloat16, which TensorRT 11 has", "g (bfloat16[2] x) => (float[2] y) { y = Cast<to = 1>(x) }"),
+    Silent(
+        "a branch's output is no binding",
+        """g (float[2] x, bool c) => (float[2] y) {
+            t = If(c)<then_branch = p () => (uint16[2] u) { u = Cast<to = 4>(x) },
+                      else_branch = q () => (uint16[2] v) { w = Abs(x)  v = Cast<to = 4>(w) }>
+            y = Cast<to = 1>(t) }""",
+    ),
+    Silent(
+        "what a weight is, where it is not an input as well, is no binding",
+        "g (float[2] x) => (float[2] y) <uint16[2] w = {1, 2}> { a = Cast<to = 1>(w)  y = Add(x, a) }",
+    ),
+    Silent(
+        "the declared type of an output may be a lie, and TensorRT takes no notice of it",
+        "g (float[2] x) => (uint16[2] y) { y = Neg(x) }",
+        runs=False,
+    ),
+]

@@ -6,56 +6,10 @@ from collections.abc import Iterator
 
 from onnx import TensorProto
 
-from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Severity, rule
-from onnxfix.targets import DEFAULT
-
-EXAMPLES = [
-    Example(
-        why="a comparison and a shape go out",
-        before="g (float[N] x) => (bool[N] y, int64[1] s) { y = Equal(x, x)  s = Shape(x) }",
-        detect=True,
-        target="trt8.6",
-    ),
-    Example(
-        why="how many elements there are",
-        before="g (float[N] x) => (float[N] y, int64 s) { y = Neg(x)  s = Size(x) }",
-        detect=True,
-        target="trt8.4",
-    ),
-    Example(
-        why="TensorRT 10 was not reported to stumble",
-        before="g (float[N] x) => (bool[N] y, int64[1] s) { y = Equal(x, x)  s = Shape(x) }",
-        target="trt10",
-    ),
-    Example(
-        why="TensorRT-RTX was measured not to",
-        before="g (float[N] x) => (bool[N] y, int64[1] s) { y = Equal(x, x)  s = Shape(x) }",
-        target="rtx",
-    ),
-    Example(
-        why="booleans and shapes inside",
-        before="g (float[N] x) => (float[N] y) <float z = {0}> { c = Less(x, z)  s = Shape(x)  e = Expand(z, s) "
-        " y = Where(c, e, x) }",
-        target="trt8.6",
-    ),
-    Example(
-        why="booleans that come in",
-        before="g (float[N] x, bool[N] c) => (float[N] y) <float z = {0}> { y = Where(c, x, z) }",
-        target="trt8.6",
-    ),
-    Example(
-        why="a branch's output is none of the engine's",
-        before="""g (float[2] x, bool k) => (float[2] y) <float z = {0}> {
-            c = If(k)<then_branch = p () => (bool[2] u) { u = Less(x, z) },
-                      else_branch = q () => (bool[2] v) { v = Equal(x, z) }>
-            y = Where(c, x, z) }""",
-        target="trt8.6",
-    ),
-]
+from onnxfix.rule import Flagged, Match, Model, Severity, Silent, rule, target_of
 
 
-@rule("IFC006", per="model", severity=Severity.WARNING, hazards=[36], examples=EXAMPLES)
+@rule("IFC006", per="model", severity=Severity.WARNING, hazards=[36])
 def boolean_or_shape_output(model: Model) -> Iterator[Match]:
     """A graph output is boolean, or a shape, for TensorRT 8.
 
@@ -72,7 +26,7 @@ def boolean_or_shape_output(model: Model) -> Iterator[Match]:
     - https://github.com/NVIDIA/TensorRT/issues/1698
     - https://github.com/NVIDIA/TensorRT/issues/3596
     """
-    target = model.target or DEFAULT
+    target = target_of(model)
     if target.int64:
         return  # newer than 8
     for value in dict.fromkeys(model.main.outputs):
@@ -85,3 +39,46 @@ def boolean_or_shape_output(model: Model) -> Iterator[Match]:
             yield Match(
                 f"output {value.name!r} is boolean, with which {target.title} may not build", value=value
             )
+
+
+boolean_or_shape_output.examples = [
+    Flagged(
+        "a comparison and a shape go out",
+        "g (float[N] x) => (bool[N] y, int64[1] s) { y = Equal(x, x)  s = Shape(x) }",
+        target="trt8.6",
+    ),
+    Flagged(
+        "how many elements there are",
+        "g (float[N] x) => (float[N] y, int64 s) { y = Neg(x)  s = Size(x) }",
+        target="trt8.4",
+    ),
+    Silent(
+        "TensorRT 10 was not reported to stumble",
+        "g (float[N] x) => (bool[N] y, int64[1] s) { y = Equal(x, x)  s = Shape(x) }",
+        target="trt10",
+    ),
+    Silent(
+        "TensorRT-RTX was measured not to",
+        "g (float[N] x) => (bool[N] y, int64[1] s) { y = Equal(x, x)  s = Shape(x) }",
+        target="rtx",
+    ),
+    Silent(
+        "booleans and shapes inside",
+        "g (float[N] x) => (float[N] y) <float z = {0}> { c = Less(x, z)  s = Shape(x)  e = Expand(z, s) "
+        " y = Where(c, e, x) }",
+        target="trt8.6",
+    ),
+    Silent(
+        "booleans that come in",
+        "g (float[N] x, bool[N] c) => (float[N] y) <float z = {0}> { y = Where(c, x, z) }",
+        target="trt8.6",
+    ),
+    Silent(
+        "a branch's output is none of the engine's",
+        """g (float[2] x, bool k) => (float[2] y) <float z = {0}> {
+            c = If(k)<then_branch = p () => (bool[2] u) { u = Less(x, z) },
+                      else_branch = q () => (bool[2] v) { v = Equal(x, z) }>
+            y = Where(c, x, z) }""",
+        target="trt8.6",
+    ),
+]

@@ -5,86 +5,10 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from onnxfix.graph.overlay import Node, is_read
-from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix.rule import Dim, Flagged, Match, Model, Node, Severity, Silent, is_read, rule
 from onnxfix.shapes import dimnames
-from onnxfix.shapes.symbols import Dim
 from onnxfix.sizes.demands import Demand, Kind, Term
 from onnxfix.sizes.operators import demanded
-
-_W = "float[4,3,1,1] w = {1,2,3,4,5,6,7,8,9,1,2,3}"
-_M = "float[3,2] m = {1,2,3,4,5,6}"
-
-EXAMPLES = [
-    Example(
-        why="the channels of a convolution",
-        before=f"g (float[N,C,H,W] x) => (float[N,4,H,W] y) <{_W}> {{ y = Conv(x, w) }}",
-        detect=True,
-    ),
-    Example(
-        why="the inner dimension of a product, which has no name",
-        before=f"g (float[N,?] x) => (float[N,2] y) <{_M}> {{ y = MatMul(x, m) }}",
-        detect=True,
-    ),
-    Example(
-        why="of a transposed Gemm",
-        before=f"g (float[K,N] x) => (float[N,2] y) <{_M}> {{ y = Gemm<transA = 1>(x, m) }}",
-        detect=True,
-    ),
-    Example(
-        why="twice as many and one more",
-        before=f"""g (float[2,K] x, float[2,1] z) => (float[2,2] y) <{_M}> {{
-            c = Concat<axis = 1>(x, x, z)  y = MatMul(c, m) }}""",
-        detect=True,
-    ),
-    Example(
-        why="given parts of a Split",
-        before="""g (float[N] x) => (float[4] y, float[7] z) <int64[2] s = {4, 7}> {
-            y, z = Split<axis = 0>(x, s) }""",
-        detect=True,
-    ),
-    Example(
-        why="the last axis of a norm",
-        before="g (float[N,C] x) => (float[N,C] y) <float[3] s = {1,2,3}> { y = LayerNormalization(x, s) }",
-        detect=True,
-    ),
-    Example(
-        why="an axis of length 1 that goes",
-        before="g (float[N,3] x) => (float[3] y) <int64[1] a = {0}> { y = Squeeze(x, a) }",
-        detect=True,
-    ),
-    Example(
-        why="the batch is free",
-        before=f"g (float[N,3] x) => (float[N,2] y) <{_M}> {{ y = MatMul(x, m) }}",
-    ),
-    Example(
-        why="1 or 3: it is broadcast",
-        before="g (float[N] x) => (float[3] y) <float[3] k = {1,2,3}> { y = Add(x, k) }",
-    ),
-    Example(
-        why="a multiple of 2",
-        before="g (float[N] x) => (float[A] y, float[B] z) { y, z = Split<axis = 0>(x) }",
-    ),
-    Example(
-        why="two dimensions that must agree",
-        before="g (float[N,K] x, float[K2,2] z) => (float[N,2] y) { y = MatMul(x, z) }",
-    ),
-    Example(
-        why="in a branch that need not run",
-        before=f"""g (float[2,K] x, bool c) => (float[2,A] y) <{_M}> {{
-            y = If(c)<then_branch = p () => (float[2,2] u) {{ u = MatMul(x, m) }},
-                      else_branch = q () => (float[2,K] v) {{ v = Neg(x) }}> }}""",
-    ),
-    Example(
-        why="a Reshape, which RSH008 is about",
-        before="g (float[N,2] x) => (float[6] y) <int64[1] s = {6}> { y = Reshape(x, s) }",
-    ),
-    Example(
-        why="nobody reads it",
-        before=f"g (float[N,K] x) => (float[N,K] y) <{_M}> {{ u = MatMul(x, m)  y = Neg(x) }}",
-    ),
-]
 
 _DEMANDING = frozenset(
     {
@@ -97,7 +21,7 @@ _OF_CHANNELS = frozenset({"BatchNormalization", "Conv", "ConvTranspose", "Instan
 """Those of which nothing but the channels may have one size."""
 
 
-@rule("IFC007", per="model", severity=Severity.INFO, hazards=[10], examples=EXAMPLES)
+@rule("IFC007", per="model", severity=Severity.INFO, hazards=[10])
 def single_valued_dimension(model: Model) -> Iterator[Match]:
     """A dimension of an input is declared dynamic, and the model takes one size of it only.
 
@@ -169,3 +93,62 @@ def _root(dim: Dim) -> tuple[str, int]:
     if len(atoms) != 1 or atoms[0].op != "symbol" or rest % factor:
         return "", 0
     return atoms[0].name, -rest // factor
+
+
+_W = "float[4,3,1,1] w = {1,2,3,4,5,6,7,8,9,1,2,3}"
+_M = "float[3,2] m = {1,2,3,4,5,6}"
+
+
+single_valued_dimension.examples = [
+    Flagged(
+        "the channels of a convolution",
+        f"g (float[N,C,H,W] x) => (float[N,4,H,W] y) <{_W}> {{ y = Conv(x, w) }}",
+    ),
+    Flagged(
+        "the inner dimension of a product, which has no name",
+        f"g (float[N,?] x) => (float[N,2] y) <{_M}> {{ y = MatMul(x, m) }}",
+    ),
+    Flagged(
+        "of a transposed Gemm", f"g (float[K,N] x) => (float[N,2] y) <{_M}> {{ y = Gemm<transA = 1>(x, m) }}"
+    ),
+    Flagged(
+        "twice as many and one more",
+        f"""g (float[2,K] x, float[2,1] z) => (float[2,2] y) <{_M}> {{
+            c = Concat<axis = 1>(x, x, z)  y = MatMul(c, m) }}""",
+    ),
+    Flagged(
+        "given parts of a Split",
+        """g (float[N] x) => (float[4] y, float[7] z) <int64[2] s = {4, 7}> {
+            y, z = Split<axis = 0>(x, s) }""",
+    ),
+    Flagged(
+        "the last axis of a norm",
+        "g (float[N,C] x) => (float[N,C] y) <float[3] s = {1,2,3}> { y = LayerNormalization(x, s) }",
+    ),
+    Flagged(
+        "an axis of length 1 that goes",
+        "g (float[N,3] x) => (float[3] y) <int64[1] a = {0}> { y = Squeeze(x, a) }",
+    ),
+    Silent("the batch is free", f"g (float[N,3] x) => (float[N,2] y) <{_M}> {{ y = MatMul(x, m) }}"),
+    Silent(
+        "1 or 3: it is broadcast", "g (float[N] x) => (float[3] y) <float[3] k = {1,2,3}> { y = Add(x, k) }"
+    ),
+    Silent("a multiple of 2", "g (float[N] x) => (float[A] y, float[B] z) { y, z = Split<axis = 0>(x) }"),
+    Silent(
+        "two dimensions that must agree",
+        "g (float[N,K] x, float[K2,2] z) => (float[N,2] y) { y = MatMul(x, z) }",
+    ),
+    Silent(
+        "in a branch that need not run",
+        f"""g (float[2,K] x, bool c) => (float[2,A] y) <{_M}> {{
+            y = If(c)<then_branch = p () => (float[2,2] u) {{ u = MatMul(x, m) }},
+                      else_branch = q () => (float[2,K] v) {{ v = Neg(x) }}> }}""",
+    ),
+    Silent(
+        "a Reshape, which RSH008 is about",
+        "g (float[N,2] x) => (float[6] y) <int64[1] s = {6}> { y = Reshape(x, s) }",
+    ),
+    Silent(
+        "nobody reads it", f"g (float[N,K] x) => (float[N,K] y) <{_M}> {{ u = MatMul(x, m)  y = Neg(x) }}"
+    ),
+]

@@ -8,10 +8,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper
 
-from onnxfix.dtypes import is_integer
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Severity
+from onnxfix.rule import Model, Node, Severity, Value, is_integer
 
 Array = np.ndarray[Any, Any]
 

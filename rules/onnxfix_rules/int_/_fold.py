@@ -15,7 +15,7 @@ import numpy as np
 from onnx import ModelProto, defs, helper
 
 from onnxfix.files import lazy
-from onnxfix.graph.overlay import Node
+from onnxfix.rule import Node
 from onnxfix_rules.gra._evaluate import NotFoldable
 from onnxfix_rules.gra._evaluate import evaluate as evaluate_by_numpy
 
@@ -111,7 +111,7 @@ _BY_NUMPY = frozenset(
 
 
 def _reference(node: Node, inputs: Sequence[Array | None]) -> list[Array]:
-    from onnx.reference import ReferenceEvaluator
+    from onnx.reference import ReferenceEvaluator  # lazy: start-up
 
     model = ModelProto(ir_version=min(node.model.ir_version, 10))
     model.opset_import.append(helper.make_opsetid("", node.opset))

@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.graph.overlay import Node, UnknownAttribute, Value
-from onnxfix.graph.shared import elem_types
-from onnxfix.model import Model
+from onnxfix.rule import Model, Node, UnknownAttribute, Value, elem_types
 from onnxfix.shapes.ops.base import Info
 
 from ._common import INT32_HIGH, Array, native_dtype

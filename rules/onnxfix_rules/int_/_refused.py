@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from onnxfix.dtypes import name_of
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.targets import DEFAULT, Target
-from onnxfix_rules.ops import _common as ops
+from onnxfix.rule import Model, Node, Value, imported_nodes, name_of, target_of
 
 
 class Refused:
@@ -20,7 +16,7 @@ class Refused:
 
     def __init__(self, model: Model, goes: Callable[[Node], bool]) -> None:
         self._model = model
-        self._target: Target = model.target or DEFAULT
+        self._target = target_of(model)
         self._goes = goes
         self._seen: set[Value] = set()
 
@@ -69,7 +65,7 @@ class Refused:
         return elem if elem and not self._target.has_type(elem) else 0
 
     def _is_imported(self, node: Node) -> bool:
-        return node in ops.imported_nodes(self._model)
+        return node in imported_nodes(self._model)
 
 
 def _followed(node: Node) -> bool:

@@ -1,270 +1,34 @@
 """INT001: shape arithmetic whose result is known before the engine is built."""
 
-# Long because: most of it is examples, one for each way in which a value is known or only seems to be.
-
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.dtypes import is_integer, name_of
-from onnxfix.edits import Draft, Edit
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.graph.shared import shared
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import (
+    Draft,
+    Edit,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    is_integer,
+    name_of,
+    rule,
+    shared,
+)
 
 from ._common import shape_severity, sums, text_of
 from ._known import Known
 from ._refused import Refused
 
-EXAMPLES = [
-    Example(
-        why="a Reshape's shape is computed from a static shape",
-        before="""g (float[2,3,4] x) => (float[2,12] y) <int64[1] i = {0}, int64[1] m = {-1}> {
-            s = Shape(x)  b = Gather(s, i)  t = Concat<axis = 0>(b, m)  y = Reshape(x, t) }""",
-        after="g (float[2,3,4] x) => (float[2,12] y) <int64[2] t = {2, -1}> { y = Reshape(x, t) }",
-    ),
-    Example(
-        why="one static dimension of a dynamic shape",
-        before="""g (float[N,6] x) => (float[M,3] y) <int64[1] one = {1}, int64[1] two = {2}, int64[1] m = {-1}> {
-            s = Shape(x)  c = Gather(s, one)  q = Div(c, two)  t = Concat<axis = 0>(m, q)  y = Reshape(x, t) }""",
-        after="g (float[N,6] x) => (float[M,3] y) <int64[2] t = {-1, 3}> { y = Reshape(x, t) }",
-    ),
-    Example(
-        why="a float that a product sums over",
-        before="""g (float[N,3] x) => (float[N,1] y) <float c = {0.5}, int64[2] t = {3, 1}> {
-            s = Shape<start = 1>(x)  f = Cast<to = 1>(s)  p = Mul(f, c)  w = Expand(p, t)  y = MatMul(x, w) }""",
-        after="g (float[N,3] x) => (float[N,1] y) <float[3,1] w = {1.5, 1.5, 1.5}> { y = MatMul(x, w) }",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="and without leave",
-        before="""g (float[N,3] x) => (float[N,1] y) <float c = {0.5}, int64[2] t = {3, 1}> {
-            s = Shape<start = 1>(x)  f = Cast<to = 1>(s)  p = Mul(f, c)  w = Expand(p, t)  y = MatMul(x, w) }""",
-        detect=True,
-    ),
-    Example(
-        why="the known part of a shape that is otherwise dynamic",
-        before="""g (float[N,6] x, float[1,1] z) => (float[N,6] y) {
-            n = Shape<end = 1>(x)  c = Shape<start = 1>(x)  t = Concat<axis = 0>(n, c)  y = Expand(z, t) }""",
-        after="""g (float[N,6] x, float[1,1] z) => (float[N,6] y) <int64[1] c = {6}> {
-            n = Shape<end = 1>(x)  t = Concat<axis = 0>(n, c)  y = Expand(z, t) }""",
-    ),
-    Example(
-        why="Shape's start and end count",
-        before="""g (float[2,3,4,5] x, float z) => (float[3,4] y) {
-            s = Shape<start = 1, end = -1>(x)  y = Expand(z, s) }""",
-        after="g (float[2,3,4,5] x, float z) => (float[3,4] y) <int64[2] s = {3, 4}> { y = Expand(z, s) }",
-    ),
-    Example(
-        why="Size, and a scalar stays a scalar",
-        before="g (float[2,3] x, int64[K] k) => (int64[K] y) { s = Size(x)  y = Add(k, s) }",
-        after="g (float[2,3] x, int64[K] k) => (int64[K] y) <int64 s = {6}> { y = Add(k, s) }",
-    ),
-    Example(
-        why="float shape arithmetic: a size times 1.5 is not truncated on the way, and value_float is a float32",
-        before="""g (float[1,3,5,8] x) => (float[1,3,7,12] y) <float[4] k = {1, 1, 1.5, 1.5}> {
-            one = Constant<value_float = 1.0>()  s = Shape(x)  f = Cast<to = 1>(s)  g = Mul(f, k)  h = Mul(g, one)
-            i = Cast<to = 7>(h)  y = Resize<mode = "nearest">(x, , , i) }""",
-        after="""g (float[1,3,5,8] x) => (float[1,3,7,12] y) <int64[4] i = {1, 3, 7, 12}> {
-            y = Resize<mode = "nearest">(x, , , i) }""",
-    ),
-    Example(
-        why="a scale computed from a static size stays a float32",
-        before="""g (float[N,16] x) => (float[N,16] y) <int64 i = {1}> {
-            s = Shape(x)  d = Gather(s, i)  f = Cast<to = 1>(d)  r = Sqrt(f)  y = Div(x, r) }""",
-        after="g (float[N,16] x) => (float[N,16] y) <float r = {4}> { y = Div(x, r) }",
-    ),
-    Example(
-        why="int32 and bool count as well; division rounds towards zero",
-        before="""g (int32[N] x) => (int32[N] y) <int32 a = {-7}, int32 b = {2}, int32 c = {0}> {
-            q = Div(a, b)  l = Less(q, c)  w = Where(l, q, b)  y = Add(x, w) }""",
-        after="g (int32[N] x) => (int32[N] y) <int32 w = {-3}> { y = Add(x, w) }",
-    ),
-    Example(
-        why="several known inputs of one node go at once",
-        before="""g (float[N,4] x, float[2,2] z) => (float[N,2] y) <int64[1] one = {1}, int64[1] two = {2}> {
-            a = Shape<start = 1>(z)  b = Mul(a, two)  c = Sub(two, one)  y = Slice(x, a, b, c) }""",
-        after="""g (float[N,4] x, float[2,2] z) => (float[N,2] y)
-                <int64[1] a = {2}, int64[1] b = {4}, int64[1] c = {1}> {
-            y = Slice(x, a, b, c) }""",
-    ),
-    Example(
-        why="operators of opset 11, with axes as attributes",
-        before="""g (float[2,3] x) => (float[1,2,3] y) <int64 i = {0}, int64 j = {1}, int64[1] one = {1}> {
-            s = Shape(x)  a = Gather(s, i)  b = Gather(s, j)  c = Unsqueeze<axes = [0]>(a)
-            d = Unsqueeze<axes = [0]>(b)  t = Concat<axis = 0>(one, c, d)  y = Reshape(x, t) }""",
-        after="g (float[2,3] x) => (float[1,2,3] y) <int64[3] t = {1, 2, 3}> { y = Reshape(x, t) }",
-        opset=11,
-    ),
-    Example(
-        why="before IR version 4 the constant is a node: an initializer would have to be a graph input",
-        before="""g (float[2,3] x, float[6] z) => (float[3,2] y) {
-            i = Constant<value = int64[2] {1, 0}>()  s = Shape(x)  t = Gather(s, i)  y = Reshape(z, t) }""",
-        after="""g (float[2,3] x, float[6] z) => (float[3,2] y) {
-            t = Constant<value = int64[2] {3, 2}>()  y = Reshape(z, t) }""",
-        opset=8,
-        ir_version=3,
-    ),
-    Example(
-        why="the value is a graph output too: the output keeps its producers, its reader gets the constant",
-        before="""g (float[2,3] x) => (float[3,2] y, int64[2] t) <int64[2] i = {1, 0}> {
-            s = Shape(x)  t = Gather(s, i)  y = Reshape(x, t) }""",
-        after="""g (float[2,3] x) => (float[3,2] y, int64[2] t) <int64[2] i = {1, 0}, int64[2] c = {3, 2}> {
-            s = Shape(x)  t = Gather(s, i)  y = Reshape(x, c) }""",
-    ),
-    Example(
-        why="a branch reads the known value of the graph around it",
-        before="""g (float[2,3] x, bool b) => (float[K] y) <int64[1] m = {-1}> {
-            s = Shape(x)
-            y = If(b) <then_branch = t () => (float[K] u) { p = ReduceProd<keepdims = 1>(s)  u = Reshape(x, p) },
-                       else_branch = e () => (float[K] w) { w = Reshape(x, m) }> }""",
-        after="""g (float[2,3] x, bool b) => (float[K] y) <int64[1] m = {-1}> {
-            y = If(b) <then_branch = t () => (float[K] u) <int64[1] p = {6}> { u = Reshape(x, p) },
-                       else_branch = e () => (float[K] w) { w = Reshape(x, m) }> }""",
-    ),
-    Example(
-        why="the trip count of a Loop",
-        before="""g (float[4,3] x, float[3] a) => (float[3] y) <int64 i = {0}> {
-            s = Shape(x)  n = Gather(s, i)
-            y = Loop(n, , a) <body = b (int64 k, bool c, float[3] p) => (bool d, float[3] q) {
-                d = Identity(c)  q = Add(p, p) }> }""",
-        after="""g (float[4,3] x, float[3] a) => (float[3] y) <int64 n = {4}> {
-            y = Loop(n, , a) <body = b (int64 k, bool c, float[3] p) => (bool d, float[3] q) {
-                d = Identity(c)  q = Add(p, p) }> }""",
-    ),
-    Example(
-        why="inside a local function, where constants are nodes",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2,3] x) => (float[3,2] y) { y = my.Turn(x) }
-            <opset_import: ["" : 18], domain: "my"> Turn (a) => (b) {
-                u = Constant<value = int64[1] {3}>()  v = Constant<value = int64[1] {2}>()
-                t = Concat<axis = 0>(u, v)  b = Reshape(a, t) }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2,3] x) => (float[3,2] y) { y = my.Turn(x) }
-            <opset_import: ["" : 18], domain: "my"> Turn (a) => (b) {
-                t = Constant<value = int64[2] {3, 2}>()  b = Reshape(a, t) }""",
-    ),
-    Example(
-        why="an empty tensor's shape",
-        before="g (float[0,3] x, float z) => (float[0,3] y) { s = Shape(x)  y = Expand(z, s) }",
-        after="g (float[0,3] x, float z) => (float[0,3] y) <int64[2] s = {0, 3}> { y = Expand(z, s) }",
-    ),
-    Example(
-        why="a dynamic dimension is not known",
-        before="""g (float[N,C] x, float z) => (float[M] y) <int64[1] i = {0}, float k = {1.5}> {
-            s = Shape(x)  a = Gather(s, i)  f = Cast<to = 1>(a)  h = Mul(f, k)  t = Cast<to = 7>(h)
-            y = Expand(z, t) }""",
-    ),
-    Example(
-        why="a declared inner shape may lie: only the dimensions of inputs are trusted",
-        before="""g (float[N,3] x, float z) => (float[M,3] y) <float[9,3] h> {
-            h = Relu(x)  s = Shape<end = 1>(h)  t = Concat<axis = 0>(s, s)  y = Expand(z, t) }""",
-    ),
-    Example(
-        why="half precision rounds after each operator, except in ONNX Runtime",
-        before="""g (float[5,3] x, float z) => (float[M] y) <int64[1] i = {0}, float[1] c = {0.1}> {
-            k = Cast<to = 10>(c)  s = Shape(x)  a = Gather(s, i)  f = Cast<to = 10>(a)  h = Mul(f, k)  g2 = Mul(h, f)
-            b = Cast<to = 7>(g2)  t = Add(b, b)  y = Expand(z, t) }""",
-        after="""g (float[5,3] x, float z) => (float[M] y) <int64[1] a = {5}, float[1] c = {0.1}> {
-            k = Cast<to = 10>(c)  f = Cast<to = 10>(a)  h = Mul(f, k)  g2 = Mul(h, f)
-            b = Cast<to = 7>(g2)  t = Add(b, b)  y = Expand(z, t) }""",
-    ),
-    Example(
-        why="ONNX Runtime reads the largest integer as 'to the front' where a Slice steps backwards; ONNX does not",
-        before="""g (float[5,3] x, int64[N] k) => (int64[M] y)
-                <int64[1] b = {0}, int64[1] e = {9223372036854775807}, int64[1] m = {-1}> {
-            s = Shape(x)  t = Slice(s, b, e, b, m)  y = Concat<axis = 0>(k, t) }""",
-        after="""g (float[5,3] x, int64[N] k) => (int64[M] y) <int64[2] s = {5, 3}, int64[1] b = {0},
-                int64[1] e = {9223372036854775807}, int64[1] m = {-1}> {
-            t = Slice(s, b, e, b, m)  y = Concat<axis = 0>(k, t) }""",
-    ),
-    Example(
-        why="only a graph output reads the value",
-        before="g (float[2,3] x) => (int64[2] y) <int64[2] i = {1, 0}> { s = Shape(x)  y = Gather(s, i) }",
-    ),
-    Example(
-        why="what a branch returns keeps its producer",
-        before="""g (int64[2] x, bool b) => (int64[2] y) <int64[2] c = {1, 2}> {
-            y = If(b) <then_branch = t () => (int64[2] u) { u = Add(c, c) },
-                       else_branch = e () => (int64[2] w) { w = Identity(x) }> }""",
-    ),
-    Example(
-        why="an initializer that is a graph input is a default, not a constant",
-        before="""g (float[N,3] x, int64[1] i = {3}) => (float[M,K] y) <int64[1] m = {-1}> {
-            t = Concat<axis = 0>(m, i)  y = Reshape(x, t) }""",
-    ),
-    Example(
-        why="random numbers are drawn anew in each run",
-        before="""g (float[N] x) => (float[N] y) {
-            r = RandomUniform<shape = [1], low = 1.0, high = 9.0>()  i = Cast<to = 7>(r)  f = Cast<to = 1>(i)
-            y = Add(x, f) }""",
-    ),
-    Example(
-        why="the constant would be far larger than what computes it",
-        before="""g (int64[N,1000] x) => (int64[N,1000] y) <int64 one = {1}, int64[1] n = {1000}> {
-            e = Expand(one, n)  y = Add(x, e) }""",
-    ),
-    Example(
-        why="200 bytes that ask for 2**38 elements",
-        before="""g (int64[N] x) => (int64[N] y) <int64[1] n = {274877906944}, int64[1] i = {0}> {
-            e = ConstantOfShape<value = int64[1] {1}>(n)  f = Gather(e, i)  y = Add(x, f) }""",
-    ),
-    Example(
-        why="quantized constants belong to the quantization rules",
-        before="""g (float[N,2] x) => (float[N,2] y) <float[2] w = {1, 2}, float s = {0.5}, int8 z = {0}> {
-            q = QuantizeLinear(w, s, z)  d = DequantizeLinear(q, s, z)  y = Mul(x, d) }""",
-    ),
-    Example(
-        why="arithmetic on float weights is not shape arithmetic",
-        before="""g (float[N,2] x) => (float[N,2] y) <float[2] w = {4, 9}, float[2] v = {1, 2}> {
-            q = Add(w, v)  d = Mul(q, v)  y = Mul(x, d) }""",
-    ),
-    Example(
-        why="an operator of another domain that has a standard operator's name",
-        before="""<ir_version: 9, opset_import: ["" : 18, "other" : 1]>
-            g (float[2,3] x, float z) => (float[2,3] y) { s = other.Shape(x)  y = Expand(z, s) }""",
-    ),
-    Example(
-        why="an attribute that every call of the function sets anew",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2,3] x) => (float[3,2] y) { y = my.Turn<first = 3>(x) }
-            <opset_import: ["" : 18], domain: "my"> Turn <first> (a) => (b) {
-                u = Constant<value_int: int = @first>()  m = Constant<value = int64[1] {-1}>()
-                z = Constant<value = int64[1] {0}>()  w = Unsqueeze(u, z)
-                t = Concat<axis = 0>(w, m)  b = Reshape(a, t) }""",
-    ),
-    Example(
-        why="division by zero is not decided here",
-        before="g (int64[N] x) => (int64[N] y) <int64 a = {7}, int64 b = {0}> { q = Div(a, b)  y = Add(x, q) }",
-    ),
-    Example(
-        why="a computed divisor of 0 harms an empty tensor less than a constant one",
-        before="g (int64[N] x, int64[0,3] z) => (int64[N] y) { s = Shape<end = 1>(z)  y = Div(x, s) }",
-    ),
-    Example(
-        why="a cast out of the integer type's range gives what the processor gives",
-        before="""g (int32[N] x) => (int32[N] y) <int64 a = {3000000000}> {
-            f = Cast<to = 11>(a)  q = Cast<to = 6>(f)  w = Neg(q)  y = Add(x, w) }""",
-    ),
-    Example(
-        why="axes by Range, which TensorRT does not follow to a constant",
-        before="""g (float[2,3,4] x) => (float[2] y) <int64 a = {1}, int64 b = {3}, int64 d = {1}> {
-            r = Range(a, b, d)  y = ReduceMax<keepdims = 0>(x, r) }""",
-        after="g (float[2,3,4] x) => (float[2] y) <int64[2] r = {1, 2}> { y = ReduceMax<keepdims = 0>(x, r) }",
-        opset=20,
-    ),
-    Example(
-        why="torch's expand: a -1 is looked for and replaced",
-        before="""g (float[1,3] x) => (float[2,3] y) <int64[2] s = {2, -1}, int64[1] n = {2}, int64 m = {-1}> {
-            k = ConstantOfShape<value = int64[1] {1}>(n)  q = Mul(k, m)  e = Equal(s, q)
-            w = Where(e, k, s)  y = Expand(x, w) }""",
-        after="g (float[1,3] x) => (float[2,3] y) <int64[2] w = {2, 1}> { y = Expand(x, w) }",
-    ),
-]
 
-
-@rule("INT001", per="model", safety=Safety.EXACT, hazards=[4, 26], examples=EXAMPLES)
+@rule("INT001", per="model", safety=Safety.EXACT, hazards=[4, 26])
 def int64_zero_weight_layers(model: Model) -> Iterator[Match]:
     """Integer nodes that own no weights compute a shape that is known before the engine is built.
 
@@ -354,3 +118,249 @@ def _message(known: Known, group: list[Value]) -> str:
     if len(group) > 1:
         text += f", and {len(group) - 1} more known values go to the same nodes"
     return text + ", although it is known before the engine is built"
+
+
+int64_zero_weight_layers.examples = [
+    Fixed(
+        "a Reshape's shape is computed from a static shape",
+        before="""g (float[2,3,4] x) => (float[2,12] y) <int64[1] i = {0}, int64[1] m = {-1}> {
+            s = Shape(x)  b = Gather(s, i)  t = Concat<axis = 0>(b, m)  y = Reshape(x, t) }""",
+        after="g (float[2,3,4] x) => (float[2,12] y) <int64[2] t = {2, -1}> { y = Reshape(x, t) }",
+    ),
+    Fixed(
+        "one static dimension of a dynamic shape",
+        before="""g (float[N,6] x) => (float[M,3] y) <int64[1] one = {1}, int64[1] two = {2}, int64[1] m = {-1}> {
+            s = Shape(x)  c = Gather(s, one)  q = Div(c, two)  t = Concat<axis = 0>(m, q)  y = Reshape(x, t) }""",
+        after="g (float[N,6] x) => (float[M,3] y) <int64[2] t = {-1, 3}> { y = Reshape(x, t) }",
+    ),
+    Fixed(
+        "a float that a product sums over",
+        before="""g (float[N,3] x) => (float[N,1] y) <float c = {0.5}, int64[2] t = {3, 1}> {
+            s = Shape<start = 1>(x)  f = Cast<to = 1>(s)  p = Mul(f, c)  w = Expand(p, t)  y = MatMul(x, w) }""",
+        after="g (float[N,3] x) => (float[N,1] y) <float[3,1] w = {1.5, 1.5, 1.5}> { y = MatMul(x, w) }",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "and without leave",
+        """g (float[N,3] x) => (float[N,1] y) <float c = {0.5}, int64[2] t = {3, 1}> {
+            s = Shape<start = 1>(x)  f = Cast<to = 1>(s)  p = Mul(f, c)  w = Expand(p, t)  y = MatMul(x, w) }""",
+    ),
+    Fixed(
+        "the known part of a shape that is otherwise dynamic",
+        before="""g (float[N,6] x, float[1,1] z) => (float[N,6] y) {
+            n = Shape<end = 1>(x)  c = Shape<start = 1>(x)  t = Concat<axis = 0>(n, c)  y = Expand(z, t) }""",
+        after="""g (float[N,6] x, float[1,1] z) => (float[N,6] y) <int64[1] c = {6}> {
+            n = Shape<end = 1>(x)  t = Concat<axis = 0>(n, c)  y = Expand(z, t) }""",
+    ),
+    Fixed(
+        "Shape's start and end count",
+        before="""g (float[2,3,4,5] x, float z) => (float[3,4] y) {
+            s = Shape<start = 1, end = -1>(x)  y = Expand(z, s) }""",
+        after="g (float[2,3,4,5] x, float z) => (float[3,4] y) <int64[2] s = {3, 4}> { y = Expand(z, s) }",
+    ),
+    Fixed(
+        "Size, and a scalar stays a scalar",
+        before="g (float[2,3] x, int64[K] k) => (int64[K] y) { s = Size(x)  y = Add(k, s) }",
+        after="g (float[2,3] x, int64[K] k) => (int64[K] y) <int64 s = {6}> { y = Add(k, s) }",
+    ),
+    Fixed(
+        "float shape arithmetic: a size times 1.5 is not truncated on the way, and value_float is a float32",
+        before="""g (float[1,3,5,8] x) => (float[1,3,7,12] y) <float[4] k = {1, 1, 1.5, 1.5}> {
+            one = Constant<value_float = 1.0>()  s = Shape(x)  f = Cast<to = 1>(s)  g = Mul(f, k)  h = Mul(g, one)
+            i = Cast<to = 7>(h)  y = Resize<mode = "nearest">(x, , , i) }""",
+        after="""g (float[1,3,5,8] x) => (float[1,3,7,12] y) <int64[4] i = {1, 3, 7, 12}> {
+            y = Resize<mode = "nearest">(x, , , i) }""",
+    ),
+    Fixed(
+        "a scale computed from a static size stays a float32",
+        before="""g (float[N,16] x) => (float[N,16] y) <int64 i = {1}> {
+            s = Shape(x)  d = Gather(s, i)  f = Cast<to = 1>(d)  r = Sqrt(f)  y = Div(x, r) }""",
+        after="g (float[N,16] x) => (float[N,16] y) <float r = {4}> { y = Div(x, r) }",
+    ),
+    Fixed(
+        "int32 and bool count as well; division rounds towards zero",
+        before="""g (int32[N] x) => (int32[N] y) <int32 a = {-7}, int32 b = {2}, int32 c = {0}> {
+            q = Div(a, b)  l = Less(q, c)  w = Where(l, q, b)  y = Add(x, w) }""",
+        after="g (int32[N] x) => (int32[N] y) <int32 w = {-3}> { y = Add(x, w) }",
+    ),
+    Fixed(
+        "several known inputs of one node go at once",
+        before="""g (float[N,4] x, float[2,2] z) => (float[N,2] y) <int64[1] one = {1}, int64[1] two = {2}> {
+            a = Shape<start = 1>(z)  b = Mul(a, two)  c = Sub(two, one)  y = Slice(x, a, b, c) }""",
+        after="""g (float[N,4] x, float[2,2] z) => (float[N,2] y)
+                <int64[1] a = {2}, int64[1] b = {4}, int64[1] c = {1}> {
+            y = Slice(x, a, b, c) }""",
+    ),
+    Fixed(
+        "operators of opset 11, with axes as attributes",
+        before="""g (float[2,3] x) => (float[1,2,3] y) <int64 i = {0}, int64 j = {1}, int64[1] one = {1}> {
+            s = Shape(x)  a = Gather(s, i)  b = Gather(s, j)  c = Unsqueeze<axes = [0]>(a)
+            d = Unsqueeze<axes = [0]>(b)  t = Concat<axis = 0>(one, c, d)  y = Reshape(x, t) }""",
+        after="g (float[2,3] x) => (float[1,2,3] y) <int64[3] t = {1, 2, 3}> { y = Reshape(x, t) }",
+        opset=11,
+    ),
+    Fixed(
+        "before IR version 4 the constant is a node: an initializer would have to be a graph input",
+        before="""g (float[2,3] x, float[6] z) => (float[3,2] y) {
+            i = Constant<value = int64[2] {1, 0}>()  s = Shape(x)  t = Gather(s, i)  y = Reshape(z, t) }""",
+        after="""g (float[2,3] x, float[6] z) => (float[3,2] y) {
+            t = Constant<value = int64[2] {3, 2}>()  y = Reshape(z, t) }""",
+        opset=8,
+        ir_version=3,
+    ),
+    Fixed(
+        "the value is a graph output too: the output keeps its producers, its reader gets the constant",
+        before="""g (float[2,3] x) => (float[3,2] y, int64[2] t) <int64[2] i = {1, 0}> {
+            s = Shape(x)  t = Gather(s, i)  y = Reshape(x, t) }""",
+        after="""g (float[2,3] x) => (float[3,2] y, int64[2] t) <int64[2] i = {1, 0}, int64[2] c = {3, 2}> {
+            s = Shape(x)  t = Gather(s, i)  y = Reshape(x, c) }""",
+    ),
+    Fixed(
+        "a branch reads the known value of the graph around it",
+        before="""g (float[2,3] x, bool b) => (float[K] y) <int64[1] m = {-1}> {
+            s = Shape(x)
+            y = If(b) <then_branch = t () => (float[K] u) { p = ReduceProd<keepdims = 1>(s)  u = Reshape(x, p) },
+                       else_branch = e () => (float[K] w) { w = Reshape(x, m) }> }""",
+        after="""g (float[2,3] x, bool b) => (float[K] y) <int64[1] m = {-1}> {
+            y = If(b) <then_branch = t () => (float[K] u) <int64[1] p = {6}> { u = Reshape(x, p) },
+                       else_branch = e () => (float[K] w) { w = Reshape(x, m) }> }""",
+    ),
+    Fixed(
+        "the trip count of a Loop",
+        before="""g (float[4,3] x, float[3] a) => (float[3] y) <int64 i = {0}> {
+            s = Shape(x)  n = Gather(s, i)
+            y = Loop(n, , a) <body = b (int64 k, bool c, float[3] p) => (bool d, float[3] q) {
+                d = Identity(c)  q = Add(p, p) }> }""",
+        after="""g (float[4,3] x, float[3] a) => (float[3] y) <int64 n = {4}> {
+            y = Loop(n, , a) <body = b (int64 k, bool c, float[3] p) => (bool d, float[3] q) {
+                d = Identity(c)  q = Add(p, p) }> }""",
+    ),
+    Fixed(
+        "inside a local function, where constants are nodes",
+        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2,3] x) => (float[3,2] y) { y = my.Turn(x) }
+            <opset_import: ["" : 18], domain: "my"> Turn (a) => (b) {
+                u = Constant<value = int64[1] {3}>()  v = Constant<value = int64[1] {2}>()
+                t = Concat<axis = 0>(u, v)  b = Reshape(a, t) }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2,3] x) => (float[3,2] y) { y = my.Turn(x) }
+            <opset_import: ["" : 18], domain: "my"> Turn (a) => (b) {
+                t = Constant<value = int64[2] {3, 2}>()  b = Reshape(a, t) }""",
+    ),
+    Fixed(
+        "an empty tensor's shape",
+        before="g (float[0,3] x, float z) => (float[0,3] y) { s = Shape(x)  y = Expand(z, s) }",
+        after="g (float[0,3] x, float z) => (float[0,3] y) <int64[2] s = {0, 3}> { y = Expand(z, s) }",
+    ),
+    Silent(
+        "a dynamic dimension is not known",
+        """g (float[N,C] x, float z) => (float[M] y) <int64[1] i = {0}, float k = {1.5}> {
+            s = Shape(x)  a = Gather(s, i)  f = Cast<to = 1>(a)  h = Mul(f, k)  t = Cast<to = 7>(h)
+            y = Expand(z, t) }""",
+    ),
+    Silent(
+        "a declared inner shape may lie: only the dimensions of inputs are trusted",
+        """g (float[N,3] x, float z) => (float[M,3] y) <float[9,3] h> {
+            h = Relu(x)  s = Shape<end = 1>(h)  t = Concat<axis = 0>(s, s)  y = Expand(z, t) }""",
+    ),
+    Fixed(
+        "half precision rounds after each operator, except in ONNX Runtime",
+        before="""g (float[5,3] x, float z) => (float[M] y) <int64[1] i = {0}, float[1] c = {0.1}> {
+            k = Cast<to = 10>(c)  s = Shape(x)  a = Gather(s, i)  f = Cast<to = 10>(a)  h = Mul(f, k)  g2 = Mul(h, f)
+            b = Cast<to = 7>(g2)  t = Add(b, b)  y = Expand(z, t) }""",
+        after="""g (float[5,3] x, float z) => (float[M] y) <int64[1] a = {5}, float[1] c = {0.1}> {
+            k = Cast<to = 10>(c)  f = Cast<to = 10>(a)  h = Mul(f, k)  g2 = Mul(h, f)
+            b = Cast<to = 7>(g2)  t = Add(b, b)  y = Expand(z, t) }""",
+    ),
+    Fixed(
+        "ONNX Runtime reads the largest integer as 'to the front' where a Slice steps backwards; ONNX does not",
+        before="""g (float[5,3] x, int64[N] k) => (int64[M] y)
+                <int64[1] b = {0}, int64[1] e = {9223372036854775807}, int64[1] m = {-1}> {
+            s = Shape(x)  t = Slice(s, b, e, b, m)  y = Concat<axis = 0>(k, t) }""",
+        after="""g (float[5,3] x, int64[N] k) => (int64[M] y) <int64[2] s = {5, 3}, int64[1] b = {0},
+                int64[1] e = {9223372036854775807}, int64[1] m = {-1}> {
+            t = Slice(s, b, e, b, m)  y = Concat<axis = 0>(k, t) }""",
+    ),
+    Silent(
+        "only a graph output reads the value",
+        "g (float[2,3] x) => (int64[2] y) <int64[2] i = {1, 0}> { s = Shape(x)  y = Gather(s, i) }",
+    ),
+    Silent(
+        "what a branch returns keeps its producer",
+        """g (int64[2] x, bool b) => (int64[2] y) <int64[2] c = {1, 2}> {
+            y = If(b) <then_branch = t () => (int64[2] u) { u = Add(c, c) },
+                       else_branch = e () => (int64[2] w) { w = Identity(x) }> }""",
+    ),
+    Silent(
+        "an initializer that is a graph input is a default, not a constant",
+        """g (float[N,3] x, int64[1] i = {3}) => (float[M,K] y) <int64[1] m = {-1}> {
+            t = Concat<axis = 0>(m, i)  y = Reshape(x, t) }""",
+    ),
+    Silent(
+        "random numbers are drawn anew in each run",
+        """g (float[N] x) => (float[N] y) {
+            r = RandomUniform<shape = [1], low = 1.0, high = 9.0>()  i = Cast<to = 7>(r)  f = Cast<to = 1>(i)
+            y = Add(x, f) }""",
+    ),
+    Silent(
+        "the constant would be far larger than what computes it",
+        """g (int64[N,1000] x) => (int64[N,1000] y) <int64 one = {1}, int64[1] n = {1000}> {
+            e = Expand(one, n)  y = Add(x, e) }""",
+    ),
+    Silent(
+        "200 bytes that ask for 2**38 elements",
+        """g (int64[N] x) => (int64[N] y) <int64[1] n = {274877906944}, int64[1] i = {0}> {
+            e = ConstantOfShape<value = int64[1] {1}>(n)  f = Gather(e, i)  y = Add(x, f) }""",
+    ),
+    Silent(
+        "quantized constants belong to the quantization rules",
+        """g (float[N,2] x) => (float[N,2] y) <float[2] w = {1, 2}, float s = {0.5}, int8 z = {0}> {
+            q = QuantizeLinear(w, s, z)  d = DequantizeLinear(q, s, z)  y = Mul(x, d) }""",
+    ),
+    Silent(
+        "arithmetic on float weights is not shape arithmetic",
+        """g (float[N,2] x) => (float[N,2] y) <float[2] w = {4, 9}, float[2] v = {1, 2}> {
+            q = Add(w, v)  d = Mul(q, v)  y = Mul(x, d) }""",
+    ),
+    Silent(
+        "an operator of another domain that has a standard operator's name",
+        """<ir_version: 9, opset_import: ["" : 18, "other" : 1]>
+            g (float[2,3] x, float z) => (float[2,3] y) { s = other.Shape(x)  y = Expand(z, s) }""",
+    ),
+    Silent(
+        "an attribute that every call of the function sets anew",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2,3] x) => (float[3,2] y) { y = my.Turn<first = 3>(x) }
+            <opset_import: ["" : 18], domain: "my"> Turn <first> (a) => (b) {
+                u = Constant<value_int: int = @first>()  m = Constant<value = int64[1] {-1}>()
+                z = Constant<value = int64[1] {0}>()  w = Unsqueeze(u, z)
+                t = Concat<axis = 0>(w, m)  b = Reshape(a, t) }""",
+    ),
+    Silent(
+        "division by zero is not decided here",
+        "g (int64[N] x) => (int64[N] y) <int64 a = {7}, int64 b = {0}> { q = Div(a, b)  y = Add(x, q) }",
+    ),
+    Silent(
+        "a computed divisor of 0 harms an empty tensor less than a constant one",
+        "g (int64[N] x, int64[0,3] z) => (int64[N] y) { s = Shape<end = 1>(z)  y = Div(x, s) }",
+    ),
+    Silent(
+        "a cast out of the integer type's range gives what the processor gives",
+        """g (int32[N] x) => (int32[N] y) <int64 a = {3000000000}> {
+            f = Cast<to = 11>(a)  q = Cast<to = 6>(f)  w = Neg(q)  y = Add(x, w) }""",
+    ),
+    Fixed(
+        "axes by Range, which TensorRT does not follow to a constant",
+        before="""g (float[2,3,4] x) => (float[2] y) <int64 a = {1}, int64 b = {3}, int64 d = {1}> {
+            r = Range(a, b, d)  y = ReduceMax<keepdims = 0>(x, r) }""",
+        after="g (float[2,3,4] x) => (float[2] y) <int64[2] r = {1, 2}> { y = ReduceMax<keepdims = 0>(x, r) }",
+        opset=20,
+    ),
+    Fixed(
+        "torch's expand: a -1 is looked for and replaced",
+        before="""g (float[1,3] x) => (float[2,3] y) <int64[2] s = {2, -1}, int64[1] n = {2}, int64 m = {-1}> {
+            k = ConstantOfShape<value = int64[1] {1}>(n)  q = Mul(k, m)  e = Equal(s, q)
+            w = Where(e, k, s)  y = Expand(x, w) }""",
+        after="g (float[1,3] x) => (float[2,3] y) <int64[2] w = {2, 1}> { y = Expand(x, w) }",
+    ),
+]

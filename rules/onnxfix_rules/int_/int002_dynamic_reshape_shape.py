@@ -9,140 +9,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, rule
-from onnxfix.shapes.symbols import Dim, equal, positive, product
+from onnxfix.rule import Dim, Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Silent, equal, rule
+from onnxfix.shapes.symbols import positive, product
 
 from ._common import shape_severity
 
-EXAMPLES = [
-    Example(
-        why="batch and sequence are copied, as an attention head splits its channels",
-        before="""g (float[N,S,6] x) => (float[N,S,2,3] y) <int64 i = {0}, int64 j = {1}, int64[1] z = {0},
-                                                            int64[1] h = {2}, int64[1] d = {3}> {
-            s = Shape(x)  n = Gather(s, i)  a = Unsqueeze(n, z)  r = Shape(x)  q = Gather(r, j)
-            b = Unsqueeze(q, z)  t = Concat<axis = 0>(a, b, h, d)  y = Reshape(x, t) }""",
-        after="g (float[N,S,6] x) => (float[N,S,2,3] y) <int64[4] t = {0, 0, 2, 3}> { y = Reshape(x, t) }",
-    ),
-    Example(
-        why="the dimension comes from another input that shares its name; allowzero goes, since 0 now means to copy",
-        before="""g (float[N,6] x, float[N] z) => (float[N,2,3] y) <int64[2] d = {2, 3}> {
-            n = Shape(z)  t = Concat<axis = 0>(n, d)  y = Reshape<allowzero = 1>(x, t) }""",
-        after="""g (float[N,6] x, float[N] z) => (float[N,2,3] y) <int64[3] t = {0, 2, 3}> {
-            y = Reshape(x, t) }""",
-    ),
-    Example(
-        why="a -1 that is there already stays",
-        before="""g (float[N,S,6] x) => (float[N,M,3] y) <int64[1] m = {-1}, int64[1] d = {3}> {
-            n = Shape<end = 1>(x)  t = Concat<axis = 0>(n, m, d)  y = Reshape(x, t) }""",
-        after="g (float[N,S,6] x) => (float[N,M,3] y) <int64[3] t = {0, -1, 3}> { y = Reshape(x, t) }",
-    ),
-    Example(
-        why="a -1 that stands for a number: under allowzero it is one even of an empty tensor",
-        before="""g (float[N,S,6] x) => (float[N,S,3,2] y) <int64[1] m = {-1}, int64[1] d = {2}> {
-            n = Shape<end = 2>(x)  t = Concat<axis = 0>(n, m, d)  y = Reshape<allowzero = 1>(x, t) }""",
-        after="g (float[N,S,6] x) => (float[N,S,3,2] y) <int64[4] t = {0, 0, 3, 2}> { y = Reshape(x, t) }",
-    ),
-    Example(
-        why="a -1 under allowzero whose meaning of an empty tensor is the backend's affair",
-        before="""g (float[N,S,6] x) => (float[N,M] y) <int64[1] m = {-1}> {
-            n = Shape<end = 1>(x)  t = Concat<axis = 0>(n, m)  y = Reshape<allowzero = 1>(x, t) }""",
-        detect=True,
-    ),
-    Example(
-        why="-1 for a size that is computed, beside numbers above 0",
-        before="""g (float[N,4,3] x) => (float[M,3] y) <int64[1] f = {4}, int64[1] d = {3}> {
-            n = Shape<end = 1>(x)  a = Mul(n, f)  t = Concat<axis = 0>(a, d)  y = Reshape(x, t) }""",
-        after="g (float[N,4,3] x) => (float[M,3] y) <int64[2] t = {-1, 3}> { y = Reshape(x, t) }",
-    ),
-    Example(
-        why="a dimension that is always 0",
-        before="g (float[N,0] x, float[N,0] z) => (float[N,0] y) { t = Shape(z)  y = Reshape(x, t) }",
-        after="g (float[N,0] x, float[N,0] z) => (float[N,0] y) <int64[2] t = {0, 0}> { y = Reshape(x, t) }",
-    ),
-    Example(
-        why="the shape is a graph output too, and keeps its producers",
-        before="""g (float[N,6] x) => (float[N,2,3] y, int64[3] t) <int64[2] d = {2, 3}> {
-            n = Shape<end = 1>(x)  t = Concat<axis = 0>(n, d)  y = Reshape(x, t) }""",
-        after="""g (float[N,6] x) => (float[N,2,3] y, int64[3] t) <int64[2] d = {2, 3}, int64[3] c = {0, 2, 3}> {
-            n = Shape<end = 1>(x)  t = Concat<axis = 0>(n, d)  y = Reshape(x, c) }""",
-    ),
-    Example(
-        why="two Reshapes read one shape; it is constant for the one that has these dimensions",
-        before="""g (float[N,6] x, float[6,N] w) => (float[N,2,3] y, float[N,2,3] v) <int64[2] d = {2, 3}> {
-            n = Shape<end = 1>(x)  t = Concat<axis = 0>(n, d)  y = Reshape(x, t)  u = Reshape(w, t)  v = Relu(u) }""",
-        after="""g (float[N,6] x, float[6,N] w) => (float[N,2,3] y, float[N,2,3] v)
-                <int64[3] c = {0, 2, 3}, int64[3] e = {-1, 2, 3}> {
-            y = Reshape(x, c)  u = Reshape(w, e)  v = Relu(u) }""",
-    ),
-    Example(
-        why="inside a branch, with operators of opset 11",
-        before="""g (float[N,6] x, bool b) => (float[N,2,3] y) <int64[2] d = {2, 3}, int64 i = {0}> {
-            s = Shape(x)  n = Gather(s, i)  a = Unsqueeze<axes = [0]>(n)  t = Concat<axis = 0>(a, d)
-            y = If(b) <then_branch = p () => (float[N,2,3] u) { u = Reshape(x, t) },
-                       else_branch = q () => (float[N,2,3] w) { v = Neg(x)  w = Reshape(v, t) }> }""",
-        after="""g (float[N,6] x, bool b) => (float[N,2,3] y) {
-            y = If(b) <then_branch = p () => (float[N,2,3] u) <int64[3] c = {0, 2, 3}> { u = Reshape(x, c) },
-                       else_branch = q () => (float[N,2,3] w) <int64[3] c2 = {0, 2, 3}> {
-                           v = Neg(x)  w = Reshape(v, c2) }> }""",
-        opset=11,
-    ),
-    Example(
-        why="with -1 beside a dynamic dimension only an empty tensor differs: for the user to say",
-        before="""g (float[N,S,4] x) => (float[N,M] y) <int64[1] f = {4}> {
-            n = Shape<end = 1>(x)  s = Shape<start = 1, end = 2>(x)  m = Mul(s, f)
-            t = Concat<axis = 0>(n, m)  y = Reshape(x, t) }""",
-        detect=True,
-    ),
-    Example(
-        why="a size that nothing ties to the data's",
-        before="""g (float[N,4] x, float[M] z) => (float[M,4] y) <int64[1] f = {4}> {
-            n = Shape(z)  t = Concat<axis = 0>(n, f)  y = Reshape(x, t) }""",
-        detect=True,
-    ),
-    Example(
-        why="the same, where the user vouches for it",
-        before="""g (float[N,4] x, float[M] z) => (float[M,4] y) <int64[1] f = {4}> {
-            n = Shape(z)  t = Concat<axis = 0>(n, f)  y = Reshape<allowzero = 1>(x, t) }""",
-        after="g (float[N,4] x, float[M] z) => (float[M,4] y) <int64[2] t = {-1, 4}> { y = Reshape(x, t) }",
-        safety=Safety.UNSAFE,
-    ),
-    Example(
-        why="dimensions that change places need two unknowns",
-        before="""g (float[N,S,4] x) => (float[S,N,4] y) <int64[1] f = {4}> {
-            n = Shape<end = 1>(x)  s = Shape<start = 1, end = 2>(x)  t = Concat<axis = 0>(s, n, f)
-            y = Reshape(x, t) }""",
-    ),
-    Example(
-        why="the 0 of an allowzero=1 shape is a size; a constant with a copied dimension cannot say it",
-        before="""g (float[N,0,4] x) => (float[N,4,0] y) <int64[2] d = {4, 0}> {
-            n = Shape<end = 1>(x)  t = Concat<axis = 0>(n, d)  y = Reshape<allowzero = 1>(x, t) }""",
-    ),
-    Example(
-        why="the caller chooses the shape",
-        before="""g (float[N,4] x, int64[1] k) => (float[P,4] y) <int64[1] f = {4}> {
-            t = Concat<axis = 0>(k, f)  y = Reshape(x, t) }""",
-    ),
-    Example(
-        why="data of unknown rank",
-        before="""g (float[] x, float[N] z) => (float[N,M] y) <int64[1] m = {-1}> {
-            n = Shape(z)  t = Concat<axis = 0>(n, m)  y = Reshape(x, t) }""",
-    ),
-    Example(
-        why="the shape is a constant already",
-        before="g (float[N,4] x) => (float[N,2,2] y) <int64[3] t = {0, 2, 2}> { y = Reshape(x, t) }",
-    ),
-    Example(
-        why="0 and -1 mean something to Reshape only, not to Expand",
-        before="""g (float[N,1] x) => (float[N,4] y) <int64[1] f = {4}> {
-            n = Shape<end = 1>(x)  t = Concat<axis = 0>(n, f)  y = Expand(x, t) }""",
-    ),
-]
 
-
-@rule("INT002", ops=["Reshape"], safety=Safety.EXACT, hazards=[4], examples=EXAMPLES)
+@rule("INT002", ops=["Reshape"], safety=Safety.EXACT, hazards=[4])
 def reshape_to_own_dimensions(node: Node, model: Model) -> Iterator[Match]:
     """A Reshape's shape is computed at run time, though a constant with 0 and -1 would say the same.
 
@@ -282,3 +155,125 @@ def _condition(wanted: Sequence[Dim], own: Sequence[Dim], inferred: int, given: 
     if empty:
         conditions.append(f"{' and '.join(empty)} {'is' if len(empty) == 1 else 'are'} never 0")
     return " and ".join(conditions)
+
+
+reshape_to_own_dimensions.examples = [
+    Fixed(
+        "batch and sequence are copied, as an attention head splits its channels",
+        before="""g (float[N,S,6] x) => (float[N,S,2,3] y) <int64 i = {0}, int64 j = {1}, int64[1] z = {0},
+                                                            int64[1] h = {2}, int64[1] d = {3}> {
+            s = Shape(x)  n = Gather(s, i)  a = Unsqueeze(n, z)  r = Shape(x)  q = Gather(r, j)
+            b = Unsqueeze(q, z)  t = Concat<axis = 0>(a, b, h, d)  y = Reshape(x, t) }""",
+        after="g (float[N,S,6] x) => (float[N,S,2,3] y) <int64[4] t = {0, 0, 2, 3}> { y = Reshape(x, t) }",
+    ),
+    Fixed(
+        "the dimension comes from another input that shares its name; allowzero goes, since 0 now means to copy",
+        before="""g (float[N,6] x, float[N] z) => (float[N,2,3] y) <int64[2] d = {2, 3}> {
+            n = Shape(z)  t = Concat<axis = 0>(n, d)  y = Reshape<allowzero = 1>(x, t) }""",
+        after="""g (float[N,6] x, float[N] z) => (float[N,2,3] y) <int64[3] t = {0, 2, 3}> {
+            y = Reshape(x, t) }""",
+    ),
+    Fixed(
+        "a -1 that is there already stays",
+        before="""g (float[N,S,6] x) => (float[N,M,3] y) <int64[1] m = {-1}, int64[1] d = {3}> {
+            n = Shape<end = 1>(x)  t = Concat<axis = 0>(n, m, d)  y = Reshape(x, t) }""",
+        after="g (float[N,S,6] x) => (float[N,M,3] y) <int64[3] t = {0, -1, 3}> { y = Reshape(x, t) }",
+    ),
+    Fixed(
+        "a -1 that stands for a number: under allowzero it is one even of an empty tensor",
+        before="""g (float[N,S,6] x) => (float[N,S,3,2] y) <int64[1] m = {-1}, int64[1] d = {2}> {
+            n = Shape<end = 2>(x)  t = Concat<axis = 0>(n, m, d)  y = Reshape<allowzero = 1>(x, t) }""",
+        after="g (float[N,S,6] x) => (float[N,S,3,2] y) <int64[4] t = {0, 0, 3, 2}> { y = Reshape(x, t) }",
+    ),
+    Flagged(
+        "a -1 under allowzero whose meaning of an empty tensor is the backend's affair",
+        """g (float[N,S,6] x) => (float[N,M] y) <int64[1] m = {-1}> {
+            n = Shape<end = 1>(x)  t = Concat<axis = 0>(n, m)  y = Reshape<allowzero = 1>(x, t) }""",
+    ),
+    Fixed(
+        "-1 for a size that is computed, beside numbers above 0",
+        before="""g (float[N,4,3] x) => (float[M,3] y) <int64[1] f = {4}, int64[1] d = {3}> {
+            n = Shape<end = 1>(x)  a = Mul(n, f)  t = Concat<axis = 0>(a, d)  y = Reshape(x, t) }""",
+        after="g (float[N,4,3] x) => (float[M,3] y) <int64[2] t = {-1, 3}> { y = Reshape(x, t) }",
+    ),
+    Fixed(
+        "a dimension that is always 0",
+        before="g (float[N,0] x, float[N,0] z) => (float[N,0] y) { t = Shape(z)  y = Reshape(x, t) }",
+        after="g (float[N,0] x, float[N,0] z) => (float[N,0] y) <int64[2] t = {0, 0}> { y = Reshape(x, t) }",
+    ),
+    Fixed(
+        "the shape is a graph output too, and keeps its producers",
+        before="""g (float[N,6] x) => (float[N,2,3] y, int64[3] t) <int64[2] d = {2, 3}> {
+            n = Shape<end = 1>(x)  t = Concat<axis = 0>(n, d)  y = Reshape(x, t) }""",
+        after="""g (float[N,6] x) => (float[N,2,3] y, int64[3] t) <int64[2] d = {2, 3}, int64[3] c = {0, 2, 3}> {
+            n = Shape<end = 1>(x)  t = Concat<axis = 0>(n, d)  y = Reshape(x, c) }""",
+    ),
+    Fixed(
+        "two Reshapes read one shape; it is constant for the one that has these dimensions",
+        before="""g (float[N,6] x, float[6,N] w) => (float[N,2,3] y, float[N,2,3] v) <int64[2] d = {2, 3}> {
+            n = Shape<end = 1>(x)  t = Concat<axis = 0>(n, d)  y = Reshape(x, t)  u = Reshape(w, t)  v = Relu(u) }""",
+        after="""g (float[N,6] x, float[6,N] w) => (float[N,2,3] y, float[N,2,3] v)
+                <int64[3] c = {0, 2, 3}, int64[3] e = {-1, 2, 3}> {
+            y = Reshape(x, c)  u = Reshape(w, e)  v = Relu(u) }""",
+    ),
+    Fixed(
+        "inside a branch, with operators of opset 11",
+        before="""g (float[N,6] x, bool b) => (float[N,2,3] y) <int64[2] d = {2, 3}, int64 i = {0}> {
+            s = Shape(x)  n = Gather(s, i)  a = Unsqueeze<axes = [0]>(n)  t = Concat<axis = 0>(a, d)
+            y = If(b) <then_branch = p () => (float[N,2,3] u) { u = Reshape(x, t) },
+                       else_branch = q () => (float[N,2,3] w) { v = Neg(x)  w = Reshape(v, t) }> }""",
+        after="""g (float[N,6] x, bool b) => (float[N,2,3] y) {
+            y = If(b) <then_branch = p () => (float[N,2,3] u) <int64[3] c = {0, 2, 3}> { u = Reshape(x, c) },
+                       else_branch = q () => (float[N,2,3] w) <int64[3] c2 = {0, 2, 3}> {
+                           v = Neg(x)  w = Reshape(v, c2) }> }""",
+        opset=11,
+    ),
+    Flagged(
+        "with -1 beside a dynamic dimension only an empty tensor differs: for the user to say",
+        """g (float[N,S,4] x) => (float[N,M] y) <int64[1] f = {4}> {
+            n = Shape<end = 1>(x)  s = Shape<start = 1, end = 2>(x)  m = Mul(s, f)
+            t = Concat<axis = 0>(n, m)  y = Reshape(x, t) }""",
+    ),
+    Flagged(
+        "a size that nothing ties to the data's",
+        """g (float[N,4] x, float[M] z) => (float[M,4] y) <int64[1] f = {4}> {
+            n = Shape(z)  t = Concat<axis = 0>(n, f)  y = Reshape(x, t) }""",
+    ),
+    Fixed(
+        "the same, where the user vouches for it",
+        before="""g (float[N,4] x, float[M] z) => (float[M,4] y) <int64[1] f = {4}> {
+            n = Shape(z)  t = Concat<axis = 0>(n, f)  y = Reshape<allowzero = 1>(x, t) }""",
+        after="g (float[N,4] x, float[M] z) => (float[M,4] y) <int64[2] t = {-1, 4}> { y = Reshape(x, t) }",
+        safety=Safety.UNSAFE,
+    ),
+    Silent(
+        "dimensions that change places need two unknowns",
+        """g (float[N,S,4] x) => (float[S,N,4] y) <int64[1] f = {4}> {
+            n = Shape<end = 1>(x)  s = Shape<start = 1, end = 2>(x)  t = Concat<axis = 0>(s, n, f)
+            y = Reshape(x, t) }""",
+    ),
+    Silent(
+        "the 0 of an allowzero=1 shape is a size; a constant with a copied dimension cannot say it",
+        """g (float[N,0,4] x) => (float[N,4,0] y) <int64[2] d = {4, 0}> {
+            n = Shape<end = 1>(x)  t = Concat<axis = 0>(n, d)  y = Reshape<allowzero = 1>(x, t) }""",
+    ),
+    Silent(
+        "the caller chooses the shape",
+        """g (float[N,4] x, int64[1] k) => (float[P,4] y) <int64[1] f = {4}> {
+            t = Concat<axis = 0>(k, f)  y = Reshape(x, t) }""",
+    ),
+    Silent(
+        "data of unknown rank",
+        """g (float[] x, float[N] z) => (float[N,M] y) <int64[1] m = {-1}> {
+            n = Shape(z)  t = Concat<axis = 0>(n, m)  y = Reshape(x, t) }""",
+    ),
+    Silent(
+        "the shape is a constant already",
+        "g (float[N,4] x) => (float[N,2,2] y) <int64[3] t = {0, 2, 2}> { y = Reshape(x, t) }",
+    ),
+    Silent(
+        "0 and -1 mean something to Reshape only, not to Expand",
+        """g (float[N,1] x) => (float[N,4] y) <int64[1] f = {4}> {
+            n = Shape<end = 1>(x)  t = Concat<axis = 0>(n, f)  y = Expand(x, t) }""",
+    ),
+]

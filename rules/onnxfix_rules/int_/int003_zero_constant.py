@@ -6,137 +6,24 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from onnxfix.dtypes import name_of
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
-from onnxfix.shapes.symbols import DIM_MAX, at_least, equal
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    equal,
+    name_of,
+    rule,
+)
+from onnxfix.shapes.symbols import DIM_MAX, at_least
 
 from ._common import is_zeros
-
-EXAMPLES = [
-    Example(
-        why="adding zeros that have the data's shape",
-        before="g (int64[N,3] x) => (int64[N,3] y) <int64[3] z = {0, 0, 0}> { a = Add(x, z)  y = Neg(a) }",
-        after="g (int64[N,3] x) => (int64[N,3] y) { y = Neg(x) }",
-    ),
-    Example(
-        why="either operand of an Add, and a scalar whatever the rank",
-        before="g (int64[] x) => (int64[] y) <int64 z = {0}> { a = Add(z, x)  y = Neg(a) }",
-        after="g (int64[] x) => (int64[] y) { y = Neg(x) }",
-    ),
-    Example(
-        why="subtracting zeros; other integers count as well",
-        before="g (int32[N] x) => (int32[N] y) <int32[1] z = {0}> { a = Sub(x, z)  y = Neg(a) }",
-        after="g (int32[N] x) => (int32[N] y) { y = Neg(x) }",
-    ),
-    Example(
-        why="the result is a graph output, and the data a graph input: both names stay",
-        before="g (int64[N] x) => (int64[N] y) <int64 z = {0}> { y = Add(x, z) }",
-        after="g (int64[N] x) => (int64[N] y) { y = Identity(x) }",
-    ),
-    Example(
-        why="a graph output takes the name of what it is",
-        before="g (int64[N] x) => (int64[N] y) <int64 z = {0}> { a = Neg(x)  y = Add(a, z) }",
-        after="g (int64[N] x) => (int64[N] y) { y = Neg(x) }",
-    ),
-    Example(
-        why="padding by nothing, in any mode and of any type",
-        before="""g (float[N,3] x) => (float[N,3] y) <int64[4] p = {0, 0, 0, 0}> {
-            a = Pad<mode = "reflect">(x, p)  y = Relu(a) }""",
-        after="g (float[N,3] x) => (float[N,3] y) { y = Relu(x) }",
-    ),
-    Example(
-        why="padding chosen axes by nothing; the zeros serve another node too and stay there",
-        before="""g (float[N,3] x) => (float[N,3] y, int64[2] w)
-                <int64[2] p = {0, 0}, int64[1] k = {1}, float v = {7}> {
-            a = Pad(x, p, v, k)  y = Relu(a)  s = Shape(x)  w = Mul(s, p) }""",
-        after="""g (float[N,3] x) => (float[N,3] y, int64[2] w) <int64[2] p = {0, 0}> {
-            y = Relu(x)  s = Shape(x)  w = Mul(s, p) }""",
-    ),
-    Example(
-        why="a slice of everything, by a sentinel and by the size",
-        before="""g (float[N,3] x) => (float[N,3] y) <int64[2] b = {0, 0}, int64[2] e = {9223372036854775807, 3},
-                                                     int64[2] k = {0, -1}, int64[2] s = {1, 1}> {
-            a = Slice(x, b, e, k, s)  y = Relu(a) }""",
-        after="g (float[N,3] x) => (float[N,3] y) { y = Relu(x) }",
-    ),
-    Example(
-        why="a Reshape that copies every dimension",
-        before="g (float[N,M] x) => (float[N,M] y) <int64[2] s = {0, 0}> { a = Reshape(x, s)  y = Relu(a) }",
-        after="g (float[N,M] x) => (float[N,M] y) { y = Relu(x) }",
-    ),
-    Example(
-        why="the default of an optional input",
-        before="g (float[N,N] x) => (float[N,N] y) <int64 k = {0}> { y = Trilu<upper = 0>(x, k) }",
-        after="g (float[N,N] x) => (float[N,N] y) { y = Trilu<upper = 0>(x) }",
-    ),
-    Example(
-        why="inside a branch",
-        before="""g (int64[N] x, bool b) => (int64[N] y) <int64 z = {0}> {
-            y = If(b) <then_branch = p () => (int64[N] u) { a = Add(x, z)  u = Neg(a) },
-                       else_branch = q () => (int64[N] w) { w = Sub(x, z) }> }""",
-        after="""g (int64[N] x, bool b) => (int64[N] y) {
-            y = If(b) <then_branch = p () => (int64[N] u) { u = Neg(x) },
-                       else_branch = q () => (int64[N] w) { w = Identity(x) }> }""",
-    ),
-    Example(
-        why="inside a local function, where constants are nodes",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (int64[N] x) => (int64[N] y) { y = my.F(x) }
-            <opset_import: ["" : 18], domain: "my"> F (a) => (b) {
-                z = Constant<value_int = 0>()  c = Add(a, z)  b = Neg(c) }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (int64[N] x) => (int64[N] y) { y = my.F(x) }
-            <opset_import: ["" : 18], domain: "my"> F (a) => (b) { b = Neg(a) }""",
-    ),
-    Example(
-        why="the zeros stretch the data: dimension N may be 1",
-        before="g (int64[N] x) => (int64[M] y) <int64[3] z = {0, 0, 0}> { y = Add(x, z) }",
-    ),
-    Example(
-        why="the zeros raise the rank",
-        before="g (int64[3] x) => (int64[1,3] y) <int64[1,1] z = {0}> { y = Add(x, z) }",
-    ),
-    Example(
-        why="one zero may raise the rank of data that may be a scalar",
-        before="g (int64[] x) => (int64[] y) <int64[1] z = {0}> { y = Add(x, z) }",
-    ),
-    Example(
-        why="float zeros do something: -0.0 + 0.0 is 0.0",
-        before="g (float[N] x) => (float[N] y) <float z = {0}> { y = Add(x, z) }",
-    ),
-    Example(why="0 - x", before="g (int64[N] x) => (int64[N] y) <int64 z = {0}> { y = Sub(z, x) }"),
-    Example(why="0 * x", before="g (int64[N] x) => (int64[N] y) <int64 z = {0}> { y = Mul(x, z) }"),
-    Example(
-        why="a default that a caller can override",
-        before="g (int64[N] x, int64[1] z = {0}) => (int64[N] y) { y = Add(x, z) }",
-    ),
-    Example(
-        why="a slice that ends too early, or may",
-        before="""g (float[N,5] x) => (float[M,5] y) <int64[1] b = {0}, int64[1] e = {8}> { y = Slice(x, b, e) }""",
-    ),
-    Example(
-        why="a slice of every other element",
-        before="""g (float[N] x) => (float[M] y)
-                <int64[1] b = {0}, int64[1] e = {9223372036854775807}, int64[1] s = {2}> {
-            y = Slice(x, b, e, b, s) }""",
-    ),
-    Example(
-        why="with allowzero the zeros are sizes",
-        before="g (float[0,M] x) => (float[0,0] y) <int64[2] s = {0, 0}> { y = Reshape<allowzero = 1>(x, s) }",
-    ),
-    Example(
-        why="zeros for some of the dimensions",
-        before="g (float[N,1] x) => (float[N] y) <int64[1] s = {0}> { y = Reshape(x, s) }",
-    ),
-    Example(
-        why="an operator of another domain",
-        before="""<ir_version: 9, opset_import: ["" : 18, "other" : 1]>
-            g (int64[N] x) => (int64[N] y) <int64 z = {0}> { y = other.Add(x, z) }""",
-    ),
-]
 
 
 @rule(
@@ -145,7 +32,6 @@ EXAMPLES = [
     safety=Safety.EXACT,
     severity=Severity.INFO,
     hazards=[4],
-    examples=EXAMPLES,
 )
 def zero_integer_constant(node: Node, model: Model) -> Iterator[Match]:
     """An integer constant of zeros with which a node does nothing.
@@ -284,3 +170,126 @@ _IDLE: dict[str, Callable[[Node, Model], Idle]] = {
     "Slice": _slice,
     "Reshape": _reshape,
 }
+
+
+zero_integer_constant.examples = [
+    Fixed(
+        "adding zeros that have the data's shape",
+        before="g (int64[N,3] x) => (int64[N,3] y) <int64[3] z = {0, 0, 0}> { a = Add(x, z)  y = Neg(a) }",
+        after="g (int64[N,3] x) => (int64[N,3] y) { y = Neg(x) }",
+    ),
+    Fixed(
+        "either operand of an Add, and a scalar whatever the rank",
+        before="g (int64[] x) => (int64[] y) <int64 z = {0}> { a = Add(z, x)  y = Neg(a) }",
+        after="g (int64[] x) => (int64[] y) { y = Neg(x) }",
+    ),
+    Fixed(
+        "subtracting zeros; other integers count as well",
+        before="g (int32[N] x) => (int32[N] y) <int32[1] z = {0}> { a = Sub(x, z)  y = Neg(a) }",
+        after="g (int32[N] x) => (int32[N] y) { y = Neg(x) }",
+    ),
+    Fixed(
+        "the result is a graph output, and the data a graph input: both names stay",
+        before="g (int64[N] x) => (int64[N] y) <int64 z = {0}> { y = Add(x, z) }",
+        after="g (int64[N] x) => (int64[N] y) { y = Identity(x) }",
+    ),
+    Fixed(
+        "a graph output takes the name of what it is",
+        before="g (int64[N] x) => (int64[N] y) <int64 z = {0}> { a = Neg(x)  y = Add(a, z) }",
+        after="g (int64[N] x) => (int64[N] y) { y = Neg(x) }",
+    ),
+    Fixed(
+        "padding by nothing, in any mode and of any type",
+        before="""g (float[N,3] x) => (float[N,3] y) <int64[4] p = {0, 0, 0, 0}> {
+            a = Pad<mode = "reflect">(x, p)  y = Relu(a) }""",
+        after="g (float[N,3] x) => (float[N,3] y) { y = Relu(x) }",
+    ),
+    Fixed(
+        "padding chosen axes by nothing; the zeros serve another node too and stay there",
+        before="""g (float[N,3] x) => (float[N,3] y, int64[2] w)
+                <int64[2] p = {0, 0}, int64[1] k = {1}, float v = {7}> {
+            a = Pad(x, p, v, k)  y = Relu(a)  s = Shape(x)  w = Mul(s, p) }""",
+        after="""g (float[N,3] x) => (float[N,3] y, int64[2] w) <int64[2] p = {0, 0}> {
+            y = Relu(x)  s = Shape(x)  w = Mul(s, p) }""",
+    ),
+    Fixed(
+        "a slice of everything, by a sentinel and by the size",
+        before="""g (float[N,3] x) => (float[N,3] y) <int64[2] b = {0, 0}, int64[2] e = {9223372036854775807, 3},
+                                                     int64[2] k = {0, -1}, int64[2] s = {1, 1}> {
+            a = Slice(x, b, e, k, s)  y = Relu(a) }""",
+        after="g (float[N,3] x) => (float[N,3] y) { y = Relu(x) }",
+    ),
+    Fixed(
+        "a Reshape that copies every dimension",
+        before="g (float[N,M] x) => (float[N,M] y) <int64[2] s = {0, 0}> { a = Reshape(x, s)  y = Relu(a) }",
+        after="g (float[N,M] x) => (float[N,M] y) { y = Relu(x) }",
+    ),
+    Fixed(
+        "the default of an optional input",
+        before="g (float[N,N] x) => (float[N,N] y) <int64 k = {0}> { y = Trilu<upper = 0>(x, k) }",
+        after="g (float[N,N] x) => (float[N,N] y) { y = Trilu<upper = 0>(x) }",
+    ),
+    Fixed(
+        "inside a branch",
+        before="""g (int64[N] x, bool b) => (int64[N] y) <int64 z = {0}> {
+            y = If(b) <then_branch = p () => (int64[N] u) { a = Add(x, z)  u = Neg(a) },
+                       else_branch = q () => (int64[N] w) { w = Sub(x, z) }> }""",
+        after="""g (int64[N] x, bool b) => (int64[N] y) {
+            y = If(b) <then_branch = p () => (int64[N] u) { u = Neg(x) },
+                       else_branch = q () => (int64[N] w) { w = Identity(x) }> }""",
+    ),
+    Fixed(
+        "inside a local function, where constants are nodes",
+        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (int64[N] x) => (int64[N] y) { y = my.F(x) }
+            <opset_import: ["" : 18], domain: "my"> F (a) => (b) {
+                z = Constant<value_int = 0>()  c = Add(a, z)  b = Neg(c) }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (int64[N] x) => (int64[N] y) { y = my.F(x) }
+            <opset_import: ["" : 18], domain: "my"> F (a) => (b) { b = Neg(a) }""",
+    ),
+    Silent(
+        "the zeros stretch the data: dimension N may be 1",
+        "g (int64[N] x) => (int64[M] y) <int64[3] z = {0, 0, 0}> { y = Add(x, z) }",
+    ),
+    Silent(
+        "the zeros raise the rank", "g (int64[3] x) => (int64[1,3] y) <int64[1,1] z = {0}> { y = Add(x, z) }"
+    ),
+    Silent(
+        "one zero may raise the rank of data that may be a scalar",
+        "g (int64[] x) => (int64[] y) <int64[1] z = {0}> { y = Add(x, z) }",
+    ),
+    Silent(
+        "float zeros do something: -0.0 + 0.0 is 0.0",
+        "g (float[N] x) => (float[N] y) <float z = {0}> { y = Add(x, z) }",
+    ),
+    Silent("0 - x", "g (int64[N] x) => (int64[N] y) <int64 z = {0}> { y = Sub(z, x) }"),
+    Silent("0 * x", "g (int64[N] x) => (int64[N] y) <int64 z = {0}> { y = Mul(x, z) }"),
+    Silent(
+        "a default that a caller can override",
+        "g (int64[N] x, int64[1] z = {0}) => (int64[N] y) { y = Add(x, z) }",
+    ),
+    Silent(
+        "a slice that ends too early, or may",
+        """g (float[N,5] x) => (float[M,5] y) <int64[1] b = {0}, int64[1] e = {8}> { y = Slice(x, b, e) }""",
+    ),
+    Silent(
+        "a slice of every other element",
+        """g (float[N] x) => (float[M] y)
+                <int64[1] b = {0}, int64[1] e = {9223372036854775807}, int64[1] s = {2}> {
+            y = Slice(x, b, e, b, s) }""",
+    ),
+    Silent(
+        "with allowzero the zeros are sizes",
+        "g (float[0,M] x) => (float[0,0] y) <int64[2] s = {0, 0}> { y = Reshape<allowzero = 1>(x, s) }",
+    ),
+    Silent(
+        "zeros for some of the dimensions",
+        "g (float[N,1] x) => (float[N] y) <int64[1] s = {0}> { y = Reshape(x, s) }",
+    ),
+    Silent(
+        "an operator of another domain",
+        """<ir_version: 9, opset_import: ["" : 18, "other" : 1]>
+            g (int64[N] x) => (int64[N] y) <int64 z = {0}> { y = other.Add(x, z) }""",
+    ),
+]

@@ -9,111 +9,20 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxfix.files import tensors
-from onnxfix.graph.overlay import CONSTANT_LIMIT, Node, UnknownAttribute, Value
-from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix.rule import (
+    CONSTANT_LIMIT,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Severity,
+    Silent,
+    UnknownAttribute,
+    Value,
+    rule,
+)
 
 from ._common import INT32_HIGH, INT32_LOW, Array
-
-EXAMPLES = [
-    Example(
-        why="a sentinel in a Where",
-        before="""g (int64[N] x, bool[N] b) => (int64[N] y) <int64 big = {9223372036854775807}> {
-            y = Where(b, x, big) }""",
-        detect=True,
-        target="trt8.6",
-    ),
-    Example(
-        why="a sentinel that a Cast turns into a float",
-        before="""g (float[N] x) => (float[N] y) <int64 big = {-9223372036854775808}> {
-            f = Cast<to = 1>(big)  y = Max(x, f) }""",
-        detect=True,
-        target="trt8.6",
-    ),
-    Example(
-        why="arithmetic and comparison",
-        before="""g (int64[N] x) => (int64[N] y, bool[N] e) <int64 big = {4294967296}, int64 low = {-4294967296}> {
-            y = Mod(x, big)  e = Equal(x, low) }""",
-        detect=True,
-        target="trt8.4",
-    ),
-    Example(
-        why="a constant node, moved on the way",
-        before="""g (int64[N] x) => (int64[M] y) <int64[1] z = {0}> {
-            c = Constant<value_int = 4294967296>()  u = Unsqueeze(c, z)  t = Concat<axis = 0>(x, u)
-            w = Neg(t)  y = Identity(w) }""",
-        detect=True,
-        target="trt8.6",
-    ),
-    Example(
-        why="the fill value of ConstantOfShape",
-        before="""g (int64[1] s, int64[1] k) => (int64[N] y) {
-            c = ConstantOfShape<value = int64[1] {4294967296}>(s)  y = Add(c, k) }""",
-        detect=True,
-        target="trt8.6",
-    ),
-    Example(
-        why="a graph output shows the clamped number",
-        before="""g (int64[N] x) => (int64[M] y) <int64[1] big = {4294967296}> { y = Concat<axis = 0>(x, big) }""",
-        detect=True,
-        target="trt8.6",
-    ),
-    Example(
-        why="inside a branch; the outer constant is captured",
-        before="""g (int64[N] x, bool b) => (int64[N] y) <int64 big = {4294967296}> {
-            y = If(b) <then_branch = p () => (int64[N] u) { u = Add(x, big) },
-                       else_branch = q () => (int64[N] w) { w = Identity(x) }> }""",
-        detect=True,
-        target="trt8.6",
-    ),
-    Example(
-        why="an upper bound below which int32 has numbers too",
-        before="""g (int64[N] x) => (int64[N] y) <int64 low = {-4294967296}> { y = Min(x, low) }""",
-        detect=True,
-        target="trt8.6",
-    ),
-    Example(
-        why="an initializer that is a graph input is clamped like any other",
-        before="""g (int64[N] x, int64 big = {4294967296}) => (int64[N] y) { y = Add(x, big) }""",
-        detect=True,
-        target="trt8.6",
-    ),
-    Example(
-        why="ends and starts of a Slice: no axis is that long, clamped or not",
-        before="""g (float[N] x) => (float[N] y)
-                <int64[1] a = {-1}, int64[1] b = {-9223372036854775807}, int64[1] k = {0}> {
-            y = Slice(x, a, b, k, a) }""",
-        target="trt8.6",
-    ),
-    Example(
-        why="a Slice's end that is moved on the way",
-        before="""g (float[N,M] x) => (float[N,M] y)
-                <int64 e = {9223372036854775807}, int64[1] z = {0}, int64[1] one = {1}> {
-            u = Unsqueeze(e, z)  t = Concat<axis = 0>(u, u)  b = Concat<axis = 0>(z, z)  k = Concat<axis = 0>(z, one)
-            y = Slice(x, b, t, k) }""",
-        target="trt8.6",
-    ),
-    Example(
-        why="bounds that bound nothing",
-        before="""g (int64[N] x) => (int64[N] y) <int64 lo = {-9223372036854775808}, int64 hi = {9223372036854775807}> {
-            a = Clip(x, lo, hi)  b = Max(a, lo)  y = Min(b, hi) }""",
-        target="trt8.6",
-    ),
-    Example(
-        why="the newest TensorRT computes int64",
-        before="g (int64[N] x) => (int64[N] y) <int64 big = {4294967296}> { y = Add(x, big) }",
-    ),
-    Example(
-        why="constants within int32",
-        before="g (int64[N] x) => (int64[N] y) <int64[2] c = {2147483647, -2147483648}> { y = Concat<axis = 0>(x, c) }",
-        target="trt8.6",
-    ),
-    Example(
-        why="other types are not clamped",
-        before="g (double[N] x) => (double[N] y) <double big = {4294967296.0}> { y = Add(x, big) }",
-        target="trt8.6",
-    ),
-]
 
 MOVES = {
     "Concat": None, "Expand": 0, "Gather": 0, "Identity": 0, "Reshape": 0, "Slice": 0, "Squeeze": 0, "Transpose": 0,
@@ -123,7 +32,7 @@ MOVES = {
 DEPTH = 8
 
 
-@rule("INT004", per="model", severity=Severity.ERROR, hazards=[3], examples=EXAMPLES)
+@rule("INT004", per="model", severity=Severity.ERROR, hazards=[3])
 def constant_outside_int32(model: Model) -> Iterator[Match]:
     """An int64 constant lies outside int32, and the target's TensorRT clamps it.
 
@@ -241,3 +150,95 @@ def _no_bound(op_type: str, index: int, above: bool, below: bool) -> bool:
 def _leaves(node: Node) -> bool:
     """Whether the node's result is seen outside the nodes, where a clamped element would show."""
     return len(node.outputs) != 1 or node.outputs[0] is None or not node.outputs[0].replaceable
+
+
+constant_outside_int32.examples = [
+    Flagged(
+        "a sentinel in a Where",
+        """g (int64[N] x, bool[N] b) => (int64[N] y) <int64 big = {9223372036854775807}> {
+            y = Where(b, x, big) }""",
+        target="trt8.6",
+    ),
+    Flagged(
+        "a sentinel that a Cast turns into a float",
+        """g (float[N] x) => (float[N] y) <int64 big = {-9223372036854775808}> {
+            f = Cast<to = 1>(big)  y = Max(x, f) }""",
+        target="trt8.6",
+    ),
+    Flagged(
+        "arithmetic and comparison",
+        """g (int64[N] x) => (int64[N] y, bool[N] e) <int64 big = {4294967296}, int64 low = {-4294967296}> {
+            y = Mod(x, big)  e = Equal(x, low) }""",
+        target="trt8.4",
+    ),
+    Flagged(
+        "a constant node, moved on the way",
+        """g (int64[N] x) => (int64[M] y) <int64[1] z = {0}> {
+            c = Constant<value_int = 4294967296>()  u = Unsqueeze(c, z)  t = Concat<axis = 0>(x, u)
+            w = Neg(t)  y = Identity(w) }""",
+        target="trt8.6",
+    ),
+    Flagged(
+        "the fill value of ConstantOfShape",
+        """g (int64[1] s, int64[1] k) => (int64[N] y) {
+            c = ConstantOfShape<value = int64[1] {4294967296}>(s)  y = Add(c, k) }""",
+        target="trt8.6",
+    ),
+    Flagged(
+        "a graph output shows the clamped number",
+        """g (int64[N] x) => (int64[M] y) <int64[1] big = {4294967296}> { y = Concat<axis = 0>(x, big) }""",
+        target="trt8.6",
+    ),
+    Flagged(
+        "inside a branch; the outer constant is captured",
+        """g (int64[N] x, bool b) => (int64[N] y) <int64 big = {4294967296}> {
+            y = If(b) <then_branch = p () => (int64[N] u) { u = Add(x, big) },
+                       else_branch = q () => (int64[N] w) { w = Identity(x) }> }""",
+        target="trt8.6",
+    ),
+    Flagged(
+        "an upper bound below which int32 has numbers too",
+        """g (int64[N] x) => (int64[N] y) <int64 low = {-4294967296}> { y = Min(x, low) }""",
+        target="trt8.6",
+    ),
+    Flagged(
+        "an initializer that is a graph input is clamped like any other",
+        """g (int64[N] x, int64 big = {4294967296}) => (int64[N] y) { y = Add(x, big) }""",
+        target="trt8.6",
+    ),
+    Silent(
+        "ends and starts of a Slice: no axis is that long, clamped or not",
+        """g (float[N] x) => (float[N] y)
+                <int64[1] a = {-1}, int64[1] b = {-9223372036854775807}, int64[1] k = {0}> {
+            y = Slice(x, a, b, k, a) }""",
+        target="trt8.6",
+    ),
+    Silent(
+        "a Slice's end that is moved on the way",
+        """g (float[N,M] x) => (float[N,M] y)
+                <int64 e = {9223372036854775807}, int64[1] z = {0}, int64[1] one = {1}> {
+            u = Unsqueeze(e, z)  t = Concat<axis = 0>(u, u)  b = Concat<axis = 0>(z, z)  k = Concat<axis = 0>(z, one)
+            y = Slice(x, b, t, k) }""",
+        target="trt8.6",
+    ),
+    Silent(
+        "bounds that bound nothing",
+        """g (int64[N] x) => (int64[N] y) <int64 lo = {-9223372036854775808}, int64 hi = {9223372036854775807}> {
+            a = Clip(x, lo, hi)  b = Max(a, lo)  y = Min(b, hi) }""",
+        target="trt8.6",
+    ),
+    Silent(
+        "the newest TensorRT computes int64",
+        "g (int64[N] x) => (int64[N] y) <int64 big = {4294967296}> { y = Add(x, big) }",
+    ),
+    Silent(
+        "constants within int32",
+        "g (int64[N] x) => (int64[N] y) <int64[2] c = {2147483647, -2147483648}> { y = Concat<axis = 0>(x, c) }",
+        target="trt8.6",
+    ),
+    Silent(
+        "other types are not clamped",
+        "g (double[N] x) => (double[N] y) <double big = {4294967296.0}> { y = Add(x, big) }",
+        target="trt8.6",
+    ),
+]

@@ -6,47 +6,10 @@ from collections.abc import Iterator
 
 from onnx import TensorProto
 
-from onnxfix.graph.overlay import Value
-from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Severity, rule
-
-EXAMPLES = [
-    Example(
-        why="an int64 input",
-        before="g (int64[N] x) => (float[N] y) { y = Cast<to = 1>(x) }",
-        detect=True,
-    ),
-    Example(
-        why="an int64 output",
-        before="g (float[N] x) => (int64[M] y) { s = Shape(x)  y = Neg(s) }",
-        detect=True,
-    ),
-    Example(
-        why="TensorRT 8 makes int32 bindings of them",
-        before="g (int64[N] x) => (int64[N] y) { y = Neg(x) }",
-        detect=True,
-        target="trt8.6",
-    ),
-    Example(why="other types", before="g (int32[N] x) => (float[N] y) { y = Cast<to = 1>(x) }"),
-    Example(
-        why="int64 only inside",
-        before="g (int32[N] x) => (int32[N] y) { a = Cast<to = 7>(x)  b = Neg(a)  y = Cast<to = 6>(b) }",
-    ),
-    Example(
-        why="an initializer among the inputs is a weight, not a binding",
-        before="""g (int32[N] x, int64[1] k = {2}) => (int32[N] y) { c = Cast<to = 6>(k)  y = Add(x, c) }""",
-    ),
-    Example(
-        why="a branch's outputs are no bindings",
-        before="""g (float[N] x, bool b) => (float[M] y) {
-            s = If(b) <then_branch = p () => (int64[1] u) { u = Shape(x) },
-                       else_branch = q () => (int64[1] w) { v = Shape(x)  w = Neg(v) }>
-            y = Cast<to = 1>(s) }""",
-    ),
-]
+from onnxfix.rule import Flagged, Match, Model, Severity, Silent, Value, rule
 
 
-@rule("INT005", per="model", severity=Severity.INFO, hazards=[3], examples=EXAMPLES)
+@rule("INT005", per="model", severity=Severity.INFO, hazards=[3])
 def int64_input_or_output(model: Model) -> Iterator[Match]:
     """A graph input or output is int64.
 
@@ -86,3 +49,30 @@ def _match(kind: str, value: Value, old: bool) -> Match:
             severity=Severity.WARNING,
         )
     return Match(f"int64 {kind} {value.name} is an int64 binding: 8 bytes a number, not 4", value=value)
+
+
+int64_input_or_output.examples = [
+    Flagged("an int64 input", "g (int64[N] x) => (float[N] y) { y = Cast<to = 1>(x) }"),
+    Flagged("an int64 output", "g (float[N] x) => (int64[M] y) { s = Shape(x)  y = Neg(s) }"),
+    Flagged(
+        "TensorRT 8 makes int32 bindings of them",
+        "g (int64[N] x) => (int64[N] y) { y = Neg(x) }",
+        target="trt8.6",
+    ),
+    Silent("other types", "g (int32[N] x) => (float[N] y) { y = Cast<to = 1>(x) }"),
+    Silent(
+        "int64 only inside",
+        "g (int32[N] x) => (int32[N] y) { a = Cast<to = 7>(x)  b = Neg(a)  y = Cast<to = 6>(b) }",
+    ),
+    Silent(
+        "an initializer among the inputs is a weight, not a binding",
+        """g (int32[N] x, int64[1] k = {2}) => (int32[N] y) { c = Cast<to = 6>(k)  y = Add(x, c) }""",
+    ),
+    Silent(
+        "a branch's outputs are no bindings",
+        """g (float[N] x, bool b) => (float[M] y) {
+            s = If(b) <then_branch = p () => (int64[1] u) { u = Shape(x) },
+                       else_branch = q () => (int64[1] w) { v = Shape(x)  w = Neg(v) }>
+            y = Cast<to = 1>(s) }""",
+    ),
+]

@@ -7,132 +7,23 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.dtypes import name_of
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
-from onnxfix.targets import DEFAULT, TARGETS, Target
-
-EXAMPLES = [
-    Example(
-        why="Relu of int32, its zero of the data's type and rank",
-        before="g (int32[N,3] x) => (int32[N,3] y) { y = Relu(x) }",
-        after="g (int32[N,3] x) => (int32[N,3] y) <int32[1,1] z = {0}> { y = Max(x, z) }",
-    ),
-    Example(
-        why="Relu between other nodes",
-        before="g (int32[N] x) => (int32[N] y) { a = Neg(x)  r = Relu(a)  y = Neg(r) }",
-        after="g (int32[N] x) => (int32[N] y) <int32[1] z = {0}> { a = Neg(x)  r = Max(a, z)  y = Neg(r) }",
-    ),
-    Example(
-        why="Relu of int64, which TensorRT 8 reads as int32",
-        before="g (int64[N] x) => (int64[N] y) { y = Relu(x) }",
-        after="g (int64[N] x) => (int64[N] y) <int64[1] z = {0}> { y = Max(x, z) }",
-        target="trt8.6",
-    ),
-    Example(
-        why="Relu of int64, for which later ones have a kernel",
-        before="g (int64[N] x) => (int64[N] y) { y = Relu(x) }",
-    ),
-    Example(
-        why="a scalar, and data of unknown rank, meet a scalar",
-        before="g (int32 x, int32[] w) => (int32 y, int32[] v) { y = Relu(x)  v = Relu(w) }",
-        after="""g (int32 x, int32[] w) => (int32 y, int32[] v) <int32 z = {0}, int32 u = {0}> {
-            y = Max(x, z)  v = Max(w, u) }""",
-    ),
-    Example(
-        why="inside a branch",
-        before="""g (int32[N] x, bool b) => (int32[N] y) {
-            y = If(b) <then_branch = p () => (int32[N] u) { u = Relu(x) },
-                       else_branch = q () => (int32[N] w) { w = Neg(x) }> }""",
-        after="""g (int32[N] x, bool b) => (int32[N] y) {
-            y = If(b) <then_branch = p () => (int32[N] u) <int32[1] z = {0}> { u = Max(x, z) },
-                       else_branch = q () => (int32[N] w) { w = Neg(x) }> }""",
-    ),
-    Example(
-        why="MatMul",
-        before="g (int32[N,3] x, int32[3,2] w) => (int32[N,2] y) { y = MatMul(x, w) }",
-        detect=True,
-    ),
-    Example(
-        why="Gemm",
-        before="g (int64[N,3] x, int64[3,2] w) => (int64[N,2] y) { y = Gemm(x, w) }",
-        detect=True,
-    ),
-    Example(
-        why="Einsum",
-        before="""g (int32[N,3] x, int32[3,2] w) => (int32[N,2] y) { y = Einsum<equation = "ij,jk->ik">(x, w) }""",
-        detect=True,
-    ),
-    Example(why="ReduceL2", before="g (int64[N,3] x) => (int64[1,1] y) { y = ReduceL2(x) }", detect=True),
-    Example(
-        why="PRelu",
-        before="g (int32[N,3] x, int32[3] s) => (int32[N,3] y) { y = PRelu(x, s) }",
-        detect=True,
-    ),
-    Example(
-        why="Resize",
-        before="g (int32[1,1,4,4] x) => (int32[1,1,8,8] y) <float[4] s = {1,1,2,2}> { y = Resize(x, , s) }",
-        detect=True,
-    ),
-    Example(
-        why="TensorScatter",
-        before="g (int32[1,1,4,2] x, int32[1,1,1,2] u) => (int32[1,1,4,2] y) { y = TensorScatter(x, u) }",
-        opset=24,
-        detect=True,
-        target="rtx",
-        runs=False,
-    ),
-    Example(
-        why="TensorRT 10's list has TensorScatter of int32, and nothing was measured with it",
-        before="g (int32[1,1,4,2] x, int32[1,1,1,2] u) => (int32[1,1,4,2] y) { y = TensorScatter(x, u) }",
-        opset=24,
-        target="trt10",
-        runs=False,
-    ),
-    Example(
-        why="floats",
-        before="g (float[N,3] x, float[3,2] w) => (float[N,2] y) { m = MatMul(x, w)  y = Relu(m) }",
-    ),
-    Example(
-        why="integer operators that have kernels",
-        before="""g (int64[N] x) => (int64[N] y, int64[1] s) <int64 k = {3}> {
-            a = Mul(x, k)  b = Mod(a, k)  y = Abs(b)  s = ReduceSum(b) }""",
-    ),
-    Example(
-        why="a local function called Relu",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (int64[N] x) => (int64[N] y) { y = my.Relu(x) }
-            <opset_import: ["" : 18], domain: "my"> Relu (a) => (b) { b = Neg(a) }""",
-    ),
-    Example(
-        why="int8 is not int32 or int64",
-        before="g (int8[N] x) => (int8[N] y) { y = Relu(x) }",
-    ),
-    Example(
-        why="ReduceLogSum and ReduceLogSumExp",
-        before="""g (int32[2,3] x) => (int32[1,1] y, int32[1,1] z) {
-            y = ReduceLogSum(x)  z = ReduceLogSumExp(x) }""",
-        detect=True,
-    ),
-    Example(
-        why="more of them: Clip, Pow, Sign, CumSum, Where, Max, TopK and Pad",
-        before="""g (int64[2,3] x, int64[1] k) => (int64[2,3] y, int64[2,A] z, int64[B,C] w)
-            <int64 lo = {1}, int64 hi = {9}, int64 two = {2}, int64 ax = {0}, int64[4] p = {0,1,0,1},
-             bool[3] c = {1,0,1}> {
-            a = Clip(x, lo, hi)  b = Pow(a, two)  d = Sign(b)  e = CumSum(d, ax)  f = Where(c, e, x)
-            y = Max(f, a)  z, i = TopK(x, k)  w = Pad(x, p) }""",
-    ),
-    Example(
-        why="and Sub, Div, Neg, Gather, Range and the reductions by maximum, mean and product",
-        before="""g (int64[2,3] x, int64 n) => (int64[N] r, int64[1,1] s, int64[1,1] t, int64[1,1] u)
-            <int64 zero = {0}, int64 one = {1}, int64 two = {2}> {
-            a = Sub(x, two)  b = Div(a, two)  c = Neg(b)  d = Gather(c, zero)  e = Mul(d, c)
-            r = Range(zero, n, one)  s = ReduceMax(e)  t = ReduceMean(e)  u = ReduceProd(e) }""",
-    ),
-]
-
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    name_of,
+    rule,
+    target_of,
+)
+from onnxfix.targets import TARGETS
 
 _NOT_DATA = ("BlackmanWindow", "DequantizeLinear", "HammingWindow", "HannWindow", "QuantizeLinear")
 """Operators whose types mean something else: an attribute, quantization."""
@@ -155,7 +46,6 @@ OPERATORS = sorted(
     severity=Severity.ERROR,
     hazards=[3, 33],
     types=[TensorProto.INT32, TensorProto.INT64],
-    examples=EXAMPLES,
 )
 def integer_operator_without_kernel(node: Node, model: Model) -> Iterator[Match]:
     """An int32 or int64 operator for which TensorRT has no kernel.
@@ -182,7 +72,7 @@ def integer_operator_without_kernel(node: Node, model: Model) -> Iterator[Match]
     """
     data = node.input(0)
     elem = None if data is None else model.shapes.elem_type(data)
-    target: Target = model.target or DEFAULT
+    target = target_of(model)
     if data is None or elem not in (TensorProto.INT32, TensorProto.INT64):
         return
     if target.accepts(node.op_type, elem) is not False:
@@ -207,3 +97,99 @@ def _as_max(node: Node, data: Value, elem: int, model: Model) -> Fix | None:
     draft.remove(node)
     draft.add("Max", [data, draft.constant(zero)], output=output.name)
     return Fix("write Max(x, 0)", draft.edits)
+
+
+integer_operator_without_kernel.examples = [
+    Fixed(
+        "Relu of int32, its zero of the data's type and rank",
+        before="g (int32[N,3] x) => (int32[N,3] y) { y = Relu(x) }",
+        after="g (int32[N,3] x) => (int32[N,3] y) <int32[1,1] z = {0}> { y = Max(x, z) }",
+    ),
+    Fixed(
+        "Relu between other nodes",
+        before="g (int32[N] x) => (int32[N] y) { a = Neg(x)  r = Relu(a)  y = Neg(r) }",
+        after="g (int32[N] x) => (int32[N] y) <int32[1] z = {0}> { a = Neg(x)  r = Max(a, z)  y = Neg(r) }",
+    ),
+    Fixed(
+        "Relu of int64, which TensorRT 8 reads as int32",
+        before="g (int64[N] x) => (int64[N] y) { y = Relu(x) }",
+        after="g (int64[N] x) => (int64[N] y) <int64[1] z = {0}> { y = Max(x, z) }",
+        target="trt8.6",
+    ),
+    Silent(
+        "Relu of int64, for which later ones have a kernel", "g (int64[N] x) => (int64[N] y) { y = Relu(x) }"
+    ),
+    Fixed(
+        "a scalar, and data of unknown rank, meet a scalar",
+        before="g (int32 x, int32[] w) => (int32 y, int32[] v) { y = Relu(x)  v = Relu(w) }",
+        after="""g (int32 x, int32[] w) => (int32 y, int32[] v) <int32 z = {0}, int32 u = {0}> {
+            y = Max(x, z)  v = Max(w, u) }""",
+    ),
+    Fixed(
+        "inside a branch",
+        before="""g (int32[N] x, bool b) => (int32[N] y) {
+            y = If(b) <then_branch = p () => (int32[N] u) { u = Relu(x) },
+                       else_branch = q () => (int32[N] w) { w = Neg(x) }> }""",
+        after="""g (int32[N] x, bool b) => (int32[N] y) {
+            y = If(b) <then_branch = p () => (int32[N] u) <int32[1] z = {0}> { u = Max(x, z) },
+                       else_branch = q () => (int32[N] w) { w = Neg(x) }> }""",
+    ),
+    Flagged("MatMul", "g (int32[N,3] x, int32[3,2] w) => (int32[N,2] y) { y = MatMul(x, w) }"),
+    Flagged("Gemm", "g (int64[N,3] x, int64[3,2] w) => (int64[N,2] y) { y = Gemm(x, w) }"),
+    Flagged(
+        "Einsum",
+        """g (int32[N,3] x, int32[3,2] w) => (int32[N,2] y) { y = Einsum<equation = "ij,jk->ik">(x, w) }""",
+    ),
+    Flagged("ReduceL2", "g (int64[N,3] x) => (int64[1,1] y) { y = ReduceL2(x) }"),
+    Flagged("PRelu", "g (int32[N,3] x, int32[3] s) => (int32[N,3] y) { y = PRelu(x, s) }"),
+    Flagged(
+        "Resize", "g (int32[1,1,4,4] x) => (int32[1,1,8,8] y) <float[4] s = {1,1,2,2}> { y = Resize(x, , s) }"
+    ),
+    Flagged(
+        "TensorScatter",
+        "g (int32[1,1,4,2] x, int32[1,1,1,2] u) => (int32[1,1,4,2] y) { y = TensorScatter(x, u) }",
+        opset=24,
+        target="rtx",
+        runs=False,
+    ),
+    Silent(
+        "TensorRT 10's list has TensorScatter of int32, and nothing was measured with it",
+        "g (int32[1,1,4,2] x, int32[1,1,1,2] u) => (int32[1,1,4,2] y) { y = TensorScatter(x, u) }",
+        opset=24,
+        target="trt10",
+        runs=False,
+    ),
+    Silent("floats", "g (float[N,3] x, float[3,2] w) => (float[N,2] y) { m = MatMul(x, w)  y = Relu(m) }"),
+    Silent(
+        "integer operators that have kernels",
+        """g (int64[N] x) => (int64[N] y, int64[1] s) <int64 k = {3}> {
+            a = Mul(x, k)  b = Mod(a, k)  y = Abs(b)  s = ReduceSum(b) }""",
+    ),
+    Silent(
+        "a local function called Relu",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (int64[N] x) => (int64[N] y) { y = my.Relu(x) }
+            <opset_import: ["" : 18], domain: "my"> Relu (a) => (b) { b = Neg(a) }""",
+    ),
+    Silent("int8 is not int32 or int64", "g (int8[N] x) => (int8[N] y) { y = Relu(x) }"),
+    Flagged(
+        "ReduceLogSum and ReduceLogSumExp",
+        """g (int32[2,3] x) => (int32[1,1] y, int32[1,1] z) {
+            y = ReduceLogSum(x)  z = ReduceLogSumExp(x) }""",
+    ),
+    Silent(
+        "more of them: Clip, Pow, Sign, CumSum, Where, Max, TopK and Pad",
+        """g (int64[2,3] x, int64[1] k) => (int64[2,3] y, int64[2,A] z, int64[B,C] w)
+            <int64 lo = {1}, int64 hi = {9}, int64 two = {2}, int64 ax = {0}, int64[4] p = {0,1,0,1},
+             bool[3] c = {1,0,1}> {
+            a = Clip(x, lo, hi)  b = Pow(a, two)  d = Sign(b)  e = CumSum(d, ax)  f = Where(c, e, x)
+            y = Max(f, a)  z, i = TopK(x, k)  w = Pad(x, p) }""",
+    ),
+    Silent(
+        "and Sub, Div, Neg, Gather, Range and the reductions by maximum, mean and product",
+        """g (int64[2,3] x, int64 n) => (int64[N] r, int64[1,1] s, int64[1,1] t, int64[1,1] u)
+            <int64 zero = {0}, int64 one = {1}, int64 two = {2}> {
+            a = Sub(x, two)  b = Div(a, two)  c = Neg(b)  d = Gather(c, zero)  e = Mul(d, c)
+            r = Range(zero, n, one)  s = ReduceMax(e)  t = ReduceMean(e)  u = ReduceProd(e) }""",
+    ),
+]

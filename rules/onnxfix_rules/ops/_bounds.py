@@ -7,7 +7,7 @@ a bound that is left out by an empty name.
 
 from __future__ import annotations
 
-from onnxfix.graph.overlay import Node, Value
+from onnxfix.rule import Node, Value
 
 
 def are_none(node: Node) -> bool:

@@ -14,10 +14,7 @@ from functools import cached_property
 import numpy as np
 from onnx import TensorProto, helper
 
-from onnxfix.dtypes import INTEGERS
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
+from onnxfix.rule import INTEGERS, Draft, Model, Node, Value
 from onnxfix_rules.ops._result import put
 
 DEPTH = 6

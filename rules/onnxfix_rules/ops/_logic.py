@@ -7,9 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
+from onnxfix.rule import Draft, Model, Node, Value
 
 
 class Operand(NamedTuple):

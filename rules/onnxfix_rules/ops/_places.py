@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
+from onnxfix.rule import Model, Node
 
 LIMIT = 1 << 24
 """Bytes of indices that are looked at."""

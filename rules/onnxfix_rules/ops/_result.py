@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxfix.edits import AddNode, Draft, RemoveNode
-from onnxfix.graph.overlay import Value
+from onnxfix.rule import AddNode, Draft, RemoveNode, Value
 
 
 def put(draft: Draft, name: str, output: Value) -> None:

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from onnx import AttributeProto, NodeProto, helper
 
-from onnxfix.edits import AddNode, Draft
-from onnxfix.graph.overlay import Node, Value
+from onnxfix.rule import AddNode, Draft, Node, Value
 
 
 def copy_of(node: Node) -> NodeProto:

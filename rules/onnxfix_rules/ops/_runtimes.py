@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from onnxfix.graph.overlay import Node
-from onnxfix.targets import Target
+from onnxfix.rule import Node, Target
 
 MS = "com.microsoft"
 _LAYOUTS = ("com.microsoft.nchwc", "com.ms.internal.nhwc")

@@ -7,9 +7,7 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.targets import DEFAULT, Target
+from onnxfix.rule import Model, Node, Value
 
 HALF = int(TensorProto.FLOAT16)
 FLOAT = int(TensorProto.FLOAT)
@@ -19,12 +17,6 @@ HIGHEST = 65504.0
 
 NUMPY: dict[int, type[np.floating[Any]]] = {HALF: np.float16, FLOAT: np.float32, DOUBLE: np.float64}
 """The floating-point types that norms are computed in; bfloat16 has the range of float32 and is no matter here."""
-
-
-def target_of(model: Model) -> Target:
-    """The target of this run."""
-    target: Target = model.target or DEFAULT
-    return target
 
 
 def producer(value: Value | None, *op_types: str) -> Node | None:

@@ -1,10 +1,8 @@
 """The examples of the norm rules. ONNX's text format writes a float16 by its bits: 16384 is 2, 5145 is 0.001."""
 
-# Long because: every form of a norm is an example, and so is every near miss.
-
 from __future__ import annotations
 
-from onnxfix.rule import Example, Safety
+from onnxfix.rule import Fixed, Flagged, Safety, Silent
 
 TWO, ONE, EPSILON = "float16 two = {16384}", "float16 one = {15360}", "float16 e = {5145}"
 _E32 = "float e2 = {0.0010004043579101562}"
@@ -45,19 +43,19 @@ _DOUBLE = (
 
 def _numeric(
     why: str, before: str, after: str, opset: int = 17, target: str | None = None, runs: bool = True
-) -> Example:
+) -> Fixed:
     ir = 8 if opset < 23 else 11
-    return Example(
+    return Fixed(
         why, before, after, safety=Safety.NUMERIC, opset=opset, ir_version=ir, target=target, runs=runs
     )
 
 
-def _detected(why: str, before: str) -> Example:
-    return Example(why, before, detect=True, safety=Safety.NUMERIC, opset=17, ir_version=8)
+def _flagged(why: str, before: str) -> Flagged:
+    return Flagged(why, before, safety=Safety.NUMERIC, opset=17, ir_version=8)
 
 
-def _silent(why: str, before: str, opset: int = 17) -> Example:
-    return Example(why, before, opset=opset, ir_version=8)
+def _silent(why: str, before: str, opset: int = 17) -> Silent:
+    return Silent(why, before, opset=opset, ir_version=8)
 
 
 FUSED = [
@@ -241,40 +239,38 @@ WIDENED = [
         "  a2 = Add(v2, e3)  s2 = Sqrt(a2)  t2 = Div(d2, s2)  y = Cast<to=10>(t2) }",
         opset=13,
     ),
-    Example(
-        why="over axes that are not neighbors, and without leave",
-        before="""g (float16[2,3,8] x) => (float16[2,3,8] y) <float16 e = {5145}> {
+    Flagged(
+        "over axes that are not neighbors, and without leave",
+        """g (float16[2,3,8] x) => (float16[2,3,8] y) <float16 e = {5145}> {
             q = Mul(x, x)  v = ReduceMean<axes=[0,2]>(q)  a = Add(v, e)  s = Sqrt(a)  y = Div(x, s) }""",
-        detect=True,
         opset=17,
     ),
-    Example(
-        why="with the scale in float32, behind a Cast of the quotient, and without leave",
-        before="""g (float16[2,8] x) => (float[2,8] y) <float16 e = {5145}, float[8] g = {1,2,3,4,5,6,7,8}> {
+    Flagged(
+        "with the scale in float32, behind a Cast of the quotient, and without leave",
+        """g (float16[2,8] x) => (float[2,8] y) <float16 e = {5145}, float[8] g = {1,2,3,4,5,6,7,8}> {
             q = Mul(x, x)  v = ReduceMean<axes=[-1]>(q)  a = Add(v, e)  s = Sqrt(a)  d = Div(x, s)
             f = Cast<to=1>(d)  y = Mul(f, g) }""",
-        detect=True,
         opset=17,
     ),
 ]
 """Norms that are computed in a wider type."""
 
 LEFT = [
-    _detected(
+    _flagged(
         "the mean is a graph output",
         f"g (float16[2,8] x) => (float16[2,8] y, float16[2,1] m) {_ONLY} {{ {_layer()} }}",
     ),
-    _detected(
+    _flagged(
         "another node reads the difference",
         f"g (float16[2,8] x) => (float16[2,8] y, float16[2,8] z) {_ONLY} {{ {_layer()}  z = Neg(d) }}",
     ),
-    _detected(
+    _flagged(
         "a branch captures the variance",
         f"g (float16[2,8] x, bool p) => (float16[2,8] y, float16[2,1] z) {_ONLY} {{ {_layer()}"
         "  z = If(p) <then_branch = t () => (float16[2,1] u) { u = Neg(v) },"
         " else_branch = f () => (float16[2,1] w) { w = Abs(v) }> }",
     ),
-    _detected(
+    _flagged(
         "an epsilon that is 0 in half precision: PRC002's matter first",
         f"{_IO} <{TWO}, float16 e = {{0}}> {{ {_layer()} }}",
     ),
@@ -357,12 +353,12 @@ LEFT = [
         "g (float16 x) => (float16[1] y) <float16[1] two = {16384}, float16 e = {5145}> { q = Pow(x, two)"
         "  v = ReduceMean(q)  a = Add(v, e)  s = Sqrt(a)  y = Div(x, s) }",
     ),
-    Example(
+    Silent(
         "another domain's Sqrt",
         '<ir_version: 8, opset_import: ["" : 17, "other" : 1]>'
         f" {_IO} {_ONLY} {{ {_layer().replace('Sqrt', 'other.Sqrt')} }}",
     ),
-    Example(
+    Silent(
         "a local function called ReduceMean",
         f'<ir_version: 8, opset_import: ["" : 17]> {_IO} <{EPSILON}> {{ q = Mul(x, x)  v = ReduceMean(q)'
         "  a = Add(v, e)  s = Sqrt(a)  y = Div(x, s) }"

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.shapes.symbols import Dim, equal
+from onnxfix.rule import Dim, Model, Node, Value, equal
 
 from ._common import DOUBLE, FLOAT, HALF, NUMPY, producer, rank_of, scalar, type_of
 

@@ -8,13 +8,9 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Safety
-from onnxfix.shapes.symbols import Dim
+from onnxfix.rule import Dim, Draft, Fix, Model, Node, Safety, Value, target_of
 
-from ._common import NUMPY, rank_of, target_of, type_of
+from ._common import NUMPY, rank_of, type_of
 from ._norm import Mean, Norm, same_dims, trailing
 
 MOST_ONES = 1 << 16

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Match, Safety, Severity, rule
+from onnxfix.rule import Match, Model, Node, Safety, Severity, Value, rule
 
 from ._common import HALF, type_of
 from ._examples import NORMS
@@ -15,13 +13,7 @@ from ._remedy import as_operator, upcast
 
 
 @rule(
-    "PRC001",
-    ops=["Sqrt", "Pow"],
-    safety=Safety.NUMERIC,
-    severity=Severity.WARNING,
-    hazards=[1],
-    types=[HALF],
-    examples=NORMS,
+    "PRC001", ops=["Sqrt", "Pow"], safety=Safety.NUMERIC, severity=Severity.WARNING, hazards=[1], types=[HALF]
 )
 def decomposed_norm_in_half_precision(node: Node, model: Model) -> Iterator[Match]:
     """LayerNorm or RMSNorm is written out in half precision, where its squares and sums overflow.
@@ -78,3 +70,6 @@ def decomposed_norm_in_half_precision(node: Node, model: Model) -> Iterator[Matc
         yield Match(f"{message}; other nodes read what it computes on its way", node=node, reads=reads)
         return
     yield Match(message, node=node, fix=as_operator(norm, model) or upcast(norm, model), reads=reads)
+
+
+decomposed_norm_in_half_precision.examples = NORMS

@@ -7,103 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, Value, rule
 
 from ._common import ANY_RANK, HALF, NUMPY, producer, scalar, type_of
-
-_IO = "g (float16[N,4] x) => (float16[N,4] y)"
-_ZERO = "float16 e = {0}"
-_SOME = "float16 c = {2}"  # by its bits: 1.19e-7
-
-
-def _example(why: str, before: str, after: str, opset: int = 17) -> Example:
-    return Example(why, before, after, safety=Safety.UNSAFE, opset=opset, ir_version=8, runs=False)
-
-
-EXAMPLES = [
-    _example(
-        "under a root that divides",
-        f"{_IO} <{_ZERO}> {{ q = Mul(x, x)  a = Add(q, e)  s = Sqrt(a)  y = Div(x, s) }}",
-        f"{_IO} <{_SOME}> {{ q = Mul(x, x)  a = Add(q, c)  s = Sqrt(a)  y = Div(x, s) }}",
-    ),
-    _example(
-        "in a divisor, on the left of the Add",
-        f"{_IO} <{_ZERO}> {{ q = Abs(x)  a = Add(e, q)  y = Div(x, a) }}",
-        f"{_IO} <{_SOME}> {{ q = Abs(x)  a = Add(c, q)  y = Div(x, a) }}",
-    ),
-    _example(
-        "under a logarithm, of rank 1, opset 7",
-        f"{_IO} <float16[1] e = {{0}}> {{ q = Abs(x)  a = Add(q, e)  y = Log(a) }}",
-        f"{_IO} <float16[1] c = {{2}}> {{ q = Abs(x)  a = Add(q, c)  y = Log(a) }}",
-        opset=7,
-    ),
-    _example(
-        "a float32 constant that a Cast turns into 0",
-        f"{_IO} {{ f = Constant<value_float=1e-12>()  e = Cast<to=10>(f)  q = Abs(x)  a = Add(q, e)"
-        "  y = Reciprocal(a) }",
-        f"{_IO} <{_SOME}> {{ q = Abs(x)  a = Add(q, c)  y = Reciprocal(a) }}",
-    ),
-    _example(
-        "widened before it is used",
-        f"{_IO} <{_ZERO}> {{ q = Abs(x)  a = Add(q, e)  w = Cast<to=1>(a)  r = Sqrt(w)  y = Cast<to=10>(r) }}",
-        f"{_IO} <{_SOME}> {{ q = Abs(x)  a = Add(q, c)  w = Cast<to=1>(a)  r = Sqrt(w)  y = Cast<to=10>(r) }}",
-    ),
-    _example(
-        "a negative power",
-        f"{_IO} <{_ZERO}, float16 h = {{47104}}> {{ q = Mul(x, x)  a = Add(q, e)  y = Pow(a, h) }}",
-        f"{_IO} <{_SOME}, float16 h = {{47104}}> {{ q = Mul(x, x)  a = Add(q, c)  y = Pow(a, h) }}",
-    ),
-    _example(
-        "a zero that others read as well stays theirs",
-        f"g (float16[N,4] x) => (float16[N,4] y, float16[N,4] z) <{_ZERO}>"
-        " { q = Abs(x)  a = Add(q, e)  y = Log(a)  z = Max(x, e) }",
-        f"g (float16[N,4] x) => (float16[N,4] y, float16[N,4] z) <{_ZERO}, {_SOME}>"
-        " { q = Abs(x)  a = Add(q, c)  y = Log(a)  z = Max(x, e) }",
-    ),
-    _example(
-        "in a branch",
-        f"g (float16[N,4] x, bool p) => (float16[N,4] y) <{_ZERO}> {{ y = If(p) <then_branch = t () =>"
-        " (float16[N,4] u) { a = Add(x, e)  u = Log(a) }, else_branch = f () => (float16[N,4] v) { v = Abs(x) }> }",
-        f"g (float16[N,4] x, bool p) => (float16[N,4] y) {{ y = If(p) <then_branch = t () =>"
-        f" (float16[N,4] u) <{_SOME}> {{ a = Add(x, c)  u = Log(a) }},"
-        " else_branch = f () => (float16[N,4] v) { v = Abs(x) }> }",
-    ),
-    Example(
-        "an epsilon that half precision has", f"{_IO} <{_SOME}> {{ q = Abs(x)  a = Add(q, c)  y = Log(a) }}"
-    ),
-    Example(
-        "the smallest number that a Cast keeps",
-        f"{_IO} {{ f = Constant<value_float=6e-8>()  e = Cast<to=10>(f)  a = Add(x, e)  y = Log(a) }}",
-    ),
-    Example(
-        "a zero in float32", "g (float[N] x) => (float[N] y) <float e = {0}> { a = Add(x, e)  y = Log(a) }"
-    ),
-    Example(
-        "bfloat16 has a number for 1e-12",
-        "g (bfloat16[N] x) => (bfloat16[N] y) { f = Constant<value_float=1e-12>()  e = Cast<to=16>(f)"
-        "  a = Add(x, e)  y = Log(a) }",
-        runs=False,
-    ),
-    Example("the sum is divided, not the divisor", f"{_IO} <{_ZERO}> {{ a = Add(x, e)  y = Div(a, x) }}"),
-    Example("nothing that 0 hurts", f"{_IO} <{_ZERO}> {{ a = Add(x, e)  y = Exp(a) }}"),
-    Example("a positive power", f"{_IO} <{_ZERO}, float16 h = {{16384}}> {{ a = Add(x, e)  y = Pow(a, h) }}"),
-    Example(
-        "a caller may override it",
-        f"g (float16[N,4] x, float16 e) => (float16[N,4] y) <{_ZERO}> {{ a = Add(x, e)  y = Log(a) }}",
-    ),
-    Example(
-        "a bias of several zeros",
-        f"{_IO} <float16[4] e = {{0, 0, 0, 0}}> {{ a = Add(x, e)  y = Log(a) }}",
-    ),
-    Example(
-        "another domain's Log",
-        f'<ir_version: 8, opset_import: ["" : 17, "o" : 1]> {_IO} <{_ZERO}> {{ a = Add(x, e)  y = o.Log(a) }}',
-        runs=False,
-    ),
-]
 
 _HALF_A_STEP = 2.0**-25
 """Half of the smallest float16: it and everything below is rounded to 0."""
@@ -112,15 +18,7 @@ EPSILON = float(np.float16(1e-7))
 """What a fix writes: the nearest float16 to 1e-7, two steps above 0."""
 
 
-@rule(
-    "PRC002",
-    ops=["Add"],
-    safety=Safety.UNSAFE,
-    severity=Severity.WARNING,
-    hazards=[42],
-    types=[HALF],
-    examples=EXAMPLES,
-)
+@rule("PRC002", ops=["Add"], safety=Safety.UNSAFE, severity=Severity.WARNING, hazards=[42], types=[HALF])
 def epsilon_rounds_to_zero(node: Node, model: Model) -> Iterator[Match]:
     """An epsilon that keeps a divisor, root or logarithm away from 0 is itself 0 in half precision.
 
@@ -201,3 +99,95 @@ def _hurt(value: Value | None) -> str | None:
         ):
             return found
     return None
+
+
+_IO = "g (float16[N,4] x) => (float16[N,4] y)"
+_ZERO = "float16 e = {0}"
+_SOME = "float16 c = {2}"  # by its bits: 1.19e-7
+
+
+def _fixed(why: str, before: str, after: str, opset: int = 17) -> Fixed:
+    return Fixed(why, before, after, safety=Safety.UNSAFE, opset=opset, ir_version=8, runs=False)
+
+
+epsilon_rounds_to_zero.examples = [
+    _fixed(
+        "under a root that divides",
+        f"{_IO} <{_ZERO}> {{ q = Mul(x, x)  a = Add(q, e)  s = Sqrt(a)  y = Div(x, s) }}",
+        f"{_IO} <{_SOME}> {{ q = Mul(x, x)  a = Add(q, c)  s = Sqrt(a)  y = Div(x, s) }}",
+    ),
+    _fixed(
+        "in a divisor, on the left of the Add",
+        f"{_IO} <{_ZERO}> {{ q = Abs(x)  a = Add(e, q)  y = Div(x, a) }}",
+        f"{_IO} <{_SOME}> {{ q = Abs(x)  a = Add(c, q)  y = Div(x, a) }}",
+    ),
+    _fixed(
+        "under a logarithm, of rank 1, opset 7",
+        f"{_IO} <float16[1] e = {{0}}> {{ q = Abs(x)  a = Add(q, e)  y = Log(a) }}",
+        f"{_IO} <float16[1] c = {{2}}> {{ q = Abs(x)  a = Add(q, c)  y = Log(a) }}",
+        opset=7,
+    ),
+    _fixed(
+        "a float32 constant that a Cast turns into 0",
+        f"{_IO} {{ f = Constant<value_float=1e-12>()  e = Cast<to=10>(f)  q = Abs(x)  a = Add(q, e)"
+        "  y = Reciprocal(a) }",
+        f"{_IO} <{_SOME}> {{ q = Abs(x)  a = Add(q, c)  y = Reciprocal(a) }}",
+    ),
+    _fixed(
+        "widened before it is used",
+        f"{_IO} <{_ZERO}> {{ q = Abs(x)  a = Add(q, e)  w = Cast<to=1>(a)  r = Sqrt(w)  y = Cast<to=10>(r) }}",
+        f"{_IO} <{_SOME}> {{ q = Abs(x)  a = Add(q, c)  w = Cast<to=1>(a)  r = Sqrt(w)  y = Cast<to=10>(r) }}",
+    ),
+    _fixed(
+        "a negative power",
+        f"{_IO} <{_ZERO}, float16 h = {{47104}}> {{ q = Mul(x, x)  a = Add(q, e)  y = Pow(a, h) }}",
+        f"{_IO} <{_SOME}, float16 h = {{47104}}> {{ q = Mul(x, x)  a = Add(q, c)  y = Pow(a, h) }}",
+    ),
+    _fixed(
+        "a zero that others read as well stays theirs",
+        f"g (float16[N,4] x) => (float16[N,4] y, float16[N,4] z) <{_ZERO}>"
+        " { q = Abs(x)  a = Add(q, e)  y = Log(a)  z = Max(x, e) }",
+        f"g (float16[N,4] x) => (float16[N,4] y, float16[N,4] z) <{_ZERO}, {_SOME}>"
+        " { q = Abs(x)  a = Add(q, c)  y = Log(a)  z = Max(x, e) }",
+    ),
+    _fixed(
+        "in a branch",
+        f"g (float16[N,4] x, bool p) => (float16[N,4] y) <{_ZERO}> {{ y = If(p) <then_branch = t () =>"
+        " (float16[N,4] u) { a = Add(x, e)  u = Log(a) }, else_branch = f () => (float16[N,4] v) { v = Abs(x) }> }",
+        f"g (float16[N,4] x, bool p) => (float16[N,4] y) {{ y = If(p) <then_branch = t () =>"
+        f" (float16[N,4] u) <{_SOME}> {{ a = Add(x, c)  u = Log(a) }},"
+        " else_branch = f () => (float16[N,4] v) { v = Abs(x) }> }",
+    ),
+    Silent(
+        "an epsilon that half precision has", f"{_IO} <{_SOME}> {{ q = Abs(x)  a = Add(q, c)  y = Log(a) }}"
+    ),
+    Silent(
+        "the smallest number that a Cast keeps",
+        f"{_IO} {{ f = Constant<value_float=6e-8>()  e = Cast<to=10>(f)  a = Add(x, e)  y = Log(a) }}",
+    ),
+    Silent(
+        "a zero in float32", "g (float[N] x) => (float[N] y) <float e = {0}> { a = Add(x, e)  y = Log(a) }"
+    ),
+    Silent(
+        "bfloat16 has a number for 1e-12",
+        "g (bfloat16[N] x) => (bfloat16[N] y) { f = Constant<value_float=1e-12>()  e = Cast<to=16>(f)"
+        "  a = Add(x, e)  y = Log(a) }",
+        runs=False,
+    ),
+    Silent("the sum is divided, not the divisor", f"{_IO} <{_ZERO}> {{ a = Add(x, e)  y = Div(a, x) }}"),
+    Silent("nothing that 0 hurts", f"{_IO} <{_ZERO}> {{ a = Add(x, e)  y = Exp(a) }}"),
+    Silent("a positive power", f"{_IO} <{_ZERO}, float16 h = {{16384}}> {{ a = Add(x, e)  y = Pow(a, h) }}"),
+    Silent(
+        "a caller may override it",
+        f"g (float16[N,4] x, float16 e) => (float16[N,4] y) <{_ZERO}> {{ a = Add(x, e)  y = Log(a) }}",
+    ),
+    Silent(
+        "a bias of several zeros",
+        f"{_IO} <float16[4] e = {{0, 0, 0, 0}}> {{ a = Add(x, e)  y = Log(a) }}",
+    ),
+    Silent(
+        "another domain's Log",
+        f'<ir_version: 8, opset_import: ["" : 17, "o" : 1]> {_IO} <{_ZERO}> {{ a = Add(x, e)  y = o.Log(a) }}',
+        runs=False,
+    ),
+]

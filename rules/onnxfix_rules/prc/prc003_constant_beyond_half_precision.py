@@ -7,168 +7,23 @@ from typing import Any
 
 import numpy as np
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node, Use, Value
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Use,
+    Value,
+    rule,
+)
 
 from ._common import DOUBLE, FLOAT, HALF, HIGHEST, NUMPY, producer, type_of
-
-_IO = "g (float16[N,4] x, bool[N,4] c) => (float16[N,4] y)"
-_LOW, _INF = "float16 k = {64511}", "float16 i = {64512}"  # -65504 and -inf by their bits
-
-
-def _example(why: str, before: str, after: str) -> Example:
-    return Example(why, before, after, safety=Safety.UNSAFE, opset=17, ir_version=8, runs=False)
-
-
-def _detected(why: str, before: str) -> Example:
-    return Example(why, before, detect=True, safety=Safety.UNSAFE, opset=17, ir_version=8)
-
-
-EXAMPLES = [
-    _example(
-        "-inf where a Softmax must not look",
-        f"{_IO} <{_INF}> {{ w = Where(c, x, i)  y = Softmax<axis=-1>(w) }}",
-        f"{_IO} <{_LOW}> {{ w = Where(c, x, k)  y = Softmax<axis=-1>(w) }}",
-    ),
-    _example(
-        "float32's lowest number, cast",
-        f"{_IO} <float i = {{-3.4e38}}> {{ h = Cast<to=10>(i)  w = Where(c, x, h)  y = Softmax<axis=-1>(w) }}",
-        f"{_IO} <{_LOW}> {{ w = Where(c, x, k)  y = Softmax<axis=-1>(w) }}",
-    ),
-    _example(
-        "a mask times infinity: 0 * inf is NaN",
-        "g (float16[N,4] x, float16[N,4] c) => (float16[N,4] y) <float i = {-3.4e38}>"
-        " { h = Cast<to=10>(i)  m = Mul(c, h)  a = Add(x, m)  y = Softmax<axis=-1>(a) }",
-        f"g (float16[N,4] x, float16[N,4] c) => (float16[N,4] y) <{_LOW}>"
-        " { m = Mul(c, k)  a = Add(x, m)  y = Softmax<axis=-1>(a) }",
-    ),
-    _example(
-        "a mask made in float32 and cast",
-        f"{_IO} <float i = {{-3.4e38}}, float z = {{0}}> {{ w = Where(c, z, i)  h = Cast<to=10>(w)  a = Add(x, h)"
-        "  y = Softmax<axis=-1>(a) }",
-        f"{_IO} <float i = {{-65504}}, float z = {{0}}> {{ w = Where(c, z, i)  h = Cast<to=10>(w)  a = Add(x, h)"
-        "  y = Softmax<axis=-1>(a) }",
-    ),
-    _example(
-        "a constant mask that is added, behind shapes that change",
-        "g (float16[2,4] x) => (float16[1,2,4] y)"
-        " <float16[2,4] i = {0, 64512, 0, 0, 0, 0, 64512, 0}, int64[1] n = {0}>"
-        " { a = Add(x, i)  u = Unsqueeze(a, n)  y = Softmax<axis=-1>(u) }",
-        "g (float16[2,4] x) => (float16[1,2,4] y)"
-        " <float16[2,4] i = {0, 64511, 0, 0, 0, 0, 64511, 0}, int64[1] n = {0}>"
-        " { a = Add(x, i)  u = Unsqueeze(a, n)  y = Softmax<axis=-1>(u) }",
-    ),
-    _detected(
-        "a number beyond 65504 that is no mask",
-        f"{_IO} <float i = {{100000}}> {{ h = Cast<to=10>(i)  y = Div(x, h) }}",
-    ),
-    _detected(
-        "a large mask that others read as well would have to be stored twice",
-        f"g (float16[2,512] x) => (float16[2,512] y, float16[2,512] z)"
-        f" <float16[2,512] i = {{{', '.join(['64512', '0'] * 512)}}}>"
-        " { a = Add(x, i)  y = Softmax<axis=-1>(a)  z = Neg(i) }",
-    ),
-    Example(
-        "half precision's lowest number", f"{_IO} <{_LOW}> {{ w = Where(c, x, k)  y = Softmax<axis=-1>(w) }}"
-    ),
-    Example(
-        "-inf that no Softmax reads: it may be meant",
-        f"{_IO} <{_INF}> {{ w = Where(c, x, i)  y = Neg(w) }}",
-    ),
-    Example(
-        "a bound of Clip, Max or Min may be infinite",
-        f"{_IO} <float i = {{100000}}> {{ h = Cast<to=10>(i)  y = Min(x, h) }}",
-    ),
-    Example(
-        "infinity in Clip, Max, Min and a comparison",
-        f"{_IO} <float16 i = {{64512}}, float16 j = {{31744}}> {{ a = Clip(x, i, j)  b = Max(a, i)  d = Min(b, j)"
-        "  e = Equal(d, i)  y = Where(e, x, d) }",
-    ),
-    Example(
-        "infinity that a maximum or TopK begins with",
-        "g (float16[N,4] x) => (float16[N,1] y) <float16 i = {64512}, float16[1,1] j = {64512}, int64[1] n = {1},"
-        " int64[4] m = {0, 0, 0, 2}> { p = Pad(x, m, i)  h, q = TopK(p, n)  k = ReduceMax<axes=[1]>(p)"
-        "  y = Max(h, k, j) }",
-    ),
-    Example(
-        "a test for infinity",
-        f"g (float16[N,4] x) => (bool[N,4] y) <{_INF}> {{ a = Max(x, i)  f = Cast<to=1>(a)  y = IsInf(f) }}",
-    ),
-    _example(
-        "a row of it: the whole row is masked",
-        "g (float16[2,4] x) => (float16[2,4] y) <float16[2,4] i = {64512, 64512, 64512, 64512, 0, 0, 0, 0}>"
-        " { a = Add(x, i)  y = Softmax<axis=-1>(a) }",
-        "g (float16[2,4] x) => (float16[2,4] y) <float16[2,4] i = {64511, 64511, 64511, 64511, 0, 0, 0, 0}>"
-        " { a = Add(x, i)  y = Softmax<axis=-1>(a) }",
-    ),
-    Example(
-        "a comparison with infinity",
-        f"g (float16[N,4] x) => (bool[N,4] y) <{_INF}> {{ y = Equal(x, i) }}",
-        runs=False,
-    ),
-    Example(
-        "a number that is rounded to 65504",
-        f"{_IO} <float i = {{65519}}> {{ h = Cast<to=10>(i)  y = Div(x, h) }}",
-    ),
-    Example(
-        "an infinity that is cast",
-        f"{_IO} <double i = {{1e308}}> {{ h = Cast<to=1>(i)  y = Cast<to=10>(x) }}",
-    ),
-    Example(
-        "in float32 from end to end",
-        "g (float[N,4] x, bool[N,4] c) => (float[N,4] y) <float i = {-3.4e38}>"
-        " { w = Where(c, x, i)  y = Softmax<axis=-1>(w) }",
-    ),
-    Example(
-        "a mask that is read in float32 as well",
-        "g (float16[N,4] x, bool[N,4] c) => (float16[N,4] y, float[N,4] q) <float i = {-3.4e38}, float z = {0}>"
-        " { w = Where(c, z, i)  q = Neg(w)  h = Cast<to=10>(w)  a = Add(x, h)  y = Softmax<axis=-1>(a) }",
-    ),
-    Example(
-        "a caller may override it",
-        f"g (float16[N,4] x, bool[N,4] c, float16 i) => (float16[N,4] y) <{_INF}>"
-        " { w = Where(c, x, i)  y = Softmax<axis=-1>(w) }",
-        runs=False,
-    ),
-    Example(
-        why="+inf beyond 65504 in a mask",
-        before="""g (float16[N,4] x, float16[N,4] c) => (float16[N,4] y) <float i = {999999995904}> { h =
-            Cast<to=10>(i) m = Mul(c, h) a = Sub(x, m) y = Softmax<axis=-1>(a) }""",
-        detect=True,
-        opset=17,
-    ),
-    Example(
-        why="-1e4, which half precision holds",
-        before="""g (float16[N,4] x, bool[N,4] c) => (float16[N,4] y) <float i = {-10000}> { h = Cast<to=10>(i) w =
-            Where(c, x, h) y = Softmax<axis=-1>(w) }""",
-        opset=17,
-    ),
-    Example(
-        why="-inf in Clip",
-        before="""g (float16[N,4] x) => (float16[N,4] y) <float i = {-100000}, float16 hi = {15360}> { h =
-            Cast<to=10>(i) y = Clip(x, h, hi) }""",
-        opset=17,
-    ),
-    Example(
-        why="-inf that a ReduceMax starts from",
-        before="""g (float16[N,4] x) => (float16[N,1] y) <float16 i = {64512}, float16[1,1] j = {64512}> { c = Max(x,
-            i) y = ReduceMax<axes=[1]>(c) }""",
-        opset=17,
-    ),
-    Example(
-        why="TopK of masked scores",
-        before="""g (float16[N,4] x, bool[N,4] c) => (float16[N,2] y, int64[N,2] z) <float16 i = {64512}, int64[1] k =
-            {2}> { w = Where(c, x, i) y, z = TopK(w, k) }""",
-        opset=17,
-    ),
-    Example(
-        why="what IsInf looks for is no constant: an infinity next to it",
-        before="""g (float16[N,4] x) => (bool[N,4] y) <float16 i = {64512}> { a = Max(x, i) y = IsInf(a) }""",
-        opset=17,
-    ),
-]
 
 _MASKS = ("Where", "Add", "Mul", "Sub")
 _PASSES = (
@@ -210,7 +65,6 @@ _LARGEST = 1 << 24
     severity=Severity.WARNING,
     hazards=[11],
     types=[HALF],
-    examples=EXAMPLES,
 )
 def constant_beyond_half_precision(node: Node, model: Model) -> Iterator[Match]:
     """A constant is infinite in half precision: an attention mask, or a number beyond 65504.
@@ -341,3 +195,159 @@ def _masks(node: Node, elem: int, model: Model) -> bool:
 
 def _to_half(node: Node) -> bool:
     return node.is_onnx and node.op_type == "Cast" and node.attr("to") == HALF
+
+
+_IO = "g (float16[N,4] x, bool[N,4] c) => (float16[N,4] y)"
+_LOW, _INF = "float16 k = {64511}", "float16 i = {64512}"  # -65504 and -inf by their bits
+
+
+def _fixed(why: str, before: str, after: str) -> Fixed:
+    return Fixed(why, before, after, safety=Safety.UNSAFE, opset=17, ir_version=8, runs=False)
+
+
+def _flagged(why: str, before: str) -> Flagged:
+    return Flagged(why, before, safety=Safety.UNSAFE, opset=17, ir_version=8)
+
+
+constant_beyond_half_precision.examples = [
+    _fixed(
+        "-inf where a Softmax must not look",
+        f"{_IO} <{_INF}> {{ w = Where(c, x, i)  y = Softmax<axis=-1>(w) }}",
+        f"{_IO} <{_LOW}> {{ w = Where(c, x, k)  y = Softmax<axis=-1>(w) }}",
+    ),
+    _fixed(
+        "float32's lowest number, cast",
+        f"{_IO} <float i = {{-3.4e38}}> {{ h = Cast<to=10>(i)  w = Where(c, x, h)  y = Softmax<axis=-1>(w) }}",
+        f"{_IO} <{_LOW}> {{ w = Where(c, x, k)  y = Softmax<axis=-1>(w) }}",
+    ),
+    _fixed(
+        "a mask times infinity: 0 * inf is NaN",
+        "g (float16[N,4] x, float16[N,4] c) => (float16[N,4] y) <float i = {-3.4e38}>"
+        " { h = Cast<to=10>(i)  m = Mul(c, h)  a = Add(x, m)  y = Softmax<axis=-1>(a) }",
+        f"g (float16[N,4] x, float16[N,4] c) => (float16[N,4] y) <{_LOW}>"
+        " { m = Mul(c, k)  a = Add(x, m)  y = Softmax<axis=-1>(a) }",
+    ),
+    _fixed(
+        "a mask made in float32 and cast",
+        f"{_IO} <float i = {{-3.4e38}}, float z = {{0}}> {{ w = Where(c, z, i)  h = Cast<to=10>(w)  a = Add(x, h)"
+        "  y = Softmax<axis=-1>(a) }",
+        f"{_IO} <float i = {{-65504}}, float z = {{0}}> {{ w = Where(c, z, i)  h = Cast<to=10>(w)  a = Add(x, h)"
+        "  y = Softmax<axis=-1>(a) }",
+    ),
+    _fixed(
+        "a constant mask that is added, behind shapes that change",
+        "g (float16[2,4] x) => (float16[1,2,4] y)"
+        " <float16[2,4] i = {0, 64512, 0, 0, 0, 0, 64512, 0}, int64[1] n = {0}>"
+        " { a = Add(x, i)  u = Unsqueeze(a, n)  y = Softmax<axis=-1>(u) }",
+        "g (float16[2,4] x) => (float16[1,2,4] y)"
+        " <float16[2,4] i = {0, 64511, 0, 0, 0, 0, 64511, 0}, int64[1] n = {0}>"
+        " { a = Add(x, i)  u = Unsqueeze(a, n)  y = Softmax<axis=-1>(u) }",
+    ),
+    _flagged(
+        "a number beyond 65504 that is no mask",
+        f"{_IO} <float i = {{100000}}> {{ h = Cast<to=10>(i)  y = Div(x, h) }}",
+    ),
+    _flagged(
+        "a large mask that others read as well would have to be stored twice",
+        f"g (float16[2,512] x) => (float16[2,512] y, float16[2,512] z)"
+        f" <float16[2,512] i = {{{', '.join(['64512', '0'] * 512)}}}>"
+        " { a = Add(x, i)  y = Softmax<axis=-1>(a)  z = Neg(i) }",
+    ),
+    Silent(
+        "half precision's lowest number", f"{_IO} <{_LOW}> {{ w = Where(c, x, k)  y = Softmax<axis=-1>(w) }}"
+    ),
+    Silent(
+        "-inf that no Softmax reads: it may be meant",
+        f"{_IO} <{_INF}> {{ w = Where(c, x, i)  y = Neg(w) }}",
+    ),
+    Silent(
+        "a bound of Clip, Max or Min may be infinite",
+        f"{_IO} <float i = {{100000}}> {{ h = Cast<to=10>(i)  y = Min(x, h) }}",
+    ),
+    Silent(
+        "infinity in Clip, Max, Min and a comparison",
+        f"{_IO} <float16 i = {{64512}}, float16 j = {{31744}}> {{ a = Clip(x, i, j)  b = Max(a, i)  d = Min(b, j)"
+        "  e = Equal(d, i)  y = Where(e, x, d) }",
+    ),
+    Silent(
+        "infinity that a maximum or TopK begins with",
+        "g (float16[N,4] x) => (float16[N,1] y) <float16 i = {64512}, float16[1,1] j = {64512}, int64[1] n = {1},"
+        " int64[4] m = {0, 0, 0, 2}> { p = Pad(x, m, i)  h, q = TopK(p, n)  k = ReduceMax<axes=[1]>(p)"
+        "  y = Max(h, k, j) }",
+    ),
+    Silent(
+        "a test for infinity",
+        f"g (float16[N,4] x) => (bool[N,4] y) <{_INF}> {{ a = Max(x, i)  f = Cast<to=1>(a)  y = IsInf(f) }}",
+    ),
+    _fixed(
+        "a row of it: the whole row is masked",
+        "g (float16[2,4] x) => (float16[2,4] y) <float16[2,4] i = {64512, 64512, 64512, 64512, 0, 0, 0, 0}>"
+        " { a = Add(x, i)  y = Softmax<axis=-1>(a) }",
+        "g (float16[2,4] x) => (float16[2,4] y) <float16[2,4] i = {64511, 64511, 64511, 64511, 0, 0, 0, 0}>"
+        " { a = Add(x, i)  y = Softmax<axis=-1>(a) }",
+    ),
+    Silent(
+        "a comparison with infinity",
+        f"g (float16[N,4] x) => (bool[N,4] y) <{_INF}> {{ y = Equal(x, i) }}",
+        runs=False,
+    ),
+    Silent(
+        "a number that is rounded to 65504",
+        f"{_IO} <float i = {{65519}}> {{ h = Cast<to=10>(i)  y = Div(x, h) }}",
+    ),
+    Silent(
+        "an infinity that is cast",
+        f"{_IO} <double i = {{1e308}}> {{ h = Cast<to=1>(i)  y = Cast<to=10>(x) }}",
+    ),
+    Silent(
+        "in float32 from end to end",
+        "g (float[N,4] x, bool[N,4] c) => (float[N,4] y) <float i = {-3.4e38}>"
+        " { w = Where(c, x, i)  y = Softmax<axis=-1>(w) }",
+    ),
+    Silent(
+        "a mask that is read in float32 as well",
+        "g (float16[N,4] x, bool[N,4] c) => (float16[N,4] y, float[N,4] q) <float i = {-3.4e38}, float z = {0}>"
+        " { w = Where(c, z, i)  q = Neg(w)  h = Cast<to=10>(w)  a = Add(x, h)  y = Softmax<axis=-1>(a) }",
+    ),
+    Silent(
+        "a caller may override it",
+        f"g (float16[N,4] x, bool[N,4] c, float16 i) => (float16[N,4] y) <{_INF}>"
+        " { w = Where(c, x, i)  y = Softmax<axis=-1>(w) }",
+        runs=False,
+    ),
+    Flagged(
+        "+inf beyond 65504 in a mask",
+        """g (float16[N,4] x, float16[N,4] c) => (float16[N,4] y) <float i = {999999995904}> { h =
+            Cast<to=10>(i) m = Mul(c, h) a = Sub(x, m) y = Softmax<axis=-1>(a) }""",
+        opset=17,
+    ),
+    Silent(
+        "-1e4, which half precision holds",
+        """g (float16[N,4] x, bool[N,4] c) => (float16[N,4] y) <float i = {-10000}> { h = Cast<to=10>(i) w =
+            Where(c, x, h) y = Softmax<axis=-1>(w) }""",
+        opset=17,
+    ),
+    Silent(
+        "-inf in Clip",
+        """g (float16[N,4] x) => (float16[N,4] y) <float i = {-100000}, float16 hi = {15360}> { h =
+            Cast<to=10>(i) y = Clip(x, h, hi) }""",
+        opset=17,
+    ),
+    Silent(
+        "-inf that a ReduceMax starts from",
+        """g (float16[N,4] x) => (float16[N,1] y) <float16 i = {64512}, float16[1,1] j = {64512}> { c = Max(x,
+            i) y = ReduceMax<axes=[1]>(c) }""",
+        opset=17,
+    ),
+    Silent(
+        "TopK of masked scores",
+        """g (float16[N,4] x, bool[N,4] c) => (float16[N,2] y, int64[N,2] z) <float16 i = {64512}, int64[1] k =
+            {2}> { w = Where(c, x, i) y, z = TopK(w, k) }""",
+        opset=17,
+    ),
+    Silent(
+        "what IsInf looks for is no constant: an infinity next to it",
+        """g (float16[N,4] x) => (bool[N,4] y) <float16 i = {64512}> { a = Max(x, i) y = IsInf(a) }""",
+        opset=17,
+    ),
+]

@@ -9,115 +9,25 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, defs
 
-from onnxfix.dtypes import is_float, name_of
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    is_float,
+    name_of,
+    rule,
+    target_of,
+)
 
-from ._common import NUMPY, target_of, type_of
-
-_HALF_TWO = "float16 c = {16384}"
-
-
-def _example(why: str, before: str, after: str, opset: int = 17) -> Example:
-    return Example(why, before, after, safety=Safety.NUMERIC, opset=opset, ir_version=8, runs=False)
-
-
-def _detected(why: str, before: str) -> Example:
-    return Example(why, before, detect=True, safety=Safety.NUMERIC, opset=17, ir_version=8, runs=False)
-
-
-_IO = "g (float16[N,2] x) => (float16[N,2] y)"
-EXAMPLES = [
-    _example(
-        "a float32 constant added to half precision",
-        f"{_IO} <float b = {{2}}> {{ y = Add(x, b) }}",
-        f"{_IO} <{_HALF_TWO}> {{ y = Add(x, c) }}",
-    ),
-    _example(
-        "the constant first, opset 7",
-        f"{_IO} <float b = {{2}}> {{ y = Mul(b, x) }}",
-        f"{_IO} <{_HALF_TWO}> {{ y = Mul(c, x) }}",
-        opset=7,
-    ),
-    _example(
-        "a constant in half precision against float32 data: no rounding",
-        f"g (float[N,2] x) => (float[N,2] y) <{_HALF_TWO}> {{ y = Max(x, c) }}",
-        "g (float[N,2] x) => (float[N,2] y) <float b = {2}> { y = Max(x, b) }",
-    ),
-    _example(
-        "weights and bias",
-        f"{_IO} <float[2,2] w = {{2,0,0,2}}, float[2] b = {{2,2}}> {{ y = Gemm(x, w, b) }}",
-        f"{_IO} <float16[2,2] w = {{16384,0,0,16384}}, float16[2] b = {{16384,16384}}> {{ y = Gemm(x, w, b) }}",
-    ),
-    _example(
-        "a scale of LayerNormalization, which others read as well",
-        "g (float16[N,2] x, float[N,2] z) => (float16[N,2] y, float[N,2] u) <float[2] s = {2, 2}>"
-        " { y = LayerNormalization(x, s)  u = Mul(z, s) }",
-        "g (float16[N,2] x, float[N,2] z) => (float16[N,2] y, float[N,2] u)"
-        " <float16[2] c = {16384, 16384}, float[2] s = {2, 2}> { y = LayerNormalization(x, c)  u = Mul(z, s) }",
-    ),
-    _example(
-        "an integer constant",
-        f"{_IO} <int64 b = {{2}}> {{ y = Add(x, b) }}",
-        f"{_IO} <{_HALF_TWO}> {{ y = Add(x, c) }}",
-    ),
-    _example(
-        "Clip's bounds, which TensorRT takes and ONNX does not",
-        f"{_IO} <float b = {{2}}> {{ y = Clip(x, , b) }}",
-        f"{_IO} <{_HALF_TWO}> {{ y = Clip(x, , c) }}",
-    ),
-    _detected(
-        "no operand is constant", "g (float16[N,2] x, float[N,2] z) => (float16[N,2] y) { y = Add(x, z) }"
-    ),
-    _detected("a number that half precision does not have", f"{_IO} <float b = {{1e6}}> {{ y = Div(x, b) }}"),
-    _detected("a number that would become 0", f"{_IO} <float b = {{1e-12}}> {{ y = Add(x, b) }}"),
-    _detected(
-        "a graph output in the constant's type",
-        "g (float16[N,2] x) => (float[N,2] y) <float b = {2}> { y = Add(b, x) }",
-    ),
-    _detected(
-        "a float32 constant that a caller may override",
-        "g (float16[N,2] x, float b) => (float16[N,2] y) <float b = {2}> { y = Add(x, b) }",
-    ),
-    Example("one type", f"{_IO} <{_HALF_TWO}> {{ y = Add(x, c) }}"),
-    Example("Pow's exponent may have a type of its own", f"{_IO} <float b = {{2}}> {{ y = Pow(x, b) }}"),
-    Example(
-        "Where's condition",
-        f"g (float16[N,2] x, bool[N,2] p) => (float16[N,2] y) <{_HALF_TWO}> {{ y = Where(p, x, c) }}",
-    ),
-    Example(
-        "the statistics of BatchNormalization from opset 15 on",
-        "g (float16[N,2] x) => (float16[N,2] y) <float16[2] s = {16384,16384}, float[2] m = {1,1}>"
-        " { y = BatchNormalization(x, s, s, m, m) }",
-        runs=False,
-    ),
-    Example(
-        "a type that is not known",
-        '<ir_version: 8, opset_import: ["" : 17, "o" : 1]>'
-        f" {_IO} <float b = {{2}}> {{ u = o.Half(x)  v = Add(u, b)  y = Cast<to=10>(v) }}",
-        runs=False,
-    ),
-    Example(
-        "another domain's Add",
-        f'<ir_version: 8, opset_import: ["" : 17, "o" : 1]> {_IO} <float b = {{2}}> {{ y = o.Add(x, b) }}',
-        runs=False,
-    ),
-    Example(
-        why="Concat and Where",
-        before="""g (float16[2] x, bool[2] c) => (float16[4] y, float16[2] z) <float[2] w = {1,2}> { y =
-            Concat<axis=0>(x, w) z = Where(c, x, w) }""",
-        detect=True,
-        opset=17,
-    ),
-    Example(
-        why="Conv's weights",
-        before="""g (float16[1,1,4,4] x) => (float16[1,1,3,3] y) <float[1,1,2,2] w = {1,2,3,4}> { y = Conv(x, w) }""",
-        detect=True,
-        opset=17,
-    ),
-]
+from ._common import NUMPY, type_of
 
 _TAKEN = ("Clip", "Pad")
 """TensorRT-RTX 1.7.1 takes a constant of another type here."""
@@ -132,9 +42,7 @@ OPERATORS = (
 )
 
 
-@rule(
-    "PRC004", ops=OPERATORS, safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[41], examples=EXAMPLES
-)
+@rule("PRC004", ops=OPERATORS, safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[41])
 def operands_of_different_types(node: Node, model: Model) -> Iterator[Match]:
     """Operands that must have one type have different ones, mostly half precision and float32.
 
@@ -231,3 +139,106 @@ def _held(value: Value, elem: int) -> np.ndarray[Any, Any] | None:
         return made if np.array_equal(made.astype(np.float64), array.astype(np.float64)) else None
     lost = (np.isinf(made) & np.isfinite(array)) | ((made == 0) & (array != 0))
     return None if lost.any() else made
+
+
+_HALF_TWO = "float16 c = {16384}"
+
+
+def _fixed(why: str, before: str, after: str, opset: int = 17) -> Fixed:
+    return Fixed(why, before, after, safety=Safety.NUMERIC, opset=opset, ir_version=8, runs=False)
+
+
+def _flagged(why: str, before: str) -> Flagged:
+    return Flagged(why, before, safety=Safety.NUMERIC, opset=17, ir_version=8, runs=False)
+
+
+_IO = "g (float16[N,2] x) => (float16[N,2] y)"
+
+
+operands_of_different_types.examples = [
+    _fixed(
+        "a float32 constant added to half precision",
+        f"{_IO} <float b = {{2}}> {{ y = Add(x, b) }}",
+        f"{_IO} <{_HALF_TWO}> {{ y = Add(x, c) }}",
+    ),
+    _fixed(
+        "the constant first, opset 7",
+        f"{_IO} <float b = {{2}}> {{ y = Mul(b, x) }}",
+        f"{_IO} <{_HALF_TWO}> {{ y = Mul(c, x) }}",
+        opset=7,
+    ),
+    _fixed(
+        "a constant in half precision against float32 data: no rounding",
+        f"g (float[N,2] x) => (float[N,2] y) <{_HALF_TWO}> {{ y = Max(x, c) }}",
+        "g (float[N,2] x) => (float[N,2] y) <float b = {2}> { y = Max(x, b) }",
+    ),
+    _fixed(
+        "weights and bias",
+        f"{_IO} <float[2,2] w = {{2,0,0,2}}, float[2] b = {{2,2}}> {{ y = Gemm(x, w, b) }}",
+        f"{_IO} <float16[2,2] w = {{16384,0,0,16384}}, float16[2] b = {{16384,16384}}> {{ y = Gemm(x, w, b) }}",
+    ),
+    _fixed(
+        "a scale of LayerNormalization, which others read as well",
+        "g (float16[N,2] x, float[N,2] z) => (float16[N,2] y, float[N,2] u) <float[2] s = {2, 2}>"
+        " { y = LayerNormalization(x, s)  u = Mul(z, s) }",
+        "g (float16[N,2] x, float[N,2] z) => (float16[N,2] y, float[N,2] u)"
+        " <float16[2] c = {16384, 16384}, float[2] s = {2, 2}> { y = LayerNormalization(x, c)  u = Mul(z, s) }",
+    ),
+    _fixed(
+        "an integer constant",
+        f"{_IO} <int64 b = {{2}}> {{ y = Add(x, b) }}",
+        f"{_IO} <{_HALF_TWO}> {{ y = Add(x, c) }}",
+    ),
+    _fixed(
+        "Clip's bounds, which TensorRT takes and ONNX does not",
+        f"{_IO} <float b = {{2}}> {{ y = Clip(x, , b) }}",
+        f"{_IO} <{_HALF_TWO}> {{ y = Clip(x, , c) }}",
+    ),
+    _flagged(
+        "no operand is constant", "g (float16[N,2] x, float[N,2] z) => (float16[N,2] y) { y = Add(x, z) }"
+    ),
+    _flagged("a number that half precision does not have", f"{_IO} <float b = {{1e6}}> {{ y = Div(x, b) }}"),
+    _flagged("a number that would become 0", f"{_IO} <float b = {{1e-12}}> {{ y = Add(x, b) }}"),
+    _flagged(
+        "a graph output in the constant's type",
+        "g (float16[N,2] x) => (float[N,2] y) <float b = {2}> { y = Add(b, x) }",
+    ),
+    _flagged(
+        "a float32 constant that a caller may override",
+        "g (float16[N,2] x, float b) => (float16[N,2] y) <float b = {2}> { y = Add(x, b) }",
+    ),
+    Silent("one type", f"{_IO} <{_HALF_TWO}> {{ y = Add(x, c) }}"),
+    Silent("Pow's exponent may have a type of its own", f"{_IO} <float b = {{2}}> {{ y = Pow(x, b) }}"),
+    Silent(
+        "Where's condition",
+        f"g (float16[N,2] x, bool[N,2] p) => (float16[N,2] y) <{_HALF_TWO}> {{ y = Where(p, x, c) }}",
+    ),
+    Silent(
+        "the statistics of BatchNormalization from opset 15 on",
+        "g (float16[N,2] x) => (float16[N,2] y) <float16[2] s = {16384,16384}, float[2] m = {1,1}>"
+        " { y = BatchNormalization(x, s, s, m, m) }",
+        runs=False,
+    ),
+    Silent(
+        "a type that is not known",
+        '<ir_version: 8, opset_import: ["" : 17, "o" : 1]>'
+        f" {_IO} <float b = {{2}}> {{ u = o.Half(x)  v = Add(u, b)  y = Cast<to=10>(v) }}",
+        runs=False,
+    ),
+    Silent(
+        "another domain's Add",
+        f'<ir_version: 8, opset_import: ["" : 17, "o" : 1]> {_IO} <float b = {{2}}> {{ y = o.Add(x, b) }}',
+        runs=False,
+    ),
+    Flagged(
+        "Concat and Where",
+        """g (float16[2] x, bool[2] c) => (float16[4] y, float16[2] z) <float[2] w = {1,2}> { y =
+            Concat<axis=0>(x, w) z = Where(c, x, w) }""",
+        opset=17,
+    ),
+    Flagged(
+        "Conv's weights",
+        """g (float16[1,1,4,4] x) => (float16[1,1,3,3] y) <float[1,1,2,2] w = {1,2,3,4}> { y = Conv(x, w) }""",
+        opset=17,
+    ),
+]

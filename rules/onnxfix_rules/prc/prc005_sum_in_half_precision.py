@@ -7,126 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, rule
 
 from ._common import FLOAT, HALF, rank_of, scalar, type_of
-
-
-def _example(why: str, before: str, after: str, opset: int) -> Example:
-    return Example(why, before, after, safety=Safety.NUMERIC, opset=opset, ir_version=8)
-
-
-def _detected(why: str, before: str, opset: int = 17) -> Example:
-    return Example(why, before, detect=True, safety=Safety.NUMERIC, opset=opset, ir_version=8)
-
-
-_IO = "g (float16[N,8] x) => (float16[N,1] y)"
-EXAMPLES = [
-    _example(
-        "a length, axes as an attribute",
-        f"{_IO} {{ y = ReduceL2<axes=[1]>(x) }}",
-        f"{_IO} {{ w = Cast<to=1>(x)  r = ReduceL2<axes=[1]>(w)  y = Cast<to=10>(r) }}",
-        13,
-    ),
-    _example(
-        "a length, axes as an input",
-        f"{_IO} <int64[1] a = {{1}}> {{ r = ReduceL2(x, a)  y = Neg(r) }}",
-        f"{_IO} <int64[1] a = {{1}}> {{ w = Cast<to=1>(x)  t = ReduceL2(w, a)  r = Cast<to=10>(t)  y = Neg(r) }}",
-        18,
-    ),
-    _example(
-        "exponentials under a logarithm",
-        f"{_IO} {{ y = ReduceLogSumExp<axes=[1]>(x) }}",
-        f"{_IO} {{ w = Cast<to=1>(x)  r = ReduceLogSumExp<axes=[1]>(w)  y = Cast<to=10>(r) }}",
-        11,
-    ),
-    _example(
-        "a sum that is divided afterwards",
-        f"{_IO} <int64[1] a = {{1}}, float16 n = {{18432}}> {{ s = ReduceSum(x, a)  y = Div(s, n) }}",
-        f"{_IO} <int64[1] a = {{1}}, float m = {{8}}> {{ w = Cast<to=1>(x)  s = ReduceSum(w, a)  d = Div(s, m)"
-        "  y = Cast<to=10>(d) }",
-        17,
-    ),
-    _example(
-        "a sum of squares times a constant below 1, axes as an attribute",
-        f"{_IO} <float16 n = {{12288}}> {{ s = ReduceSumSquare<axes=[1]>(x)  y = Mul(n, s) }}",
-        f"{_IO} <float m = {{0.125}}> {{ w = Cast<to=1>(x)  s = ReduceSumSquare<axes=[1]>(w)  d = Mul(s, m)"
-        "  y = Cast<to=10>(d) }",
-        13,
-    ),
-    _detected(
-        "a sum that others read before it is divided",
-        "g (float16[N,8] x) => (float16[N,1] y, float16[N,1] z) <int64[1] a = {1}, float16 n = {18432}>"
-        " { s = ReduceSum(x, a)  y = Div(s, n)  z = Neg(s) }",
-    ),
-    _detected(
-        "a sum that is scaled up",
-        f"{_IO} <int64[1] a = {{1}}, float16 n = {{18432}}> {{ s = ReduceSum(x, a)  y = Mul(s, n) }}",
-    ),
-    _detected(
-        "a divided sum",
-        f"{_IO} <int64[1] a = {{1}}, float16 n = {{18432}}> {{ s = ReduceSum(x, a)  y = Div(n, s) }}",
-    ),
-    _detected("a sum is as large in the end", f"{_IO} <int64[1] a = {{1}}> {{ y = ReduceSum(x, a) }}"),
-    _detected("a sum of squares", f"{_IO} {{ y = ReduceSumSquare<axes=[1]>(x) }}"),
-    _detected(
-        "an exponential that is summed: a Softmax written out",
-        "g (float16[N,8] x) => (float16[N,8] y) <int64[1] a = {1}>"
-        " { e = Exp(x)  s = ReduceSum(e, a)  y = Div(e, s) }",
-    ),
-    Example(
-        "in float32",
-        "g (float[N,8] x) => (float[N,1] y) { y = ReduceL2<axes=[1]>(x) }",
-        opset=17,
-        ir_version=8,
-    ),
-    Example(
-        "in bfloat16",
-        "g (bfloat16[N,8] x) => (bfloat16[N,1] y) { y = ReduceL2<axes=[1]>(x) }",
-        opset=17,
-        ir_version=8,
-        runs=False,
-    ),
-    Example(
-        "axes that the surrounding function gets from its caller",
-        '<ir_version: 10, opset_import: ["" : 13, "my" : 1]>'
-        f" {_IO} {{ y = my.Length<over=[1]>(x) }}"
-        ' <domain: "my", opset_import: ["" : 13]> Length <over>(p) => (r)'
-        " { h = Cast<to=10>(p)  r = ReduceL2<axes: ints = @over>(h) }",
-    ),
-    Example("an exponential alone", "g (float16[N] x) => (float16[N] y) { y = Exp(x) }"),
-    Example("a maximum", f"{_IO} {{ y = ReduceMax<axes=[1]>(x) }}", opset=17, ir_version=8),
-    Example(
-        "another domain's ReduceL2",
-        f'<ir_version: 8, opset_import: ["" : 17, "o" : 1]> {_IO} {{ y = o.ReduceL2(x) }}',
-        runs=False,
-    ),
-    Example(
-        why="GlobalAveragePool in half",
-        before="g (float16[1,2,64,64] x) => (float16[1,2,1,1] y) { y = GlobalAveragePool(x) }",
-        opset=17,
-    ),
-    Example(
-        why="Pow in half, no norm",
-        before="g (float16[2,8] x) => (float16[2,8] y) <float16 e = {16896}> { y = Pow(x, e) }",
-        opset=17,
-    ),
-    Example(
-        why="ReduceSum times 1/n",
-        before="""g (float16[2,8] x) => (float16[2,1] y) <int64[1] a = {1}, float16 c = {12288}> { s = ReduceSum(x, a)
-            y = Mul(s, c) }""",
-        detect=True,
-        opset=17,
-    ),
-    Example(
-        why="product with a large weight",
-        before="g (float16[2,4096] x, float16[4096,2] w) => (float16[2,2] y) { y = MatMul(x, w) }",
-        opset=17,
-    ),
-]
 
 _SMALL_RESULT = ("ReduceL2", "ReduceLogSumExp")
 _SUMS = ("ReduceL1", "ReduceLogSum", "ReduceSum", "ReduceSumSquare")
@@ -139,7 +22,6 @@ _SUMS = ("ReduceL1", "ReduceLogSum", "ReduceSum", "ReduceSumSquare")
     severity=Severity.INFO,
     hazards=[12],
     types=[HALF],
-    examples=EXAMPLES,
 )
 def sum_in_half_precision(node: Node, model: Model) -> Iterator[Match]:
     """A sum, or a root or logarithm of one, is computed in half precision, where it may pass 65504 on its way.
@@ -213,3 +95,118 @@ def _wide(node: Node, last: Node, factor: np.ndarray[Any, Any] | None) -> Fix:
     draft.remove(last)
     draft.add("Cast", [result], output=output.name, to=HALF)
     return Fix("compute it in float32, between Casts", draft.edits, Safety.NUMERIC)
+
+
+def _fixed(why: str, before: str, after: str, opset: int) -> Fixed:
+    return Fixed(why, before, after, safety=Safety.NUMERIC, opset=opset, ir_version=8)
+
+
+def _flagged(why: str, before: str, opset: int = 17) -> Flagged:
+    return Flagged(why, before, safety=Safety.NUMERIC, opset=opset, ir_version=8)
+
+
+_IO = "g (float16[N,8] x) => (float16[N,1] y)"
+
+
+sum_in_half_precision.examples = [
+    _fixed(
+        "a length, axes as an attribute",
+        f"{_IO} {{ y = ReduceL2<axes=[1]>(x) }}",
+        f"{_IO} {{ w = Cast<to=1>(x)  r = ReduceL2<axes=[1]>(w)  y = Cast<to=10>(r) }}",
+        13,
+    ),
+    _fixed(
+        "a length, axes as an input",
+        f"{_IO} <int64[1] a = {{1}}> {{ r = ReduceL2(x, a)  y = Neg(r) }}",
+        f"{_IO} <int64[1] a = {{1}}> {{ w = Cast<to=1>(x)  t = ReduceL2(w, a)  r = Cast<to=10>(t)  y = Neg(r) }}",
+        18,
+    ),
+    _fixed(
+        "exponentials under a logarithm",
+        f"{_IO} {{ y = ReduceLogSumExp<axes=[1]>(x) }}",
+        f"{_IO} {{ w = Cast<to=1>(x)  r = ReduceLogSumExp<axes=[1]>(w)  y = Cast<to=10>(r) }}",
+        11,
+    ),
+    _fixed(
+        "a sum that is divided afterwards",
+        f"{_IO} <int64[1] a = {{1}}, float16 n = {{18432}}> {{ s = ReduceSum(x, a)  y = Div(s, n) }}",
+        f"{_IO} <int64[1] a = {{1}}, float m = {{8}}> {{ w = Cast<to=1>(x)  s = ReduceSum(w, a)  d = Div(s, m)"
+        "  y = Cast<to=10>(d) }",
+        17,
+    ),
+    _fixed(
+        "a sum of squares times a constant below 1, axes as an attribute",
+        f"{_IO} <float16 n = {{12288}}> {{ s = ReduceSumSquare<axes=[1]>(x)  y = Mul(n, s) }}",
+        f"{_IO} <float m = {{0.125}}> {{ w = Cast<to=1>(x)  s = ReduceSumSquare<axes=[1]>(w)  d = Mul(s, m)"
+        "  y = Cast<to=10>(d) }",
+        13,
+    ),
+    _flagged(
+        "a sum that others read before it is divided",
+        "g (float16[N,8] x) => (float16[N,1] y, float16[N,1] z) <int64[1] a = {1}, float16 n = {18432}>"
+        " { s = ReduceSum(x, a)  y = Div(s, n)  z = Neg(s) }",
+    ),
+    _flagged(
+        "a sum that is scaled up",
+        f"{_IO} <int64[1] a = {{1}}, float16 n = {{18432}}> {{ s = ReduceSum(x, a)  y = Mul(s, n) }}",
+    ),
+    _flagged(
+        "a divided sum",
+        f"{_IO} <int64[1] a = {{1}}, float16 n = {{18432}}> {{ s = ReduceSum(x, a)  y = Div(n, s) }}",
+    ),
+    _flagged("a sum is as large in the end", f"{_IO} <int64[1] a = {{1}}> {{ y = ReduceSum(x, a) }}"),
+    _flagged("a sum of squares", f"{_IO} {{ y = ReduceSumSquare<axes=[1]>(x) }}"),
+    _flagged(
+        "an exponential that is summed: a Softmax written out",
+        "g (float16[N,8] x) => (float16[N,8] y) <int64[1] a = {1}>"
+        " { e = Exp(x)  s = ReduceSum(e, a)  y = Div(e, s) }",
+    ),
+    Silent(
+        "in float32",
+        "g (float[N,8] x) => (float[N,1] y) { y = ReduceL2<axes=[1]>(x) }",
+        opset=17,
+        ir_version=8,
+    ),
+    Silent(
+        "in bfloat16",
+        "g (bfloat16[N,8] x) => (bfloat16[N,1] y) { y = ReduceL2<axes=[1]>(x) }",
+        opset=17,
+        ir_version=8,
+        runs=False,
+    ),
+    Silent(
+        "axes that the surrounding function gets from its caller",
+        '<ir_version: 10, opset_import: ["" : 13, "my" : 1]>'
+        f" {_IO} {{ y = my.Length<over=[1]>(x) }}"
+        ' <domain: "my", opset_import: ["" : 13]> Length <over>(p) => (r)'
+        " { h = Cast<to=10>(p)  r = ReduceL2<axes: ints = @over>(h) }",
+    ),
+    Silent("an exponential alone", "g (float16[N] x) => (float16[N] y) { y = Exp(x) }"),
+    Silent("a maximum", f"{_IO} {{ y = ReduceMax<axes=[1]>(x) }}", opset=17, ir_version=8),
+    Silent(
+        "another domain's ReduceL2",
+        f'<ir_version: 8, opset_import: ["" : 17, "o" : 1]> {_IO} {{ y = o.ReduceL2(x) }}',
+        runs=False,
+    ),
+    Silent(
+        "GlobalAveragePool in half",
+        "g (float16[1,2,64,64] x) => (float16[1,2,1,1] y) { y = GlobalAveragePool(x) }",
+        opset=17,
+    ),
+    Silent(
+        "Pow in half, no norm",
+        "g (float16[2,8] x) => (float16[2,8] y) <float16 e = {16896}> { y = Pow(x, e) }",
+        opset=17,
+    ),
+    Flagged(
+        "ReduceSum times 1/n",
+        """g (float16[2,8] x) => (float16[2,1] y) <int64[1] a = {1}, float16 c = {12288}> { s = ReduceSum(x, a)
+            y = Mul(s, c) }""",
+        opset=17,
+    ),
+    Silent(
+        "product with a large weight",
+        "g (float16[2,4096] x, float16[4096,2] w) => (float16[2,2] y) { y = MatMul(x, w) }",
+        opset=17,
+    ),
+]

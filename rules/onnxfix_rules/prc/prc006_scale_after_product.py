@@ -4,106 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, Value, rule
 
 from ._common import HALF, producer, rank_of, scalar, type_of
 
-_IO = "g (float16[2,3,8] q, float16[2,8,3] k) => (float16[2,3,3] y)"
-_EIGHT, _EIGHTH = "float16 c = {18432}", "float16 c = {12288}"
-
-
-def _example(why: str, before: str, after: str) -> Example:
-    return Example(why, before, after, safety=Safety.NUMERIC, opset=17, ir_version=8)
-
-
-EXAMPLES = [
-    _example(
-        "divided",
-        f"{_IO} <{_EIGHT}> {{ s = MatMul(q, k)  y = Div(s, c) }}",
-        f"{_IO} <{_EIGHT}> {{ p = Div(q, c)  y = MatMul(p, k) }}",
-    ),
-    _example(
-        "multiplied, the constant first",
-        f"{_IO} <{_EIGHTH}> {{ s = MatMul(q, k)  d = Mul(c, s)  y = Softmax<axis=-1>(d) }}",
-        f"{_IO} <{_EIGHTH}> {{ p = Mul(q, c)  s = MatMul(p, k)  y = Softmax<axis=-1>(s) }}",
-    ),
-    _example(
-        "a scale of rank 1",
-        f"{_IO} <float16[1] c = {{12288}}> {{ s = MatMul(q, k)  y = Mul(s, c) }}",
-        f"{_IO} <float16[1] c = {{12288}}> {{ p = Mul(q, c)  y = MatMul(p, k) }}",
-    ),
-    _example(
-        "a scale of the product's rank",
-        f"{_IO} <float16[1,1,1] c = {{12288}}> {{ s = MatMul(q, k)  y = Mul(s, c) }}",
-        f"{_IO} <float16[1,1,1] c = {{12288}}> {{ p = Mul(q, c)  y = MatMul(p, k) }}",
-    ),
-    Example(
-        "a scale that raises the rank",
-        "g (float16[2,3,8] q, float16[2,8,3] k) => (float16[1,2,3,3] y) <float16[1,1,1,1] c = {12288}>"
-        " { s = MatMul(q, k)  y = Mul(s, c) }",
-    ),
-    Example(
-        "the product is a graph output",
-        "g (float16[2,3,8] q, float16[2,8,3] k) => (float16[2,3,3] y, float16[2,3,3] s)"
-        f" <{_EIGHT}> {{ s = MatMul(q, k)  y = Div(s, c) }}",
-        detect=True,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        "another node reads the product",
-        "g (float16[2,3,8] q, float16[2,8,3] k) => (float16[2,3,3] y, float16[2,3,3] z)"
-        f" <{_EIGHT}> {{ s = MatMul(q, k)  y = Div(s, c)  z = Neg(s) }}",
-        detect=True,
-        safety=Safety.NUMERIC,
-    ),
-    Example("scaled before the product", f"{_IO} <{_EIGHT}> {{ p = Div(q, c)  y = MatMul(p, k) }}"),
-    Example("scaled up", f"{_IO} <{_EIGHT}> {{ s = MatMul(q, k)  y = Mul(s, c) }}"),
-    Example("a constant divided by scores", f"{_IO} <{_EIGHT}> {{ s = MatMul(q, k)  y = Div(c, s) }}"),
-    Example("divided by 0", f"{_IO} <float16 c = {{0}}> {{ s = MatMul(q, k)  y = Div(s, c) }}"),
-    Example("times 0", f"{_IO} <float16 c = {{0}}> {{ s = MatMul(q, k)  y = Mul(s, c) }}"),
-    Example(
-        "in float32",
-        "g (float[2,3,8] q, float[2,8,3] k) => (float[2,3,3] y) <float c = {8}>"
-        " { s = MatMul(q, k)  y = Div(s, c) }",
-    ),
-    Example(
-        "a weight: what it multiplies is not a score",
-        "g (float16[2,8] q) => (float16[2,1] y) <float16[8,1] w = {1,2,3,4,5,6,7,8}, float16 c = {18432}>"
-        " { s = MatMul(q, w)  y = Div(s, c) }",
-    ),
-    Example(
-        "a scale for each column",
-        f"{_IO} <float16[3] c = {{18432, 18432, 18432}}> {{ s = MatMul(q, k)  y = Div(s, c) }}",
-    ),
-    Example(
-        "a scale that a caller may override",
-        "g (float16[2,3,8] q, float16[2,8,3] k, float16 c) => (float16[2,3,3] y)"
-        f" <{_EIGHT}> {{ s = MatMul(q, k)  y = Div(s, c) }}",
-    ),
-    Example(
-        "vectors, whose product has no rank that a scale of rank 1 leaves alone",
-        "g (float16[8] q, float16[8] k) => (float16[1] y) <float16[1] c = {12288}>"
-        " { s = MatMul(q, k)  y = Mul(s, c) }",
-    ),
-    Example(
-        "another domain's MatMul",
-        f'<ir_version: 8, opset_import: ["" : 17, "o" : 1]> {_IO} <{_EIGHT}> {{ s = o.MatMul(q, k)  y = Div(s, c) }}',
-        runs=False,
-    ),
-]
-
 
 @rule(
-    "PRC006",
-    ops=["Mul", "Div"],
-    safety=Safety.NUMERIC,
-    severity=Severity.WARNING,
-    hazards=[12],
-    types=[HALF],
-    examples=EXAMPLES,
+    "PRC006", ops=["Mul", "Div"], safety=Safety.NUMERIC, severity=Severity.WARNING, hazards=[12], types=[HALF]
 )
 def scale_after_product(node: Node, model: Model) -> Iterator[Match]:
     """The product of two runtime matrices in half precision is scaled down only after it was computed.
@@ -167,3 +74,86 @@ def _before(node: Node, matmul: Node, left: Value, right: Value, scale: Value) -
     draft.remove(node)
     draft.add("MatMul", [scaled, right], output=output.name)
     return Fix("scale the left factor before the product", draft.edits, Safety.NUMERIC)
+
+
+_IO = "g (float16[2,3,8] q, float16[2,8,3] k) => (float16[2,3,3] y)"
+_EIGHT, _EIGHTH = "float16 c = {18432}", "float16 c = {12288}"
+
+
+def _fixed(why: str, before: str, after: str) -> Fixed:
+    return Fixed(why, before, after, safety=Safety.NUMERIC, opset=17, ir_version=8)
+
+
+scale_after_product.examples = [
+    _fixed(
+        "divided",
+        f"{_IO} <{_EIGHT}> {{ s = MatMul(q, k)  y = Div(s, c) }}",
+        f"{_IO} <{_EIGHT}> {{ p = Div(q, c)  y = MatMul(p, k) }}",
+    ),
+    _fixed(
+        "multiplied, the constant first",
+        f"{_IO} <{_EIGHTH}> {{ s = MatMul(q, k)  d = Mul(c, s)  y = Softmax<axis=-1>(d) }}",
+        f"{_IO} <{_EIGHTH}> {{ p = Mul(q, c)  s = MatMul(p, k)  y = Softmax<axis=-1>(s) }}",
+    ),
+    _fixed(
+        "a scale of rank 1",
+        f"{_IO} <float16[1] c = {{12288}}> {{ s = MatMul(q, k)  y = Mul(s, c) }}",
+        f"{_IO} <float16[1] c = {{12288}}> {{ p = Mul(q, c)  y = MatMul(p, k) }}",
+    ),
+    _fixed(
+        "a scale of the product's rank",
+        f"{_IO} <float16[1,1,1] c = {{12288}}> {{ s = MatMul(q, k)  y = Mul(s, c) }}",
+        f"{_IO} <float16[1,1,1] c = {{12288}}> {{ p = Mul(q, c)  y = MatMul(p, k) }}",
+    ),
+    Silent(
+        "a scale that raises the rank",
+        "g (float16[2,3,8] q, float16[2,8,3] k) => (float16[1,2,3,3] y) <float16[1,1,1,1] c = {12288}>"
+        " { s = MatMul(q, k)  y = Mul(s, c) }",
+    ),
+    Flagged(
+        "the product is a graph output",
+        "g (float16[2,3,8] q, float16[2,8,3] k) => (float16[2,3,3] y, float16[2,3,3] s)"
+        f" <{_EIGHT}> {{ s = MatMul(q, k)  y = Div(s, c) }}",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "another node reads the product",
+        "g (float16[2,3,8] q, float16[2,8,3] k) => (float16[2,3,3] y, float16[2,3,3] z)"
+        f" <{_EIGHT}> {{ s = MatMul(q, k)  y = Div(s, c)  z = Neg(s) }}",
+        safety=Safety.NUMERIC,
+    ),
+    Silent("scaled before the product", f"{_IO} <{_EIGHT}> {{ p = Div(q, c)  y = MatMul(p, k) }}"),
+    Silent("scaled up", f"{_IO} <{_EIGHT}> {{ s = MatMul(q, k)  y = Mul(s, c) }}"),
+    Silent("a constant divided by scores", f"{_IO} <{_EIGHT}> {{ s = MatMul(q, k)  y = Div(c, s) }}"),
+    Silent("divided by 0", f"{_IO} <float16 c = {{0}}> {{ s = MatMul(q, k)  y = Div(s, c) }}"),
+    Silent("times 0", f"{_IO} <float16 c = {{0}}> {{ s = MatMul(q, k)  y = Mul(s, c) }}"),
+    Silent(
+        "in float32",
+        "g (float[2,3,8] q, float[2,8,3] k) => (float[2,3,3] y) <float c = {8}>"
+        " { s = MatMul(q, k)  y = Div(s, c) }",
+    ),
+    Silent(
+        "a weight: what it multiplies is not a score",
+        "g (float16[2,8] q) => (float16[2,1] y) <float16[8,1] w = {1,2,3,4,5,6,7,8}, float16 c = {18432}>"
+        " { s = MatMul(q, w)  y = Div(s, c) }",
+    ),
+    Silent(
+        "a scale for each column",
+        f"{_IO} <float16[3] c = {{18432, 18432, 18432}}> {{ s = MatMul(q, k)  y = Div(s, c) }}",
+    ),
+    Silent(
+        "a scale that a caller may override",
+        "g (float16[2,3,8] q, float16[2,8,3] k, float16 c) => (float16[2,3,3] y)"
+        f" <{_EIGHT}> {{ s = MatMul(q, k)  y = Div(s, c) }}",
+    ),
+    Silent(
+        "vectors, whose product has no rank that a scale of rank 1 leaves alone",
+        "g (float16[8] q, float16[8] k) => (float16[1] y) <float16[1] c = {12288}>"
+        " { s = MatMul(q, k)  y = Mul(s, c) }",
+    ),
+    Silent(
+        "another domain's MatMul",
+        f'<ir_version: 8, opset_import: ["" : 17, "o" : 1]> {_IO} <{_EIGHT}> {{ s = o.MatMul(q, k)  y = Div(s, c) }}',
+        runs=False,
+    ),
+]

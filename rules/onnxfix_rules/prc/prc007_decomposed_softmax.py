@@ -4,103 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, Value, rule
 
 from ._common import HALF, producer, rank_of, type_of
 from ._norm import axes_of
 
-_IO = "g (float16[N,8] x) => (float16[N,8] y)"
-_K = "<int64[1] k = {1}>"
 
-
-def _example(why: str, before: str, after: str, opset: int = 17) -> Example:
-    return Example(why, before, after, safety=Safety.NUMERIC, opset=opset, ir_version=8)
-
-
-def _detected(why: str, before: str, opset: int = 17) -> Example:
-    return Example(why, before, detect=True, safety=Safety.NUMERIC, opset=opset, ir_version=8)
-
-
-def _silent(why: str, before: str, runs: bool = True) -> Example:
-    return Example(why, before, opset=17, ir_version=8, runs=runs)
-
-
-EXAMPLES = [
-    _example(
-        "divided by the sum",
-        f"{_IO} {_K} {{ e = Exp(x)  s = ReduceSum(e, k)  y = Div(e, s) }}",
-        f"{_IO} {{ y = Softmax<axis=1>(x) }}",
-    ),
-    _example(
-        "axes as an attribute, opset 11, the last axis",
-        f"{_IO} {{ e = Exp(x)  s = ReduceSum<axes=[-1]>(e)  y = Div(e, s) }}",
-        f"{_IO} {{ y = Softmax<axis=1>(x) }}",
-        opset=11,
-    ),
-    _example(
-        "over another axis than the last",
-        "g (float16[2,N,8] x) => (float16[2,N,8] y) <int64[1] k = {-2}>"
-        " { e = Exp(x)  s = ReduceSum(e, k)  y = Div(e, s) }",
-        "g (float16[2,N,8] x) => (float16[2,N,8] y) { y = Softmax<axis=1>(x) }",
-    ),
-    _detected(
-        "over another axis, where Softmax flattens: before opset 13",
-        "g (float16[2,3,8] x) => (float16[2,3,8] y) { e = Exp(x)  s = ReduceSum<axes=[1]>(e)  y = Div(e, s) }",
-        opset=11,
-    ),
-    _detected(
-        "another node reads the exponential",
-        "g (float16[N,8] x) => (float16[N,8] y, float16[N,8] z)"
-        f" {_K} {{ e = Exp(x)  s = ReduceSum(e, k)  y = Div(e, s)  z = Neg(e) }}",
-    ),
-    _detected(
-        "over two axes",
-        f"{_IO} <int64[2] k = {{0, 1}}> {{ e = Exp(x)  s = ReduceSum(e, k)  y = Div(e, s) }}",
-    ),
-    _detected(
-        "of rank 1, which TensorRT's Softmax does not take",
-        "g (float16[N] x) => (float16[N] y) <int64[1] k = {0}> { e = Exp(x)  s = ReduceSum(e, k)  y = Div(e, s) }",
-    ),
-    _silent(
-        "the maximum is subtracted",
-        f"{_IO} {_K} {{ h = ReduceMax<axes=[1]>(x)  d = Sub(x, h)  e = Exp(d)  s = ReduceSum(e, k)  y = Div(e, s) }}",
-    ),
-    _silent(
-        "in float32",
-        f"g (float[N,8] x) => (float[N,8] y) {_K} {{ e = Exp(x)  s = ReduceSum(e, k)  y = Div(e, s) }}",
-    ),
-    _silent(
-        "in bfloat16",
-        f"g (bfloat16[N,8] x) => (bfloat16[N,8] y) {_K} {{ e = Exp(x)  s = ReduceSum(e, k)  y = Div(e, s) }}",
-        runs=False,
-    ),
-    _silent(
-        "the sum of another exponential",
-        "g (float16[N,8] x, float16[N,8] z) => (float16[N,8] y)"
-        f" {_K} {{ e = Exp(x)  f = Exp(z)  s = ReduceSum(f, k)  y = Div(e, s) }}",
-    ),
-    _silent(
-        "the sum without its dimension",
-        f"g (float16[8,8] x) => (float16[8,8] y) {_K}"
-        " { e = Exp(x)  s = ReduceSum<keepdims=0>(e, k)  y = Div(e, s) }",
-    ),
-    _silent("a mean", f"{_IO} {{ e = Exp(x)  s = ReduceMean<axes=[1]>(e)  y = Div(e, s) }}"),
-    _silent("upside down", f"{_IO} {_K} {{ e = Exp(x)  s = ReduceSum(e, k)  y = Div(s, e) }}"),
-]
-
-
-@rule(
-    "PRC007",
-    ops=["Div"],
-    safety=Safety.NUMERIC,
-    severity=Severity.WARNING,
-    hazards=[12],
-    types=[HALF],
-    examples=EXAMPLES,
-)
+@rule("PRC007", ops=["Div"], safety=Safety.NUMERIC, severity=Severity.WARNING, hazards=[12], types=[HALF])
 def decomposed_softmax(node: Node, model: Model) -> Iterator[Match]:
     """A Softmax is written out in half precision without its maximum subtracted: Exp passes 65504 from 11.1 on.
 
@@ -161,3 +71,83 @@ def _softmax(
     draft.remove(node)
     draft.add("Softmax", [data], output=output.name, axis=axis)
     return Fix("write it as Softmax, which subtracts the maximum", draft.edits, Safety.NUMERIC)
+
+
+_IO = "g (float16[N,8] x) => (float16[N,8] y)"
+_K = "<int64[1] k = {1}>"
+
+
+def _fixed(why: str, before: str, after: str, opset: int = 17) -> Fixed:
+    return Fixed(why, before, after, safety=Safety.NUMERIC, opset=opset, ir_version=8)
+
+
+def _flagged(why: str, before: str, opset: int = 17) -> Flagged:
+    return Flagged(why, before, safety=Safety.NUMERIC, opset=opset, ir_version=8)
+
+
+def _silent(why: str, before: str, runs: bool = True) -> Silent:
+    return Silent(why, before, opset=17, ir_version=8, runs=runs)
+
+
+decomposed_softmax.examples = [
+    _fixed(
+        "divided by the sum",
+        f"{_IO} {_K} {{ e = Exp(x)  s = ReduceSum(e, k)  y = Div(e, s) }}",
+        f"{_IO} {{ y = Softmax<axis=1>(x) }}",
+    ),
+    _fixed(
+        "axes as an attribute, opset 11, the last axis",
+        f"{_IO} {{ e = Exp(x)  s = ReduceSum<axes=[-1]>(e)  y = Div(e, s) }}",
+        f"{_IO} {{ y = Softmax<axis=1>(x) }}",
+        opset=11,
+    ),
+    _fixed(
+        "over another axis than the last",
+        "g (float16[2,N,8] x) => (float16[2,N,8] y) <int64[1] k = {-2}>"
+        " { e = Exp(x)  s = ReduceSum(e, k)  y = Div(e, s) }",
+        "g (float16[2,N,8] x) => (float16[2,N,8] y) { y = Softmax<axis=1>(x) }",
+    ),
+    _flagged(
+        "over another axis, where Softmax flattens: before opset 13",
+        "g (float16[2,3,8] x) => (float16[2,3,8] y) { e = Exp(x)  s = ReduceSum<axes=[1]>(e)  y = Div(e, s) }",
+        opset=11,
+    ),
+    _flagged(
+        "another node reads the exponential",
+        "g (float16[N,8] x) => (float16[N,8] y, float16[N,8] z)"
+        f" {_K} {{ e = Exp(x)  s = ReduceSum(e, k)  y = Div(e, s)  z = Neg(e) }}",
+    ),
+    _flagged(
+        "over two axes",
+        f"{_IO} <int64[2] k = {{0, 1}}> {{ e = Exp(x)  s = ReduceSum(e, k)  y = Div(e, s) }}",
+    ),
+    _flagged(
+        "of rank 1, which TensorRT's Softmax does not take",
+        "g (float16[N] x) => (float16[N] y) <int64[1] k = {0}> { e = Exp(x)  s = ReduceSum(e, k)  y = Div(e, s) }",
+    ),
+    _silent(
+        "the maximum is subtracted",
+        f"{_IO} {_K} {{ h = ReduceMax<axes=[1]>(x)  d = Sub(x, h)  e = Exp(d)  s = ReduceSum(e, k)  y = Div(e, s) }}",
+    ),
+    _silent(
+        "in float32",
+        f"g (float[N,8] x) => (float[N,8] y) {_K} {{ e = Exp(x)  s = ReduceSum(e, k)  y = Div(e, s) }}",
+    ),
+    _silent(
+        "in bfloat16",
+        f"g (bfloat16[N,8] x) => (bfloat16[N,8] y) {_K} {{ e = Exp(x)  s = ReduceSum(e, k)  y = Div(e, s) }}",
+        runs=False,
+    ),
+    _silent(
+        "the sum of another exponential",
+        "g (float16[N,8] x, float16[N,8] z) => (float16[N,8] y)"
+        f" {_K} {{ e = Exp(x)  f = Exp(z)  s = ReduceSum(f, k)  y = Div(e, s) }}",
+    ),
+    _silent(
+        "the sum without its dimension",
+        f"g (float16[8,8] x) => (float16[8,8] y) {_K}"
+        " { e = Exp(x)  s = ReduceSum<keepdims=0>(e, k)  y = Div(e, s) }",
+    ),
+    _silent("a mean", f"{_IO} {{ e = Exp(x)  s = ReduceMean<axes=[1]>(e)  y = Div(e, s) }}"),
+    _silent("upside down", f"{_IO} {_K} {{ e = Exp(x)  s = ReduceSum(e, k)  y = Div(s, e) }}"),
+]

@@ -4,65 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, Value, rule
 
 from ._common import ANY_RANK, HALF, HIGHEST, producer, scalar, type_of
 
-_IO = "g (float16[N,8] x) => (float16[N,8] y)"
 
-
-def _detected(why: str, before: str) -> Example:
-    return Example(why, before, detect=True, opset=17, ir_version=8)
-
-
-def _silent(why: str, before: str) -> Example:
-    return Example(why, before, opset=17, ir_version=8)
-
-
-EXAMPLES = [
-    _detected(
-        "the cube in an approximated GELU", f"{_IO} <float16 c = {{16896}}> {{ p = Pow(x, c)  y = Tanh(p) }}"
-    ),
-    _detected("a square", f"{_IO} <float16 c = {{16384}}> {{ p = Pow(x, c)  y = Neg(p) }}"),
-    _detected("an exponent in another type", f"{_IO} <int64 c = {{2}}> {{ p = Pow(x, c)  y = Neg(p) }}"),
-    _detected("an exponential", f"{_IO} {{ y = Exp(x) }}"),
-    _silent(
-        "an exponential of what is not positive: behind its maximum",
-        f"{_IO} {{ h = ReduceMax<axes=[1]>(x)  d = Sub(x, h)  y = Exp(d) }}",
-    ),
-    _silent(
-        "an exponential of what is not positive: minus a square",
-        f"{_IO} {{ q = Mul(x, x)  d = Neg(q)  y = Exp(d) }}",
-    ),
-    _silent(
-        "an exponential of what is not positive: minus a magnitude",
-        f"{_IO} {{ q = Abs(x)  d = Neg(q)  y = Exp(d) }}",
-    ),
-    _silent("a root", f"{_IO} <float16 c = {{14336}}> {{ y = Pow(x, c) }}"),
-    _silent("a reciprocal", f"{_IO} <float16 c = {{48128}}> {{ p = Abs(x)  y = Pow(p, c) }}"),
-    _silent(
-        "a square in a mean: a norm's, or a sum's matter",
-        f"{_IO} <float16 c = {{16384}}> {{ p = Pow(x, c)  y = ReduceMean<axes=[1]>(p) }}".replace(
-            "8] y", "1] y"
-        ),
-    ),
-    _silent(
-        "the exponential of a Softmax written out, PRC007's matter",
-        f"{_IO} <int64[1] k = {{1}}> {{ e = Exp(x)  s = ReduceSum(e, k)  y = Div(e, s) }}",
-    ),
-    _silent("in float32", "g (float[N,8] x) => (float[N,8] y) { y = Exp(x) }"),
-    _silent("exponents of run time", "g (float16[N] x, float16[N] p) => (float16[N] y) { y = Pow(x, p) }"),
-    Example(
-        "another domain's Exp",
-        f'<ir_version: 8, opset_import: ["" : 17, "o" : 1]> {_IO} {{ y = o.Exp(x) }}',
-        runs=False,
-    ),
-]
-
-
-@rule("PRC008", ops=["Pow", "Exp"], severity=Severity.INFO, hazards=[12], types=[HALF], examples=EXAMPLES)
+@rule("PRC008", ops=["Pow", "Exp"], severity=Severity.INFO, hazards=[12], types=[HALF])
 def power_in_half_precision(node: Node, model: Model) -> Iterator[Match]:
     """A power or an exponential is computed in half precision, where it is infinite from a modest operand on.
 
@@ -107,3 +54,55 @@ def _not_positive(value: Value) -> bool:
     negated = producer(value, "Neg")
     source = None if negated is None else producer(negated.input(0), "Abs", "Mul", "Relu", "Sqrt")
     return source is not None and (source.op_type != "Mul" or source.input(0) is source.input(1))
+
+
+_IO = "g (float16[N,8] x) => (float16[N,8] y)"
+
+
+def _flagged(why: str, before: str) -> Flagged:
+    return Flagged(why, before, opset=17, ir_version=8)
+
+
+def _silent(why: str, before: str) -> Silent:
+    return Silent(why, before, opset=17, ir_version=8)
+
+
+power_in_half_precision.examples = [
+    _flagged(
+        "the cube in an approximated GELU", f"{_IO} <float16 c = {{16896}}> {{ p = Pow(x, c)  y = Tanh(p) }}"
+    ),
+    _flagged("a square", f"{_IO} <float16 c = {{16384}}> {{ p = Pow(x, c)  y = Neg(p) }}"),
+    _flagged("an exponent in another type", f"{_IO} <int64 c = {{2}}> {{ p = Pow(x, c)  y = Neg(p) }}"),
+    _flagged("an exponential", f"{_IO} {{ y = Exp(x) }}"),
+    _silent(
+        "an exponential of what is not positive: behind its maximum",
+        f"{_IO} {{ h = ReduceMax<axes=[1]>(x)  d = Sub(x, h)  y = Exp(d) }}",
+    ),
+    _silent(
+        "an exponential of what is not positive: minus a square",
+        f"{_IO} {{ q = Mul(x, x)  d = Neg(q)  y = Exp(d) }}",
+    ),
+    _silent(
+        "an exponential of what is not positive: minus a magnitude",
+        f"{_IO} {{ q = Abs(x)  d = Neg(q)  y = Exp(d) }}",
+    ),
+    _silent("a root", f"{_IO} <float16 c = {{14336}}> {{ y = Pow(x, c) }}"),
+    _silent("a reciprocal", f"{_IO} <float16 c = {{48128}}> {{ p = Abs(x)  y = Pow(p, c) }}"),
+    _silent(
+        "a square in a mean: a norm's, or a sum's matter",
+        f"{_IO} <float16 c = {{16384}}> {{ p = Pow(x, c)  y = ReduceMean<axes=[1]>(p) }}".replace(
+            "8] y", "1] y"
+        ),
+    ),
+    _silent(
+        "the exponential of a Softmax written out, PRC007's matter",
+        f"{_IO} <int64[1] k = {{1}}> {{ e = Exp(x)  s = ReduceSum(e, k)  y = Div(e, s) }}",
+    ),
+    _silent("in float32", "g (float[N,8] x) => (float[N,8] y) { y = Exp(x) }"),
+    _silent("exponents of run time", "g (float16[N] x, float16[N] p) => (float16[N] y) { y = Pow(x, p) }"),
+    Silent(
+        "another domain's Exp",
+        f'<ir_version: 8, opset_import: ["" : 17, "o" : 1]> {_IO} {{ y = o.Exp(x) }}',
+        runs=False,
+    ),
+]

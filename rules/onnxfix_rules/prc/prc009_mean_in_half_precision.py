@@ -6,99 +6,11 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, rule
 
 from ._common import FLOAT, HALF, producer, type_of
 from ._norm import axes_of
 
-_IMAGE = "g (float16[N,2,16,16] x) => (float16[N,2,1,1] y)"
-_ROW = "g (float16[N,256] x) => (float16[N,1] y)"
-
-
-def _example(why: str, before: str, after: str, opset: int = 17) -> Example:
-    return Example(why, before, after, safety=Safety.NUMERIC, opset=opset, ir_version=8)
-
-
-def _silent(why: str, before: str, runs: bool = True) -> Example:
-    return Example(why, before, opset=17, ir_version=8, runs=runs)
-
-
-EXAMPLES = [
-    _example(
-        "a global average",
-        f"{_IMAGE} {{ y = GlobalAveragePool(x) }}",
-        f"{_IMAGE} {{ w = Cast<to=1>(x)  p = GlobalAveragePool(w)  y = Cast<to=10>(p) }}",
-    ),
-    _example(
-        "a global average of unknown size",
-        "g (float16[1,2,H,W] x) => (float16[1,2,1,1] y) { y = GlobalAveragePool(x) }",
-        "g (float16[1,2,H,W] x) => (float16[1,2,1,1] y)"
-        " { w = Cast<to=1>(x)  p = GlobalAveragePool(w)  y = Cast<to=10>(p) }",
-    ),
-    _example(
-        "an average over large windows",
-        f"{_IMAGE} {{ y = AveragePool<kernel_shape=[16,16]>(x) }}",
-        f"{_IMAGE} {{ w = Cast<to=1>(x)  p = AveragePool<kernel_shape=[16,16]>(w)  y = Cast<to=10>(p) }}",
-    ),
-    _example(
-        "a mean, axes as an attribute",
-        f"{_ROW} {{ y = ReduceMean<axes=[1]>(x) }}",
-        f"{_ROW} {{ w = Cast<to=1>(x)  p = ReduceMean<axes=[1]>(w)  y = Cast<to=10>(p) }}",
-    ),
-    _example(
-        "a mean, axes as an input",
-        f"{_ROW} <int64[1] k = {{-1}}> {{ y = ReduceMean(x, k) }}",
-        f"{_ROW} <int64[1] k = {{-1}}> {{ w = Cast<to=1>(x)  p = ReduceMean(w, k)  y = Cast<to=10>(p) }}",
-        opset=18,
-    ),
-    Example(
-        "a root of a sum of squares",
-        f"{_IMAGE} {{ y = GlobalLpPool(x) }}",
-        f"{_IMAGE} {{ w = Cast<to=1>(x)  p = GlobalLpPool(w)  y = Cast<to=10>(p) }}",
-        safety=Safety.NUMERIC,
-        opset=17,
-        ir_version=8,
-        runs=False,  # neither oracle has GlobalLpPool in half precision
-    ),
-    _silent(
-        "an average over small windows",
-        "g (float16[N,2,16,16] x) => (float16[N,2,8,8] y)"
-        " { y = AveragePool<kernel_shape=[2,2], strides=[2,2]>(x) }",
-    ),
-    _silent("a mean of a few", f"{_ROW} {{ y = ReduceMean<axes=[1]>(x) }}".replace("256", "127")),
-    _silent(
-        "the mean of a norm, PRC001's matter",
-        "g (float16[N,256] x) => (float16[N,256] y) { m = ReduceMean<axes=[1]>(x)  y = Sub(x, m) }",
-    ),
-    _silent(
-        "the mean of squares of a norm, PRC001's matter",
-        f"{_ROW} <float16 e = {{5145}}> {{ q = Mul(x, x)  v = ReduceMean<axes=[1]>(q)  a = Add(v, e)"
-        "  y = Sqrt(a) }",
-    ),
-    _silent(
-        "a maximum",
-        f"{_IMAGE} {{ y = GlobalMaxPool(x) }}",
-    ),
-    _silent("in float32", f"{_ROW} {{ y = ReduceMean<axes=[1]>(x) }}".replace("float16", "float")),
-    _silent(
-        "in bfloat16", f"{_ROW} {{ y = ReduceMean<axes=[1]>(x) }}".replace("float16", "bfloat16"), runs=False
-    ),
-    Example(
-        "axes that are not constant",
-        "g (float16[N,256] x, int64[1] k) => (float16[N,1] y) { y = ReduceMean(x, k) }",
-        opset=18,
-        ir_version=8,
-    ),
-    Example(
-        "no axes, and no reduction then",
-        "g (float16[N,256] x) => (float16[N,256] y) { y = ReduceMean<noop_with_empty_axes=1>(x) }",
-        opset=18,
-        ir_version=8,
-    ),
-]
 MANY = 128
 """So many elements of 512, which AutoCast takes for the largest that half precision should hold, sum up to 65536."""
 
@@ -110,7 +22,6 @@ MANY = 128
     severity=Severity.INFO,
     hazards=[12],
     types=[HALF],
-    examples=EXAMPLES,
 )
 def mean_in_half_precision(node: Node, model: Model) -> Iterator[Match]:
     """A mean or a pool over many elements is computed in half precision, where the sum passes 65504 on its way.
@@ -173,3 +84,90 @@ def _of_norm(node: Node) -> bool:
     readers = [use.node for use in output.uses if use.node.is_onnx] if output is not None else []
     square = producer(data, "Pow", "Mul")
     return any(one.op_type == "Sub" or (one.op_type == "Add" and square is not None) for one in readers)
+
+
+_IMAGE = "g (float16[N,2,16,16] x) => (float16[N,2,1,1] y)"
+_ROW = "g (float16[N,256] x) => (float16[N,1] y)"
+
+
+def _fixed(why: str, before: str, after: str, opset: int = 17) -> Fixed:
+    return Fixed(why, before, after, safety=Safety.NUMERIC, opset=opset, ir_version=8)
+
+
+def _silent(why: str, before: str, runs: bool = True) -> Silent:
+    return Silent(why, before, opset=17, ir_version=8, runs=runs)
+
+
+mean_in_half_precision.examples = [
+    _fixed(
+        "a global average",
+        f"{_IMAGE} {{ y = GlobalAveragePool(x) }}",
+        f"{_IMAGE} {{ w = Cast<to=1>(x)  p = GlobalAveragePool(w)  y = Cast<to=10>(p) }}",
+    ),
+    _fixed(
+        "a global average of unknown size",
+        "g (float16[1,2,H,W] x) => (float16[1,2,1,1] y) { y = GlobalAveragePool(x) }",
+        "g (float16[1,2,H,W] x) => (float16[1,2,1,1] y)"
+        " { w = Cast<to=1>(x)  p = GlobalAveragePool(w)  y = Cast<to=10>(p) }",
+    ),
+    _fixed(
+        "an average over large windows",
+        f"{_IMAGE} {{ y = AveragePool<kernel_shape=[16,16]>(x) }}",
+        f"{_IMAGE} {{ w = Cast<to=1>(x)  p = AveragePool<kernel_shape=[16,16]>(w)  y = Cast<to=10>(p) }}",
+    ),
+    _fixed(
+        "a mean, axes as an attribute",
+        f"{_ROW} {{ y = ReduceMean<axes=[1]>(x) }}",
+        f"{_ROW} {{ w = Cast<to=1>(x)  p = ReduceMean<axes=[1]>(w)  y = Cast<to=10>(p) }}",
+    ),
+    _fixed(
+        "a mean, axes as an input",
+        f"{_ROW} <int64[1] k = {{-1}}> {{ y = ReduceMean(x, k) }}",
+        f"{_ROW} <int64[1] k = {{-1}}> {{ w = Cast<to=1>(x)  p = ReduceMean(w, k)  y = Cast<to=10>(p) }}",
+        opset=18,
+    ),
+    Fixed(
+        "a root of a sum of squares",
+        f"{_IMAGE} {{ y = GlobalLpPool(x) }}",
+        f"{_IMAGE} {{ w = Cast<to=1>(x)  p = GlobalLpPool(w)  y = Cast<to=10>(p) }}",
+        safety=Safety.NUMERIC,
+        opset=17,
+        ir_version=8,
+        runs=False,  # neither oracle has GlobalLpPool in half precision
+    ),
+    _silent(
+        "an average over small windows",
+        "g (float16[N,2,16,16] x) => (float16[N,2,8,8] y)"
+        " { y = AveragePool<kernel_shape=[2,2], strides=[2,2]>(x) }",
+    ),
+    _silent("a mean of a few", f"{_ROW} {{ y = ReduceMean<axes=[1]>(x) }}".replace("256", "127")),
+    _silent(
+        "the mean of a norm, PRC001's matter",
+        "g (float16[N,256] x) => (float16[N,256] y) { m = ReduceMean<axes=[1]>(x)  y = Sub(x, m) }",
+    ),
+    _silent(
+        "the mean of squares of a norm, PRC001's matter",
+        f"{_ROW} <float16 e = {{5145}}> {{ q = Mul(x, x)  v = ReduceMean<axes=[1]>(q)  a = Add(v, e)"
+        "  y = Sqrt(a) }",
+    ),
+    _silent(
+        "a maximum",
+        f"{_IMAGE} {{ y = GlobalMaxPool(x) }}",
+    ),
+    _silent("in float32", f"{_ROW} {{ y = ReduceMean<axes=[1]>(x) }}".replace("float16", "float")),
+    _silent(
+        "in bfloat16", f"{_ROW} {{ y = ReduceMean<axes=[1]>(x) }}".replace("float16", "bfloat16"), runs=False
+    ),
+    Silent(
+        "axes that are not constant",
+        "g (float16[N,256] x, int64[1] k) => (float16[N,1] y) { y = ReduceMean(x, k) }",
+        opset=18,
+        ir_version=8,
+    ),
+    Silent(
+        "no axes, and no reduction then",
+        "g (float16[N,256] x) => (float16[N,256] y) { y = ReduceMean<noop_with_empty_axes=1>(x) }",
+        opset=18,
+        ir_version=8,
+    ),
+]

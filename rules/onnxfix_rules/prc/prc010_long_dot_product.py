@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, rule
 
 from ._common import HALF, type_of
 
@@ -15,66 +13,7 @@ LONG = 1 << 14
 """So many products of two numbers of magnitude 2 sum up to 65536."""
 
 
-def _detected(why: str, before: str) -> Example:
-    return Example(why, before, detect=True, opset=17, ir_version=8)
-
-
-def _silent(why: str, before: str) -> Example:
-    return Example(why, before, opset=17, ir_version=8)
-
-
-EXAMPLES = [
-    _detected(
-        "a product of two runtime matrices",
-        "g (float16[2,16384] a, float16[16384,2] b) => (float16[2,2] y) { y = MatMul(a, b) }",
-    ),
-    _detected(
-        "a vector first",
-        "g (float16[20000] a, float16[20000,2] b) => (float16[2] y) { y = MatMul(a, b) }",
-    ),
-    _detected(
-        "the length is known from the second operand alone",
-        "g (float16[2,K] a, float16[16384,2] b) => (float16[2,2] y) { y = MatMul(a, b) }",
-    ),
-    _detected(
-        "Gemm with a transposed first operand",
-        "g (float16[16384,2] a, float16[K,3] b) => (float16[2,3] y) { y = Gemm<transA=1>(a, b) }",
-    ),
-    _detected(
-        "Gemm with a transposed second operand",
-        "g (float16[2,K] a, float16[3,16384] b) => (float16[2,3] y) { y = Gemm<transB=1>(a, b) }",
-    ),
-    _detected(
-        "a convolution with a kernel as large as the image",
-        "g (float16[1,64,16,16] a, float16[2,64,16,16] w) => (float16[1,2,1,1] y) { y = Conv(a, w) }",
-    ),
-    _silent(
-        "shorter",
-        "g (float16[2,16383] a, float16[16383,2] b) => (float16[2,2] y) { y = MatMul(a, b) }",
-    ),
-    _silent(
-        "in float32",
-        "g (float[2,16384] a, float[16384,2] b) => (float[2,2] y) { y = MatMul(a, b) }",
-    ),
-    _silent(
-        "of unknown length",
-        "g (float16[2,K] a, float16[K,2] b) => (float16[2,2] y) { y = MatMul(a, b) }",
-    ),
-    _silent(
-        "large in another dimension",
-        "g (float16[16384,2] a, float16[2,2] b) => (float16[16384,2] y) { y = MatMul(a, b) }",
-    ),
-]
-
-
-@rule(
-    "PRC010",
-    ops=["MatMul", "Gemm", "Conv"],
-    severity=Severity.INFO,
-    hazards=[12],
-    types=[HALF],
-    examples=EXAMPLES,
-)
+@rule("PRC010", ops=["MatMul", "Gemm", "Conv"], severity=Severity.INFO, hazards=[12], types=[HALF])
 def long_dot_product(node: Node, model: Model) -> Iterator[Match]:
     """A matrix product or convolution in half precision sums up 16384 products or more for each result.
 
@@ -115,3 +54,55 @@ def _length(node: Node, model: Model) -> int:
     if second:
         found.append(second[-1 if turned[1] or len(second) == 1 else -2].value)
     return max((size for size in found if size is not None), default=0)
+
+
+def _flagged(why: str, before: str) -> Flagged:
+    return Flagged(why, before, opset=17, ir_version=8)
+
+
+def _silent(why: str, before: str) -> Silent:
+    return Silent(why, before, opset=17, ir_version=8)
+
+
+long_dot_product.examples = [
+    _flagged(
+        "a product of two runtime matrices",
+        "g (float16[2,16384] a, float16[16384,2] b) => (float16[2,2] y) { y = MatMul(a, b) }",
+    ),
+    _flagged(
+        "a vector first",
+        "g (float16[20000] a, float16[20000,2] b) => (float16[2] y) { y = MatMul(a, b) }",
+    ),
+    _flagged(
+        "the length is known from the second operand alone",
+        "g (float16[2,K] a, float16[16384,2] b) => (float16[2,2] y) { y = MatMul(a, b) }",
+    ),
+    _flagged(
+        "Gemm with a transposed first operand",
+        "g (float16[16384,2] a, float16[K,3] b) => (float16[2,3] y) { y = Gemm<transA=1>(a, b) }",
+    ),
+    _flagged(
+        "Gemm with a transposed second operand",
+        "g (float16[2,K] a, float16[3,16384] b) => (float16[2,3] y) { y = Gemm<transB=1>(a, b) }",
+    ),
+    _flagged(
+        "a convolution with a kernel as large as the image",
+        "g (float16[1,64,16,16] a, float16[2,64,16,16] w) => (float16[1,2,1,1] y) { y = Conv(a, w) }",
+    ),
+    _silent(
+        "shorter",
+        "g (float16[2,16383] a, float16[16383,2] b) => (float16[2,2] y) { y = MatMul(a, b) }",
+    ),
+    _silent(
+        "in float32",
+        "g (float[2,16384] a, float[16384,2] b) => (float[2,2] y) { y = MatMul(a, b) }",
+    ),
+    _silent(
+        "of unknown length",
+        "g (float16[2,K] a, float16[K,2] b) => (float16[2,2] y) { y = MatMul(a, b) }",
+    ),
+    _silent(
+        "large in another dimension",
+        "g (float16[16384,2] a, float16[2,2] b) => (float16[16384,2] y) { y = MatMul(a, b) }",
+    ),
+]

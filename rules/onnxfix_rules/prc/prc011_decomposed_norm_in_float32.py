@@ -4,96 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Safety, Severity, rule
+from onnxfix.rule import Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, Value, rule
 
 from ._common import FLOAT, type_of
 from ._norm import norm_at
 from ._remedy import as_operator
 
-_IO = "g (float[2,8] x) => (float[2,8] y)"
-_E = "float two = {2}, float e = {0.00001}"
-_SCALE = "float[8] g = {1, 2, 3, 4, 5, 6, 7, 8}"
-_LAYER = (
-    "m = ReduceMean<axes=[-1]>(x)  d = Sub(x, m)  q = Pow(d, two)  v = ReduceMean<axes=[-1]>(q)  a = Add(v, e)"
-    "  s = Sqrt(a)  n = Div(d, s)"
-)
-
-
-def _fused(why: str, before: str, after: str, opset: int = 17) -> Example:
-    ir = 8 if opset < 23 else 11
-    return Example(why, before, after, safety=Safety.NUMERIC, opset=opset, ir_version=ir)
-
-
-def _detected(why: str, before: str, opset: int = 17) -> Example:
-    return Example(why, before, detect=True, safety=Safety.NUMERIC, opset=opset, ir_version=8)
-
-
-EXAMPLES = [
-    _fused(
-        "with a scale and a bias",
-        f"{_IO} <{_E}, {_SCALE}> {{ {_LAYER}  p = Mul(n, g)  y = Add(p, g) }}",
-        f"{_IO} <{_SCALE}> {{ y = LayerNormalization<axis=-1, epsilon=0.00001>(x, g, g) }}",
-    ),
-    _fused(
-        "an RMSNorm by a reciprocal, opset 23",
-        f"{_IO} <float e = {{0.00001}}, {_SCALE}, int64[1] k = {{-1}}> {{ q = Mul(x, x)  v = ReduceMean(q, k)"
-        "  a = Add(v, e)  s = Sqrt(a)  r = Reciprocal(s)  n = Mul(x, r)  y = Mul(g, n) }",
-        f"{_IO} <{_SCALE}> {{ y = RMSNormalization<axis=-1, epsilon=0.00001>(x, g) }}",
-        opset=23,
-    ),
-    _detected(
-        "an opset without LayerNormalization", f"{_IO} <{_E}> {{ {_LAYER.replace('n =', 'y =')} }}", opset=13
-    ),
-    _detected(
-        "over channels that are not last",
-        f"g (float[2,8,3] x) => (float[2,8,3] y) <{_E}> {{ {_LAYER.replace('-1', '1').replace('n =', 'y =')} }}",
-    ),
-    _detected(
-        "another node reads the variance",
-        f"g (float[2,8] x) => (float[2,8] y, float[2,1] z) <{_E}> {{ {_LAYER.replace('n =', 'y =')}  z = Neg(v) }}",
-    ),
-    Example(
-        "half precision, which is PRC001's matter",
-        "g (float16[2,8] x) => (float16[2,8] y) <float16 two = {16384}, float16 e = {168}>"
-        f" {{ {_LAYER.replace('n =', 'y =')} }}",
-        opset=17,
-        ir_version=8,
-    ),
-    Example(
-        "half precision that is computed in float32 already",
-        f"g (float16[2,8] h) => (float16[2,8] y) <{_E}> {{ x = Cast<to=1>(h)  {_LAYER}  y = Cast<to=10>(n) }}",
-        opset=17,
-        ir_version=8,
-    ),
-    Example(
-        "in double",
-        "g (double[2,8] x) => (double[2,8] y) <double two = {2}, double e = {0.1}>"
-        f" {{ {_LAYER.replace('n =', 'y =')} }}",
-        opset=17,
-        ir_version=8,
-    ),
-    Example(
-        "the variance in double",
-        "g (float[2,8] x) => (float[2,8] y) <double e = {0.1}> { m = ReduceMean<axes=[-1]>(x)  h = Sub(x, m)"
-        "  d = Cast<to=11>(h)  q = Mul(d, d)  v = ReduceMean<axes=[-1]>(q)  a = Add(v, e)  s = Sqrt(a)"
-        "  n = Div(d, s)  y = Cast<to=1>(n) }",
-        opset=17,
-        ir_version=8,
-    ),
-    Example("no norm", f"{_IO} <{_E}> {{ q = Mul(x, x)  a = Add(q, e)  s = Sqrt(a)  y = Div(x, s) }}"),
-]
-
 
 @rule(
-    "PRC011",
-    ops=["Sqrt", "Pow"],
-    safety=Safety.NUMERIC,
-    severity=Severity.INFO,
-    default=False,
-    hazards=[1],
-    examples=EXAMPLES,
+    "PRC011", ops=["Sqrt", "Pow"], safety=Safety.NUMERIC, severity=Severity.INFO, default=False, hazards=[1]
 )
 def decomposed_norm_in_float32(node: Node, model: Model) -> Iterator[Match]:
     """LayerNorm or RMSNorm is written out in float32: a conversion to half precision would make it overflow.
@@ -123,3 +42,77 @@ def decomposed_norm_in_float32(node: Node, model: Model) -> Iterator[Match]:
     reads: tuple[Node | Value, ...] = (norm.x, norm.epsilon_value, *norm.inside)
     fix = as_operator(norm, model) if norm.closed and norm.epsilon > 0 else None
     yield Match(message, node=node, fix=fix, reads=reads)
+
+
+_IO = "g (float[2,8] x) => (float[2,8] y)"
+_E = "float two = {2}, float e = {0.00001}"
+_SCALE = "float[8] g = {1, 2, 3, 4, 5, 6, 7, 8}"
+_LAYER = (
+    "m = ReduceMean<axes=[-1]>(x)  d = Sub(x, m)  q = Pow(d, two)  v = ReduceMean<axes=[-1]>(q)  a = Add(v, e)"
+    "  s = Sqrt(a)  n = Div(d, s)"
+)
+
+
+def _fused(why: str, before: str, after: str, opset: int = 17) -> Fixed:
+    ir = 8 if opset < 23 else 11
+    return Fixed(why, before, after, safety=Safety.NUMERIC, opset=opset, ir_version=ir)
+
+
+def _flagged(why: str, before: str, opset: int = 17) -> Flagged:
+    return Flagged(why, before, safety=Safety.NUMERIC, opset=opset, ir_version=8)
+
+
+decomposed_norm_in_float32.examples = [
+    _fused(
+        "with a scale and a bias",
+        f"{_IO} <{_E}, {_SCALE}> {{ {_LAYER}  p = Mul(n, g)  y = Add(p, g) }}",
+        f"{_IO} <{_SCALE}> {{ y = LayerNormalization<axis=-1, epsilon=0.00001>(x, g, g) }}",
+    ),
+    _fused(
+        "an RMSNorm by a reciprocal, opset 23",
+        f"{_IO} <float e = {{0.00001}}, {_SCALE}, int64[1] k = {{-1}}> {{ q = Mul(x, x)  v = ReduceMean(q, k)"
+        "  a = Add(v, e)  s = Sqrt(a)  r = Reciprocal(s)  n = Mul(x, r)  y = Mul(g, n) }",
+        f"{_IO} <{_SCALE}> {{ y = RMSNormalization<axis=-1, epsilon=0.00001>(x, g) }}",
+        opset=23,
+    ),
+    _flagged(
+        "an opset without LayerNormalization", f"{_IO} <{_E}> {{ {_LAYER.replace('n =', 'y =')} }}", opset=13
+    ),
+    _flagged(
+        "over channels that are not last",
+        f"g (float[2,8,3] x) => (float[2,8,3] y) <{_E}> {{ {_LAYER.replace('-1', '1').replace('n =', 'y =')} }}",
+    ),
+    _flagged(
+        "another node reads the variance",
+        f"g (float[2,8] x) => (float[2,8] y, float[2,1] z) <{_E}> {{ {_LAYER.replace('n =', 'y =')}  z = Neg(v) }}",
+    ),
+    Silent(
+        "half precision, which is PRC001's matter",
+        "g (float16[2,8] x) => (float16[2,8] y) <float16 two = {16384}, float16 e = {168}>"
+        f" {{ {_LAYER.replace('n =', 'y =')} }}",
+        opset=17,
+        ir_version=8,
+    ),
+    Silent(
+        "half precision that is computed in float32 already",
+        f"g (float16[2,8] h) => (float16[2,8] y) <{_E}> {{ x = Cast<to=1>(h)  {_LAYER}  y = Cast<to=10>(n) }}",
+        opset=17,
+        ir_version=8,
+    ),
+    Silent(
+        "in double",
+        "g (double[2,8] x) => (double[2,8] y) <double two = {2}, double e = {0.1}>"
+        f" {{ {_LAYER.replace('n =', 'y =')} }}",
+        opset=17,
+        ir_version=8,
+    ),
+    Silent(
+        "the variance in double",
+        "g (float[2,8] x) => (float[2,8] y) <double e = {0.1}> { m = ReduceMean<axes=[-1]>(x)  h = Sub(x, m)"
+        "  d = Cast<to=11>(h)  q = Mul(d, d)  v = ReduceMean<axes=[-1]>(q)  a = Add(v, e)  s = Sqrt(a)"
+        "  n = Div(d, s)  y = Cast<to=1>(n) }",
+        opset=17,
+        ir_version=8,
+    ),
+    Silent("no norm", f"{_IO} <{_E}> {{ q = Mul(x, x)  a = Add(q, e)  s = Sqrt(a)  y = Div(x, s) }}"),
+]

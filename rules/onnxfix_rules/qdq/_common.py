@@ -11,14 +11,23 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import numpy as np
-from onnx import NodeProto, TensorProto, ValueInfoProto
+from onnx import NodeProto, TensorProto, ValueInfoProto, helper
 
-from onnxfix.dtypes import INTEGERS, name_of
-from onnxfix.edits import AddNode, Draft, Edit, RemoveNode, ReplaceUses, SetValueInfo
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Severity
-from onnxfix.targets import DEFAULT, Target
+from onnxfix.rule import (
+    INTEGERS,
+    AddNode,
+    Draft,
+    Edit,
+    Model,
+    Node,
+    RemoveNode,
+    ReplaceUses,
+    SetValueInfo,
+    Severity,
+    Value,
+    name_of,
+    target_of,
+)
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -38,12 +47,6 @@ U2, I2 = 25, 26  # older onnx packages have no name for them
 
 class Unable(Exception):
     """A fix cannot be written: a size or a type that it takes is unknown."""
-
-
-def target_of(model: Model) -> Target:
-    """The target that the model is meant for."""
-    target: Target | None = model.target
-    return DEFAULT if target is None else target
 
 
 def severity_of(model: Model) -> Severity:
@@ -232,8 +235,6 @@ def dequantized(linear: Linear, weights: Array) -> Array | None:
 
 def numpy_type(elem: int) -> np.dtype[Any]:
     """The numpy (or ml_dtypes) type of an ONNX element type."""
-    from onnx import helper
-
     return np.dtype(helper.tensor_dtype_to_np_dtype(elem))
 
 

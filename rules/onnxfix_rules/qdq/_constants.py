@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
-from onnxfix.dtypes import name_of
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Safety
+from onnxfix.rule import Fix, Model, Node, Safety, Value, name_of
 
 from ._common import I2, I4, I8, U2, U4, U8, WEIGHT_LIMIT, Array, Linear, Workshop, dequantized, offsets, read
 from ._recentre import fitted
@@ -84,8 +81,6 @@ def _as_integers(linear: Linear, signed: Array, model: Model) -> Fix:
 
 
 def _elem(array: Array) -> int:
-    from onnx import helper
-
     return int(helper.np_dtype_to_tensor_dtype(array.dtype))
 
 

@@ -8,11 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.edits import AddNode, Edit, RemoveNode
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.graph.signatures import takes
-from onnxfix.model import Model
-from onnxfix.rule import Fix
+from onnxfix.rule import AddNode, Edit, Fix, Model, Node, RemoveNode, Value, takes
 
 from ._common import WEIGHT_LIMIT, Unable, Workshop
 

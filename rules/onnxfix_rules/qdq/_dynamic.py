@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxfix.graph.overlay import Node
+from onnxfix.rule import Node
 
 from ._common import Workshop
 

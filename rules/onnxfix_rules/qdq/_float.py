@@ -7,17 +7,13 @@ to some integer, and numbers beyond 2**31 scales, where onnx.reference overflows
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.dtypes import INTEGERS
-from onnxfix.edits import Edit, RemoveNode
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Safety
+from onnxfix.rule import INTEGERS, Edit, Model, Node, RemoveNode, Safety, Value
 
 from ._common import (
     FLOATS,
@@ -32,6 +28,7 @@ from ._common import (
     spread,
 )
 from ._dynamic import dynamic
+from ._operators import behind_ones, rounded
 from ._products import product, requantizes
 from ._region import Region, moved
 
@@ -307,36 +304,3 @@ class Writer:
             raise Unable
         blocks = self.shop.constant(linear.node, np.arange(size, dtype=np.int64) // linear.block, "blocks")
         return self.shop.at(linear.node).add("Gather", [name, blocks], axis=linear.axis)
-
-
-def rounded(shop: Workshop, node: Node, name: str) -> str:
-    """``name`` rounded to integers, halves to the even one."""
-    draft = shop.at(node)
-    if scope_opset(node) >= 11:
-        return draft.add("Round", [name])
-
-    def number(value: float) -> str:
-        return shop.constant(node, np.array(value, dtype=np.float32), "number")
-
-    # Opset 10, where everything is float32. The part above the integer below, which is exact from 0.5 on, decides; of
-    # halves the odd integer's goes up. Beside an odd integer floats are at least 2**-23 apart, so that 2**-26 moves
-    # nothing but a half.
-    below = draft.add("Floor", [name])
-    part = draft.add("Sub", [draft.add("Sub", [name, below]), number(0.5)])
-    half = draft.add("Floor", [draft.add("Mul", [below, number(0.5)])])
-    odd = draft.add("Sub", [below, draft.add("Mul", [half, number(2.0)])])
-    part = draft.add("Add", [part, draft.add("Mul", [odd, number(2.0**-26)])])
-    up = draft.add("Cast", [draft.add("Greater", [part, number(0.0)])], to=TensorProto.FLOAT)
-    return draft.add("Add", [below, up])
-
-
-def behind_ones(shop: Workshop, node: Node, name: str, count: int) -> str:
-    """A vector with ``count`` dimensions of 1 appended."""
-    if not count:
-        return name
-    axes: Sequence[int] = range(1, count + 1)
-    if scope_opset(node) >= 13:
-        return shop.at(node).add(
-            "Unsqueeze", [name, shop.constant(node, np.array(axes, dtype=np.int64), "axes")]
-        )
-    return shop.at(node).add("Unsqueeze", [name], axes=list(axes))

@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.dtypes import INTEGERS
-from onnxfix.edits import RemoveNode
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Safety
+from onnxfix.rule import INTEGERS, Model, Node, RemoveNode, Safety, Value
 
 from ._common import FLOATS, WEIGHT_LIMIT, Array, Unable, Workshop
+from ._operators import behind_ones, rounded
 
 if TYPE_CHECKING:
     from ._float import Writer
@@ -98,8 +95,6 @@ def _factor(writer: Writer, node: Node, which: int) -> str:
 
 def _computed_zero(writer: Writer, node: Node, which: int, value: Value, zero: Value) -> str:
     """A zero point of run time, where its shape shows what it is for."""
-    from ._float import behind_ones
-
     shape, rank = writer.model.shapes.static_shape(zero), writer.model.shapes.rank(value)
     if zero.is_constant or shape is None:
         raise Unable
@@ -163,8 +158,6 @@ def _bias(writer: Writer, node: Node) -> str:
 
 def _requantized(writer: Writer, node: Node, output: Value, sums: str) -> None:
     """``Clip(Round(sums * (scale * scale / scale)) + zero point, least, largest)``."""
-    from ._float import rounded
-
     zero = node.input(7)
     elem = None if zero is None else writer.model.shapes.elem_type(zero)
     if zero is None or elem not in (TensorProto.INT8, TensorProto.UINT8):

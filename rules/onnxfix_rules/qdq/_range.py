@@ -9,9 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.dtypes import INTEGERS, is_float
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
+from onnxfix.rule import INTEGERS, Model, Node, Value, is_float
 
 from ._common import FLOATS, Array, read
 

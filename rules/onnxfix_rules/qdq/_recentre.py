@@ -12,11 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onnxfix.dtypes import INTEGERS, name_of
-from onnxfix.edits import Edit
-from onnxfix.graph.overlay import Value
-from onnxfix.model import Model
-from onnxfix.rule import Safety
+from onnxfix.rule import INTEGERS, Edit, Model, Safety, Value, name_of
 
 from ._common import I4, I8, U4, U8, WEIGHT_LIMIT, Array, Linear, Workshop, numpy_type
 from ._range import bounds_of, quotients

@@ -11,10 +11,7 @@ from dataclasses import dataclass, field
 
 from onnx import TensorProto
 
-from onnxfix.dtypes import INTEGERS, holds_exactly
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Fix
+from onnxfix.rule import INTEGERS, Fix, Model, Node, Value, holds_exactly
 
 from ._common import Linear, is_op, read
 from ._products import FACTORS, quantized_inputs, requantizes

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Fix, Safety
+from onnxfix.rule import Fix, Model, Node, Safety, Value
 
 from ._common import Linear, Unable
 from ._float import in_floats

@@ -4,161 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Safety, Severity, rule
+from onnxfix.rule import Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, rule, target_of
 
-from ._common import QUANTIZE, U4, U8, Linear, described, read, target_of
+from ._common import QUANTIZE, U4, U8, Linear, described, read
 from ._remedy import around, remedies
-
-_PAIR = "q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z)"
-
-EXAMPLES = [
-    Example(
-        why="a pair with one scale",
-        before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, uint8 z = {{128}}> {{ {_PAIR} }}",
-        after=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, int8 z = {{0}}> {{ {_PAIR} }}",
-    ),
-    Example(
-        why="a scale for each channel, counted from the end",
-        before="""g (float[N,2] x) => (float[N,2] y) <float[2] s = {0.1, 0.2}, uint8[2] z = {128, 128}> {
-            q = QuantizeLinear<axis = -1>(x, s, z)  y = DequantizeLinear<axis = -1>(q, s, z) }""",
-        after="""g (float[N,2] x) => (float[N,2] y) <float[2] s = {0.1, 0.2}, int8[2] z = {0, 0}> {
-            q = QuantizeLinear<axis = -1>(x, s, z)  y = DequantizeLinear<axis = -1>(q, s, z) }""",
-    ),
-    Example(
-        why="blocks",
-        before="""g (float[2,6] x) => (float[2,6] y) <float[2,2] s = {0.1, 0.2, 0.3, 0.4},
-            uint8[2,2] z = {128, 128, 128, 128}> { q = QuantizeLinear<axis = 1, block_size = 3>(x, s, z)
-            y = DequantizeLinear<axis = 1, block_size = 3>(q, s, z) }""",
-        after="""g (float[2,6] x) => (float[2,6] y) <float[2,2] s = {0.1, 0.2, 0.3, 0.4},
-            int8[2,2] z = {0, 0, 0, 0}> { q = QuantizeLinear<axis = 1, block_size = 3>(x, s, z)
-            y = DequantizeLinear<axis = 1, block_size = 3>(q, s, z) }""",
-        opset=21,
-        ir_version=10,
-    ),
-    Example(
-        why="several readers, moves in between, and a constant among them",
-        before="""g (float[2,2] x) => (float[4] y, float[2,2] v) <float s = {0.1}, uint8 z = {128},
-            uint8[2,2] c = {0, 127, 128, 255}, int64[1] r = {-1}> {
-            q = QuantizeLinear(x, s, z)  t = Transpose(q)  b = Concat<axis = 0>(t, c)  u = Reshape(b, r)
-            o, p = Split<axis = 0, num_outputs = 2>(u)
-            y = DequantizeLinear(o, s, z)  v = DequantizeLinear(q, s, z) }""",
-        after="""g (float[2,2] x) => (float[4] y, float[2,2] v) <float s = {0.1}, int8 z = {0},
-            int8[2,2] c = {-128, -1, 0, 127}, int64[1] r = {-1}> {
-            q = QuantizeLinear(x, s, z)  t = Transpose(q)  b = Concat<axis = 0>(t, c)  u = Reshape(b, r)
-            o, p = Split<axis = 0, num_outputs = 2>(u)
-            y = DequantizeLinear(o, s, z)  v = DequantizeLinear(q, s, z) }""",
-    ),
-    Example(
-        why="two tensors that meet must change together; declared types follow",
-        before="""g (float[N,2] x, float[N,2] w) => (float[N,4] y) <float s = {0.1}, float r = {0.2}, uint8 z = {128},
-            uint8[N,2] q> { q = QuantizeLinear(x, s, z)  p = QuantizeLinear(w, r, z)  b = Concat<axis = 1>(q, p)
-            y = DequantizeLinear(b, s, z) }""",
-        after="""g (float[N,2] x, float[N,2] w) => (float[N,4] y) <float s = {0.1}, float r = {0.2}, int8 z = {0},
-            int8[N,2] q> { q = QuantizeLinear(x, s, z)  p = QuantizeLinear(w, r, z)  b = Concat<axis = 1>(q, p)
-            y = DequantizeLinear(b, s, z) }""",
-    ),
-    Example(
-        why="a reader inside a branch",
-        before="""g (float[N,2] x, bool c) => (float[N,2] y) <float s = {0.1}, uint8 z = {128}> {
-            q = QuantizeLinear(x, s, z)
-            y = If(c)<then_branch = t () => (float[N,2] u) { u = DequantizeLinear(q, s, z) },
-                      else_branch = e () => (float[N,2] v) { v = Neg(x) }> }""",
-        after="""g (float[N,2] x, bool c) => (float[N,2] y) <float s = {0.1}, int8 z = {0}> {
-            q = QuantizeLinear(x, s, z)
-            y = If(c)<then_branch = t () => (float[N,2] u) <int8 o = {0}> { u = DequantizeLinear(q, s, o) },
-                      else_branch = e () => (float[N,2] v) { v = Neg(x) }> }""",
-    ),
-    Example(
-        why="inside a local function, where constants are nodes",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[N,2] x) => (float[N,2] y) { y = my.F(x) }
-            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { s = Constant<value = float {0.1}>()
-            z = Constant<value = uint8 {128}>()  q = QuantizeLinear(a, s, z)  b = DequantizeLinear(q, s, z) }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[N,2] x) => (float[N,2] y) { y = my.F(x) }
-            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { s = Constant<value = float {0.1}>()
-            z = Constant<value = int8 {0}>()  q = QuantizeLinear(a, s, z)
-            w = Constant<value = int8 {0}>()  b = DequantizeLinear(q, s, w) }""",
-    ),
-    Example(
-        why="opset 10, before there was an axis, and IR version 3",
-        before=f"""g (float[2,2] x) => (float[2,2] y) {{ s = Constant<value = float {{0.1}}>()
-            z = Constant<value = uint8 {{128}}>()  {_PAIR} }}""",
-        after="""g (float[2,2] x) => (float[2,2] y) { s = Constant<value = float {0.1}>()
-            z = Constant<value = int8 {0}>()  q = QuantizeLinear(x, s, z)
-            w = Constant<value = int8 {0}>()  y = DequantizeLinear(q, s, w) }""",
-        opset=10,
-        ir_version=3,
-    ),
-    Example(
-        why="written by ONNX Runtime in its own domain",
-        before="""<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]>
-            g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, uint8 z = {128}> {
-            q = com.microsoft.QuantizeLinear(x, s, z)  y = com.microsoft.DequantizeLinear(q, s, z) }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]>
-            g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, int8 z = {0}> {
-            q = com.microsoft.QuantizeLinear(x, s, z)  y = com.microsoft.DequantizeLinear(q, s, z) }""",
-    ),
-    Example(
-        why="the output's type is named as well",
-        before="""g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, uint8 z = {128}> {
-            q = QuantizeLinear<output_dtype = 2>(x, s, z)  y = DequantizeLinear(q, s, z) }""",
-        after=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, int8 z = {{0}}> {{ {_PAIR} }}",
-        opset=21,
-        ir_version=10,
-    ),
-    Example(
-        why="a graph output keeps its type: only floats are left",
-        before=f"g (float[N,4] x) => (float[N,4] y, uint8[N,4] q) <float s = {{0.1}}, uint8 z = {{128}}> {{ {_PAIR} }}",
-        after="""g (float[N,4] x) => (float[N,4] y, uint8[N,4] q)
-            <float s = {0.1}, float z = {128}, float l = {0}, float h = {255}> {
-            d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  q = Cast<to = 2>(c)
-            b = Sub(c, z)  y = Mul(b, s) }""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="a reader that takes the number as it is",
-        before="""g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, uint8 z = {128}> {
-            q = QuantizeLinear(x, s, z)  y = Cast<to = 1>(q) }""",
-        after="""g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, float z = {128}, float l = {0}, float h = {255}> {
-            d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  y = Cast<to = 1>(c) }""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="a reader of which nothing is known",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, uint8 z = {128}> {
-            q = QuantizeLinear(x, s, z)  y = my.Op(q) }""",
-        detect=True,
-        safety=Safety.NUMERIC,
-        runs=False,
-    ),
-    Example(
-        why="readers that disagree about the zero point",
-        before="""g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, uint8 z = {128}, uint8 w = {127}> {
-            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, w) }""",
-        detect=True,
-    ),
-    Example(
-        why="around 127 the ends differ: QDQ003",
-        before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, uint8 z = {{127}}> {{ {_PAIR} }}",
-    ),
-    Example(
-        why="int8 around 0",
-        before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, int8 z = {{0}}> {{ {_PAIR} }}",
-    ),
-    Example(
-        why="the caller may give another zero point",
-        before=f"g (float[N,4] x, uint8 z) => (float[N,4] y) <float s = {{0.1}}, uint8 z = {{128}}> {{ {_PAIR} }}",
-    ),
-    Example(
-        why="a local function of that name",
-        before="""<ir_version: 9, opset_import: ["" : 18]> g (float[N,4] x) => (float[N,4] y)
-            <float s = {0.1}, uint8 z = {128}> { y = QuantizeLinear(x, s, z) }
-            <domain: "", opset_import: ["" : 18]> QuantizeLinear (a, b, c) => (d) { d = Mul(a, b) }""",
-        runs=False,
-    ),
-]
 
 _MIDDLE: dict[int, int] = {U8: 128, U4: 8}
 
@@ -168,7 +17,7 @@ def is_middle(linear: Linear) -> bool:
     return linear.quantizes and linear.point is not None and _MIDDLE.get(linear.elem) == linear.point
 
 
-@rule("QDQ001", ops=QUANTIZE, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[6], examples=EXAMPLES)
+@rule("QDQ001", ops=QUANTIZE, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[6])
 def centered_unsigned_quantization(node: Node, model: Model) -> Iterator[Match]:
     """A QuantizeLinear to uint8 with zero point 128 (or uint4 with 8), which TensorRT refuses.
 
@@ -205,3 +54,152 @@ def centered_unsigned_quantization(node: Node, model: Model) -> Iterator[Match]:
         fix=remedies(region, model),
         reads=region.reads,
     )
+
+
+_PAIR = "q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z)"
+
+
+centered_unsigned_quantization.examples = [
+    Fixed(
+        "a pair with one scale",
+        before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, uint8 z = {{128}}> {{ {_PAIR} }}",
+        after=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, int8 z = {{0}}> {{ {_PAIR} }}",
+    ),
+    Fixed(
+        "a scale for each channel, counted from the end",
+        before="""g (float[N,2] x) => (float[N,2] y) <float[2] s = {0.1, 0.2}, uint8[2] z = {128, 128}> {
+            q = QuantizeLinear<axis = -1>(x, s, z)  y = DequantizeLinear<axis = -1>(q, s, z) }""",
+        after="""g (float[N,2] x) => (float[N,2] y) <float[2] s = {0.1, 0.2}, int8[2] z = {0, 0}> {
+            q = QuantizeLinear<axis = -1>(x, s, z)  y = DequantizeLinear<axis = -1>(q, s, z) }""",
+    ),
+    Fixed(
+        "blocks",
+        before="""g (float[2,6] x) => (float[2,6] y) <float[2,2] s = {0.1, 0.2, 0.3, 0.4},
+            uint8[2,2] z = {128, 128, 128, 128}> { q = QuantizeLinear<axis = 1, block_size = 3>(x, s, z)
+            y = DequantizeLinear<axis = 1, block_size = 3>(q, s, z) }""",
+        after="""g (float[2,6] x) => (float[2,6] y) <float[2,2] s = {0.1, 0.2, 0.3, 0.4},
+            int8[2,2] z = {0, 0, 0, 0}> { q = QuantizeLinear<axis = 1, block_size = 3>(x, s, z)
+            y = DequantizeLinear<axis = 1, block_size = 3>(q, s, z) }""",
+        opset=21,
+        ir_version=10,
+    ),
+    Fixed(
+        "several readers, moves in between, and a constant among them",
+        before="""g (float[2,2] x) => (float[4] y, float[2,2] v) <float s = {0.1}, uint8 z = {128},
+            uint8[2,2] c = {0, 127, 128, 255}, int64[1] r = {-1}> {
+            q = QuantizeLinear(x, s, z)  t = Transpose(q)  b = Concat<axis = 0>(t, c)  u = Reshape(b, r)
+            o, p = Split<axis = 0, num_outputs = 2>(u)
+            y = DequantizeLinear(o, s, z)  v = DequantizeLinear(q, s, z) }""",
+        after="""g (float[2,2] x) => (float[4] y, float[2,2] v) <float s = {0.1}, int8 z = {0},
+            int8[2,2] c = {-128, -1, 0, 127}, int64[1] r = {-1}> {
+            q = QuantizeLinear(x, s, z)  t = Transpose(q)  b = Concat<axis = 0>(t, c)  u = Reshape(b, r)
+            o, p = Split<axis = 0, num_outputs = 2>(u)
+            y = DequantizeLinear(o, s, z)  v = DequantizeLinear(q, s, z) }""",
+    ),
+    Fixed(
+        "two tensors that meet must change together; declared types follow",
+        before="""g (float[N,2] x, float[N,2] w) => (float[N,4] y) <float s = {0.1}, float r = {0.2}, uint8 z = {128},
+            uint8[N,2] q> { q = QuantizeLinear(x, s, z)  p = QuantizeLinear(w, r, z)  b = Concat<axis = 1>(q, p)
+            y = DequantizeLinear(b, s, z) }""",
+        after="""g (float[N,2] x, float[N,2] w) => (float[N,4] y) <float s = {0.1}, float r = {0.2}, int8 z = {0},
+            int8[N,2] q> { q = QuantizeLinear(x, s, z)  p = QuantizeLinear(w, r, z)  b = Concat<axis = 1>(q, p)
+            y = DequantizeLinear(b, s, z) }""",
+    ),
+    Fixed(
+        "a reader inside a branch",
+        before="""g (float[N,2] x, bool c) => (float[N,2] y) <float s = {0.1}, uint8 z = {128}> {
+            q = QuantizeLinear(x, s, z)
+            y = If(c)<then_branch = t () => (float[N,2] u) { u = DequantizeLinear(q, s, z) },
+                      else_branch = e () => (float[N,2] v) { v = Neg(x) }> }""",
+        after="""g (float[N,2] x, bool c) => (float[N,2] y) <float s = {0.1}, int8 z = {0}> {
+            q = QuantizeLinear(x, s, z)
+            y = If(c)<then_branch = t () => (float[N,2] u) <int8 o = {0}> { u = DequantizeLinear(q, s, o) },
+                      else_branch = e () => (float[N,2] v) { v = Neg(x) }> }""",
+    ),
+    Fixed(
+        "inside a local function, where constants are nodes",
+        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[N,2] x) => (float[N,2] y) { y = my.F(x) }
+            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { s = Constant<value = float {0.1}>()
+            z = Constant<value = uint8 {128}>()  q = QuantizeLinear(a, s, z)  b = DequantizeLinear(q, s, z) }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[N,2] x) => (float[N,2] y) { y = my.F(x) }
+            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { s = Constant<value = float {0.1}>()
+            z = Constant<value = int8 {0}>()  q = QuantizeLinear(a, s, z)
+            w = Constant<value = int8 {0}>()  b = DequantizeLinear(q, s, w) }""",
+    ),
+    Fixed(
+        "opset 10, before there was an axis, and IR version 3",
+        before=f"""g (float[2,2] x) => (float[2,2] y) {{ s = Constant<value = float {{0.1}}>()
+            z = Constant<value = uint8 {{128}}>()  {_PAIR} }}""",
+        after="""g (float[2,2] x) => (float[2,2] y) { s = Constant<value = float {0.1}>()
+            z = Constant<value = int8 {0}>()  q = QuantizeLinear(x, s, z)
+            w = Constant<value = int8 {0}>()  y = DequantizeLinear(q, s, w) }""",
+        opset=10,
+        ir_version=3,
+    ),
+    Fixed(
+        "written by ONNX Runtime in its own domain",
+        before="""<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]>
+            g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, uint8 z = {128}> {
+            q = com.microsoft.QuantizeLinear(x, s, z)  y = com.microsoft.DequantizeLinear(q, s, z) }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]>
+            g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, int8 z = {0}> {
+            q = com.microsoft.QuantizeLinear(x, s, z)  y = com.microsoft.DequantizeLinear(q, s, z) }""",
+    ),
+    Fixed(
+        "the output's type is named as well",
+        before="""g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, uint8 z = {128}> {
+            q = QuantizeLinear<output_dtype = 2>(x, s, z)  y = DequantizeLinear(q, s, z) }""",
+        after=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, int8 z = {{0}}> {{ {_PAIR} }}",
+        opset=21,
+        ir_version=10,
+    ),
+    Fixed(
+        "a graph output keeps its type: only floats are left",
+        before=f"g (float[N,4] x) => (float[N,4] y, uint8[N,4] q) <float s = {{0.1}}, uint8 z = {{128}}> {{ {_PAIR} }}",
+        after="""g (float[N,4] x) => (float[N,4] y, uint8[N,4] q)
+            <float s = {0.1}, float z = {128}, float l = {0}, float h = {255}> {
+            d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  q = Cast<to = 2>(c)
+            b = Sub(c, z)  y = Mul(b, s) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "a reader that takes the number as it is",
+        before="""g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, uint8 z = {128}> {
+            q = QuantizeLinear(x, s, z)  y = Cast<to = 1>(q) }""",
+        after="""g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, float z = {128}, float l = {0}, float h = {255}> {
+            d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  y = Cast<to = 1>(c) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "a reader of which nothing is known",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, uint8 z = {128}> {
+            q = QuantizeLinear(x, s, z)  y = my.Op(q) }""",
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Flagged(
+        "readers that disagree about the zero point",
+        """g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, uint8 z = {128}, uint8 w = {127}> {
+            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, w) }""",
+    ),
+    Silent(
+        "around 127 the ends differ: QDQ003",
+        f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, uint8 z = {{127}}> {{ {_PAIR} }}",
+    ),
+    Silent(
+        "int8 around 0",
+        f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, int8 z = {{0}}> {{ {_PAIR} }}",
+    ),
+    Silent(
+        "the caller may give another zero point",
+        f"g (float[N,4] x, uint8 z) => (float[N,4] y) <float s = {{0.1}}, uint8 z = {{128}}> {{ {_PAIR} }}",
+    ),
+    Silent(
+        "a local function of that name",
+        """<ir_version: 9, opset_import: ["" : 18]> g (float[N,4] x) => (float[N,4] y)
+            <float s = {0.1}, uint8 z = {128}> { y = QuantizeLinear(x, s, z) }
+            <domain: "", opset_import: ["" : 18]> QuantizeLinear (a, b, c) => (d) { d = Mul(a, b) }""",
+        runs=False,
+    ),
+]

@@ -4,146 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Safety, Severity, rule
+from onnxfix.rule import Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, rule, target_of
 
-from ._common import DEQUANTIZE, I4, I8, QUANTIZE, U8, Linear, described, read, target_of
+from ._common import DEQUANTIZE, I4, I8, QUANTIZE, U8, Linear, described, read
 from ._constants import fixed
 from ._region import Region
 from ._remedy import around, floats, remedies
 from .qdq001_centered_unsigned_quantization import is_middle
 
-_PAIR = "q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z)"
-_FLOATS = """<float s = {0.1}, float z = {37}, float l = {0}, float h = {255}> {
-            d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  b = Sub(c, z)  y = Mul(b, s) }"""
 
-EXAMPLES = [
-    Example(
-        why="uint8 around 37",
-        before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, uint8 z = {{37}}> {{ {_PAIR} }}",
-        after=f"g (float[N,4] x) => (float[N,4] y) {_FLOATS}",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="that gives up INT8 and has to be asked for",
-        before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, uint8 z = {{37}}> {{ {_PAIR} }}",
-        detect=True,
-    ),
-    Example(
-        why="int8 around -128: uint8 around 0 in disguise",
-        before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, int8 z = {{-128}}> {{ {_PAIR} }}",
-        after="""g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, float z = {-128}, float h = {127}> {
-            d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, z, h)  b = Sub(c, z)  y = Mul(b, s) }""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="the data never reach the ends: an image between 0 and 1",
-        before="""g (uint8[N,4] x) => (float[N,4] y) <float k = {255}, float s = {0.01}, uint8 z = {10}> {
-            f = Cast<to = 1>(x)  n = Div(f, k)  q = QuantizeLinear(n, s, z)  y = DequantizeLinear(q, s, z) }""",
-        after="""g (uint8[N,4] x) => (float[N,4] y) <float k = {255}, float s = {0.01}, int8 z = {0}> {
-            f = Cast<to = 1>(x)  n = Div(f, k)  q = QuantizeLinear(n, s, z)  y = DequantizeLinear(q, s, z) }""",
-    ),
-    Example(
-        why="nor here, but for NaN, which they quantize differently",
-        before="""g (float[N,4] x) => (float[N,4] y) <float s = {0.01}, uint8 z = {10}> {
-            n = Sigmoid(x)  q = QuantizeLinear(n, s, z)  y = DequantizeLinear(q, s, z) }""",
-        after="""g (float[N,4] x) => (float[N,4] y) <float s = {0.01}, int8 z = {0}> {
-            n = Sigmoid(x)  q = QuantizeLinear(n, s, z)  y = DequantizeLinear(q, s, z) }""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="a constant that is quantized in the graph",
-        before="""g (float[N,2] x) => (float[N,2] y) <float[2] w = {-1, 1}, float s = {0.01}, uint8 z = {110}> {
-            q = QuantizeLinear(w, s, z)  d = DequantizeLinear(q, s, z)  y = Add(x, d) }""",
-        after="""g (float[N,2] x) => (float[N,2] y) <float[2] w = {-1, 1}, float s = {0.01}, int8 z = {0}> {
-            q = QuantizeLinear(w, s, z)  d = DequantizeLinear(q, s, z)  y = Add(x, d) }""",
-    ),
-    Example(
-        why="a scale and a zero point for each channel",
-        before="""g (float[N,2,3] x) => (float[N,2,3] y) <float[2] s = {0.1, 0.2}, uint8[2] z = {3, 0}> {
-            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
-        after="""g (float[N,2,3] x) => (float[N,2,3] y)
-            <float[1,2,1] s = {0.1, 0.2}, float[1,2,1] z = {3, 0}, float l = {0}, float h = {255}> {
-            d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  b = Sub(c, z)  y = Mul(b, s) }""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="another scale behind a Transpose",
-        before="""g (float[N,4] x) => (float[4,N] y) <float s = {0.1}, float t = {0.2}, uint8 z = {37}, uint8[4,N] p> {
-            q = QuantizeLinear(x, s, z)  p = Transpose(q)  y = DequantizeLinear(p, t, z) }""",
-        after="""g (float[N,4] x) => (float[4,N] y)
-            <float s = {0.1}, float t = {0.2}, float z = {37}, float l = {0}, float h = {255}, float[4,N] p> {
-            d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  p = Transpose(c)
-            b = Sub(p, z)  y = Mul(b, t) }""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="a scale of run time for each channel",
-        before="""g (float[N,2,3] x, float[2] s) => (float[N,2,3] y) <uint8[2] z = {3, 0}> {
-            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
-        after="""g (float[N,2,3] x, float[2] s) => (float[N,2,3] y)
-            <int64[1] e = {1}, float[1,2,1] z = {3, 0}, float l = {0}, float h = {255}> { t = Unsqueeze(s, e)
-            d = Div(x, t)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  b = Sub(c, z)  u = Unsqueeze(s, e)
-            y = Mul(b, u) }""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="int8 from outside",
-        before="g (int8[N,4] x) => (float[N,4] y) <float s = {0.1}, int8 z = {3}> { y = DequantizeLinear(x, s, z) }",
-        after="""g (int8[N,4] x) => (float[N,4] y) <float s = {0.1}, float z = {3}> {
-            c = Cast<to = 1>(x)  b = Sub(c, z)  y = Mul(b, s) }""",
-    ),
-    Example(
-        why="opset 10 has no Round",
-        before=f"g (float[2,4] x) => (float[2,4] y) <float s = {{0.1}}, uint8 z = {{37}}> {{ {_PAIR} }}",
-        after="""g (float[2,4] x) => (float[2,4] y) <float s = {0.1}, float z = {37}, float k = {0.5}, float t = {2},
-            float e = {1.49011612e-8}, float o = {0}> { d = Div(x, s)
-            f = Floor(d)  p0 = Sub(d, f)  p1 = Sub(p0, k)  h0 = Mul(f, k)  h1 = Floor(h0)  h2 = Mul(h1, t)
-            i = Sub(f, h2)  p2 = Mul(i, e)  p3 = Add(p1, p2)  g0 = Greater(p3, o)  u = Cast<to = 1>(g0)  r = Add(f, u)
-            a = Add(r, z)  c = Clip<min = 0.0, max = 255.0>(a)  b = Sub(c, z)  y = Mul(b, s) }""",
-        opset=10,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="a rank that is unknown, and an axis",
-        before="""g (float[N,2,3] w, int64[K] r) => (float[] y) <float[2] s = {0.1, 0.2}, uint8[2] z = {3, 0}> {
-            x = Reshape(w, r)  q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
-        detect=True,
-        safety=Safety.NUMERIC,
-        runs=False,
-    ),
-    Example(
-        why="int8 around 0, by one number and by many",
-        before="""g (float[N,2] x) => (float[N,2] y) <float s = {0.1}, int8 z = {0}, float[2] t = {0.1, 0.2},
-            int8[2] w = {0, 0}> { q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)
-            p = QuantizeLinear(d, t, w)  y = DequantizeLinear(p, t, w) }""",
-    ),
-    Example(
-        why="uint8 around 128 is QDQ001's",
-        before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, uint8 z = {{128}}> {{ {_PAIR} }}",
-    ),
-    Example(
-        why="a quantized constant that is moved is QDQ012's",
-        before="""g (int64[N] i) => (float[N,2] y) <uint8[2,2] w = {0, 100, 3, 4}, float s = {0.1}, uint8 z = {3}> {
-            t = Gather(w, i)  y = DequantizeLinear(t, s, z) }""",
-    ),
-    Example(
-        why="a quantized constant is QDQ002's",
-        before="""g (float[N,2] x) => (float[N,2] y) <int8[2] w = {0, 100}, float s = {0.1}, int8 z = {3}> {
-            d = DequantizeLinear(w, s, z)  y = Add(x, d) }""",
-    ),
-]
-
-
-@rule(
-    "QDQ003",
-    ops=(*QUANTIZE, *DEQUANTIZE),
-    safety=Safety.NUMERIC,
-    severity=Severity.ERROR,
-    hazards=[6],
-    examples=EXAMPLES,
-)
+@rule("QDQ003", ops=(*QUANTIZE, *DEQUANTIZE), safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[6])
 def nonzero_zero_point(node: Node, model: Model) -> Iterator[Match]:
     """A QuantizeLinear or DequantizeLinear of 8 bits whose zero point is not 0.
 
@@ -200,3 +70,124 @@ def _elsewhere(linear: Linear, region: Region) -> bool:
     if not any(made):
         return True
     return any(is_middle(other) or _shifted(other) for other in region.quantizers) or bool(region.dynamic)
+
+
+_PAIR = "q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z)"
+_FLOATS = """<float s = {0.1}, float z = {37}, float l = {0}, float h = {255}> {
+            d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  b = Sub(c, z)  y = Mul(b, s) }"""
+
+
+nonzero_zero_point.examples = [
+    Fixed(
+        "uint8 around 37",
+        before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, uint8 z = {{37}}> {{ {_PAIR} }}",
+        after=f"g (float[N,4] x) => (float[N,4] y) {_FLOATS}",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "that gives up INT8 and has to be asked for",
+        f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, uint8 z = {{37}}> {{ {_PAIR} }}",
+    ),
+    Fixed(
+        "int8 around -128: uint8 around 0 in disguise",
+        before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, int8 z = {{-128}}> {{ {_PAIR} }}",
+        after="""g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, float z = {-128}, float h = {127}> {
+            d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, z, h)  b = Sub(c, z)  y = Mul(b, s) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "the data never reach the ends: an image between 0 and 1",
+        before="""g (uint8[N,4] x) => (float[N,4] y) <float k = {255}, float s = {0.01}, uint8 z = {10}> {
+            f = Cast<to = 1>(x)  n = Div(f, k)  q = QuantizeLinear(n, s, z)  y = DequantizeLinear(q, s, z) }""",
+        after="""g (uint8[N,4] x) => (float[N,4] y) <float k = {255}, float s = {0.01}, int8 z = {0}> {
+            f = Cast<to = 1>(x)  n = Div(f, k)  q = QuantizeLinear(n, s, z)  y = DequantizeLinear(q, s, z) }""",
+    ),
+    Fixed(
+        "nor here, but for NaN, which they quantize differently",
+        before="""g (float[N,4] x) => (float[N,4] y) <float s = {0.01}, uint8 z = {10}> {
+            n = Sigmoid(x)  q = QuantizeLinear(n, s, z)  y = DequantizeLinear(q, s, z) }""",
+        after="""g (float[N,4] x) => (float[N,4] y) <float s = {0.01}, int8 z = {0}> {
+            n = Sigmoid(x)  q = QuantizeLinear(n, s, z)  y = DequantizeLinear(q, s, z) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "a constant that is quantized in the graph",
+        before="""g (float[N,2] x) => (float[N,2] y) <float[2] w = {-1, 1}, float s = {0.01}, uint8 z = {110}> {
+            q = QuantizeLinear(w, s, z)  d = DequantizeLinear(q, s, z)  y = Add(x, d) }""",
+        after="""g (float[N,2] x) => (float[N,2] y) <float[2] w = {-1, 1}, float s = {0.01}, int8 z = {0}> {
+            q = QuantizeLinear(w, s, z)  d = DequantizeLinear(q, s, z)  y = Add(x, d) }""",
+    ),
+    Fixed(
+        "a scale and a zero point for each channel",
+        before="""g (float[N,2,3] x) => (float[N,2,3] y) <float[2] s = {0.1, 0.2}, uint8[2] z = {3, 0}> {
+            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
+        after="""g (float[N,2,3] x) => (float[N,2,3] y)
+            <float[1,2,1] s = {0.1, 0.2}, float[1,2,1] z = {3, 0}, float l = {0}, float h = {255}> {
+            d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  b = Sub(c, z)  y = Mul(b, s) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "another scale behind a Transpose",
+        before="""g (float[N,4] x) => (float[4,N] y) <float s = {0.1}, float t = {0.2}, uint8 z = {37}, uint8[4,N] p> {
+            q = QuantizeLinear(x, s, z)  p = Transpose(q)  y = DequantizeLinear(p, t, z) }""",
+        after="""g (float[N,4] x) => (float[4,N] y)
+            <float s = {0.1}, float t = {0.2}, float z = {37}, float l = {0}, float h = {255}, float[4,N] p> {
+            d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  p = Transpose(c)
+            b = Sub(p, z)  y = Mul(b, t) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "a scale of run time for each channel",
+        before="""g (float[N,2,3] x, float[2] s) => (float[N,2,3] y) <uint8[2] z = {3, 0}> {
+            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
+        after="""g (float[N,2,3] x, float[2] s) => (float[N,2,3] y)
+            <int64[1] e = {1}, float[1,2,1] z = {3, 0}, float l = {0}, float h = {255}> { t = Unsqueeze(s, e)
+            d = Div(x, t)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  b = Sub(c, z)  u = Unsqueeze(s, e)
+            y = Mul(b, u) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "int8 from outside",
+        before="g (int8[N,4] x) => (float[N,4] y) <float s = {0.1}, int8 z = {3}> { y = DequantizeLinear(x, s, z) }",
+        after="""g (int8[N,4] x) => (float[N,4] y) <float s = {0.1}, float z = {3}> {
+            c = Cast<to = 1>(x)  b = Sub(c, z)  y = Mul(b, s) }""",
+    ),
+    Fixed(
+        "opset 10 has no Round",
+        before=f"g (float[2,4] x) => (float[2,4] y) <float s = {{0.1}}, uint8 z = {{37}}> {{ {_PAIR} }}",
+        after="""g (float[2,4] x) => (float[2,4] y) <float s = {0.1}, float z = {37}, float k = {0.5}, float t = {2},
+            float e = {1.49011612e-8}, float o = {0}> { d = Div(x, s)
+            f = Floor(d)  p0 = Sub(d, f)  p1 = Sub(p0, k)  h0 = Mul(f, k)  h1 = Floor(h0)  h2 = Mul(h1, t)
+            i = Sub(f, h2)  p2 = Mul(i, e)  p3 = Add(p1, p2)  g0 = Greater(p3, o)  u = Cast<to = 1>(g0)  r = Add(f, u)
+            a = Add(r, z)  c = Clip<min = 0.0, max = 255.0>(a)  b = Sub(c, z)  y = Mul(b, s) }""",
+        opset=10,
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "a rank that is unknown, and an axis",
+        """g (float[N,2,3] w, int64[K] r) => (float[] y) <float[2] s = {0.1, 0.2}, uint8[2] z = {3, 0}> {
+            x = Reshape(w, r)  q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Silent(
+        "int8 around 0, by one number and by many",
+        """g (float[N,2] x) => (float[N,2] y) <float s = {0.1}, int8 z = {0}, float[2] t = {0.1, 0.2},
+            int8[2] w = {0, 0}> { q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)
+            p = QuantizeLinear(d, t, w)  y = DequantizeLinear(p, t, w) }""",
+    ),
+    Silent(
+        "uint8 around 128 is QDQ001's",
+        f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, uint8 z = {{128}}> {{ {_PAIR} }}",
+    ),
+    Silent(
+        "a quantized constant that is moved is QDQ012's",
+        """g (int64[N] i) => (float[N,2] y) <uint8[2,2] w = {0, 100, 3, 4}, float s = {0.1}, uint8 z = {3}> {
+            t = Gather(w, i)  y = DequantizeLinear(t, s, z) }""",
+    ),
+    Silent(
+        "a quantized constant is QDQ002's",
+        """g (float[N,2] x) => (float[N,2] y) <int8[2] w = {0, 100}, float s = {0.1}, int8 z = {3}> {
+            d = DequantizeLinear(w, s, z)  y = Add(x, d) }""",
+    ),
+]

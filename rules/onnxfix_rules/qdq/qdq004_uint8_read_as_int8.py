@@ -4,137 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Safety, Severity, rule
+from onnxfix.rule import Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, rule, target_of
 
-from ._common import QUANTIZE, U8, described, read, target_of
+from ._common import QUANTIZE, U8, described, read
 from ._remedy import around, lossless, remedies
 
-_PAIR = "q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z)"
-_BARE = "q = QuantizeLinear(x, s)  y = DequantizeLinear(q, s)"
-_FLOATS = """<float s = {0.1}, float l = {0}, float h = {255}> {
-            d = Div(x, s)  r = Round(d)  a = Add(r, l)  c = Clip(a, l, h)  y = Mul(c, s) }"""
-_NORMAL = "f = Cast<to = 1>(x)  n = Div(f, k)"
 
-EXAMPLES = [
-    Example(
-        why="zero point 0",
-        before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, uint8 z = {{0}}> {{ {_PAIR} }}",
-        after=f"g (float[N,4] x) => (float[N,4] y) {_FLOATS}",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="no zero point: uint8 by default",
-        before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}> {{ {_BARE} }}",
-        after=f"g (float[N,4] x) => (float[N,4] y) {_FLOATS}",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="that gives up INT8 and has to be asked for",
-        before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}> {{ {_BARE} }}",
-        detect=True,
-    ),
-    Example(
-        why="opset 10 and IR version 3",
-        before=f"g (float[2,4] x) => (float[2,4] y) {{ s = Constant<value = float {{0.1}}>()  {_BARE} }}",
-        opset=10,
-        ir_version=3,
-        detect=True,
-    ),
-    Example(
-        why="the data stay below 128 scales: int8 says the same",
-        before=f"""g (uint8[N,4] x) => (float[N,4] y) <float k = {{255}}, float s = {{0.01}}> {{
-            {_NORMAL}  q = QuantizeLinear(n, s)  y = DequantizeLinear(q, s) }}""",
-        after=f"""g (uint8[N,4] x) => (float[N,4] y) <float k = {{255}}, float s = {{0.01}}, int8 z = {{0}}> {{
-            {_NORMAL}  q = QuantizeLinear(n, s, z)  y = DequantizeLinear(q, s) }}""",
-    ),
-    Example(
-        why="a Sigmoid in 7 bits: all but NaN",
-        before="""g (float[N,4] x) => (float[N,4] y) <float s = {0.00787402}, uint8 z = {0}> {
-            n = Sigmoid(x)  q = QuantizeLinear(n, s, z)  y = DequantizeLinear(q, s, z) }""",
-        after="""g (float[N,4] x) => (float[N,4] y) <float s = {0.00787402}, int8 z = {0}> {
-            n = Sigmoid(x)  q = QuantizeLinear(n, s, z)  y = DequantizeLinear(q, s, z) }""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="a Sigmoid in 8 bits does not fit",
-        before="""g (float[N,4] x) => (float[N,4] y) <float s = {0.00392157}, uint8 z = {0}> {
-            n = Sigmoid(x)  q = QuantizeLinear(n, s, z)  y = DequantizeLinear(q, s, z) }""",
-        after="""g (float[N,4] x) => (float[N,4] y) <float s = {0.00392157}, float l = {0}, float h = {255}> {
-            n = Sigmoid(x)  d = Div(n, s)  r = Round(d)  a = Add(r, l)  c = Clip(a, l, h)  y = Mul(c, s) }""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="a Relu has no upper end",
-        before=f"g (float[N,4] w) => (float[N,4] y) <float s = {{0.1}}> {{ x = Relu(w)  {_BARE} }}",
-        detect=True,
-    ),
-    Example(
-        why="the quantized numbers are a graph output: TensorRT would give int8",
-        before="g (float[N,4] x) => (uint8[N,4] y) <float s = {0.1}> { y = QuantizeLinear(x, s) }",
-        after="""g (float[N,4] x) => (uint8[N,4] y) <float s = {0.1}, float l = {0}, float h = {255}> {
-            d = Div(x, s)  r = Round(d)  a = Add(r, l)  c = Clip(a, l, h)  y = Cast<to = 2>(c) }""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="a zero point for each channel, all of them 0",
-        before="""g (float[N,2] x) => (float[N,2] y) <float[2] s = {0.1, 0.2}, uint8[2] z = {0, 0}> {
-            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
-        after="""g (float[N,2] x) => (float[N,2] y)
-            <float[1,2] s = {0.1, 0.2}, float[1,2] z = {0, 0}, float l = {0}, float h = {255}> {
-            d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  y = Mul(c, s) }""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="half precision divides in half precision",
-        before="""g (float16[N,4] x, float16 s) => (float16[N,4] y) <uint8 z = {0}> {
-            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
-        after="""g (float16[N,4] x, float16 s) => (float16[N,4] y) <float16 l = {0}, float16 h = {23544}> {
-            d = Div(x, s)  r = Round(d)  a = Add(r, l)  c = Clip(a, l, h)  y = Mul(c, s) }""",
-        opset=19,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="opset 23: the scale's type is the precision of the division, and the result has a type of its own",
-        before="""g (float16[N,4] x) => (float16[N,4] y) <float s = {0.1}> {
-            q = QuantizeLinear(x, s)  y = DequantizeLinear<output_dtype = 10>(q, s) }""",
-        after="""g (float16[N,4] x) => (float16[N,4] y) <float s = {0.1}, float l = {0}, float h = {255}> {
-            w = Cast<to = 1>(x)  d = Div(w, s)  r = Round(d)  a = Add(r, l)  c = Clip(a, l, h)
-            m = Mul(c, s)  y = Cast<to = 10>(m) }""",
-        opset=23,
-        ir_version=11,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="int8, by zero point or by name",
-        before="""g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, int8 z = {0}> {
-            q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)
-            p = QuantizeLinear<output_dtype = 3>(d, s)  y = DequantizeLinear(p, s) }""",
-        opset=21,
-        ir_version=10,
-    ),
-    Example(
-        why="other zero points are refused, not misread",
-        before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, uint8 z = {{37}}> {{ {_PAIR} }}",
-    ),
-    Example(
-        why="output_dtype INT8 without a zero point",
-        before="""g (float[N,4] x) => (float[N,4] y) <float s = {0.1}> { q = QuantizeLinear<output_dtype = 3>(x, s) y
-            = DequantizeLinear(q, s) }""",
-        opset=21,
-    ),
-    Example(
-        why="output_dtype UINT8 without a zero point",
-        before="""g (float[N,4] x) => (float[N,4] y) <float s = {0.1}> { q = QuantizeLinear<output_dtype = 2>(x, s) y
-            = DequantizeLinear(q, s) }""",
-        detect=True,
-        opset=21,
-    ),
-]
-
-
-@rule("QDQ004", ops=QUANTIZE, safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[7], examples=EXAMPLES)
+@rule("QDQ004", ops=QUANTIZE, safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[7])
 def uint8_read_as_int8(node: Node, model: Model) -> Iterator[Match]:
     """A QuantizeLinear to uint8 around 0, which is also what it does without a zero point; TensorRT reads int8.
 
@@ -183,3 +59,123 @@ def uint8_read_as_int8(node: Node, model: Model) -> Iterator[Match]:
         fix=fix,
         reads=region.reads,
     )
+
+
+_PAIR = "q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z)"
+_BARE = "q = QuantizeLinear(x, s)  y = DequantizeLinear(q, s)"
+_FLOATS = """<float s = {0.1}, float l = {0}, float h = {255}> {
+            d = Div(x, s)  r = Round(d)  a = Add(r, l)  c = Clip(a, l, h)  y = Mul(c, s) }"""
+_NORMAL = "f = Cast<to = 1>(x)  n = Div(f, k)"
+
+
+uint8_read_as_int8.examples = [
+    Fixed(
+        "zero point 0",
+        before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, uint8 z = {{0}}> {{ {_PAIR} }}",
+        after=f"g (float[N,4] x) => (float[N,4] y) {_FLOATS}",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "no zero point: uint8 by default",
+        before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}> {{ {_BARE} }}",
+        after=f"g (float[N,4] x) => (float[N,4] y) {_FLOATS}",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "that gives up INT8 and has to be asked for",
+        f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}> {{ {_BARE} }}",
+    ),
+    Flagged(
+        "opset 10 and IR version 3",
+        f"g (float[2,4] x) => (float[2,4] y) {{ s = Constant<value = float {{0.1}}>()  {_BARE} }}",
+        opset=10,
+        ir_version=3,
+    ),
+    Fixed(
+        "the data stay below 128 scales: int8 says the same",
+        before=f"""g (uint8[N,4] x) => (float[N,4] y) <float k = {{255}}, float s = {{0.01}}> {{
+            {_NORMAL}  q = QuantizeLinear(n, s)  y = DequantizeLinear(q, s) }}""",
+        after=f"""g (uint8[N,4] x) => (float[N,4] y) <float k = {{255}}, float s = {{0.01}}, int8 z = {{0}}> {{
+            {_NORMAL}  q = QuantizeLinear(n, s, z)  y = DequantizeLinear(q, s) }}""",
+    ),
+    Fixed(
+        "a Sigmoid in 7 bits: all but NaN",
+        before="""g (float[N,4] x) => (float[N,4] y) <float s = {0.00787402}, uint8 z = {0}> {
+            n = Sigmoid(x)  q = QuantizeLinear(n, s, z)  y = DequantizeLinear(q, s, z) }""",
+        after="""g (float[N,4] x) => (float[N,4] y) <float s = {0.00787402}, int8 z = {0}> {
+            n = Sigmoid(x)  q = QuantizeLinear(n, s, z)  y = DequantizeLinear(q, s, z) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "a Sigmoid in 8 bits does not fit",
+        before="""g (float[N,4] x) => (float[N,4] y) <float s = {0.00392157}, uint8 z = {0}> {
+            n = Sigmoid(x)  q = QuantizeLinear(n, s, z)  y = DequantizeLinear(q, s, z) }""",
+        after="""g (float[N,4] x) => (float[N,4] y) <float s = {0.00392157}, float l = {0}, float h = {255}> {
+            n = Sigmoid(x)  d = Div(n, s)  r = Round(d)  a = Add(r, l)  c = Clip(a, l, h)  y = Mul(c, s) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "a Relu has no upper end",
+        f"g (float[N,4] w) => (float[N,4] y) <float s = {{0.1}}> {{ x = Relu(w)  {_BARE} }}",
+    ),
+    Fixed(
+        "the quantized numbers are a graph output: TensorRT would give int8",
+        before="g (float[N,4] x) => (uint8[N,4] y) <float s = {0.1}> { y = QuantizeLinear(x, s) }",
+        after="""g (float[N,4] x) => (uint8[N,4] y) <float s = {0.1}, float l = {0}, float h = {255}> {
+            d = Div(x, s)  r = Round(d)  a = Add(r, l)  c = Clip(a, l, h)  y = Cast<to = 2>(c) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "a zero point for each channel, all of them 0",
+        before="""g (float[N,2] x) => (float[N,2] y) <float[2] s = {0.1, 0.2}, uint8[2] z = {0, 0}> {
+            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
+        after="""g (float[N,2] x) => (float[N,2] y)
+            <float[1,2] s = {0.1, 0.2}, float[1,2] z = {0, 0}, float l = {0}, float h = {255}> {
+            d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  y = Mul(c, s) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "half precision divides in half precision",
+        before="""g (float16[N,4] x, float16 s) => (float16[N,4] y) <uint8 z = {0}> {
+            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
+        after="""g (float16[N,4] x, float16 s) => (float16[N,4] y) <float16 l = {0}, float16 h = {23544}> {
+            d = Div(x, s)  r = Round(d)  a = Add(r, l)  c = Clip(a, l, h)  y = Mul(c, s) }""",
+        opset=19,
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "opset 23: the scale's type is the precision of the division, and the result has a type of its own",
+        before="""g (float16[N,4] x) => (float16[N,4] y) <float s = {0.1}> {
+            q = QuantizeLinear(x, s)  y = DequantizeLinear<output_dtype = 10>(q, s) }""",
+        after="""g (float16[N,4] x) => (float16[N,4] y) <float s = {0.1}, float l = {0}, float h = {255}> {
+            w = Cast<to = 1>(x)  d = Div(w, s)  r = Round(d)  a = Add(r, l)  c = Clip(a, l, h)
+            m = Mul(c, s)  y = Cast<to = 10>(m) }""",
+        opset=23,
+        ir_version=11,
+        safety=Safety.NUMERIC,
+    ),
+    Silent(
+        "int8, by zero point or by name",
+        """g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, int8 z = {0}> {
+            q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)
+            p = QuantizeLinear<output_dtype = 3>(d, s)  y = DequantizeLinear(p, s) }""",
+        opset=21,
+        ir_version=10,
+    ),
+    Silent(
+        "other zero points are refused, not misread",
+        f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, uint8 z = {{37}}> {{ {_PAIR} }}",
+    ),
+    Silent(
+        "output_dtype INT8 without a zero point",
+        """g (float[N,4] x) => (float[N,4] y) <float s = {0.1}> { q = QuantizeLinear<output_dtype = 3>(x, s) y
+            = DequantizeLinear(q, s) }""",
+        opset=21,
+    ),
+    Flagged(
+        "output_dtype UINT8 without a zero point",
+        """g (float[N,4] x) => (float[N,4] y) <float s = {0.1}> { q = QuantizeLinear<output_dtype = 2>(x, s) y
+            = DequantizeLinear(q, s) }""",
+        opset=21,
+    ),
+]

@@ -7,112 +7,28 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.edits import RemoveNode
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
-
-from ._common import (
-    DEQUANTIZE,
-    FLOATS,
-    WEIGHT_LIMIT,
-    Linear,
-    Workshop,
-    numpy_type,
-    read,
-    sizes,
-    spread,
+from onnxfix.rule import (
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    RemoveNode,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    rule,
     target_of,
 )
+
+from ._common import DEQUANTIZE, FLOATS, WEIGHT_LIMIT, Linear, Workshop, numpy_type, read, sizes, spread
 from ._constants import as_floats, fixed
-from ._float import behind_ones
-
-_ADD = "d = DequantizeLinear(b, s)  y = Add(x, d)"
-
-EXAMPLES = [
-    Example(
-        why="a bias",
-        before=f"g (float[N,2] x) => (float[N,2] y) <int32[2] b = {{-3, 100000}}, float s = {{0.5}}> {{ {_ADD} }}",
-        after="g (float[N,2] x) => (float[N,2] y) <float[2] d = {-1.5, 50000}> { y = Add(x, d) }",
-    ),
-    Example(
-        why="a scale for each channel, and a zero point of 0",
-        before="""g (float[N,2] x) => (float[N,2] y) <int32[2] b = {-3, 4}, float[2] s = {0.5, 0.25},
-            int32[2] z = {0, 0}> { d = DequantizeLinear<axis = 0>(b, s, z)  y = Add(x, d) }""",
-        after="g (float[N,2] x) => (float[N,2] y) <float[2] d = {-1.5, 1}> { y = Add(x, d) }",
-    ),
-    Example(
-        why="beyond 2**24 it is rounded to float first, as ONNX Runtime does",
-        before=f"g (float[N,1] x) => (float[N,1] y) <int32[1] b = {{16777217}}, float s = {{0.5}}> {{ {_ADD} }}",
-        after="g (float[N,1] x) => (float[N,1] y) <float[1] d = {8388608}> { y = Add(x, d) }",
-    ),
-    Example(
-        why="opset 10 and IR version 3",
-        before=f"""g (float[N,2] x) => (float[N,2] y) {{ s = Constant<value = float {{0.5}}>()
-            b = Constant<value = int32[2] {{1, 2}}>()  {_ADD} }}""",
-        after="""g (float[N,2] x) => (float[N,2] y) { d = Constant<value = float[2] {0.5, 1}>()  y = Add(x, d) }""",
-        opset=10,
-        ir_version=3,
-    ),
-    Example(
-        why="two readers of one bias",
-        before="""g (float[N,2] x) => (float[N,2] y) <int32[2] b = {1, 2}, float s = {0.5}, float t = {0.25}> {
-            d = DequantizeLinear(b, s)  e = DequantizeLinear(b, t)  a = Add(x, d)  y = Add(a, e) }""",
-        after="""g (float[N,2] x) => (float[N,2] y) <float[2] d = {0.5, 1}, float[2] e = {0.25, 0.5}> {
-            a = Add(x, d)  y = Add(a, e) }""",
-    ),
-    Example(
-        why="int32 of run time",
-        before="g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}> { y = DequantizeLinear(x, s) }",
-        after="g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}> { f = Cast<to = 1>(x)  y = Mul(f, s) }",
-    ),
-    Example(
-        why="int32 of run time, with a scale of run time for each channel",
-        before="g (int32[N,2,3] x, float[2] s) => (float[N,2,3] y) { y = DequantizeLinear(x, s) }",
-        after="""g (int32[N,2,3] x, float[2] s) => (float[N,2,3] y) <int64[1] e = {1}> {
-            f = Cast<to = 1>(x)  t = Unsqueeze(s, e)  y = Mul(f, t) }""",
-    ),
-    Example(
-        why="half precision is computed in float and rounded once",
-        before="g (int32[N,4] x, float16 s) => (float16[N,4] y) { y = DequantizeLinear(x, s) }",
-        after="""g (int32[N,4] x, float16 s) => (float16[N,4] y) { f = Cast<to = 1>(x)  t = Cast<to = 1>(s)
-            m = Mul(f, t)  y = Cast<to = 10>(m) }""",
-        opset=19,
-    ),
-    Example(
-        why="the caller may give another bias",
-        before=f"""g (float[N,2] x, int32[2] b) => (float[N,2] y) <int32[2] b = {{1, 2}}, float s = {{0.5}}> {{
-            {_ADD} }}""",
-        after="""g (float[N,2] x, int32[2] b) => (float[N,2] y) <int32[2] b = {1, 2}, float s = {0.5}> {
-            f = Cast<to = 1>(b)  d = Mul(f, s)  y = Add(x, d) }""",
-    ),
-    Example(
-        why="a zero point, which ONNX does not provide for",
-        before="g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}, int32 z = {3}> { y = DequantizeLinear(x, s, z) }",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="an unknown rank, and a scale for each channel",
-        before="""g (int32[N,2,3] w, int64[K] r) => (float[] y) <float[2] s = {0.1, 0.2}> {
-            x = Reshape(w, r)  y = DequantizeLinear(x, s) }""",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="int8",
-        before="""g (float[N,2] x) => (float[N,2] y) <int8[2] b = {1, 2}, float s = {0.5}> {
-            d = DequantizeLinear(b, s)  y = Add(x, d) }""",
-    ),
-    Example(
-        why="int32 that is cast",
-        before="""g (float[N,2] x) => (float[N,2] y) <int32[2] b = {1, 2}, float s = {0.5}> {
-            d = Cast<to = 1>(b)  y = Add(x, d) }""",
-    ),
-]
+from ._operators import behind_ones
 
 
-@rule("QDQ005", ops=DEQUANTIZE, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[27], examples=EXAMPLES)
+@rule("QDQ005", ops=DEQUANTIZE, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[27])
 def dequantized_int32(node: Node, model: Model) -> Iterator[Match]:
     """A DequantizeLinear of int32, as quantizers write it for biases.
 
@@ -192,3 +108,87 @@ def _single(shop: Workshop, node: Node, scale: Value, model: Model) -> str | Non
     if elem not in FLOATS:
         return None
     return scale.name if elem == TensorProto.FLOAT else shop.cast(node, scale.name, TensorProto.FLOAT)
+
+
+_ADD = "d = DequantizeLinear(b, s)  y = Add(x, d)"
+
+
+dequantized_int32.examples = [
+    Fixed(
+        "a bias",
+        before=f"g (float[N,2] x) => (float[N,2] y) <int32[2] b = {{-3, 100000}}, float s = {{0.5}}> {{ {_ADD} }}",
+        after="g (float[N,2] x) => (float[N,2] y) <float[2] d = {-1.5, 50000}> { y = Add(x, d) }",
+    ),
+    Fixed(
+        "a scale for each channel, and a zero point of 0",
+        before="""g (float[N,2] x) => (float[N,2] y) <int32[2] b = {-3, 4}, float[2] s = {0.5, 0.25},
+            int32[2] z = {0, 0}> { d = DequantizeLinear<axis = 0>(b, s, z)  y = Add(x, d) }""",
+        after="g (float[N,2] x) => (float[N,2] y) <float[2] d = {-1.5, 1}> { y = Add(x, d) }",
+    ),
+    Fixed(
+        "beyond 2**24 it is rounded to float first, as ONNX Runtime does",
+        before=f"g (float[N,1] x) => (float[N,1] y) <int32[1] b = {{16777217}}, float s = {{0.5}}> {{ {_ADD} }}",
+        after="g (float[N,1] x) => (float[N,1] y) <float[1] d = {8388608}> { y = Add(x, d) }",
+    ),
+    Fixed(
+        "opset 10 and IR version 3",
+        before=f"""g (float[N,2] x) => (float[N,2] y) {{ s = Constant<value = float {{0.5}}>()
+            b = Constant<value = int32[2] {{1, 2}}>()  {_ADD} }}""",
+        after="""g (float[N,2] x) => (float[N,2] y) { d = Constant<value = float[2] {0.5, 1}>()  y = Add(x, d) }""",
+        opset=10,
+        ir_version=3,
+    ),
+    Fixed(
+        "two readers of one bias",
+        before="""g (float[N,2] x) => (float[N,2] y) <int32[2] b = {1, 2}, float s = {0.5}, float t = {0.25}> {
+            d = DequantizeLinear(b, s)  e = DequantizeLinear(b, t)  a = Add(x, d)  y = Add(a, e) }""",
+        after="""g (float[N,2] x) => (float[N,2] y) <float[2] d = {0.5, 1}, float[2] e = {0.25, 0.5}> {
+            a = Add(x, d)  y = Add(a, e) }""",
+    ),
+    Fixed(
+        "int32 of run time",
+        before="g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}> { y = DequantizeLinear(x, s) }",
+        after="g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}> { f = Cast<to = 1>(x)  y = Mul(f, s) }",
+    ),
+    Fixed(
+        "int32 of run time, with a scale of run time for each channel",
+        before="g (int32[N,2,3] x, float[2] s) => (float[N,2,3] y) { y = DequantizeLinear(x, s) }",
+        after="""g (int32[N,2,3] x, float[2] s) => (float[N,2,3] y) <int64[1] e = {1}> {
+            f = Cast<to = 1>(x)  t = Unsqueeze(s, e)  y = Mul(f, t) }""",
+    ),
+    Fixed(
+        "half precision is computed in float and rounded once",
+        before="g (int32[N,4] x, float16 s) => (float16[N,4] y) { y = DequantizeLinear(x, s) }",
+        after="""g (int32[N,4] x, float16 s) => (float16[N,4] y) { f = Cast<to = 1>(x)  t = Cast<to = 1>(s)
+            m = Mul(f, t)  y = Cast<to = 10>(m) }""",
+        opset=19,
+    ),
+    Fixed(
+        "the caller may give another bias",
+        before=f"""g (float[N,2] x, int32[2] b) => (float[N,2] y) <int32[2] b = {{1, 2}}, float s = {{0.5}}> {{
+            {_ADD} }}""",
+        after="""g (float[N,2] x, int32[2] b) => (float[N,2] y) <int32[2] b = {1, 2}, float s = {0.5}> {
+            f = Cast<to = 1>(b)  d = Mul(f, s)  y = Add(x, d) }""",
+    ),
+    Flagged(
+        "a zero point, which ONNX does not provide for",
+        "g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}, int32 z = {3}> { y = DequantizeLinear(x, s, z) }",
+        runs=False,
+    ),
+    Flagged(
+        "an unknown rank, and a scale for each channel",
+        """g (int32[N,2,3] w, int64[K] r) => (float[] y) <float[2] s = {0.1, 0.2}> {
+            x = Reshape(w, r)  y = DequantizeLinear(x, s) }""",
+        runs=False,
+    ),
+    Silent(
+        "int8",
+        """g (float[N,2] x) => (float[N,2] y) <int8[2] b = {1, 2}, float s = {0.5}> {
+            d = DequantizeLinear(b, s)  y = Add(x, d) }""",
+    ),
+    Silent(
+        "int32 that is cast",
+        """g (float[N,2] x) => (float[N,2] y) <int32[2] b = {1, 2}, float s = {0.5}> {
+            d = Cast<to = 1>(b)  y = Add(x, d) }""",
+    ),
+]

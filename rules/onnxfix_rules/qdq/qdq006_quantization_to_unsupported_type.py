@@ -6,102 +6,28 @@ from collections.abc import Iterator
 
 from onnx import TensorProto
 
-from onnxfix.dtypes import name_of
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Safety, Severity, rule
+from onnxfix.rule import (
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    name_of,
+    rule,
+    target_of,
+)
 
-from ._common import I2, QUANTIZE, U2, U4, read, target_of
+from ._common import I2, QUANTIZE, U2, U4, read
 from ._remedy import around, remedies
 from .qdq001_centered_unsigned_quantization import is_middle
 
-_PAIR = "q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z)"
 MISSING = (TensorProto.INT16, TensorProto.UINT16, U4, I2, U2)
 
-EXAMPLES = [
-    Example(
-        why="int16",
-        before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, int16 z = {{0}}> {{ {_PAIR} }}",
-        after="""g (float[N,4] x) => (float[N,4] y)
-            <float s = {0.1}, float z = {0}, float l = {-32768}, float h = {32767}> {
-            d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  y = Mul(c, s) }""",
-        opset=21,
-        ir_version=10,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="uint16 by name alone, in half precision: the integers need float32",
-        before="""g (float16[N,4] x, float16 s) => (float16[N,4] y) {
-            q = QuantizeLinear<output_dtype = 4>(x, s)  y = DequantizeLinear(q, s) }""",
-        after="""g (float16[N,4] x, float16 s) => (float16[N,4] y) <float l = {0}, float h = {65535}> {
-            d = Div(x, s)  w = Cast<to = 1>(d)  r = Round(w)  a = Add(r, l)  c = Clip(a, l, h)
-            n = Cast<to = 10>(c)  y = Mul(n, s) }""",
-        opset=21,
-        ir_version=10,
-        safety=Safety.NUMERIC,
-        runs=False,
-    ),
-    Example(
-        why="it has to be asked for",
-        before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, int16 z = {{0}}> {{ {_PAIR} }}",
-        opset=21,
-        ir_version=10,
-        detect=True,
-    ),
-    Example(
-        why="uint4 around 3",
-        before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.5}}, uint4 z = {{3}}> {{ {_PAIR} }}",
-        after="""g (float[N,4] x) => (float[N,4] y)
-            <float s = {0.5}, float z = {3}, float l = {0}, float h = {15}> {
-            d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  b = Sub(c, z)  y = Mul(b, s) }""",
-        opset=21,
-        ir_version=10,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="from Microsoft's domain, which had it before ONNX",
-        before="""<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]>
-            g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, uint16 z = {32768}> {
-            q = com.microsoft.QuantizeLinear(x, s, z)  y = com.microsoft.DequantizeLinear(q, s, z) }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]>
-            g (float[N,4] x) => (float[N,4] y)
-            <float s = {0.1}, float z = {32768}, float l = {0}, float h = {65535}> {
-            d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  b = Sub(c, z)  y = Mul(b, s) }""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="uint4 around 8 is QDQ001's",
-        before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.5}}, uint4 z = {{8}}> {{ {_PAIR} }}",
-        opset=21,
-        ir_version=10,
-    ),
-    Example(
-        why="int8 and int4",
-        before="""g (float[N,4] x) => (float[N,4] y) <float s = {0.5}, int8 z = {0}, int4 w = {0}> {
-            q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)
-            p = QuantizeLinear(d, s, w)  y = DequantizeLinear(p, s, w) }""",
-        opset=21,
-        ir_version=10,
-    ),
-    Example(
-        why="zero point of 16 bits at a DequantizeLinear",
-        before="""g (int16[N,4] x) => (float[N,4] y) <float s = {0.1}, int16 z = {3}> { y = DequantizeLinear(x, s, z)
-            }""",
-        opset=21,
-    ),
-    Example(
-        why="bfloat16 in opset 12, where nothing computes it",
-        before="""<ir_version: 8, opset_import: ["" : 12, "com.microsoft" : 1]>
-            g (bfloat16[N] x) => (bfloat16[N] y) <bfloat16 s = {16128}, uint16 z = {7}> {
-            q = com.microsoft.QuantizeLinear(x, s, z)  y = com.microsoft.DequantizeLinear(q, s, z) }""",
-        detect=True,
-        safety=Safety.NUMERIC,
-        runs=False,
-    ),
-]
 
-
-@rule("QDQ006", ops=QUANTIZE, safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[27], examples=EXAMPLES)
+@rule("QDQ006", ops=QUANTIZE, safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[27])
 def quantization_to_unsupported_type(node: Node, model: Model) -> Iterator[Match]:
     """A QuantizeLinear to a type that TensorRT has not: int16, uint16, uint4, int2 or uint2.
 
@@ -134,3 +60,87 @@ def quantization_to_unsupported_type(node: Node, model: Model) -> Iterator[Match
         fix=remedies(region, model),
         reads=region.reads,
     )
+
+
+_PAIR = "q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z)"
+
+
+quantization_to_unsupported_type.examples = [
+    Fixed(
+        "int16",
+        before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, int16 z = {{0}}> {{ {_PAIR} }}",
+        after="""g (float[N,4] x) => (float[N,4] y)
+            <float s = {0.1}, float z = {0}, float l = {-32768}, float h = {32767}> {
+            d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  y = Mul(c, s) }""",
+        opset=21,
+        ir_version=10,
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "uint16 by name alone, in half precision: the integers need float32",
+        before="""g (float16[N,4] x, float16 s) => (float16[N,4] y) {
+            q = QuantizeLinear<output_dtype = 4>(x, s)  y = DequantizeLinear(q, s) }""",
+        after="""g (float16[N,4] x, float16 s) => (float16[N,4] y) <float l = {0}, float h = {65535}> {
+            d = Div(x, s)  w = Cast<to = 1>(d)  r = Round(w)  a = Add(r, l)  c = Clip(a, l, h)
+            n = Cast<to = 10>(c)  y = Mul(n, s) }""",
+        opset=21,
+        ir_version=10,
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Flagged(
+        "it has to be asked for",
+        f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, int16 z = {{0}}> {{ {_PAIR} }}",
+        opset=21,
+        ir_version=10,
+    ),
+    Fixed(
+        "uint4 around 3",
+        before=f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.5}}, uint4 z = {{3}}> {{ {_PAIR} }}",
+        after="""g (float[N,4] x) => (float[N,4] y)
+            <float s = {0.5}, float z = {3}, float l = {0}, float h = {15}> {
+            d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  b = Sub(c, z)  y = Mul(b, s) }""",
+        opset=21,
+        ir_version=10,
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "from Microsoft's domain, which had it before ONNX",
+        before="""<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]>
+            g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, uint16 z = {32768}> {
+            q = com.microsoft.QuantizeLinear(x, s, z)  y = com.microsoft.DequantizeLinear(q, s, z) }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]>
+            g (float[N,4] x) => (float[N,4] y)
+            <float s = {0.1}, float z = {32768}, float l = {0}, float h = {65535}> {
+            d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  b = Sub(c, z)  y = Mul(b, s) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Silent(
+        "uint4 around 8 is QDQ001's",
+        f"g (float[N,4] x) => (float[N,4] y) <float s = {{0.5}}, uint4 z = {{8}}> {{ {_PAIR} }}",
+        opset=21,
+        ir_version=10,
+    ),
+    Silent(
+        "int8 and int4",
+        """g (float[N,4] x) => (float[N,4] y) <float s = {0.5}, int8 z = {0}, int4 w = {0}> {
+            q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)
+            p = QuantizeLinear(d, s, w)  y = DequantizeLinear(p, s, w) }""",
+        opset=21,
+        ir_version=10,
+    ),
+    Silent(
+        "zero point of 16 bits at a DequantizeLinear",
+        """g (int16[N,4] x) => (float[N,4] y) <float s = {0.1}, int16 z = {3}> { y = DequantizeLinear(x, s, z)
+            }""",
+        opset=21,
+    ),
+    Flagged(
+        "bfloat16 in opset 12, where nothing computes it",
+        """<ir_version: 8, opset_import: ["" : 12, "com.microsoft" : 1]>
+            g (bfloat16[N] x) => (bfloat16[N] y) <bfloat16 s = {16128}, uint16 z = {7}> {
+            q = com.microsoft.QuantizeLinear(x, s, z)  y = com.microsoft.DequantizeLinear(q, s, z) }""",
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+]

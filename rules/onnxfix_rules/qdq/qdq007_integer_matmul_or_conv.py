@@ -4,110 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Safety, Severity, rule
+from onnxfix.rule import Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, rule, target_of
 
-from ._common import target_of
 from ._region import region_of
 from ._remedy import floats
 
-EXAMPLES = [
-    Example(
-        why="a product with constant weights: no sum reaches 2**24",
-        before="""g (uint8[N,2] x) => (int32[N,2] y) <int8[2,2] w = {1, -2, 3, 4}> { y = MatMulInteger(x, w) }""",
-        after="""g (uint8[N,2] x) => (int32[N,2] y) <float[2,2] w = {1, -2, 3, 4}> {
-            f = Cast<to = 1>(x)  p = MatMul(f, w)  y = Cast<to = 6>(p) }""",
-    ),
-    Example(
-        why="zero points: of the data, and of each column of the weights",
-        before="""g (uint8[N,2] x) => (int32[N,2] y) <int8[2,2] w = {1, -2, 3, 4}, uint8 a = {7}, int8[2] b = {1, -1}> {
-            y = MatMulInteger(x, w, a, b) }""",
-        after="""g (uint8[N,2] x) => (int32[N,2] y) <float[2,2] w = {0, -1, 2, 5}, float a = {7}> {
-            f = Cast<to = 1>(x)  d = Sub(f, a)  p = MatMul(d, w)  y = Cast<to = 6>(p) }""",
-    ),
-    Example(
-        why="both of run time",
-        before="g (uint8[M,3] x, int8[3,N] w) => (int32[M,N] y) { y = MatMulInteger(x, w) }",
-        after="""g (uint8[M,3] x, int8[3,N] w) => (int32[M,N] y) {
-            f = Cast<to = 1>(x)  g = Cast<to = 1>(w)  p = MatMul(f, g)  y = Cast<to = 6>(p) }""",
-    ),
-    Example(
-        why="600 terms: sums may reach 2**24",
-        before="g (uint8[M,600] x, int8[600,2] w) => (int32[M,2] y) { y = MatMulInteger(x, w) }",
-        after="""g (uint8[M,600] x, int8[600,2] w) => (int32[M,2] y) {
-            f = Cast<to = 1>(x)  g = Cast<to = 1>(w)  p = MatMul(f, g)  y = Cast<to = 6>(p) }""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="514 terms stay below: 514 * 255 * 128 is 16,776,960",
-        before="g (uint8[M,514] x, int8[514,2] w) => (int32[M,2] y) { y = MatMulInteger(x, w) }",
-        after="""g (uint8[M,514] x, int8[514,2] w) => (int32[M,2] y) {
-            f = Cast<to = 1>(x)  g = Cast<to = 1>(w)  p = MatMul(f, g)  y = Cast<to = 6>(p) }""",
-    ),
-    Example(
-        why="515 terms need not",
-        before="g (uint8[M,515] x, int8[515,2] w) => (int32[M,2] y) { y = MatMulInteger(x, w) }",
-        detect=True,
-    ),
-    Example(
-        why="an unknown number of terms: that has to be asked for",
-        before="g (uint8[M,K] x, int8[K,N] w) => (int32[M,N] y) { y = MatMulInteger(x, w) }",
-        detect=True,
-    ),
-    Example(
-        why="a convolution: its padding stands for the zero point",
-        before="""g (uint8[N,1,4,4] x) => (int32[N,1,4,4] y) <uint8[1,1,3,3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9},
-            uint8 a = {3}, uint8[1] b = {2}> { y = ConvInteger<pads = [1, 1, 1, 1]>(x, w, a, b) }""",
-        after="""g (uint8[N,1,4,4] x) => (int32[N,1,4,4] y)
-            <float[1,1,3,3] w = {-1, 0, 1, 2, 3, 4, 5, 6, 7}, float a = {3}> {
-            f = Cast<to = 1>(x)  d = Sub(f, a)  p = Conv<pads = [1, 1, 1, 1]>(d, w)  y = Cast<to = 6>(p) }""",
-    ),
-    Example(
-        why="what DynamicQuantizeLinear makes",
-        before="""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {1, -2, 3, 4}> {
-            q, s, z = DynamicQuantizeLinear(x)  i = MatMulInteger(q, w, z)  f = Cast<to = 1>(i)  y = Mul(f, s) }""",
-        after="""g (float[N,2] x) => (float[N,2] y)
-            <float[2,2] w = {1, -2, 3, 4}, float o = {0}, float t = {255}, float k = {1}> {
-            a = ReduceMin<keepdims = 0>(x)  b = Min(a, o)  c = ReduceMax<keepdims = 0>(x)  d = Max(c, o)
-            e = Sub(d, b)  r = Div(e, t)  n = Equal(e, o)  s = Where(n, k, r)
-            i0 = Div(b, s)  i1 = Sub(o, i0)  i2 = Clip(i1, o, t)  z = Round(i2)
-            q0 = Div(x, s)  q1 = Round(q0)  q2 = Add(q1, z)  q = Clip(q2, o, t)
-            v = Sub(q, z)  p = MatMul(v, w)  i = Cast<to = 6>(p)  f = Cast<to = 1>(i)  y = Mul(f, s) }""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="a zero point for each row of the data, which ONNX Runtime refuses",
-        before="""g (uint8[2,2] x) => (int32[2,2] y) <int8[2,2] w = {1, -2, 3, 4}, uint8[2] a = {7, 8}> {
-            y = MatMulInteger(x, w, a) }""",
-        after="""g (uint8[2,2] x) => (int32[2,2] y) <float[2,2] w = {1, -2, 3, 4}, float[2,1] a = {7, 8}> {
-            f = Cast<to = 1>(x)  d = Sub(f, a)  p = MatMul(d, w)  y = Cast<to = 6>(p) }""",
-        runs=False,
-    ),
-    Example(
-        why="opset 10",
-        before="""g (uint8[2,2] x) => (int32[2,2] y) <int8[2,2] w = {1, -2, 3, 4}> { y = MatMulInteger(x, w) }""",
-        opset=10,
-        after="""g (uint8[2,2] x) => (int32[2,2] y) <float[2,2] w = {1, -2, 3, 4}> {
-            f = Cast<to = 1>(x)  p = MatMul(f, w)  y = Cast<to = 6>(p) }""",
-    ),
-    Example(why="floats", before="g (float[M,K] x, float[K,N] w) => (float[M,N] y) { y = MatMul(x, w) }"),
-    Example(
-        why="another domain's operator",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (uint8[M,3] x, int8[3,N] w) => (int32[M,N] y) { y = my.MatMulInteger(x, w) }""",
-        runs=False,
-    ),
-]
-
 
 @rule(
-    "QDQ007",
-    ops=("MatMulInteger", "ConvInteger"),
-    safety=Safety.EXACT,
-    severity=Severity.ERROR,
-    hazards=[27],
-    examples=EXAMPLES,
+    "QDQ007", ops=("MatMulInteger", "ConvInteger"), safety=Safety.EXACT, severity=Severity.ERROR, hazards=[27]
 )
 def integer_matmul_or_conv(node: Node, model: Model) -> Iterator[Match]:
     """A MatMulInteger or ConvInteger, which TensorRT has no importer for.
@@ -142,3 +46,90 @@ def integer_matmul_or_conv(node: Node, model: Model) -> Iterator[Match]:
         fix=floats(region, model, "multiply in float32"),
         reads=region.reads,
     )
+
+
+integer_matmul_or_conv.examples = [
+    Fixed(
+        "a product with constant weights: no sum reaches 2**24",
+        before="""g (uint8[N,2] x) => (int32[N,2] y) <int8[2,2] w = {1, -2, 3, 4}> { y = MatMulInteger(x, w) }""",
+        after="""g (uint8[N,2] x) => (int32[N,2] y) <float[2,2] w = {1, -2, 3, 4}> {
+            f = Cast<to = 1>(x)  p = MatMul(f, w)  y = Cast<to = 6>(p) }""",
+    ),
+    Fixed(
+        "zero points: of the data, and of each column of the weights",
+        before="""g (uint8[N,2] x) => (int32[N,2] y) <int8[2,2] w = {1, -2, 3, 4}, uint8 a = {7}, int8[2] b = {1, -1}> {
+            y = MatMulInteger(x, w, a, b) }""",
+        after="""g (uint8[N,2] x) => (int32[N,2] y) <float[2,2] w = {0, -1, 2, 5}, float a = {7}> {
+            f = Cast<to = 1>(x)  d = Sub(f, a)  p = MatMul(d, w)  y = Cast<to = 6>(p) }""",
+    ),
+    Fixed(
+        "both of run time",
+        before="g (uint8[M,3] x, int8[3,N] w) => (int32[M,N] y) { y = MatMulInteger(x, w) }",
+        after="""g (uint8[M,3] x, int8[3,N] w) => (int32[M,N] y) {
+            f = Cast<to = 1>(x)  g = Cast<to = 1>(w)  p = MatMul(f, g)  y = Cast<to = 6>(p) }""",
+    ),
+    Fixed(
+        "600 terms: sums may reach 2**24",
+        before="g (uint8[M,600] x, int8[600,2] w) => (int32[M,2] y) { y = MatMulInteger(x, w) }",
+        after="""g (uint8[M,600] x, int8[600,2] w) => (int32[M,2] y) {
+            f = Cast<to = 1>(x)  g = Cast<to = 1>(w)  p = MatMul(f, g)  y = Cast<to = 6>(p) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "514 terms stay below: 514 * 255 * 128 is 16,776,960",
+        before="g (uint8[M,514] x, int8[514,2] w) => (int32[M,2] y) { y = MatMulInteger(x, w) }",
+        after="""g (uint8[M,514] x, int8[514,2] w) => (int32[M,2] y) {
+            f = Cast<to = 1>(x)  g = Cast<to = 1>(w)  p = MatMul(f, g)  y = Cast<to = 6>(p) }""",
+    ),
+    Flagged(
+        "515 terms need not",
+        "g (uint8[M,515] x, int8[515,2] w) => (int32[M,2] y) { y = MatMulInteger(x, w) }",
+    ),
+    Flagged(
+        "an unknown number of terms: that has to be asked for",
+        "g (uint8[M,K] x, int8[K,N] w) => (int32[M,N] y) { y = MatMulInteger(x, w) }",
+    ),
+    Fixed(
+        "a convolution: its padding stands for the zero point",
+        before="""g (uint8[N,1,4,4] x) => (int32[N,1,4,4] y) <uint8[1,1,3,3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9},
+            uint8 a = {3}, uint8[1] b = {2}> { y = ConvInteger<pads = [1, 1, 1, 1]>(x, w, a, b) }""",
+        after="""g (uint8[N,1,4,4] x) => (int32[N,1,4,4] y)
+            <float[1,1,3,3] w = {-1, 0, 1, 2, 3, 4, 5, 6, 7}, float a = {3}> {
+            f = Cast<to = 1>(x)  d = Sub(f, a)  p = Conv<pads = [1, 1, 1, 1]>(d, w)  y = Cast<to = 6>(p) }""",
+    ),
+    Fixed(
+        "what DynamicQuantizeLinear makes",
+        before="""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {1, -2, 3, 4}> {
+            q, s, z = DynamicQuantizeLinear(x)  i = MatMulInteger(q, w, z)  f = Cast<to = 1>(i)  y = Mul(f, s) }""",
+        after="""g (float[N,2] x) => (float[N,2] y)
+            <float[2,2] w = {1, -2, 3, 4}, float o = {0}, float t = {255}, float k = {1}> {
+            a = ReduceMin<keepdims = 0>(x)  b = Min(a, o)  c = ReduceMax<keepdims = 0>(x)  d = Max(c, o)
+            e = Sub(d, b)  r = Div(e, t)  n = Equal(e, o)  s = Where(n, k, r)
+            i0 = Div(b, s)  i1 = Sub(o, i0)  i2 = Clip(i1, o, t)  z = Round(i2)
+            q0 = Div(x, s)  q1 = Round(q0)  q2 = Add(q1, z)  q = Clip(q2, o, t)
+            v = Sub(q, z)  p = MatMul(v, w)  i = Cast<to = 6>(p)  f = Cast<to = 1>(i)  y = Mul(f, s) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "a zero point for each row of the data, which ONNX Runtime refuses",
+        before="""g (uint8[2,2] x) => (int32[2,2] y) <int8[2,2] w = {1, -2, 3, 4}, uint8[2] a = {7, 8}> {
+            y = MatMulInteger(x, w, a) }""",
+        after="""g (uint8[2,2] x) => (int32[2,2] y) <float[2,2] w = {1, -2, 3, 4}, float[2,1] a = {7, 8}> {
+            f = Cast<to = 1>(x)  d = Sub(f, a)  p = MatMul(d, w)  y = Cast<to = 6>(p) }""",
+        runs=False,
+    ),
+    Fixed(
+        "opset 10",
+        before="""g (uint8[2,2] x) => (int32[2,2] y) <int8[2,2] w = {1, -2, 3, 4}> { y = MatMulInteger(x, w) }""",
+        after="""g (uint8[2,2] x) => (int32[2,2] y) <float[2,2] w = {1, -2, 3, 4}> {
+            f = Cast<to = 1>(x)  p = MatMul(f, w)  y = Cast<to = 6>(p) }""",
+        opset=10,
+    ),
+    Silent("floats", "g (float[M,K] x, float[K,N] w) => (float[M,N] y) { y = MatMul(x, w) }"),
+    Silent(
+        "another domain's operator",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (uint8[M,3] x, int8[3,N] w) => (int32[M,N] y) { y = my.MatMulInteger(x, w) }""",
+        runs=False,
+    ),
+]

@@ -1,5 +1,4 @@
 """QDQ008: QLinearConv and QLinearMatMul."""
-# Long because: both forms have examples for every kind of scale.
 
 from __future__ import annotations
 
@@ -8,186 +7,28 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.edits import Draft, Edit, RemoveNode
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import (
+    Draft,
+    Edit,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    RemoveNode,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    rule,
+    target_of,
+)
 
-from ._common import FLOATS, WEIGHT_LIMIT, Array, Unable, Workshop, target_of
+from ._common import FLOATS, WEIGHT_LIMIT, Array, Unable, Workshop
 from ._products import ratio
 from ._region import region_of
 from ._remedy import floats
-
-_PRODUCT = """<float s = {0.11}, int8 z = {0}, int8[2,2] w = {1, -2, 3, 4}, float t = {0.23}, int8 v = {0},
-            float u = {0.37}> { y = QLinearMatMul(x, s, z, w, t, v, u, z) }"""
-
-EXAMPLES = [
-    Example(
-        why="a product of signed numbers around 0",
-        before=f"g (int8[N,2] x) => (int8[N,2] y) {_PRODUCT}",
-        after="""g (int8[N,2] x) => (int8[N,2] y) <float s = {0.11}, int8 z = {0}, int8[2,2] w = {1, -2, 3, 4},
-            float t = {0.23}, int8 v = {0}, float u = {0.37}> { a = DequantizeLinear(x, s, z)
-            b = DequantizeLinear(w, t, v)  p = MatMul(a, b)  y = QuantizeLinear(p, u, z) }""",
-        opset=21,
-        ir_version=10,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="it has to be asked for",
-        before=f"g (int8[N,2] x) => (int8[N,2] y) {_PRODUCT}",
-        detect=True,
-    ),
-    Example(
-        why="uint8 around 128, and a scale for each column of the second factor",
-        before="""g (uint8[N,2] x) => (uint8[N,2] y) <float s = {0.11}, uint8 z = {128}, uint8[2,2] w = {1, 2, 3, 4},
-            float[2] t = {0.23, 0.31}, uint8[2] v = {0, 1}, float u = {0.37}> {
-            y = QLinearMatMul(x, s, z, w, t, v, u, z) }""",
-        after="""g (uint8[N,2] x) => (uint8[N,2] y) <float s = {0.11}, uint8 z = {128}, uint8[2,2] w = {1, 2, 3, 4},
-            float[2] t = {0.23, 0.31}, uint8[2] v = {0, 1}, float u = {0.37}> { a = DequantizeLinear(x, s, z)
-            b = DequantizeLinear<axis = 1>(w, t, v)  p = MatMul(a, b)  y = QuantizeLinear(p, u, z) }""",
-        opset=21,
-        ir_version=10,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="a convolution with a bias and a scale for each filter",
-        before="""g (int8[N,1,4,4] x) => (int8[N,2,4,4] y) <float s = {0.5}, int8 z = {0},
-            int8[2,1,3,3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7, 8, 9}, float[2] t = {0.5, 0.25},
-            int8[2] v = {0, 0}, float u = {0.91}, int32[2] b = {4, -8}> {
-            y = QLinearConv<pads = [1, 1, 1, 1]>(x, s, z, w, t, v, u, z, b) }""",
-        after="""g (int8[N,1,4,4] x) => (int8[N,2,4,4] y) <float s = {0.5}, int8 z = {0},
-            int8[2,1,3,3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7, 8, 9}, float[2] t = {0.5, 0.25},
-            int8[2] v = {0, 0}, float u = {0.91}, float[2] b = {1, -1}> {
-            d = DequantizeLinear(x, s, z)  e = DequantizeLinear<axis = 0>(w, t, v)
-            c = Conv<pads = [1, 1, 1, 1]>(d, e, b)  y = QuantizeLinear(c, u, z) }""",
-        opset=21,
-        ir_version=10,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="opset 10 has no axis: such weights become floats",
-        before="""g (int8[1,1,2,2] x) => (float[1,2,2,2] y) <float s = {0.5}, int8 z = {0},
-            int8[2,1,1,1] w = {4, 8}, float[2] t = {0.5, 0.25}, int8[2] v = {0, 2}, float u = {8}> {
-            q = QLinearConv(x, s, z, w, t, v, u, z)  y = DequantizeLinear(q, u, z) }""",
-        after="""g (int8[1,1,2,2] x) => (float[1,2,2,2] y) <float s = {0.5}, int8 z = {0},
-            float[2,1,1,1] w = {2, 1.5}, float u = {8}> { d = DequantizeLinear(x, s, z)  c = Conv(d, w)
-            q = QuantizeLinear(c, u, z)  y = DequantizeLinear(q, u, z) }""",
-        opset=10,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="a scale of run time, and a bias with it",
-        before="""g (int8[N,1,2,2] x, float s) => (int8[N,1,2,2] y) <int8 z = {0}, int8[1,1,1,1] w = {4},
-            float t = {0.53}, int8 v = {0}, float u = {0.87}, int32[1] b = {4}> {
-            y = QLinearConv(x, s, z, w, t, v, u, z, b) }""",
-        after="""g (int8[N,1,2,2] x, float s) => (int8[N,1,2,2] y) <int8 z = {0}, int8[1,1,1,1] w = {4},
-            float t = {0.53}, int8 v = {0}, float u = {0.87}, int32[1] b = {4}> {
-            d = DequantizeLinear(x, s, z)  e = DequantizeLinear(w, t, v)  m = Mul(s, t)  f = Cast<to = 1>(b)
-            i = Mul(f, m)  c = Conv(d, e, i)  y = QuantizeLinear(c, u, z) }""",
-        opset=21,
-        ir_version=10,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="scales of half precision: what they make together scales the sums, which float32 holds",
-        before="""g (int8[N,2] x) => (int8[N,2] y) <float16 s = {7875}, int8 z = {0}, int8[2,2] w = {90, -80, 70, 60},
-            float16[2] t = {7992, 8500}, int8[2] v = {0, 0}, float16 u = {8570}> {
-            y = QLinearMatMul(x, s, z, w, t, v, u, z) }""",
-        after="""g (int8[N,2] x) => (int8[N,2] y) <float16 s = {7875}, int8 z = {0}, int8[2,2] w = {90, -80, 70, 60},
-            float16[2] t = {7992, 8500}, int8[2] v = {0, 0}, float16 u = {8570}, float one = {1},
-            float[2] ones = {1, 1}> {
-            a = DequantizeLinear(x, one, z)  b = DequantizeLinear<axis = 1>(w, ones, v)  p = MatMul(a, b)
-            m = Mul(s, t)  d = Div(m, u)  r = Cast<to = 1>(d)  k = Mul(p, r)  y = QuantizeLinear(k, one, z) }""",
-        opset=21,
-        ir_version=10,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="bfloat16",
-        before="""g (int8[N,2] x) => (int8[N,2] y) <bfloat16 s = {15320}, int8 z = {0}, int8[2,2] w = {90, -80, 70, 60},
-            bfloat16 u = {15410}> { y = QLinearMatMul(x, s, z, w, s, z, u, z) }""",
-        after="""g (int8[N,2] x) => (int8[N,2] y) <bfloat16 s = {15320}, int8 z = {0}, int8[2,2] w = {90, -80, 70, 60},
-            bfloat16 u = {15410}, float one = {1}> {
-            a = DequantizeLinear(x, one, z)  b = DequantizeLinear(w, one, z)  p = MatMul(a, b)
-            m = Mul(s, s)  d = Div(m, u)  r = Cast<to = 1>(d)  k = Mul(p, r)  y = QuantizeLinear(k, one, z) }""",
-        opset=21,
-        ir_version=10,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="scales and zero points of run time, in half precision, as in ONNX's own node models",
-        before="""g (int8[2,4] x, float16[1] s, int8[1] z, int8[4,3] w, float16[1] t, int8[1] v,
-            float16[1] u, int8[1] o) => (int8[2,3] y) { y = QLinearMatMul(x, s, z, w, t, v, u, o) }""",
-        after="""g (int8[2,4] x, float16[1] s, int8[1] z, int8[4,3] w, float16[1] t, int8[1] v,
-            float16[1] u, int8[1] o) => (int8[2,3] y) <float l = {-128}, float h = {127}> {
-            a = Cast<to = 1>(x)  b = Cast<to = 1>(z)  c = Sub(a, b)  d = Cast<to = 1>(w)  e = Cast<to = 1>(v)
-            f = Sub(d, e)  p = MatMul(c, f)  m = Mul(s, t)  q = Div(m, u)  k = Cast<to = 1>(q)  i = Mul(p, k)
-            r = Round(i)  n = Cast<to = 1>(o)  j = Add(r, n)  g = Clip(j, l, h)  y = Cast<to = 3>(g) }""",
-        opset=21,
-        ir_version=10,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="other zero points: the sums of integers in floats",
-        before="""g (uint8[N,2] x) => (uint8[N,2] y) <float s = {0.5}, uint8 z = {3}, int8[2,2] w = {1, -2, 3, 4},
-            float t = {0.25}, int8 v = {1}, float u = {0.375}, uint8 o = {7}> {
-            y = QLinearMatMul(x, s, z, w, t, v, u, o) }""",
-        after="""g (uint8[N,2] x) => (uint8[N,2] y) <float z = {3}, float[2,2] w = {0, -3, 2, 3},
-            float m = {0.333333343}, float o = {7}, float l = {0}, float h = {255}> { f = Cast<to = 1>(x)
-            a = Sub(f, z)  p = MatMul(a, w)  k = Mul(p, m)  r = Round(k)  i = Add(r, o)  c = Clip(i, l, h)
-            y = Cast<to = 2>(c) }""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="what follows is written along with it: two convolutions, the second for each filter",
-        before="""g (uint8[N,1,4,4] x) => (float[N,2,2,2] y) <float s = {0.5}, uint8 z = {3},
-            uint8[1,1,3,3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9}, float t = {0.5}, uint8 v = {0}, float u = {0.25},
-            int8[2,1,1,1] k = {4, 8}, float[2] j = {0.5, 0.25}, int8[2] i = {0, 0}, int32[2] b = {4, -8}> {
-            q = QLinearConv(x, s, z, w, t, v, u, z)  p = QLinearConv(q, u, z, k, j, i, u, z, b)
-            y = DequantizeLinear(p, u, z) }""",
-        after="""g (uint8[N,1,4,4] x) => (float[N,2,2,2] y) <float z = {3}, float l = {0}, float h = {255},
-            float[1,1,3,3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9}, float one = {1}, float[2,1,1,1] k = {4, 8},
-            float[2] b = {4, -8}, float[2,1,1] j = {0.5, 0.25}, float u = {0.25}> {
-            f = Cast<to = 1>(x)  a = Sub(f, z)  c0 = Conv(a, w)  m0 = Mul(c0, one)  r0 = Round(m0)  a0 = Add(r0, z)
-            q = Clip(a0, l, h)  d0 = Sub(q, z)  c1 = Conv(d0, k, b)  m1 = Mul(c1, j)  r1 = Round(m1)
-            a1 = Add(r1, z)  p = Clip(a1, l, h)  d1 = Sub(p, z)  y = Mul(d1, u) }""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="a scale for each row in each batch, which DequantizeLinear cannot say: the sums can be scaled so",
-        before="""g (uint8[2,1,2] x) => (uint8[2,1,2] y) <float[2,1,1] s = {0.5, 0.25}, uint8[2,1,1] z = {3, 4},
-            int8[2,2] w = {1, -2, 3, 4}, float t = {0.5}, int8 v = {0}, float u = {0.75}, uint8 o = {3}> {
-            y = QLinearMatMul(x, s, z, w, t, v, u, o) }""",
-        after="""g (uint8[2,1,2] x) => (uint8[2,1,2] y) <float[2,1,1] z = {3, 4}, float[2,2] w = {1, -2, 3, 4},
-            float[2,1,1] m = {0.333333343, 0.166666672}, float o = {3}, float l = {0}, float h = {255}> {
-            f = Cast<to = 1>(x)  a = Sub(f, z)  p = MatMul(a, w)  k = Mul(p, m)  r = Round(k)  i = Add(r, o)
-            c = Clip(i, l, h)  y = Cast<to = 2>(c) }""",
-        safety=Safety.NUMERIC,
-        runs=False,
-    ),
-    Example(
-        why="a float8 product",
-        before="""g (float8e4m3fn[N,2] x, float8e4m3fn z) => (float8e4m3fn[N,2] y) <float s = {0.1}> {
-            y = QLinearMatMul(x, s, z, x, s, z, s, z) }""",
-        opset=21,
-        ir_version=10,
-        detect=True,
-        safety=Safety.NUMERIC,
-        runs=False,
-    ),
-    Example(
-        why="the form that it becomes",
-        before="""g (float[N,2] x) => (float[N,2] y) <float s = {0.1}, int8 z = {0}, int8[2,2] w = {1, -2, 3, 4}> {
-            q = QuantizeLinear(x, s, z)  a = DequantizeLinear(q, s, z)  b = DequantizeLinear(w, s, z)
-            y = MatMul(a, b) }""",
-    ),
-    Example(
-        why="another domain's operator",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (uint8[N,2] x) => (uint8[N,2] y) {
-            y = my.QLinearMatMul(x) }""",
-        runs=False,
-    ),
-]
 
 _INTEGERS = (TensorProto.INT8, TensorProto.UINT8)
 _MIDDLE: dict[int, int] = {TensorProto.INT8: 0, TensorProto.UINT8: 128}
@@ -199,7 +40,6 @@ _MIDDLE: dict[int, int] = {TensorProto.INT8: 0, TensorProto.UINT8: 128}
     safety=Safety.NUMERIC,
     severity=Severity.ERROR,
     hazards=[27],
-    examples=EXAMPLES,
 )
 def quantized_operator(node: Node, model: Model) -> Iterator[Match]:
     """A QLinearConv or QLinearMatMul, which TensorRT has no importer for.
@@ -377,3 +217,171 @@ class _Writer:
         # Vectors of one scale and of many broadcast with the bias, which is a vector as well.
         product = self.draft.add("Mul", [first, second])
         return self.draft.add("Mul", [self.shop.cast(self.node, bias.name, TensorProto.FLOAT), product])
+
+
+_PRODUCT = """<float s = {0.11}, int8 z = {0}, int8[2,2] w = {1, -2, 3, 4}, float t = {0.23}, int8 v = {0},
+            float u = {0.37}> { y = QLinearMatMul(x, s, z, w, t, v, u, z) }"""
+
+
+quantized_operator.examples = [
+    Fixed(
+        "a product of signed numbers around 0",
+        before=f"g (int8[N,2] x) => (int8[N,2] y) {_PRODUCT}",
+        after="""g (int8[N,2] x) => (int8[N,2] y) <float s = {0.11}, int8 z = {0}, int8[2,2] w = {1, -2, 3, 4},
+            float t = {0.23}, int8 v = {0}, float u = {0.37}> { a = DequantizeLinear(x, s, z)
+            b = DequantizeLinear(w, t, v)  p = MatMul(a, b)  y = QuantizeLinear(p, u, z) }""",
+        opset=21,
+        ir_version=10,
+        safety=Safety.NUMERIC,
+    ),
+    Flagged("it has to be asked for", f"g (int8[N,2] x) => (int8[N,2] y) {_PRODUCT}"),
+    Fixed(
+        "uint8 around 128, and a scale for each column of the second factor",
+        before="""g (uint8[N,2] x) => (uint8[N,2] y) <float s = {0.11}, uint8 z = {128}, uint8[2,2] w = {1, 2, 3, 4},
+            float[2] t = {0.23, 0.31}, uint8[2] v = {0, 1}, float u = {0.37}> {
+            y = QLinearMatMul(x, s, z, w, t, v, u, z) }""",
+        after="""g (uint8[N,2] x) => (uint8[N,2] y) <float s = {0.11}, uint8 z = {128}, uint8[2,2] w = {1, 2, 3, 4},
+            float[2] t = {0.23, 0.31}, uint8[2] v = {0, 1}, float u = {0.37}> { a = DequantizeLinear(x, s, z)
+            b = DequantizeLinear<axis = 1>(w, t, v)  p = MatMul(a, b)  y = QuantizeLinear(p, u, z) }""",
+        opset=21,
+        ir_version=10,
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "a convolution with a bias and a scale for each filter",
+        before="""g (int8[N,1,4,4] x) => (int8[N,2,4,4] y) <float s = {0.5}, int8 z = {0},
+            int8[2,1,3,3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7, 8, 9}, float[2] t = {0.5, 0.25},
+            int8[2] v = {0, 0}, float u = {0.91}, int32[2] b = {4, -8}> {
+            y = QLinearConv<pads = [1, 1, 1, 1]>(x, s, z, w, t, v, u, z, b) }""",
+        after="""g (int8[N,1,4,4] x) => (int8[N,2,4,4] y) <float s = {0.5}, int8 z = {0},
+            int8[2,1,3,3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7, 8, 9}, float[2] t = {0.5, 0.25},
+            int8[2] v = {0, 0}, float u = {0.91}, float[2] b = {1, -1}> {
+            d = DequantizeLinear(x, s, z)  e = DequantizeLinear<axis = 0>(w, t, v)
+            c = Conv<pads = [1, 1, 1, 1]>(d, e, b)  y = QuantizeLinear(c, u, z) }""",
+        opset=21,
+        ir_version=10,
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "opset 10 has no axis: such weights become floats",
+        before="""g (int8[1,1,2,2] x) => (float[1,2,2,2] y) <float s = {0.5}, int8 z = {0},
+            int8[2,1,1,1] w = {4, 8}, float[2] t = {0.5, 0.25}, int8[2] v = {0, 2}, float u = {8}> {
+            q = QLinearConv(x, s, z, w, t, v, u, z)  y = DequantizeLinear(q, u, z) }""",
+        after="""g (int8[1,1,2,2] x) => (float[1,2,2,2] y) <float s = {0.5}, int8 z = {0},
+            float[2,1,1,1] w = {2, 1.5}, float u = {8}> { d = DequantizeLinear(x, s, z)  c = Conv(d, w)
+            q = QuantizeLinear(c, u, z)  y = DequantizeLinear(q, u, z) }""",
+        opset=10,
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "a scale of run time, and a bias with it",
+        before="""g (int8[N,1,2,2] x, float s) => (int8[N,1,2,2] y) <int8 z = {0}, int8[1,1,1,1] w = {4},
+            float t = {0.53}, int8 v = {0}, float u = {0.87}, int32[1] b = {4}> {
+            y = QLinearConv(x, s, z, w, t, v, u, z, b) }""",
+        after="""g (int8[N,1,2,2] x, float s) => (int8[N,1,2,2] y) <int8 z = {0}, int8[1,1,1,1] w = {4},
+            float t = {0.53}, int8 v = {0}, float u = {0.87}, int32[1] b = {4}> {
+            d = DequantizeLinear(x, s, z)  e = DequantizeLinear(w, t, v)  m = Mul(s, t)  f = Cast<to = 1>(b)
+            i = Mul(f, m)  c = Conv(d, e, i)  y = QuantizeLinear(c, u, z) }""",
+        opset=21,
+        ir_version=10,
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "scales of half precision: what they make together scales the sums, which float32 holds",
+        before="""g (int8[N,2] x) => (int8[N,2] y) <float16 s = {7875}, int8 z = {0}, int8[2,2] w = {90, -80, 70, 60},
+            float16[2] t = {7992, 8500}, int8[2] v = {0, 0}, float16 u = {8570}> {
+            y = QLinearMatMul(x, s, z, w, t, v, u, z) }""",
+        after="""g (int8[N,2] x) => (int8[N,2] y) <float16 s = {7875}, int8 z = {0}, int8[2,2] w = {90, -80, 70, 60},
+            float16[2] t = {7992, 8500}, int8[2] v = {0, 0}, float16 u = {8570}, float one = {1},
+            float[2] ones = {1, 1}> {
+            a = DequantizeLinear(x, one, z)  b = DequantizeLinear<axis = 1>(w, ones, v)  p = MatMul(a, b)
+            m = Mul(s, t)  d = Div(m, u)  r = Cast<to = 1>(d)  k = Mul(p, r)  y = QuantizeLinear(k, one, z) }""",
+        opset=21,
+        ir_version=10,
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "bfloat16",
+        before="""g (int8[N,2] x) => (int8[N,2] y) <bfloat16 s = {15320}, int8 z = {0}, int8[2,2] w = {90, -80, 70, 60},
+            bfloat16 u = {15410}> { y = QLinearMatMul(x, s, z, w, s, z, u, z) }""",
+        after="""g (int8[N,2] x) => (int8[N,2] y) <bfloat16 s = {15320}, int8 z = {0}, int8[2,2] w = {90, -80, 70, 60},
+            bfloat16 u = {15410}, float one = {1}> {
+            a = DequantizeLinear(x, one, z)  b = DequantizeLinear(w, one, z)  p = MatMul(a, b)
+            m = Mul(s, s)  d = Div(m, u)  r = Cast<to = 1>(d)  k = Mul(p, r)  y = QuantizeLinear(k, one, z) }""",
+        opset=21,
+        ir_version=10,
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "scales and zero points of run time, in half precision, as in ONNX's own node models",
+        before="""g (int8[2,4] x, float16[1] s, int8[1] z, int8[4,3] w, float16[1] t, int8[1] v,
+            float16[1] u, int8[1] o) => (int8[2,3] y) { y = QLinearMatMul(x, s, z, w, t, v, u, o) }""",
+        after="""g (int8[2,4] x, float16[1] s, int8[1] z, int8[4,3] w, float16[1] t, int8[1] v,
+            float16[1] u, int8[1] o) => (int8[2,3] y) <float l = {-128}, float h = {127}> {
+            a = Cast<to = 1>(x)  b = Cast<to = 1>(z)  c = Sub(a, b)  d = Cast<to = 1>(w)  e = Cast<to = 1>(v)
+            f = Sub(d, e)  p = MatMul(c, f)  m = Mul(s, t)  q = Div(m, u)  k = Cast<to = 1>(q)  i = Mul(p, k)
+            r = Round(i)  n = Cast<to = 1>(o)  j = Add(r, n)  g = Clip(j, l, h)  y = Cast<to = 3>(g) }""",
+        opset=21,
+        ir_version=10,
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "other zero points: the sums of integers in floats",
+        before="""g (uint8[N,2] x) => (uint8[N,2] y) <float s = {0.5}, uint8 z = {3}, int8[2,2] w = {1, -2, 3, 4},
+            float t = {0.25}, int8 v = {1}, float u = {0.375}, uint8 o = {7}> {
+            y = QLinearMatMul(x, s, z, w, t, v, u, o) }""",
+        after="""g (uint8[N,2] x) => (uint8[N,2] y) <float z = {3}, float[2,2] w = {0, -3, 2, 3},
+            float m = {0.333333343}, float o = {7}, float l = {0}, float h = {255}> { f = Cast<to = 1>(x)
+            a = Sub(f, z)  p = MatMul(a, w)  k = Mul(p, m)  r = Round(k)  i = Add(r, o)  c = Clip(i, l, h)
+            y = Cast<to = 2>(c) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "what follows is written along with it: two convolutions, the second for each filter",
+        before="""g (uint8[N,1,4,4] x) => (float[N,2,2,2] y) <float s = {0.5}, uint8 z = {3},
+            uint8[1,1,3,3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9}, float t = {0.5}, uint8 v = {0}, float u = {0.25},
+            int8[2,1,1,1] k = {4, 8}, float[2] j = {0.5, 0.25}, int8[2] i = {0, 0}, int32[2] b = {4, -8}> {
+            q = QLinearConv(x, s, z, w, t, v, u, z)  p = QLinearConv(q, u, z, k, j, i, u, z, b)
+            y = DequantizeLinear(p, u, z) }""",
+        after="""g (uint8[N,1,4,4] x) => (float[N,2,2,2] y) <float z = {3}, float l = {0}, float h = {255},
+            float[1,1,3,3] w = {1, 2, 3, 4, 5, 6, 7, 8, 9}, float one = {1}, float[2,1,1,1] k = {4, 8},
+            float[2] b = {4, -8}, float[2,1,1] j = {0.5, 0.25}, float u = {0.25}> {
+            f = Cast<to = 1>(x)  a = Sub(f, z)  c0 = Conv(a, w)  m0 = Mul(c0, one)  r0 = Round(m0)  a0 = Add(r0, z)
+            q = Clip(a0, l, h)  d0 = Sub(q, z)  c1 = Conv(d0, k, b)  m1 = Mul(c1, j)  r1 = Round(m1)
+            a1 = Add(r1, z)  p = Clip(a1, l, h)  d1 = Sub(p, z)  y = Mul(d1, u) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "a scale for each row in each batch, which DequantizeLinear cannot say: the sums can be scaled so",
+        before="""g (uint8[2,1,2] x) => (uint8[2,1,2] y) <float[2,1,1] s = {0.5, 0.25}, uint8[2,1,1] z = {3, 4},
+            int8[2,2] w = {1, -2, 3, 4}, float t = {0.5}, int8 v = {0}, float u = {0.75}, uint8 o = {3}> {
+            y = QLinearMatMul(x, s, z, w, t, v, u, o) }""",
+        after="""g (uint8[2,1,2] x) => (uint8[2,1,2] y) <float[2,1,1] z = {3, 4}, float[2,2] w = {1, -2, 3, 4},
+            float[2,1,1] m = {0.333333343, 0.166666672}, float o = {3}, float l = {0}, float h = {255}> {
+            f = Cast<to = 1>(x)  a = Sub(f, z)  p = MatMul(a, w)  k = Mul(p, m)  r = Round(k)  i = Add(r, o)
+            c = Clip(i, l, h)  y = Cast<to = 2>(c) }""",
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Flagged(
+        "a float8 product",
+        """g (float8e4m3fn[N,2] x, float8e4m3fn z) => (float8e4m3fn[N,2] y) <float s = {0.1}> {
+            y = QLinearMatMul(x, s, z, x, s, z, s, z) }""",
+        opset=21,
+        ir_version=10,
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Silent(
+        "the form that it becomes",
+        """g (float[N,2] x) => (float[N,2] y) <float s = {0.1}, int8 z = {0}, int8[2,2] w = {1, -2, 3, 4}> {
+            q = QuantizeLinear(x, s, z)  a = DequantizeLinear(q, s, z)  b = DequantizeLinear(w, s, z)
+            y = MatMul(a, b) }""",
+    ),
+    Silent(
+        "another domain's operator",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (uint8[N,2] x) => (uint8[N,2] y) {
+            y = my.QLinearMatMul(x) }""",
+        runs=False,
+    ),
+]

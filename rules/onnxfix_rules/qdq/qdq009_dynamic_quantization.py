@@ -4,71 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Safety, Severity, rule
+from onnxfix.rule import Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, rule, target_of
 
-from ._common import target_of
 from ._region import region_of
 from ._remedy import floats
 
-_BODY = """a = ReduceMin<keepdims = 0>(x)  b = Min(a, o)  c = ReduceMax<keepdims = 0>(x)  d = Max(c, o)
-            e = Sub(d, b)  r = Div(e, t)  n = Equal(e, o)  s = Where(n, k, r)
-            i0 = Div(b, s)  i1 = Sub(o, i0)  i2 = Clip(i1, o, t)  i3 = Round(i2)
-            q0 = Div(x, s)  q1 = Round(q0)  q2 = Add(q1, i3)  q3 = Clip(q2, o, t)"""
-_PAIR = "q, s, z = DynamicQuantizeLinear(x)  y = DequantizeLinear(q, s, z)"
-_NUMBERS = "float o = {0}, float t = {255}, float k = {1}"
 
-EXAMPLES = [
-    Example(
-        why="dequantized again",
-        before=f"g (float[N,2] x) => (float[N,2] y) {{ {_PAIR} }}",
-        after=f"g (float[N,2] x) => (float[N,2] y) <{_NUMBERS}> {{ {_BODY}  v = Sub(q3, i3)  y = Mul(v, s) }}",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="all three results are graph outputs",
-        before="g (float[N,2] x) => (uint8[N,2] q, float s, uint8 z) { q, s, z = DynamicQuantizeLinear(x) }",
-        after=f"""g (float[N,2] x) => (uint8[N,2] q, float s, uint8 z) <{_NUMBERS}> {{ {_BODY}
-            q = Cast<to = 2>(q3)  z = Cast<to = 2>(i3) }}""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="it has to be asked for",
-        before=f"g (float[N,2] x) => (float[N,2] y) {{ {_PAIR} }}",
-        detect=True,
-    ),
-    Example(
-        why="a reader of which nothing is known",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[N,2] x) => (float[N,2] y) {
-            q, s, z = DynamicQuantizeLinear(x)  y = my.Op(q, s, z) }""",
-        detect=True,
-        safety=Safety.NUMERIC,
-        runs=False,
-    ),
-    Example(
-        why="a scale that is known before the data",
-        before="""g (float[N,2] x) => (float[N,2] y) <float s = {0.1}, int8 z = {0}> {
-            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
-    ),
-    Example(
-        why="a local function of that name",
-        before="""<ir_version: 9, opset_import: ["" : 18]> g (float[N,2] x) => (float[N,2] y) {
-            y = DynamicQuantizeLinear(x) }
-            <domain: "", opset_import: ["" : 18]> DynamicQuantizeLinear (a) => (b) { b = Neg(a) }""",
-        runs=False,
-    ),
-]
-
-
-@rule(
-    "QDQ009",
-    ops=("DynamicQuantizeLinear",),
-    safety=Safety.NUMERIC,
-    severity=Severity.ERROR,
-    hazards=[27],
-    examples=EXAMPLES,
-)
+@rule("QDQ009", ops=("DynamicQuantizeLinear",), safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[27])
 def dynamic_quantization(node: Node, model: Model) -> Iterator[Match]:
     """A DynamicQuantizeLinear, which TensorRT has no importer for.
 
@@ -101,3 +43,48 @@ def dynamic_quantization(node: Node, model: Model) -> Iterator[Match]:
         fix=floats(region, model, "write its definition in floats"),
         reads=region.reads,
     )
+
+
+_BODY = """a = ReduceMin<keepdims = 0>(x)  b = Min(a, o)  c = ReduceMax<keepdims = 0>(x)  d = Max(c, o)
+            e = Sub(d, b)  r = Div(e, t)  n = Equal(e, o)  s = Where(n, k, r)
+            i0 = Div(b, s)  i1 = Sub(o, i0)  i2 = Clip(i1, o, t)  i3 = Round(i2)
+            q0 = Div(x, s)  q1 = Round(q0)  q2 = Add(q1, i3)  q3 = Clip(q2, o, t)"""
+_PAIR = "q, s, z = DynamicQuantizeLinear(x)  y = DequantizeLinear(q, s, z)"
+_NUMBERS = "float o = {0}, float t = {255}, float k = {1}"
+
+
+dynamic_quantization.examples = [
+    Fixed(
+        "dequantized again",
+        before=f"g (float[N,2] x) => (float[N,2] y) {{ {_PAIR} }}",
+        after=f"g (float[N,2] x) => (float[N,2] y) <{_NUMBERS}> {{ {_BODY}  v = Sub(q3, i3)  y = Mul(v, s) }}",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "all three results are graph outputs",
+        before="g (float[N,2] x) => (uint8[N,2] q, float s, uint8 z) { q, s, z = DynamicQuantizeLinear(x) }",
+        after=f"""g (float[N,2] x) => (uint8[N,2] q, float s, uint8 z) <{_NUMBERS}> {{ {_BODY}
+            q = Cast<to = 2>(q3)  z = Cast<to = 2>(i3) }}""",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged("it has to be asked for", f"g (float[N,2] x) => (float[N,2] y) {{ {_PAIR} }}"),
+    Flagged(
+        "a reader of which nothing is known",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[N,2] x) => (float[N,2] y) {
+            q, s, z = DynamicQuantizeLinear(x)  y = my.Op(q, s, z) }""",
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Silent(
+        "a scale that is known before the data",
+        """g (float[N,2] x) => (float[N,2] y) <float s = {0.1}, int8 z = {0}> {
+            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
+    ),
+    Silent(
+        "a local function of that name",
+        """<ir_version: 9, opset_import: ["" : 18]> g (float[N,2] x) => (float[N,2] y) {
+            y = DynamicQuantizeLinear(x) }
+            <domain: "", opset_import: ["" : 18]> DynamicQuantizeLinear (a) => (b) { b = Neg(a) }""",
+        runs=False,
+    ),
+]

@@ -6,108 +6,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, rule, target_of
 
-from ._common import (
-    DEQUANTIZE,
-    QUANTIZE,
-    WEIGHT_LIMIT,
-    Array,
-    Linear,
-    Workshop,
-    dequantized,
-    read,
-    spread,
-    target_of,
-)
+from ._common import DEQUANTIZE, QUANTIZE, WEIGHT_LIMIT, Array, Linear, Workshop, dequantized, read, spread
 from ._constants import as_floats, fixed
 from ._remedy import around, floats
 
-_ADD = "d = DequantizeLinear(w, s)  y = Add(x, d)"
 
-EXAMPLES = [
-    Example(
-        why="a dead channel: its weights are 0, and so is its scale",
-        before=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, 0, 2, 0}}, float[2] s = {{0.5, 0}}> {{
-            {_ADD} }}""",
-        after=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, 0, 2, 0}}, float[2] s = {{0.5, 1}}> {{
-            {_ADD} }}""",
-    ),
-    Example(
-        why="weights that a scale of 0 makes 0",
-        before=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, 7, 2, 9}}, float[2] s = {{0.5, 0}}> {{
-            {_ADD} }}""",
-        after=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, 0, 2, 0}}, float[2] s = {{0.5, 1}}> {{
-            {_ADD} }}""",
-    ),
-    Example(
-        why="a negative weight times 0 is -0.0, which would become 0.0",
-        before=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, -7, 2, 9}}, float[2] s = {{0.5, 0}}> {{
-            {_ADD} }}""",
-        after=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, 0, 2, 0}}, float[2] s = {{0.5, 1}}> {{
-            {_ADD} }}""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="which has to be asked for",
-        before=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, -7, 2, 9}}, float[2] s = {{0.5, 0}}> {{
-            {_ADD} }}""",
-        detect=True,
-    ),
-    Example(
-        why="another reader keeps the old constants",
-        before="""g (float[N,2] x) => (float[N,2] y, float[2,2] u, int8[2,2] v) <int8[2,2] w = {1, 7, 2, 9},
-            float[2] s = {0.5, 0}> { u = DequantizeLinear(w, s)  y = Mul(x, s)  v = Identity(w) }""",
-        after="""g (float[N,2] x) => (float[N,2] y, float[2,2] u, int8[2,2] v) <int8[2,2] w = {1, 7, 2, 9},
-            float[2] s = {0.5, 0}, int8[2,2] q = {1, 0, 2, 0}, float[2] t = {0.5, 1}> {
-            u = DequantizeLinear(q, t)  y = Mul(x, s)  v = Identity(w) }""",
-    ),
-    Example(
-        why="a negative scale: floats",
-        before=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, 2, 3, 0}}, float[2] s = {{0.5, -1}}> {{
-            {_ADD} }}""",
-        after="g (float[N,2] x) => (float[N,2] y) <float[2,2] d = {0.5, -2, 1.5, -0}> { y = Add(x, d) }",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="a negative scale of activations: floats",
-        before="""g (float[N,2] x) => (float[N,2] y) <float s = {-0.5}, int8 z = {0}> {
-            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
-        after="""g (float[N,2] x) => (float[N,2] y)
-            <float s = {-0.5}, float z = {0}, float l = {-128}, float h = {127}> {
-            d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  y = Mul(c, s) }""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="a scale of 0 for activations has no meaning",
-        before="""g (float[N,2] x) => (float[N,2] y) <float s = {0}, int8 z = {0}> {
-            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
-        detect=True,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="positive scales",
-        before=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, 0, 2, 0}}, float[2] s = {{0.5, 1e-30}}> {{
-            {_ADD} }}""",
-    ),
-    Example(
-        why="a scale that the caller gives",
-        before=f"""g (float[N,2] x, float[2] s) => (float[N,2] y) <int8[2,2] w = {{1, 0, 2, 0}},
-            float[2] s = {{0.5, 0}}> {{ {_ADD} }}""",
-    ),
-]
-
-
-@rule(
-    "QDQ010",
-    ops=(*QUANTIZE, *DEQUANTIZE),
-    safety=Safety.EXACT,
-    severity=Severity.ERROR,
-    hazards=[6],
-    examples=EXAMPLES,
-)
+@rule("QDQ010", ops=(*QUANTIZE, *DEQUANTIZE), safety=Safety.EXACT, severity=Severity.ERROR, hazards=[6])
 def scale_not_positive(node: Node, model: Model) -> Iterator[Match]:
     """A QuantizeLinear or DequantizeLinear with a scale that is zero, negative or NaN.
 
@@ -176,3 +82,77 @@ def _without_zeros(linear: Linear, weights: Array) -> Fix | None:
     # What a dead channel gave is 0.0 or, from a negative offset, -0.0.
     signed = bool(np.signbit(before[dead].astype(np.float64)).any())
     return Fix("take 1 for scales of 0", shop.edits, Safety.NUMERIC if signed else Safety.EXACT)
+
+
+_ADD = "d = DequantizeLinear(w, s)  y = Add(x, d)"
+
+
+scale_not_positive.examples = [
+    Fixed(
+        "a dead channel: its weights are 0, and so is its scale",
+        before=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, 0, 2, 0}}, float[2] s = {{0.5, 0}}> {{
+            {_ADD} }}""",
+        after=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, 0, 2, 0}}, float[2] s = {{0.5, 1}}> {{
+            {_ADD} }}""",
+    ),
+    Fixed(
+        "weights that a scale of 0 makes 0",
+        before=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, 7, 2, 9}}, float[2] s = {{0.5, 0}}> {{
+            {_ADD} }}""",
+        after=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, 0, 2, 0}}, float[2] s = {{0.5, 1}}> {{
+            {_ADD} }}""",
+    ),
+    Fixed(
+        "a negative weight times 0 is -0.0, which would become 0.0",
+        before=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, -7, 2, 9}}, float[2] s = {{0.5, 0}}> {{
+            {_ADD} }}""",
+        after=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, 0, 2, 0}}, float[2] s = {{0.5, 1}}> {{
+            {_ADD} }}""",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "which has to be asked for",
+        f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, -7, 2, 9}}, float[2] s = {{0.5, 0}}> {{
+            {_ADD} }}""",
+    ),
+    Fixed(
+        "another reader keeps the old constants",
+        before="""g (float[N,2] x) => (float[N,2] y, float[2,2] u, int8[2,2] v) <int8[2,2] w = {1, 7, 2, 9},
+            float[2] s = {0.5, 0}> { u = DequantizeLinear(w, s)  y = Mul(x, s)  v = Identity(w) }""",
+        after="""g (float[N,2] x) => (float[N,2] y, float[2,2] u, int8[2,2] v) <int8[2,2] w = {1, 7, 2, 9},
+            float[2] s = {0.5, 0}, int8[2,2] q = {1, 0, 2, 0}, float[2] t = {0.5, 1}> {
+            u = DequantizeLinear(q, t)  y = Mul(x, s)  v = Identity(w) }""",
+    ),
+    Fixed(
+        "a negative scale: floats",
+        before=f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, 2, 3, 0}}, float[2] s = {{0.5, -1}}> {{
+            {_ADD} }}""",
+        after="g (float[N,2] x) => (float[N,2] y) <float[2,2] d = {0.5, -2, 1.5, -0}> { y = Add(x, d) }",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "a negative scale of activations: floats",
+        before="""g (float[N,2] x) => (float[N,2] y) <float s = {-0.5}, int8 z = {0}> {
+            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
+        after="""g (float[N,2] x) => (float[N,2] y)
+            <float s = {-0.5}, float z = {0}, float l = {-128}, float h = {127}> {
+            d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  y = Mul(c, s) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "a scale of 0 for activations has no meaning",
+        """g (float[N,2] x) => (float[N,2] y) <float s = {0}, int8 z = {0}> {
+            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Silent(
+        "positive scales",
+        f"""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {{1, 0, 2, 0}}, float[2] s = {{0.5, 1e-30}}> {{
+            {_ADD} }}""",
+    ),
+    Silent(
+        "a scale that the caller gives",
+        f"""g (float[N,2] x, float[2] s) => (float[N,2] y) <int8[2,2] w = {{1, 0, 2, 0}},
+            float[2] s = {{0.5, 0}}> {{ {_ADD} }}""",
+    ),
+]

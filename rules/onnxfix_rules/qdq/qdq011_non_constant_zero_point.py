@@ -7,109 +7,16 @@ from collections.abc import Iterator
 import numpy as np
 
 from onnxfix.files import tensors
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Safety, Severity, rule
+from onnxfix.rule import Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, Value, rule, target_of
 
-from ._common import DEQUANTIZE, QUANTIZE, U8, Linear, read, target_of
+from ._common import DEQUANTIZE, QUANTIZE, U8, Linear, read
 from ._region import Region
 from ._remedy import around, floats
 
 MAX_NODES = 64
 
-_PAIR = "q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z)"
 
-EXAMPLES = [
-    Example(
-        why="a graph input",
-        before=f"g (float[N,4] x, uint8 z) => (float[N,4] y) <float s = {{0.1}}> {{ {_PAIR} }}",
-        after="""g (float[N,4] x, uint8 z) => (float[N,4] y) <float s = {0.1}, float l = {0}, float h = {255}> {
-            d = Div(x, s)  r = Round(d)  f = Cast<to = 1>(z)  a = Add(r, f)  c = Clip(a, l, h)
-            g = Cast<to = 1>(z)  b = Sub(c, g)  y = Mul(b, s) }""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="it has to be asked for",
-        before=f"g (float[N,4] x, uint8 z) => (float[N,4] y) <float s = {{0.1}}> {{ {_PAIR} }}",
-        detect=True,
-    ),
-    Example(
-        why="one for each channel, and a scale of run time with it",
-        before="""g (float[N,2,3] x, int8[2] z, float[2] s) => (float[N,2,3] y) {
-            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
-        after="""g (float[N,2,3] x, int8[2] z, float[2] s) => (float[N,2,3] y)
-            <int64[1] e = {1}, float l = {-128}, float h = {127}> {
-            t = Unsqueeze(s, e)  d = Div(x, t)  r = Round(d)  f = Cast<to = 1>(z)  w = Unsqueeze(f, e)
-            a = Add(r, w)  c = Clip(a, l, h)
-            g = Cast<to = 1>(z)  v = Unsqueeze(g, e)  b = Sub(c, v)  u = Unsqueeze(s, e)  y = Mul(b, u) }""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="a default that the caller may override, and that is refused as it is",
-        before=f"g (float[N,4] x, int8 z) => (float[N,4] y) <float s = {{0.1}}, int8 z = {{3}}> {{ {_PAIR} }}",
-        after="""g (float[N,4] x, int8 z) => (float[N,4] y)
-            <float s = {0.1}, int8 z = {3}, float l = {-128}, float h = {127}> {
-            d = Div(x, s)  r = Round(d)  f = Cast<to = 1>(z)  a = Add(r, f)  c = Clip(a, l, h)
-            g = Cast<to = 1>(z)  b = Sub(c, g)  y = Mul(b, s) }""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="computed: ONNX's own definition of DynamicQuantizeLinear",
-        before="""g (float[N,4] x, float s, float m) => (uint8[N,4] q, uint8 z) <float l = {0}, float h = {255}> {
-            a = Div(m, s)  b = Sub(l, a)  c = Clip(b, l, h)  r = Round(c)  w = Cast<to = 2>(r)  z = Identity(w)
-            q = QuantizeLinear(x, s, w) }""",
-        after="""g (float[N,4] x, float s, float m) => (uint8[N,4] q, uint8 z)
-            <float l = {0}, float h = {255}, float v = {0}, float u = {255}> {
-            a = Div(m, s)  b = Sub(l, a)  c = Clip(b, l, h)  r = Round(c)  w = Add(r, v)  i = Identity(w)
-            z = Cast<to = 2>(i)  d = Div(x, s)  o = Round(d)  p = Add(o, w)  e = Clip(p, v, u)
-            q = Cast<to = 2>(e) }""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="a default that the parser takes",
-        before=f"g (float[N,4] x, int8 z) => (float[N,4] y) <float s = {{0.1}}, int8 z = {{0}}> {{ {_PAIR} }}",
-    ),
-    Example(
-        why="a DequantizeLinear by itself",
-        before="g (int8[N,4] x, int8 z) => (float[N,4] y) <float s = {0.1}> { y = DequantizeLinear(x, s, z) }",
-        after="""g (int8[N,4] x, int8 z) => (float[N,4] y) <float s = {0.1}> {
-            f = Cast<to = 1>(x)  g = Cast<to = 1>(z)  b = Sub(f, g)  y = Mul(b, s) }""",
-    ),
-    Example(
-        why="blocks",
-        before="""g (uint8[2,5] x, uint8[2,3] z, float[2,3] s) => (float[2,5] y) {
-            y = DequantizeLinear<axis = 1, block_size = 2>(x, s, z) }""",
-        after="""g (uint8[2,5] x, uint8[2,3] z, float[2,3] s) => (float[2,5] y) <int64[5] i = {0, 0, 1, 1, 2}> {
-            f = Cast<to = 1>(x)  g = Cast<to = 1>(z)  w = Gather<axis = 1>(g, i)  b = Sub(f, w)
-            t = Gather<axis = 1>(s, i)  y = Mul(b, t) }""",
-        opset=21,
-        ir_version=10,
-    ),
-    Example(
-        why="computed from constants, which the parser may fold",
-        before=f"""g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, int32 i = {{0}}> {{
-            z = Cast<to = 3>(i)  {_PAIR} }}""",
-    ),
-    Example(
-        why="a scale of run time is fine",
-        before=f"g (float[N,4] x, float s) => (float[N,4] y) <int8 z = {{0}}> {{ {_PAIR} }}",
-    ),
-    Example(
-        why="DynamicQuantizeLinear's is QDQ009's",
-        before="""g (float[N,4] x) => (float[N,4] y) { q, s, z = DynamicQuantizeLinear(x)
-            y = DequantizeLinear(q, s, z) }""",
-    ),
-]
-
-
-@rule(
-    "QDQ011",
-    ops=(*QUANTIZE, *DEQUANTIZE),
-    safety=Safety.NUMERIC,
-    severity=Severity.ERROR,
-    hazards=[27],
-    examples=EXAMPLES,
-)
+@rule("QDQ011", ops=(*QUANTIZE, *DEQUANTIZE), safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[27])
 def non_constant_zero_point(node: Node, model: Model) -> Iterator[Match]:
     """A QuantizeLinear or DequantizeLinear whose zero point is a graph input, or is computed from one.
 
@@ -178,3 +85,88 @@ def _depends_on_input(value: Value, model: Model) -> bool:
 def _elsewhere(zero: Value, region: Region) -> bool:
     """Whether a QuantizeLinear of the region has the same zero point and stands for this one."""
     return any(other.zero is zero for other in region.quantizers)
+
+
+_PAIR = "q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z)"
+
+
+non_constant_zero_point.examples = [
+    Fixed(
+        "a graph input",
+        before=f"g (float[N,4] x, uint8 z) => (float[N,4] y) <float s = {{0.1}}> {{ {_PAIR} }}",
+        after="""g (float[N,4] x, uint8 z) => (float[N,4] y) <float s = {0.1}, float l = {0}, float h = {255}> {
+            d = Div(x, s)  r = Round(d)  f = Cast<to = 1>(z)  a = Add(r, f)  c = Clip(a, l, h)
+            g = Cast<to = 1>(z)  b = Sub(c, g)  y = Mul(b, s) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "it has to be asked for",
+        f"g (float[N,4] x, uint8 z) => (float[N,4] y) <float s = {{0.1}}> {{ {_PAIR} }}",
+    ),
+    Fixed(
+        "one for each channel, and a scale of run time with it",
+        before="""g (float[N,2,3] x, int8[2] z, float[2] s) => (float[N,2,3] y) {
+            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
+        after="""g (float[N,2,3] x, int8[2] z, float[2] s) => (float[N,2,3] y)
+            <int64[1] e = {1}, float l = {-128}, float h = {127}> {
+            t = Unsqueeze(s, e)  d = Div(x, t)  r = Round(d)  f = Cast<to = 1>(z)  w = Unsqueeze(f, e)
+            a = Add(r, w)  c = Clip(a, l, h)
+            g = Cast<to = 1>(z)  v = Unsqueeze(g, e)  b = Sub(c, v)  u = Unsqueeze(s, e)  y = Mul(b, u) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "a default that the caller may override, and that is refused as it is",
+        before=f"g (float[N,4] x, int8 z) => (float[N,4] y) <float s = {{0.1}}, int8 z = {{3}}> {{ {_PAIR} }}",
+        after="""g (float[N,4] x, int8 z) => (float[N,4] y)
+            <float s = {0.1}, int8 z = {3}, float l = {-128}, float h = {127}> {
+            d = Div(x, s)  r = Round(d)  f = Cast<to = 1>(z)  a = Add(r, f)  c = Clip(a, l, h)
+            g = Cast<to = 1>(z)  b = Sub(c, g)  y = Mul(b, s) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "computed: ONNX's own definition of DynamicQuantizeLinear",
+        before="""g (float[N,4] x, float s, float m) => (uint8[N,4] q, uint8 z) <float l = {0}, float h = {255}> {
+            a = Div(m, s)  b = Sub(l, a)  c = Clip(b, l, h)  r = Round(c)  w = Cast<to = 2>(r)  z = Identity(w)
+            q = QuantizeLinear(x, s, w) }""",
+        after="""g (float[N,4] x, float s, float m) => (uint8[N,4] q, uint8 z)
+            <float l = {0}, float h = {255}, float v = {0}, float u = {255}> {
+            a = Div(m, s)  b = Sub(l, a)  c = Clip(b, l, h)  r = Round(c)  w = Add(r, v)  i = Identity(w)
+            z = Cast<to = 2>(i)  d = Div(x, s)  o = Round(d)  p = Add(o, w)  e = Clip(p, v, u)
+            q = Cast<to = 2>(e) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Silent(
+        "a default that the parser takes",
+        f"g (float[N,4] x, int8 z) => (float[N,4] y) <float s = {{0.1}}, int8 z = {{0}}> {{ {_PAIR} }}",
+    ),
+    Fixed(
+        "a DequantizeLinear by itself",
+        before="g (int8[N,4] x, int8 z) => (float[N,4] y) <float s = {0.1}> { y = DequantizeLinear(x, s, z) }",
+        after="""g (int8[N,4] x, int8 z) => (float[N,4] y) <float s = {0.1}> {
+            f = Cast<to = 1>(x)  g = Cast<to = 1>(z)  b = Sub(f, g)  y = Mul(b, s) }""",
+    ),
+    Fixed(
+        "blocks",
+        before="""g (uint8[2,5] x, uint8[2,3] z, float[2,3] s) => (float[2,5] y) {
+            y = DequantizeLinear<axis = 1, block_size = 2>(x, s, z) }""",
+        after="""g (uint8[2,5] x, uint8[2,3] z, float[2,3] s) => (float[2,5] y) <int64[5] i = {0, 0, 1, 1, 2}> {
+            f = Cast<to = 1>(x)  g = Cast<to = 1>(z)  w = Gather<axis = 1>(g, i)  b = Sub(f, w)
+            t = Gather<axis = 1>(s, i)  y = Mul(b, t) }""",
+        opset=21,
+        ir_version=10,
+    ),
+    Silent(
+        "computed from constants, which the parser may fold",
+        f"""g (float[N,4] x) => (float[N,4] y) <float s = {{0.1}}, int32 i = {{0}}> {{
+            z = Cast<to = 3>(i)  {_PAIR} }}""",
+    ),
+    Silent(
+        "a scale of run time is fine",
+        f"g (float[N,4] x, float s) => (float[N,4] y) <int8 z = {{0}}> {{ {_PAIR} }}",
+    ),
+    Silent(
+        "DynamicQuantizeLinear's is QDQ009's",
+        """g (float[N,4] x) => (float[N,4] y) { q, s, z = DynamicQuantizeLinear(x)
+            y = DequantizeLinear(q, s, z) }""",
+    ),
+]

@@ -8,142 +8,26 @@ from dataclasses import dataclass
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.edits import RemoveNode
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
-
-from ._common import (
-    I4,
-    I8,
-    U8,
-    WEIGHT_LIMIT,
-    Linear,
-    Workshop,
-    is_op,
-    numpy_type,
-    read,
-    scope_opset,
+from onnxfix.rule import (
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    RemoveNode,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    rule,
     target_of,
 )
+
+from ._common import I4, I8, U8, WEIGHT_LIMIT, Linear, Workshop, is_op, numpy_type, read, scope_opset
 from ._constants import fixed
 from ._fold import moved_constant
 from ._region import moved, same_from_float
-
-EXAMPLES = [
-    Example(
-        why="transposed, then dequantized: the constant is stored transposed",
-        before="""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {1, 2, 3, 4}, float[2] s = {0.5, 0.25}> {
-            t = Transpose<perm = [1, 0]>(w)  d = DequantizeLinear(t, s)  y = MatMul(x, d) }""",
-        after="""g (float[N,2] x) => (float[N,2] y) <int8[2,2] t = {1, 3, 2, 4}, float[2] s = {0.5, 0.25}> {
-            d = DequantizeLinear(t, s)  y = MatMul(x, d) }""",
-    ),
-    Example(
-        why="reshaped and squeezed",
-        before="""g (float[N,2] x) => (float[N,2] y) <int8[4] w = {1, 2, 3, 4}, float s = {0.5},
-            int64[3] r = {1, 2, -1}, int64[1] a = {0}> { t = Reshape(w, r)  u = Squeeze(t, a)
-            d = DequantizeLinear(u, s)  y = MatMul(x, d) }""",
-        after="""g (float[N,2] x) => (float[N,2] y) <int8[2,2] u = {1, 2, 3, 4}, float s = {0.5}> {
-            d = DequantizeLinear(u, s)  y = MatMul(x, d) }""",
-    ),
-    Example(
-        why="an embedding: rows are picked at run time, so they are dequantized first",
-        before="""g (int64[N] i) => (float[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.5}> {
-            t = Gather(w, i)  y = DequantizeLinear(t, s) }""",
-        after="""g (int64[N] i) => (float[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.5}> {
-            d = DequantizeLinear(w, s)  y = Gather(d, i) }""",
-    ),
-    Example(
-        why="uint8 with a zero point likewise, which QDQ002 takes away next",
-        before="""g (int64[N] i) => (float[N,2] y) <uint8[2,2] w = {0, 200, 3, 4}, float s = {0.5}, uint8 z = {128}> {
-            t = Gather(w, i)  y = DequantizeLinear(t, s, z) }""",
-        after="""g (int64[N] i) => (float[N,2] y) <uint8[2,2] w = {0, 200, 3, 4}, float s = {0.5}, uint8 z = {128}> {
-            d = DequantizeLinear(w, s, z)  y = Gather(d, i) }""",
-    ),
-    Example(
-        why="picked and scaled by hand",
-        before="""g (int64[N] i) => (float[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.5}> {
-            t = Gather(w, i)  f = Cast<to = 1>(t)  y = Mul(f, s) }""",
-        after="""g (int64[N] i) => (float[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.5}, float k = {1}> {
-            d = DequantizeLinear(w, k)  f = Gather(d, i)  y = Mul(f, s) }""",
-        opset=21,
-        ir_version=10,
-    ),
-    Example(
-        why="cast to half precision",
-        before="""g (float16[N,2] x) => (float16[N,2] y) <int8[2] w = {1, -128}> {
-            f = Cast<to = 10>(w)  y = Mul(x, f) }""",
-        after="""g (float16[N,2] x) => (float16[N,2] y) <int8[2] w = {1, -128}, float k = {1}> {
-            d = DequantizeLinear(w, k)  f = Cast<to = 10>(d)  y = Mul(x, f) }""",
-        opset=21,
-        ir_version=10,
-    ),
-    Example(
-        why="another reader of the transposed constant",
-        before="""g (float[N,2] x) => (float[N,2] y, int8[2,2] t) <int8[2,2] w = {1, 2, 3, 4}, float s = {0.5}> {
-            t = Transpose(w)  d = DequantizeLinear(t, s)  y = MatMul(x, d) }""",
-        after="""g (float[N,2] x) => (float[N,2] y, int8[2,2] t) <int8[2,2] w = {1, 2, 3, 4},
-            int8[2,2] u = {1, 3, 2, 4}, float s = {0.5}> {
-            t = Transpose(w)  d = DequantizeLinear(u, s)  y = MatMul(x, d) }""",
-    ),
-    Example(
-        why="rows that something else reads as they are",
-        before="""g (int64[N] i) => (float[N,2] y, int8[N,2] t) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.5}> {
-            t = Gather(w, i)  y = DequantizeLinear(t, s) }""",
-        detect=True,
-    ),
-    Example(
-        why="rows that another node reads as they are",
-        before="""g (int64[N] i) => (float[N,2] y, int8[2,N] v) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.5}> {
-            t = Gather(w, i)  y = DequantizeLinear(t, s)  v = Transpose(t) }""",
-        detect=True,
-    ),
-    Example(
-        why="a Constant node that stands behind the Gather",
-        before="""g (int64[N] i) => (float[N,2] y) { w = Constant<value = int8[3,2] {1, 2, 3, 4, 5, 6}>()
-            t = Gather(w, i)  s = Constant<value = float {0.5}>()  y = DequantizeLinear(t, s) }""",
-        after="""g (int64[N] i) => (float[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.5}> {
-            d = DequantizeLinear(w, s)  y = Gather(d, i) }""",
-    ),
-    Example(
-        why="cast to bytes, where -1 wraps",
-        before="""g (int64[N] i) => (uint8[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, -1}> {
-            t = Gather(w, i)  y = Cast<to = 2>(t) }""",
-        detect=True,
-    ),
-    Example(
-        why="picked at run time, with a scale for each column",
-        before="""g (int64[N] i) => (float[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float[2] s = {0.5, 1}> {
-            t = Gather(w, i)  y = DequantizeLinear(t, s) }""",
-        detect=True,
-    ),
-    Example(
-        why="dequantized at once",
-        before="""g (int64[N] i) => (float[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.5}> {
-            d = DequantizeLinear(w, s)  y = Gather(d, i) }""",
-    ),
-    Example(
-        why="uint8 that is cast: the parser makes int32 of it",
-        before="""g (int64[N] i) => (float[N,2] y) <uint8[3,2] w = {1, 2, 3, 4, 5, 6}> {
-            t = Gather(w, i)  y = Cast<to = 1>(t) }""",
-    ),
-    Example(
-        why="what is quantized at run time may move",
-        before="""g (float[N,2] x) => (float[2,N] y) <float s = {0.5}, int8 z = {0}> {
-            q = QuantizeLinear(x, s, z)  t = Transpose(q)  y = DequantizeLinear(t, s, z) }""",
-    ),
-    Example(
-        why="the caller may give another constant",
-        before="""g (float[N,2] x, int8[2,2] w) => (float[N,2] y) <int8[2,2] w = {1, 2, 3, 4}, float s = {0.5}> {
-            t = Transpose(w)  d = DequantizeLinear(t, s)  y = MatMul(x, d) }""",
-    ),
-    Example(
-        why="opset 9, which has no DequantizeLinear",
-        before="g (float[N,2] x) => (float[N,2] y) <int8[2] w = {3, -4}> { c = Cast<to = 1>(w)  y = Mul(x, c) }",
-        detect=True,
-        opset=9,
-    ),
-]
 
 MAX_MOVES = 16
 
@@ -166,7 +50,6 @@ class Chain:
     safety=Safety.EXACT,
     severity=Severity.ERROR,
     hazards=[20],
-    examples=EXAMPLES,
     types=_KINDS,
 )
 def quantized_constant_before_other_nodes(node: Node, model: Model) -> Iterator[Match]:
@@ -319,3 +202,114 @@ def _readable(shop: Workshop, node: Node, value: Value) -> str | None:
         return value.name if node.scope.lookup(value.name) is value else None
     array = value.constant()  # a Constant node, which may stand further down
     return None if array is None else shop.constant(node, array, "parameter")
+
+
+quantized_constant_before_other_nodes.examples = [
+    Fixed(
+        "transposed, then dequantized: the constant is stored transposed",
+        before="""g (float[N,2] x) => (float[N,2] y) <int8[2,2] w = {1, 2, 3, 4}, float[2] s = {0.5, 0.25}> {
+            t = Transpose<perm = [1, 0]>(w)  d = DequantizeLinear(t, s)  y = MatMul(x, d) }""",
+        after="""g (float[N,2] x) => (float[N,2] y) <int8[2,2] t = {1, 3, 2, 4}, float[2] s = {0.5, 0.25}> {
+            d = DequantizeLinear(t, s)  y = MatMul(x, d) }""",
+    ),
+    Fixed(
+        "reshaped and squeezed",
+        before="""g (float[N,2] x) => (float[N,2] y) <int8[4] w = {1, 2, 3, 4}, float s = {0.5},
+            int64[3] r = {1, 2, -1}, int64[1] a = {0}> { t = Reshape(w, r)  u = Squeeze(t, a)
+            d = DequantizeLinear(u, s)  y = MatMul(x, d) }""",
+        after="""g (float[N,2] x) => (float[N,2] y) <int8[2,2] u = {1, 2, 3, 4}, float s = {0.5}> {
+            d = DequantizeLinear(u, s)  y = MatMul(x, d) }""",
+    ),
+    Fixed(
+        "an embedding: rows are picked at run time, so they are dequantized first",
+        before="""g (int64[N] i) => (float[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.5}> {
+            t = Gather(w, i)  y = DequantizeLinear(t, s) }""",
+        after="""g (int64[N] i) => (float[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.5}> {
+            d = DequantizeLinear(w, s)  y = Gather(d, i) }""",
+    ),
+    Fixed(
+        "uint8 with a zero point likewise, which QDQ002 takes away next",
+        before="""g (int64[N] i) => (float[N,2] y) <uint8[2,2] w = {0, 200, 3, 4}, float s = {0.5}, uint8 z = {128}> {
+            t = Gather(w, i)  y = DequantizeLinear(t, s, z) }""",
+        after="""g (int64[N] i) => (float[N,2] y) <uint8[2,2] w = {0, 200, 3, 4}, float s = {0.5}, uint8 z = {128}> {
+            d = DequantizeLinear(w, s, z)  y = Gather(d, i) }""",
+    ),
+    Fixed(
+        "picked and scaled by hand",
+        before="""g (int64[N] i) => (float[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.5}> {
+            t = Gather(w, i)  f = Cast<to = 1>(t)  y = Mul(f, s) }""",
+        after="""g (int64[N] i) => (float[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.5}, float k = {1}> {
+            d = DequantizeLinear(w, k)  f = Gather(d, i)  y = Mul(f, s) }""",
+        opset=21,
+        ir_version=10,
+    ),
+    Fixed(
+        "cast to half precision",
+        before="""g (float16[N,2] x) => (float16[N,2] y) <int8[2] w = {1, -128}> {
+            f = Cast<to = 10>(w)  y = Mul(x, f) }""",
+        after="""g (float16[N,2] x) => (float16[N,2] y) <int8[2] w = {1, -128}, float k = {1}> {
+            d = DequantizeLinear(w, k)  f = Cast<to = 10>(d)  y = Mul(x, f) }""",
+        opset=21,
+        ir_version=10,
+    ),
+    Fixed(
+        "another reader of the transposed constant",
+        before="""g (float[N,2] x) => (float[N,2] y, int8[2,2] t) <int8[2,2] w = {1, 2, 3, 4}, float s = {0.5}> {
+            t = Transpose(w)  d = DequantizeLinear(t, s)  y = MatMul(x, d) }""",
+        after="""g (float[N,2] x) => (float[N,2] y, int8[2,2] t) <int8[2,2] w = {1, 2, 3, 4},
+            int8[2,2] u = {1, 3, 2, 4}, float s = {0.5}> {
+            t = Transpose(w)  d = DequantizeLinear(u, s)  y = MatMul(x, d) }""",
+    ),
+    Flagged(
+        "rows that something else reads as they are",
+        """g (int64[N] i) => (float[N,2] y, int8[N,2] t) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.5}> {
+            t = Gather(w, i)  y = DequantizeLinear(t, s) }""",
+    ),
+    Flagged(
+        "rows that another node reads as they are",
+        """g (int64[N] i) => (float[N,2] y, int8[2,N] v) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.5}> {
+            t = Gather(w, i)  y = DequantizeLinear(t, s)  v = Transpose(t) }""",
+    ),
+    Fixed(
+        "a Constant node that stands behind the Gather",
+        before="""g (int64[N] i) => (float[N,2] y) { w = Constant<value = int8[3,2] {1, 2, 3, 4, 5, 6}>()
+            t = Gather(w, i)  s = Constant<value = float {0.5}>()  y = DequantizeLinear(t, s) }""",
+        after="""g (int64[N] i) => (float[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.5}> {
+            d = DequantizeLinear(w, s)  y = Gather(d, i) }""",
+    ),
+    Flagged(
+        "cast to bytes, where -1 wraps",
+        """g (int64[N] i) => (uint8[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, -1}> {
+            t = Gather(w, i)  y = Cast<to = 2>(t) }""",
+    ),
+    Flagged(
+        "picked at run time, with a scale for each column",
+        """g (int64[N] i) => (float[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float[2] s = {0.5, 1}> {
+            t = Gather(w, i)  y = DequantizeLinear(t, s) }""",
+    ),
+    Silent(
+        "dequantized at once",
+        """g (int64[N] i) => (float[N,2] y) <int8[3,2] w = {1, 2, 3, 4, 5, 6}, float s = {0.5}> {
+            d = DequantizeLinear(w, s)  y = Gather(d, i) }""",
+    ),
+    Silent(
+        "uint8 that is cast: the parser makes int32 of it",
+        """g (int64[N] i) => (float[N,2] y) <uint8[3,2] w = {1, 2, 3, 4, 5, 6}> {
+            t = Gather(w, i)  y = Cast<to = 1>(t) }""",
+    ),
+    Silent(
+        "what is quantized at run time may move",
+        """g (float[N,2] x) => (float[2,N] y) <float s = {0.5}, int8 z = {0}> {
+            q = QuantizeLinear(x, s, z)  t = Transpose(q)  y = DequantizeLinear(t, s, z) }""",
+    ),
+    Silent(
+        "the caller may give another constant",
+        """g (float[N,2] x, int8[2,2] w) => (float[N,2] y) <int8[2,2] w = {1, 2, 3, 4}, float s = {0.5}> {
+            t = Transpose(w)  d = DequantizeLinear(t, s)  y = MatMul(x, d) }""",
+    ),
+    Flagged(
+        "opset 9, which has no DequantizeLinear",
+        "g (float[N,2] x) => (float[N,2] y) <int8[2] w = {3, -4}> { c = Cast<to = 1>(w)  y = Mul(x, c) }",
+        opset=9,
+    ),
+]

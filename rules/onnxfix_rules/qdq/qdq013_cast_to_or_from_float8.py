@@ -7,99 +7,26 @@ from collections.abc import Iterator
 import numpy as np
 from onnx import TensorProto
 
-from onnxfix.dtypes import name_of
-from onnxfix.edits import RemoveNode
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import (
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    RemoveNode,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    name_of,
+    rule,
+    target_of,
+)
 
-from ._common import FLOATS, Workshop, numpy_type, severity_of, target_of
+from ._common import FLOATS, Workshop, numpy_type, severity_of
 
 E4M3 = TensorProto.FLOAT8E4M3FN
-
-EXAMPLES = [
-    Example(
-        why="there and back",
-        before="g (float[N] x) => (float[N] y) { q = Cast<to = 17>(x)  y = Cast<to = 1>(q) }",
-        after="""g (float[N] x) => (float[N] y) <float s = {1}, float8e4m3fn z = {0}, float t = {1}> {
-            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, t) }""",
-        opset=19,
-    ),
-    Example(
-        why="half precision; the quantized tensor is a graph output",
-        before="g (float16[N] x) => (float8e4m3fn[N] y) { y = Cast<to = 17, saturate = 1>(x) }",
-        after="""g (float16[N] x) => (float8e4m3fn[N] y) <float16 s = {15360}, float8e4m3fn z = {0}> {
-            y = QuantizeLinear(x, s, z) }""",
-        opset=19,
-    ),
-    Example(
-        why="from a graph input to half precision",
-        before="g (float8e4m3fn[N] x) => (float16[N] y) { y = Cast<to = 10>(x) }",
-        after="g (float8e4m3fn[N] x) => (float16[N] y) <float16 s = {15360}> { y = DequantizeLinear(x, s) }",
-        opset=19,
-    ),
-    Example(
-        why="CastLike",
-        before="""g (float[N] x) => (float[N] y) <float8e4m3fn l = {0}> {
-            q = CastLike(x, l)  y = CastLike(q, x) }""",
-        after="""g (float[N] x) => (float[N] y) <float s = {1}, float8e4m3fn z = {0}, float t = {1}> {
-            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, t) }""",
-        opset=19,
-    ),
-    Example(
-        why="inside a branch",
-        before="""g (float8e4m3fn[N] x, bool b) => (float[N] y) {
-            y = If(b)<then_branch = t () => (float[N] u) { u = Cast<to = 1>(x) },
-                      else_branch = e () => (float[N] v) { w = Cast<to = 1>(x)  v = Neg(w) }> }""",
-        after="""g (float8e4m3fn[N] x, bool b) => (float[N] y) {
-            y = If(b)<then_branch = t () => (float[N] u) <float s = {1}> { u = DequantizeLinear(x, s) },
-                      else_branch = e () => (float[N] v) <float r = {1}> {
-                        w = DequantizeLinear(x, r)  v = Neg(w) }> }""",
-        opset=19,
-    ),
-    Example(
-        why="without saturation overflow becomes NaN, which QuantizeLinear in TensorRT does not say",
-        before="g (float[N] x) => (float[N] y) { q = Cast<to = 17, saturate = 0>(x)  y = DequantizeLinear(q, s) "
-        " s = Constant<value = float {1}>() }",
-        opset=19,
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="from double, which is no type to quantize",
-        before="g (double[N] x) => (float8e4m3fn[N] y) { y = Cast<to = 17>(x) }",
-        opset=19,
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="float8e5m2 is of no use to TensorRT in any form",
-        before="g (float[N] x) => (float[N] y) { q = Cast<to = 19>(x)  y = Cast<to = 1>(q) }",
-        opset=19,
-    ),
-    Example(
-        why="a target without float8",
-        before="g (float[N] x) => (float[N] y) { q = Cast<to = 17>(x)  y = Cast<to = 1>(q) }",
-        opset=19,
-        target="trt8.6",
-    ),
-    Example(
-        why="QuantizeLinear and DequantizeLinear",
-        before="""g (float[N] x) => (float[N] y) <float s = {1}, float8e4m3fn z = {0}> {
-            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
-        opset=19,
-    ),
-    Example(
-        why="other casts",
-        before="g (float[N] x) => (float[N] y) { q = Cast<to = 10>(x)  y = Cast<to = 1>(q) }",
-        opset=19,
-    ),
-    Example(
-        why="Cast to float8e5m2",
-        before="g (float[2] x) => (float8e5m2[2] y) { y = Cast<to=19>(x) }",
-        opset=19,
-    ),
-]
 
 
 @rule(
@@ -109,7 +36,6 @@ EXAMPLES = [
     severity=Severity.ERROR,
     hazards=[2],
     types=[E4M3],
-    examples=EXAMPLES,
 )
 def cast_to_or_from_float8(node: Node, model: Model) -> Iterator[Match]:
     """A Cast to or from float8e4m3fn, where TensorRT wants QuantizeLinear and DequantizeLinear.
@@ -168,3 +94,82 @@ def _dequantized(node: Node, data: Value, output: Value, result: int) -> Fix | N
     shop.edits.append(RemoveNode(node))
     shop.at(node).add("DequantizeLinear", [data, scale], output=output.name)
     return Fix("write DequantizeLinear with scale 1", shop.edits)
+
+
+cast_to_or_from_float8.examples = [
+    Fixed(
+        "there and back",
+        before="g (float[N] x) => (float[N] y) { q = Cast<to = 17>(x)  y = Cast<to = 1>(q) }",
+        after="""g (float[N] x) => (float[N] y) <float s = {1}, float8e4m3fn z = {0}, float t = {1}> {
+            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, t) }""",
+        opset=19,
+    ),
+    Fixed(
+        "half precision; the quantized tensor is a graph output",
+        before="g (float16[N] x) => (float8e4m3fn[N] y) { y = Cast<to = 17, saturate = 1>(x) }",
+        after="""g (float16[N] x) => (float8e4m3fn[N] y) <float16 s = {15360}, float8e4m3fn z = {0}> {
+            y = QuantizeLinear(x, s, z) }""",
+        opset=19,
+    ),
+    Fixed(
+        "from a graph input to half precision",
+        before="g (float8e4m3fn[N] x) => (float16[N] y) { y = Cast<to = 10>(x) }",
+        after="g (float8e4m3fn[N] x) => (float16[N] y) <float16 s = {15360}> { y = DequantizeLinear(x, s) }",
+        opset=19,
+    ),
+    Fixed(
+        "CastLike",
+        before="""g (float[N] x) => (float[N] y) <float8e4m3fn l = {0}> {
+            q = CastLike(x, l)  y = CastLike(q, x) }""",
+        after="""g (float[N] x) => (float[N] y) <float s = {1}, float8e4m3fn z = {0}, float t = {1}> {
+            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, t) }""",
+        opset=19,
+    ),
+    Fixed(
+        "inside a branch",
+        before="""g (float8e4m3fn[N] x, bool b) => (float[N] y) {
+            y = If(b)<then_branch = t () => (float[N] u) { u = Cast<to = 1>(x) },
+                      else_branch = e () => (float[N] v) { w = Cast<to = 1>(x)  v = Neg(w) }> }""",
+        after="""g (float8e4m3fn[N] x, bool b) => (float[N] y) {
+            y = If(b)<then_branch = t () => (float[N] u) <float s = {1}> { u = DequantizeLinear(x, s) },
+                      else_branch = e () => (float[N] v) <float r = {1}> {
+                        w = DequantizeLinear(x, r)  v = Neg(w) }> }""",
+        opset=19,
+    ),
+    Flagged(
+        "without saturation overflow becomes NaN, which QuantizeLinear in TensorRT does not say",
+        "g (float[N] x) => (float[N] y) { q = Cast<to = 17, saturate = 0>(x)  y = DequantizeLinear(q, s) "
+        " s = Constant<value = float {1}>() }",
+        opset=19,
+        runs=False,
+    ),
+    Flagged(
+        "from double, which is no type to quantize",
+        "g (double[N] x) => (float8e4m3fn[N] y) { y = Cast<to = 17>(x) }",
+        opset=19,
+        runs=False,
+    ),
+    Silent(
+        "float8e5m2 is of no use to TensorRT in any form",
+        "g (float[N] x) => (float[N] y) { q = Cast<to = 19>(x)  y = Cast<to = 1>(q) }",
+        opset=19,
+    ),
+    Silent(
+        "a target without float8",
+        "g (float[N] x) => (float[N] y) { q = Cast<to = 17>(x)  y = Cast<to = 1>(q) }",
+        opset=19,
+        target="trt8.6",
+    ),
+    Silent(
+        "QuantizeLinear and DequantizeLinear",
+        """g (float[N] x) => (float[N] y) <float s = {1}, float8e4m3fn z = {0}> {
+            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
+        opset=19,
+    ),
+    Silent(
+        "other casts",
+        "g (float[N] x) => (float[N] y) { q = Cast<to = 10>(x)  y = Cast<to = 1>(q) }",
+        opset=19,
+    ),
+    Silent("Cast to float8e5m2", "g (float[2] x) => (float8e5m2[2] y) { y = Cast<to=19>(x) }", opset=19),
+]

@@ -4,96 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Safety, Severity, rule
+from onnxfix.rule import Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, rule, target_of
 
-from ._common import DEQUANTIZE, U8, described, read, target_of
+from ._common import DEQUANTIZE, U8, described, read
 from ._constants import fixed
 from ._remedy import around, floats
 
-EXAMPLES = [
-    Example(
-        why="an image with a zero point",
-        before="""g (uint8[N,4] x) => (float[N,4] y) <float s = {0.02}, uint8 z = {114}> {
-            y = DequantizeLinear(x, s, z) }""",
-        after="""g (uint8[N,4] x) => (float[N,4] y) <float s = {0.02}, float z = {114}> {
-            f = Cast<to = 1>(x)  d = Sub(f, z)  y = Mul(d, s) }""",
-    ),
-    Example(
-        why="without a zero point",
-        before="g (uint8[N,4] x) => (float[N,4] y) <float s = {0.02}> { y = DequantizeLinear(x, s) }",
-        after="g (uint8[N,4] x) => (float[N,4] y) <float s = {0.02}> { f = Cast<to = 1>(x)  y = Mul(f, s) }",
-    ),
-    Example(
-        why="transposed before",
-        before="""g (uint8[N,4] x) => (float[4,N] y) <float s = {0.02}, uint8[4,N] t> {
-            t = Transpose(x)  y = DequantizeLinear(t, s) }""",
-        after="""g (uint8[N,4] x) => (float[4,N] y) <float s = {0.02}, float[4,N] t> {
-            f = Cast<to = 1>(x)  t = Transpose(f)  y = Mul(t, s) }""",
-    ),
-    Example(
-        why="a scale for each channel, opset 13",
-        before="""g (uint8[N,2,3] x) => (float[N,2,3] y) <float[2] s = {0.02, 0.03}, uint8[2] z = {3, 4}> {
-            y = DequantizeLinear(x, s, z) }""",
-        after="""g (uint8[N,2,3] x) => (float[N,2,3] y) <float[1,2,1] s = {0.02, 0.03}, float[1,2,1] z = {3, 4}> {
-            f = Cast<to = 1>(x)  d = Sub(f, z)  y = Mul(d, s) }""",
-        opset=13,
-    ),
-    Example(
-        why="two readers with scales of their own",
-        before="""g (uint8[N,4] x) => (float[N,4] y, float[N,4] v) <float s = {0.02}, float t = {0.03}> {
-            y = DequantizeLinear(x, s)  v = DequantizeLinear(x, t) }""",
-        after="""g (uint8[N,4] x) => (float[N,4] y, float[N,4] v) <float s = {0.02}, float t = {0.03}> {
-            f = Cast<to = 1>(x)  y = Mul(f, s)  g = Cast<to = 1>(x)  v = Mul(g, t) }""",
-    ),
-    Example(
-        why="opset 10",
-        before="""g (uint8[2,4] x) => (float[2,4] y) <float s = {0.02}, uint8 z = {114}> {
-            y = DequantizeLinear(x, s, z) }""",
-        after="""g (uint8[2,4] x) => (float[2,4] y) <float s = {0.02}, float z = {114}> {
-            f = Cast<to = 1>(x)  d = Sub(f, z)  y = Mul(d, s) }""",
-        opset=10,
-    ),
-    Example(
-        why="another reader takes the transposed integers",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (uint8[N,4] x) => (float[4,N] y, float[4,N] v) <float s = {0.02}> {
-            t = Transpose(x)  y = DequantizeLinear(t, s)  v = my.Op(t) }""",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="what another operator makes, which may be quantized in another way one day",
-        before="""<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]>
-            g (uint8[N,4] x) => (float[N,4] y) <float s = {0.02}, uint8 z = {3}> {
-            a = com.microsoft.QLinearAdd(x, s, z, x, s, z, s, z)  y = DequantizeLinear(a, s, z) }""",
-        detect=True,
-    ),
-    Example(
-        why="int8 around 0",
-        before="g (int8[N,4] x) => (float[N,4] y) <float s = {0.02}> { y = DequantizeLinear(x, s) }",
-    ),
-    Example(
-        why="cast and scaled by hand",
-        before="g (uint8[N,4] x) => (float[N,4] y) <float s = {0.02}> { f = Cast<to = 1>(x)  y = Mul(f, s) }",
-    ),
-    Example(
-        why="what the graph quantizes itself is QDQ004's",
-        before="""g (float[N,4] x) => (float[N,4] y) <float s = {0.02}> {
-            q = QuantizeLinear(x, s)  y = DequantizeLinear(q, s) }""",
-    ),
-    Example(
-        why="weights are QDQ002's",
-        before="""g (float[N,2] x) => (float[N,2] y) <uint8[2] w = {0, 255}, float s = {0.02}> {
-            d = DequantizeLinear(w, s)  y = Add(x, d) }""",
-    ),
-]
 
-
-@rule(
-    "QDQ014", ops=DEQUANTIZE, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[19, 6], examples=EXAMPLES
-)
+@rule("QDQ014", ops=DEQUANTIZE, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[19, 6])
 def quantized_graph_input(node: Node, model: Model) -> Iterator[Match]:
     """A DequantizeLinear of uint8 that is not quantized in the graph: a graph input, or what moves one.
 
@@ -125,3 +43,79 @@ def quantized_graph_input(node: Node, model: Model) -> Iterator[Match]:
         fix=floats(region, model, "write Mul(Sub(Cast(x), zero point), scale)") if given else None,
         reads=region.reads,
     )
+
+
+quantized_graph_input.examples = [
+    Fixed(
+        "an image with a zero point",
+        before="""g (uint8[N,4] x) => (float[N,4] y) <float s = {0.02}, uint8 z = {114}> {
+            y = DequantizeLinear(x, s, z) }""",
+        after="""g (uint8[N,4] x) => (float[N,4] y) <float s = {0.02}, float z = {114}> {
+            f = Cast<to = 1>(x)  d = Sub(f, z)  y = Mul(d, s) }""",
+    ),
+    Fixed(
+        "without a zero point",
+        before="g (uint8[N,4] x) => (float[N,4] y) <float s = {0.02}> { y = DequantizeLinear(x, s) }",
+        after="g (uint8[N,4] x) => (float[N,4] y) <float s = {0.02}> { f = Cast<to = 1>(x)  y = Mul(f, s) }",
+    ),
+    Fixed(
+        "transposed before",
+        before="""g (uint8[N,4] x) => (float[4,N] y) <float s = {0.02}, uint8[4,N] t> {
+            t = Transpose(x)  y = DequantizeLinear(t, s) }""",
+        after="""g (uint8[N,4] x) => (float[4,N] y) <float s = {0.02}, float[4,N] t> {
+            f = Cast<to = 1>(x)  t = Transpose(f)  y = Mul(t, s) }""",
+    ),
+    Fixed(
+        "a scale for each channel, opset 13",
+        before="""g (uint8[N,2,3] x) => (float[N,2,3] y) <float[2] s = {0.02, 0.03}, uint8[2] z = {3, 4}> {
+            y = DequantizeLinear(x, s, z) }""",
+        after="""g (uint8[N,2,3] x) => (float[N,2,3] y) <float[1,2,1] s = {0.02, 0.03}, float[1,2,1] z = {3, 4}> {
+            f = Cast<to = 1>(x)  d = Sub(f, z)  y = Mul(d, s) }""",
+        opset=13,
+    ),
+    Fixed(
+        "two readers with scales of their own",
+        before="""g (uint8[N,4] x) => (float[N,4] y, float[N,4] v) <float s = {0.02}, float t = {0.03}> {
+            y = DequantizeLinear(x, s)  v = DequantizeLinear(x, t) }""",
+        after="""g (uint8[N,4] x) => (float[N,4] y, float[N,4] v) <float s = {0.02}, float t = {0.03}> {
+            f = Cast<to = 1>(x)  y = Mul(f, s)  g = Cast<to = 1>(x)  v = Mul(g, t) }""",
+    ),
+    Fixed(
+        "opset 10",
+        before="""g (uint8[2,4] x) => (float[2,4] y) <float s = {0.02}, uint8 z = {114}> {
+            y = DequantizeLinear(x, s, z) }""",
+        after="""g (uint8[2,4] x) => (float[2,4] y) <float s = {0.02}, float z = {114}> {
+            f = Cast<to = 1>(x)  d = Sub(f, z)  y = Mul(d, s) }""",
+        opset=10,
+    ),
+    Flagged(
+        "another reader takes the transposed integers",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (uint8[N,4] x) => (float[4,N] y, float[4,N] v) <float s = {0.02}> {
+            t = Transpose(x)  y = DequantizeLinear(t, s)  v = my.Op(t) }""",
+        runs=False,
+    ),
+    Flagged(
+        "what another operator makes, which may be quantized in another way one day",
+        """<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]>
+            g (uint8[N,4] x) => (float[N,4] y) <float s = {0.02}, uint8 z = {3}> {
+            a = com.microsoft.QLinearAdd(x, s, z, x, s, z, s, z)  y = DequantizeLinear(a, s, z) }""",
+    ),
+    Silent(
+        "int8 around 0", "g (int8[N,4] x) => (float[N,4] y) <float s = {0.02}> { y = DequantizeLinear(x, s) }"
+    ),
+    Silent(
+        "cast and scaled by hand",
+        "g (uint8[N,4] x) => (float[N,4] y) <float s = {0.02}> { f = Cast<to = 1>(x)  y = Mul(f, s) }",
+    ),
+    Silent(
+        "what the graph quantizes itself is QDQ004's",
+        """g (float[N,4] x) => (float[N,4] y) <float s = {0.02}> {
+            q = QuantizeLinear(x, s)  y = DequantizeLinear(q, s) }""",
+    ),
+    Silent(
+        "weights are QDQ002's",
+        """g (float[N,2] x) => (float[N,2] y) <uint8[2] w = {0, 255}, float s = {0.02}> {
+            d = DequantizeLinear(w, s)  y = Add(x, d) }""",
+    ),
+]

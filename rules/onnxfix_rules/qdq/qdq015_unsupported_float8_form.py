@@ -6,12 +6,9 @@ from collections.abc import Iterator
 
 from onnx import TensorProto
 
-from onnxfix.dtypes import name_of
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, name_of, rule, target_of
 
-from ._common import DEQUANTIZE, QUANTIZE, is_op, target_of
+from ._common import DEQUANTIZE, QUANTIZE, is_op
 
 _MISSING = (
     TensorProto.FLOAT8E5M2,
@@ -22,37 +19,8 @@ _MISSING = (
     28,
 )
 
-EXAMPLES = [
-    Example(
-        why="float8e5m2",
-        before="""g (float[N] x) => (float[N] y) <float s = {1}, float8e5m2 z = {0}> {
-            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
-        opset=19,
-        detect=True,
-    ),
-    Example(
-        why="overflow that becomes NaN",
-        before="""g (float[N] x) => (float[N] y) <float s = {1}, float8e4m3fn z = {0}> {
-            q = QuantizeLinear<saturate = 0>(x, s, z)  y = DequantizeLinear(q, s, z) }""",
-        opset=19,
-        detect=True,
-    ),
-    Example(
-        why="float8e4m3fn that saturates",
-        before="""g (float[N] x) => (float[N] y) <float s = {1}, float8e4m3fn z = {0}> {
-            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
-        opset=19,
-    ),
-    Example(
-        why="for integers the attribute means nothing",
-        before="""g (float[N] x) => (float[N] y) <float s = {1}, int8 z = {0}> {
-            q = QuantizeLinear<saturate = 0>(x, s, z)  y = DequantizeLinear(q, s, z) }""",
-        opset=19,
-    ),
-]
 
-
-@rule("QDQ015", ops=(*QUANTIZE, *DEQUANTIZE), severity=Severity.ERROR, examples=EXAMPLES)
+@rule("QDQ015", ops=(*QUANTIZE, *DEQUANTIZE), severity=Severity.ERROR)
 def unsupported_float8_form(node: Node, model: Model) -> Iterator[Match]:
     """A QuantizeLinear or DequantizeLinear of a float8 type that TensorRT has not, or with `saturate=0`.
 
@@ -85,3 +53,31 @@ def unsupported_float8_form(node: Node, model: Model) -> Iterator[Match]:
             node=node,
             severity=Severity.WARNING,
         )
+
+
+unsupported_float8_form.examples = [
+    Flagged(
+        "float8e5m2",
+        """g (float[N] x) => (float[N] y) <float s = {1}, float8e5m2 z = {0}> {
+            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
+        opset=19,
+    ),
+    Flagged(
+        "overflow that becomes NaN",
+        """g (float[N] x) => (float[N] y) <float s = {1}, float8e4m3fn z = {0}> {
+            q = QuantizeLinear<saturate = 0>(x, s, z)  y = DequantizeLinear(q, s, z) }""",
+        opset=19,
+    ),
+    Silent(
+        "float8e4m3fn that saturates",
+        """g (float[N] x) => (float[N] y) <float s = {1}, float8e4m3fn z = {0}> {
+            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
+        opset=19,
+    ),
+    Silent(
+        "for integers the attribute means nothing",
+        """g (float[N] x) => (float[N] y) <float s = {1}, int8 z = {0}> {
+            q = QuantizeLinear<saturate = 0>(x, s, z)  y = DequantizeLinear(q, s, z) }""",
+        opset=19,
+    ),
+]

@@ -6,52 +6,12 @@ from collections.abc import Iterator
 
 from onnx import TensorProto
 
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, rule, target_of
 
-from ._common import QUANTIZE, Workshop, is_op, target_of
-
-EXAMPLES = [
-    Example(
-        why="int32 of run time",
-        before="""g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}, int8 z = {0}> {
-            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
-        after="""g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}, int8 z = {0}> {
-            f = Cast<to = 1>(x)  q = QuantizeLinear(f, s, z)  y = DequantizeLinear(q, s, z) }""",
-        opset=13,
-        safety=Safety.NUMERIC,
-        runs=False,
-    ),
-    Example(
-        why="it has to be asked for",
-        before="""g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}, int8 z = {0}> {
-            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
-        opset=23,
-        ir_version=11,
-        detect=True,
-    ),
-    Example(
-        why="opset 19: the scale has the data's type, and a fraction is no int32",
-        before="""g (int32[N,4] x, int32 s) => (int8[N,4] q) <int8 z = {0}> { q = QuantizeLinear(x, s, z) }""",
-        opset=19,
-        detect=True,
-        safety=Safety.NUMERIC,
-        runs=False,
-    ),
-    Example(
-        why="floats",
-        before="""g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, int8 z = {0}> {
-            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
-    ),
-    Example(
-        why="int32 that is dequantized is QDQ005's",
-        before="g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}> { y = DequantizeLinear(x, s) }",
-    ),
-]
+from ._common import QUANTIZE, Workshop, is_op
 
 
-@rule("QDQ016", ops=QUANTIZE, safety=Safety.NUMERIC, severity=Severity.ERROR, examples=EXAMPLES)
+@rule("QDQ016", ops=QUANTIZE, safety=Safety.NUMERIC, severity=Severity.ERROR)
 def quantized_int32(node: Node, model: Model) -> Iterator[Match]:
     """A QuantizeLinear of int32 data.
 
@@ -80,3 +40,40 @@ def quantized_int32(node: Node, model: Model) -> Iterator[Match]:
     yield Match(
         f"{target_of(model).title} quantizes floats only, not int32", node=node, fix=fix, reads=(data, scale)
     )
+
+
+quantized_int32.examples = [
+    Fixed(
+        "int32 of run time",
+        before="""g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}, int8 z = {0}> {
+            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
+        after="""g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}, int8 z = {0}> {
+            f = Cast<to = 1>(x)  q = QuantizeLinear(f, s, z)  y = DequantizeLinear(q, s, z) }""",
+        opset=13,
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Flagged(
+        "it has to be asked for",
+        """g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}, int8 z = {0}> {
+            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
+        opset=23,
+        ir_version=11,
+    ),
+    Flagged(
+        "opset 19: the scale has the data's type, and a fraction is no int32",
+        """g (int32[N,4] x, int32 s) => (int8[N,4] q) <int8 z = {0}> { q = QuantizeLinear(x, s, z) }""",
+        opset=19,
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Silent(
+        "floats",
+        """g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, int8 z = {0}> {
+            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
+    ),
+    Silent(
+        "int32 that is dequantized is QDQ005's",
+        "g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}> { y = DequantizeLinear(x, s) }",
+    ),
+]

@@ -1,5 +1,4 @@
 """QDQ017: quantization in blocks of which the last one is shorter."""
-# Long because: sizes, kinds of scales and both remedies have an example each.
 
 from __future__ import annotations
 
@@ -9,186 +8,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import (
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    rule,
+    target_of,
+)
 
-from ._common import WEIGHT_LIMIT, Array, Workshop, sizes, target_of
+from ._common import WEIGHT_LIMIT, Array, Workshop, sizes
 from ._constants import MAX_SHARERS
-
-_W = "int8[6,2] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 120}"
-_WEIGHT = "d = DequantizeLinear<axis = 0, block_size = {b}>(w, s)  y = MatMul(x, d)"
-_PAIR = """q = QuantizeLinear<axis = 1, block_size = {b}, output_dtype = 3>(x, {s})
-            y = DequantizeLinear<axis = 1, block_size = {b}>(q, {s})"""
-_PAIR_6 = f"g (float[N,6] x) => (float[N,6] y) <float[1,2] s = {{0.5, 2}}> {{ {_PAIR.format(b=4, s='s')} }}"
-
-EXAMPLES = [
-    Example(
-        why="a weight in blocks of 4 and 2, in which TensorRT sees two of 3",
-        before=f"""g (float[N,6] x) => (float[N,2] y) <{_W}, float[2,2] s = {{1, 2, 10, 20}}> {{
-            {_WEIGHT.format(b=4)} }}""",
-        after=f"""g (float[N,6] x) => (float[N,2] y) <{_W}, float[3,2] s = {{1, 2, 1, 2, 10, 20}}> {{
-            {_WEIGHT.format(b=2)} }}""",
-        opset=21,
-        ir_version=10,
-    ),
-    Example(
-        why="with zero points",
-        before=f"""g (float[N,6] x) => (float[N,2] y)
-            <{_W}, float[2,2] s = {{1, 2, 10, 20}}, int8[2,2] z = {{0, 0, 1, 2}}> {{
-            d = DequantizeLinear<axis = 0, block_size = 4>(w, s, z)  y = MatMul(x, d) }}""",
-        after=f"""g (float[N,6] x) => (float[N,2] y)
-            <{_W}, float[3,2] s = {{1, 2, 1, 2, 10, 20}}, int8[3,2] z = {{0, 0, 0, 0, 1, 2}}> {{
-            d = DequantizeLinear<axis = 0, block_size = 2>(w, s, z)  y = MatMul(x, d) }}""",
-        opset=21,
-        ir_version=10,
-    ),
-    Example(
-        why="data of run time; both nodes share the scales, and share the new ones",
-        before=_PAIR_6.replace("[N,6]", "[1,6]"),
-        after=f"""g (float[1,6] x) => (float[1,6] y) <float[1,3] s = {{0.5, 0.5, 2}}> {{
-            {_PAIR.format(b=2, s="s")} }}""",
-        opset=21,
-        ir_version=10,
-    ),
-    Example(
-        why="counted from the end, and another reader that needs no new scales",
-        before="""g (float[2,6] x, float[2,8] u) => (float[2,6] y, float[2,8] v) <float[2,2] s = {1, 2, 3, 4}> {
-            q = QuantizeLinear<axis = -1, block_size = 4, output_dtype = 3>(x, s)
-            y = DequantizeLinear<axis = 1, block_size = 4>(q, s)
-            p = QuantizeLinear<axis = 1, block_size = 4, output_dtype = 3>(u, s)
-            v = DequantizeLinear<axis = 1, block_size = 4>(p, s) }""",
-        after="""g (float[2,6] x, float[2,8] u) => (float[2,6] y, float[2,8] v)
-            <float[2,2] s = {1, 2, 3, 4}, float[2,3] t = {1, 1, 2, 3, 3, 4}> {
-            q = QuantizeLinear<axis = -1, block_size = 2, output_dtype = 3>(x, t)
-            y = DequantizeLinear<axis = 1, block_size = 2>(q, t)
-            p = QuantizeLinear<axis = 1, block_size = 4, output_dtype = 3>(u, s)
-            v = DequantizeLinear<axis = 1, block_size = 4>(p, s) }""",
-        opset=21,
-        ir_version=10,
-    ),
-    Example(
-        why="scales of run time, for a dynamic batch",
-        before=f"g (float[N,6] x, float[N,2] s) => (float[N,6] y) {{ {_PAIR.format(b=4, s='s')} }}",
-        after="""g (float[N,6] x, float[N,2] s) => (float[N,6] y)
-            <int64[3] i = {0, 0, 1}, int64[3] j = {0, 0, 1}> {
-            t = Gather<axis = 1>(s, i)  u = Gather<axis = 1>(s, j)
-            q = QuantizeLinear<axis = 1, block_size = 2, output_dtype = 3>(x, t)
-            y = DequantizeLinear<axis = 1, block_size = 2>(q, u) }""",
-        opset=21,
-        ir_version=10,
-    ),
-    Example(
-        why="scales that the caller may override",
-        before=f"""g (float[N,6] x, float[2,2] s) => (float[N,2] y) <{_W}, float[2,2] s = {{1, 2, 10, 20}}> {{
-            {_WEIGHT.format(b=4)} }}""",
-        after=f"""g (float[N,6] x, float[2,2] s) => (float[N,2] y)
-            <{_W}, float[2,2] s = {{1, 2, 10, 20}}, int64[3] i = {{0, 0, 1}}> {{
-            t = Gather<axis = 0>(s, i)
-            d = DequantizeLinear<axis = 0, block_size = 2>(w, t)  y = MatMul(x, d) }}""",
-        opset=21,
-        ir_version=10,
-    ),
-    Example(
-        why="blocks of 3 and 2 have no common part: the weight is made as long as its blocks",
-        before="""g (float[N,5] x) => (float[N,1] y) <int8[5,1] w = {1, 2, 3, 4, 5}, float[2,1] s = {1, 10}> {
-            d = DequantizeLinear<axis = 0, block_size = 3>(w, s)  y = MatMul(x, d) }""",
-        after="""g (float[N,5] x) => (float[N,1] y) <int8[6,1] w = {1, 2, 3, 4, 5, 0}, float[2,1] s = {1, 10},
-            int64[1] b = {0}, int64[1] e = {5}> {
-            d = DequantizeLinear<axis = 0, block_size = 3>(w, s)  c = Slice(d, b, e, b)  y = MatMul(x, c) }""",
-        opset=21,
-        ir_version=10,
-    ),
-    Example(
-        why="9 in blocks of 4, which TensorRT takes for three of 3; the numbers may differ at every run",
-        before=f"""g (float[1,9] x) => (float[1,9] y) <float[1,3] s = {{1, 2, 3}}> {{
-            {_PAIR.format(b=4, s="s")} }}""",
-        detect=True,
-        opset=21,
-        ir_version=10,
-    ),
-    Example(
-        why="zero points of run time",
-        before=f"""g (float[N,6] x, int8[2,2] z) => (float[N,2] y) <{_W}, float[2,2] s = {{1, 2, 10, 20}}> {{
-            d = DequantizeLinear<axis = 0, block_size = 4>(w, s, z)  y = MatMul(x, d) }}""",
-        detect=True,
-        opset=21,
-        ir_version=10,
-    ),
-    Example(
-        why="inside a branch",
-        before=f"""g (bool c, float[N,6] x) => (float[N,2] y) <{_W}, float[2,2] s = {{1, 2, 10, 20}}> {{
-            y = If(c)<then_branch = p () => (float[N,2] u) {{
-                d = DequantizeLinear<axis = 0, block_size = 4>(w, s)  u = MatMul(x, d) }},
-                else_branch = r () => (float[N,2] v) <float[6,2] k = {{1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2}}> {{
-                v = MatMul(x, k) }}> }}""",
-        after=f"""g (bool c, float[N,6] x) => (float[N,2] y) <{_W}> {{
-            y = If(c)<then_branch = p () => (float[N,2] u) <float[3,2] s = {{1, 2, 1, 2, 10, 20}}> {{
-                d = DequantizeLinear<axis = 0, block_size = 2>(w, s)  u = MatMul(x, d) }},
-                else_branch = r () => (float[N,2] v) <float[6,2] k = {{1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2}}> {{
-                v = MatMul(x, k) }}> }}""",
-        opset=21,
-        ir_version=10,
-    ),
-    Example(
-        why="inside a local function",
-        before="""<ir_version: 10, opset_import: ["" : 21, "f" : 1]>
-            g (float[N,6] x) => (float[N,2] y) { y = f.h(x) }
-            <domain: "f", opset_import: ["" : 21]> h (x) => (y) {
-            w = Constant<value = int8[6,2] {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 120}>()
-            s = Constant<value = float[2,2] {1, 2, 10, 20}>()
-            d = DequantizeLinear<axis = 0, block_size = 4>(w, s)  y = MatMul(x, d) }""",
-        after="""<ir_version: 10, opset_import: ["" : 21, "f" : 1]>
-            g (float[N,6] x) => (float[N,2] y) { y = f.h(x) }
-            <domain: "f", opset_import: ["" : 21]> h (x) => (y) {
-            w = Constant<value = int8[6,2] {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 120}>()
-            s = Constant<value = float[3,2] {1, 2, 1, 2, 10, 20}>()
-            d = DequantizeLinear<axis = 0, block_size = 2>(w, s)  y = MatMul(x, d) }""",
-    ),
-    Example(
-        why="a size that the function's caller chooses",
-        before="""<ir_version: 10, opset_import: ["" : 21, "f" : 1]>
-            g (float[N,6] x) => (float[N,2] y) { y = f.h<b = 4>(x) }
-            <domain: "f", opset_import: ["" : 21]> h<b>(x) => (y) {
-            w = Constant<value = int8[6,2] {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 120}>()
-            s = Constant<value = float[2,2] {1, 2, 10, 20}>()
-            d = DequantizeLinear<axis = 0, block_size : int = @b>(w, s)  y = MatMul(x, d) }""",
-    ),
-    Example(
-        why="whole blocks",
-        before=f"""g (float[N,6] x) => (float[N,2] y) <{_W}, float[2,2] s = {{1, 2, 10, 20}}> {{
-            {_WEIGHT.format(b=3)} }}""",
-        opset=21,
-        ir_version=10,
-    ),
-    Example(
-        why="one block, longer than the axis, is the axis",
-        before=f"""g (float[N,6] x) => (float[N,2] y) <{_W}, float[1,2] s = {{1, 2}}> {{
-            {_WEIGHT.format(b=8)} }}""",
-        opset=21,
-        ir_version=10,
-    ),
-    Example(
-        why="a scale for each channel",
-        before=f"""g (float[N,6] x) => (float[N,2] y) <{_W}, float[2] s = {{1, 2}}> {{
-            d = DequantizeLinear<axis = 1>(w, s)  y = MatMul(x, d) }}""",
-        opset=21,
-        ir_version=10,
-    ),
-    Example(
-        why="invalid: a scale too many",
-        before=f"""g (float[N,6] x) => (float[N,2] y) <{_W}, float[3,2] s = {{1, 2, 3, 4, 5, 6}}> {{
-            {_WEIGHT.format(b=4)} }}""",
-        opset=21,
-        ir_version=10,
-    ),
-    Example(
-        why="nobody knows how long the axis is",
-        before=f"g (float[2,M] x, float[2,K] s) => (float[2,M] y) {{ {_PAIR.format(b=4, s='s')} }}",
-        opset=21,
-        ir_version=10,
-    ),
-]
 
 
 @dataclass(frozen=True)
@@ -219,7 +55,6 @@ class Blocks:
     safety=Safety.EXACT,
     severity=Severity.ERROR,
     hazards=[66],
-    examples=EXAMPLES,
 )
 def partial_last_block(node: Node, model: Model) -> Iterator[Match]:
     """A quantization in blocks along an axis that is no multiple of `block_size`.
@@ -346,3 +181,177 @@ def _filled(node: Node, blocks: Blocks) -> Fix | None:
     ends = [shop.constant(node, np.array([number], np.int64)) for number in numbers]
     shop.put(node, shop.at(node).add("Slice", [whole, *ends]))
     return Fix(f"fill {data.name!r} up to whole blocks, and cut the rest off", shop.edits)
+
+
+_W = "int8[6,2] w = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 120}"
+_WEIGHT = "d = DequantizeLinear<axis = 0, block_size = {b}>(w, s)  y = MatMul(x, d)"
+_PAIR = """q = QuantizeLinear<axis = 1, block_size = {b}, output_dtype = 3>(x, {s})
+            y = DequantizeLinear<axis = 1, block_size = {b}>(q, {s})"""
+_PAIR_6 = f"g (float[N,6] x) => (float[N,6] y) <float[1,2] s = {{0.5, 2}}> {{ {_PAIR.format(b=4, s='s')} }}"
+
+
+partial_last_block.examples = [
+    Fixed(
+        "a weight in blocks of 4 and 2, in which TensorRT sees two of 3",
+        before=f"""g (float[N,6] x) => (float[N,2] y) <{_W}, float[2,2] s = {{1, 2, 10, 20}}> {{
+            {_WEIGHT.format(b=4)} }}""",
+        after=f"""g (float[N,6] x) => (float[N,2] y) <{_W}, float[3,2] s = {{1, 2, 1, 2, 10, 20}}> {{
+            {_WEIGHT.format(b=2)} }}""",
+        opset=21,
+        ir_version=10,
+    ),
+    Fixed(
+        "with zero points",
+        before=f"""g (float[N,6] x) => (float[N,2] y)
+            <{_W}, float[2,2] s = {{1, 2, 10, 20}}, int8[2,2] z = {{0, 0, 1, 2}}> {{
+            d = DequantizeLinear<axis = 0, block_size = 4>(w, s, z)  y = MatMul(x, d) }}""",
+        after=f"""g (float[N,6] x) => (float[N,2] y)
+            <{_W}, float[3,2] s = {{1, 2, 1, 2, 10, 20}}, int8[3,2] z = {{0, 0, 0, 0, 1, 2}}> {{
+            d = DequantizeLinear<axis = 0, block_size = 2>(w, s, z)  y = MatMul(x, d) }}""",
+        opset=21,
+        ir_version=10,
+    ),
+    Fixed(
+        "data of run time; both nodes share the scales, and share the new ones",
+        before=_PAIR_6.replace("[N,6]", "[1,6]"),
+        after=f"""g (float[1,6] x) => (float[1,6] y) <float[1,3] s = {{0.5, 0.5, 2}}> {{
+            {_PAIR.format(b=2, s="s")} }}""",
+        opset=21,
+        ir_version=10,
+    ),
+    Fixed(
+        "counted from the end, and another reader that needs no new scales",
+        before="""g (float[2,6] x, float[2,8] u) => (float[2,6] y, float[2,8] v) <float[2,2] s = {1, 2, 3, 4}> {
+            q = QuantizeLinear<axis = -1, block_size = 4, output_dtype = 3>(x, s)
+            y = DequantizeLinear<axis = 1, block_size = 4>(q, s)
+            p = QuantizeLinear<axis = 1, block_size = 4, output_dtype = 3>(u, s)
+            v = DequantizeLinear<axis = 1, block_size = 4>(p, s) }""",
+        after="""g (float[2,6] x, float[2,8] u) => (float[2,6] y, float[2,8] v)
+            <float[2,2] s = {1, 2, 3, 4}, float[2,3] t = {1, 1, 2, 3, 3, 4}> {
+            q = QuantizeLinear<axis = -1, block_size = 2, output_dtype = 3>(x, t)
+            y = DequantizeLinear<axis = 1, block_size = 2>(q, t)
+            p = QuantizeLinear<axis = 1, block_size = 4, output_dtype = 3>(u, s)
+            v = DequantizeLinear<axis = 1, block_size = 4>(p, s) }""",
+        opset=21,
+        ir_version=10,
+    ),
+    Fixed(
+        "scales of run time, for a dynamic batch",
+        before=f"g (float[N,6] x, float[N,2] s) => (float[N,6] y) {{ {_PAIR.format(b=4, s='s')} }}",
+        after="""g (float[N,6] x, float[N,2] s) => (float[N,6] y)
+            <int64[3] i = {0, 0, 1}, int64[3] j = {0, 0, 1}> {
+            t = Gather<axis = 1>(s, i)  u = Gather<axis = 1>(s, j)
+            q = QuantizeLinear<axis = 1, block_size = 2, output_dtype = 3>(x, t)
+            y = DequantizeLinear<axis = 1, block_size = 2>(q, u) }""",
+        opset=21,
+        ir_version=10,
+    ),
+    Fixed(
+        "scales that the caller may override",
+        before=f"""g (float[N,6] x, float[2,2] s) => (float[N,2] y) <{_W}, float[2,2] s = {{1, 2, 10, 20}}> {{
+            {_WEIGHT.format(b=4)} }}""",
+        after=f"""g (float[N,6] x, float[2,2] s) => (float[N,2] y)
+            <{_W}, float[2,2] s = {{1, 2, 10, 20}}, int64[3] i = {{0, 0, 1}}> {{
+            t = Gather<axis = 0>(s, i)
+            d = DequantizeLinear<axis = 0, block_size = 2>(w, t)  y = MatMul(x, d) }}""",
+        opset=21,
+        ir_version=10,
+    ),
+    Fixed(
+        "blocks of 3 and 2 have no common part: the weight is made as long as its blocks",
+        before="""g (float[N,5] x) => (float[N,1] y) <int8[5,1] w = {1, 2, 3, 4, 5}, float[2,1] s = {1, 10}> {
+            d = DequantizeLinear<axis = 0, block_size = 3>(w, s)  y = MatMul(x, d) }""",
+        after="""g (float[N,5] x) => (float[N,1] y) <int8[6,1] w = {1, 2, 3, 4, 5, 0}, float[2,1] s = {1, 10},
+            int64[1] b = {0}, int64[1] e = {5}> {
+            d = DequantizeLinear<axis = 0, block_size = 3>(w, s)  c = Slice(d, b, e, b)  y = MatMul(x, c) }""",
+        opset=21,
+        ir_version=10,
+    ),
+    Flagged(
+        "9 in blocks of 4, which TensorRT takes for three of 3; the numbers may differ at every run",
+        f"""g (float[1,9] x) => (float[1,9] y) <float[1,3] s = {{1, 2, 3}}> {{
+            {_PAIR.format(b=4, s="s")} }}""",
+        opset=21,
+        ir_version=10,
+    ),
+    Flagged(
+        "zero points of run time",
+        f"""g (float[N,6] x, int8[2,2] z) => (float[N,2] y) <{_W}, float[2,2] s = {{1, 2, 10, 20}}> {{
+            d = DequantizeLinear<axis = 0, block_size = 4>(w, s, z)  y = MatMul(x, d) }}""",
+        opset=21,
+        ir_version=10,
+    ),
+    Fixed(
+        "inside a branch",
+        before=f"""g (bool c, float[N,6] x) => (float[N,2] y) <{_W}, float[2,2] s = {{1, 2, 10, 20}}> {{
+            y = If(c)<then_branch = p () => (float[N,2] u) {{
+                d = DequantizeLinear<axis = 0, block_size = 4>(w, s)  u = MatMul(x, d) }},
+                else_branch = r () => (float[N,2] v) <float[6,2] k = {{1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2}}> {{
+                v = MatMul(x, k) }}> }}""",
+        after=f"""g (bool c, float[N,6] x) => (float[N,2] y) <{_W}> {{
+            y = If(c)<then_branch = p () => (float[N,2] u) <float[3,2] s = {{1, 2, 1, 2, 10, 20}}> {{
+                d = DequantizeLinear<axis = 0, block_size = 2>(w, s)  u = MatMul(x, d) }},
+                else_branch = r () => (float[N,2] v) <float[6,2] k = {{1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1, 2}}> {{
+                v = MatMul(x, k) }}> }}""",
+        opset=21,
+        ir_version=10,
+    ),
+    Fixed(
+        "inside a local function",
+        before="""<ir_version: 10, opset_import: ["" : 21, "f" : 1]>
+            g (float[N,6] x) => (float[N,2] y) { y = f.h(x) }
+            <domain: "f", opset_import: ["" : 21]> h (x) => (y) {
+            w = Constant<value = int8[6,2] {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 120}>()
+            s = Constant<value = float[2,2] {1, 2, 10, 20}>()
+            d = DequantizeLinear<axis = 0, block_size = 4>(w, s)  y = MatMul(x, d) }""",
+        after="""<ir_version: 10, opset_import: ["" : 21, "f" : 1]>
+            g (float[N,6] x) => (float[N,2] y) { y = f.h(x) }
+            <domain: "f", opset_import: ["" : 21]> h (x) => (y) {
+            w = Constant<value = int8[6,2] {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 120}>()
+            s = Constant<value = float[3,2] {1, 2, 1, 2, 10, 20}>()
+            d = DequantizeLinear<axis = 0, block_size = 2>(w, s)  y = MatMul(x, d) }""",
+    ),
+    Silent(
+        "a size that the function's caller chooses",
+        """<ir_version: 10, opset_import: ["" : 21, "f" : 1]>
+            g (float[N,6] x) => (float[N,2] y) { y = f.h<b = 4>(x) }
+            <domain: "f", opset_import: ["" : 21]> h<b>(x) => (y) {
+            w = Constant<value = int8[6,2] {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 120}>()
+            s = Constant<value = float[2,2] {1, 2, 10, 20}>()
+            d = DequantizeLinear<axis = 0, block_size : int = @b>(w, s)  y = MatMul(x, d) }""",
+    ),
+    Silent(
+        "whole blocks",
+        f"""g (float[N,6] x) => (float[N,2] y) <{_W}, float[2,2] s = {{1, 2, 10, 20}}> {{
+            {_WEIGHT.format(b=3)} }}""",
+        opset=21,
+        ir_version=10,
+    ),
+    Silent(
+        "one block, longer than the axis, is the axis",
+        f"""g (float[N,6] x) => (float[N,2] y) <{_W}, float[1,2] s = {{1, 2}}> {{
+            {_WEIGHT.format(b=8)} }}""",
+        opset=21,
+        ir_version=10,
+    ),
+    Silent(
+        "a scale for each channel",
+        f"""g (float[N,6] x) => (float[N,2] y) <{_W}, float[2] s = {{1, 2}}> {{
+            d = DequantizeLinear<axis = 1>(w, s)  y = MatMul(x, d) }}""",
+        opset=21,
+        ir_version=10,
+    ),
+    Silent(
+        "invalid: a scale too many",
+        f"""g (float[N,6] x) => (float[N,2] y) <{_W}, float[3,2] s = {{1, 2, 3, 4, 5, 6}}> {{
+            {_WEIGHT.format(b=4)} }}""",
+        opset=21,
+        ir_version=10,
+    ),
+    Silent(
+        "nobody knows how long the axis is",
+        f"g (float[2,M] x, float[2,K] s) => (float[2,M] y) {{ {_PAIR.format(b=4, s='s')} }}",
+        opset=21,
+        ir_version=10,
+    ),
+]

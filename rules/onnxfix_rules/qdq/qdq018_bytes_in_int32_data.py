@@ -9,129 +9,35 @@ import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
-from onnxfix.dtypes import name_of
-from onnxfix.edits import AddInitializer, Draft, Edit, ReplaceUses
 from onnxfix.files import lazy, tensors
-from onnxfix.graph.overlay import Node, Scope, Value
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
-from onnxfix_rules.ops._common import target_of
+from onnxfix.rule import (
+    AddInitializer,
+    Draft,
+    Edit,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    ReplaceUses,
+    Safety,
+    Scope,
+    Severity,
+    Silent,
+    Value,
+    name_of,
+    rule,
+    target_of,
+)
 
 _KINDS = (TensorProto.FLOAT8E4M3FN, TensorProto.UINT8)
 """The types of one byte that TensorRT imports, and does not take out of words: of int8 and bool it does."""
 _LIMIT = 256 << 20
 """Bytes of a constant that is stored anew."""
 
-_FLOAT8 = """g (float[N,2] x) => (float[N,2] y) <float8e4m3fn[2,2] w = {56, 64, 72, 48}, float s = {1}> {
-    d = DequantizeLinear(w, s)  y = MatMul(x, d) }"""
-_UINT8 = (
-    """g (float[4] x) => (float[4] y) <uint8[4] w = {1, 2, 3, 4}> { c = Cast<to = 1>(w)  y = Add(x, c) }"""
-)
 
-
-def _in_bytes(text: str, opset: int = 19) -> ModelProto:
-    """The model of ``text``, whose constants the parser of ONNX's text puts into words, with ``w`` in raw data."""
-    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : {opset}]>\n{text}')
-    for tensor in model.graph.initializer:
-        if tensor.name == "w":
-            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), "w"))
-    return model
-
-
-def _made(values: list[float]) -> ModelProto:
-    """``_FLOAT8`` with what ``onnx.helper.make_tensor`` makes of the values."""
-    model = _in_bytes(_FLOAT8)
-    model.graph.initializer[0].CopyFrom(helper.make_tensor("w", TensorProto.FLOAT8E4M3FN, [2, 2], values))
-    return model
-
-
-EXAMPLES = [
-    Example(why="a float8 weight", before=_FLOAT8, after=_FLOAT8, opset=19),
-    Example(
-        why="as onnx.helper.make_tensor writes it",
-        before=partial(_made, [1.0, 2.0, 4.0, 0.5]),
-        after=_FLOAT8,
-        opset=19,
-    ),
-    Example(why="uint8", before=_UINT8, after=_UINT8),
-    Example(
-        why="a Constant",
-        before="""g (float[4] x) => (float[4] y) {
-            w = Constant<value = uint8[4] {1, 2, 3, 4}>()  c = Cast<to = 1>(w)  y = Add(x, c) }""",
-        after=_UINT8,
-    ),
-    Example(
-        why="inside a branch, and one outside that it captures",
-        before="""g (bool c, float[4] x) => (float[4] y) <uint8[4] w = {1, 2, 3, 4}> {
-            y = If(c)<then_branch = p () => (float[4] u) <uint8[4] k = {5, 6, 7, 8}> {
-                a = Cast<to = 1>(w)  b = Cast<to = 1>(k)  u = Add(a, b) },
-                else_branch = r () => (float[4] v) { v = Neg(x) }> }""",
-        after="""g (bool c, float[4] x) => (float[4] y) <uint8[4] w = {1, 2, 3, 4}> {
-            y = If(c)<then_branch = p () => (float[4] u) <uint8[4] k = {5, 6, 7, 8}> {
-                a = Cast<to = 1>(w)  b = Cast<to = 1>(k)  u = Add(a, b) },
-                else_branch = r () => (float[4] v) { v = Neg(x) }> }""",
-    ),
-    Example(
-        why="inside a local function",
-        before="""<ir_version: 9, opset_import: ["" : 18, "f" : 1]>
-            g (float[4] x) => (float[4] y) { y = f.h(x) }
-            <domain: "f", opset_import: ["" : 18]> h (x) => (y) {
-            w = Constant<value = uint8[4] {1, 2, 3, 4}>()  c = Cast<to = 1>(w)  y = Add(x, c) }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "f" : 1]>
-            g (float[4] x) => (float[4] y) { y = f.h(x) }
-            <domain: "f", opset_import: ["" : 18]> h (x) => (y) {
-            w = Constant<value = uint8[4] {1, 2, 3, 4}>()  c = Cast<to = 1>(w)  y = Add(x, c) }""",
-    ),
-    Example(
-        why="the caller may override it",
-        before="""g (float[4] x, uint8[4] w) => (float[4] y) <uint8[4] w = {1, 2, 3, 4}> {
-            c = Cast<to = 1>(w)  y = Add(x, c) }""",
-        detect=True,
-    ),
-    Example(
-        why="up to IR version 3 every initializer is a graph input",
-        before="""g (float[4] x, uint8[4] w) => (float[4] y) <uint8[4] w = {1, 2, 3, 4}> {
-            c = Cast<to = 1>(w)  y = Add(x, c) }""",
-        detect=True,
-        opset=8,
-        ir_version=3,
-    ),
-    Example(
-        why="invalid there: one that is none",
-        before=_UINT8,
-        detect=True,
-        opset=8,
-        ir_version=3,
-    ),
-    Example(
-        why="it is a graph output, too",
-        before="""g (float[4] x) => (float[4] y, uint8[4] w) <uint8[4] w = {1, 2, 3, 4}> {
-            c = Cast<to = 1>(w)  y = Add(x, c) }""",
-        detect=True,
-    ),
-    Example(why="float8 in bytes", before=partial(_in_bytes, _FLOAT8)),
-    Example(why="uint8 in bytes", before=partial(_in_bytes, _UINT8, 18)),
-    Example(
-        why="one number: its byte comes first",
-        before="""g (float[N,2] x) => (float[N,2] y) <float8e4m3fn[2,2] w = {0, 0, 0, 0}, float8e4m3fn z = {0},
-            float s = {1}, uint8 k = {3}> {
-            d = DequantizeLinear(w, s, z)  m = MatMul(x, d)  c = Cast<to = 1>(k)  y = Add(m, c) }""",
-        opset=19,
-    ),
-    Example(
-        why="int8 and bool are taken out of their words",
-        before="""g (float[N,2] x) => (float[N,2] y)
-            <int8[2,2] w = {1, 2, 3, 4}, float s = {1}, bool[2] b = {1, 0}> {
-            d = DequantizeLinear(w, s)  m = MatMul(x, d)  y = Where(b, m, x) }""",
-    ),
-    Example(
-        why="nothing reads it",
-        before="g (float[4] x) => (float[4] y) <uint8[4] w = {1, 2, 3, 4}> { y = Neg(x) }",
-    ),
-]
-
-
-@rule("QDQ018", per="scope", safety=Safety.EXACT, severity=Severity.ERROR, hazards=[67], examples=EXAMPLES)
+@rule("QDQ018", per="scope", safety=Safety.EXACT, severity=Severity.ERROR, hazards=[67])
 def bytes_in_int32_data(scope: Scope, model: Model) -> Iterator[Match]:
     """A constant of float8e4m3fn or uint8 whose numbers are stored in words of 32 bits, ONNX's `int32_data`.
 
@@ -221,3 +127,100 @@ def _constant(node: Node, tensor: TensorProto) -> Fix | None:
     draft = Draft(node)
     draft.set_attr(node, "value", made)
     return Fix(f"store {node.first_output!r} in bytes", draft.edits)
+
+
+_FLOAT8 = """g (float[N,2] x) => (float[N,2] y) <float8e4m3fn[2,2] w = {56, 64, 72, 48}, float s = {1}> {
+    d = DequantizeLinear(w, s)  y = MatMul(x, d) }"""
+_UINT8 = (
+    """g (float[4] x) => (float[4] y) <uint8[4] w = {1, 2, 3, 4}> { c = Cast<to = 1>(w)  y = Add(x, c) }"""
+)
+
+
+def _in_bytes(text: str, opset: int = 19) -> ModelProto:
+    """The model of ``text``, whose constants the parser of ONNX's text puts into words, with ``w`` in raw data."""
+    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : {opset}]>\n{text}')
+    for tensor in model.graph.initializer:
+        if tensor.name == "w":
+            tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor), "w"))
+    return model
+
+
+def _made(values: list[float]) -> ModelProto:
+    """``_FLOAT8`` with what ``onnx.helper.make_tensor`` makes of the values."""
+    model = _in_bytes(_FLOAT8)
+    model.graph.initializer[0].CopyFrom(helper.make_tensor("w", TensorProto.FLOAT8E4M3FN, [2, 2], values))
+    return model
+
+
+bytes_in_int32_data.examples = [
+    Fixed("a float8 weight", before=_FLOAT8, after=_FLOAT8, opset=19),
+    Fixed(
+        "as onnx.helper.make_tensor writes it",
+        before=partial(_made, [1.0, 2.0, 4.0, 0.5]),
+        after=_FLOAT8,
+        opset=19,
+    ),
+    Fixed("uint8", before=_UINT8, after=_UINT8),
+    Fixed(
+        "a Constant",
+        before="""g (float[4] x) => (float[4] y) {
+            w = Constant<value = uint8[4] {1, 2, 3, 4}>()  c = Cast<to = 1>(w)  y = Add(x, c) }""",
+        after=_UINT8,
+    ),
+    Fixed(
+        "inside a branch, and one outside that it captures",
+        before="""g (bool c, float[4] x) => (float[4] y) <uint8[4] w = {1, 2, 3, 4}> {
+            y = If(c)<then_branch = p () => (float[4] u) <uint8[4] k = {5, 6, 7, 8}> {
+                a = Cast<to = 1>(w)  b = Cast<to = 1>(k)  u = Add(a, b) },
+                else_branch = r () => (float[4] v) { v = Neg(x) }> }""",
+        after="""g (bool c, float[4] x) => (float[4] y) <uint8[4] w = {1, 2, 3, 4}> {
+            y = If(c)<then_branch = p () => (float[4] u) <uint8[4] k = {5, 6, 7, 8}> {
+                a = Cast<to = 1>(w)  b = Cast<to = 1>(k)  u = Add(a, b) },
+                else_branch = r () => (float[4] v) { v = Neg(x) }> }""",
+    ),
+    Fixed(
+        "inside a local function",
+        before="""<ir_version: 9, opset_import: ["" : 18, "f" : 1]>
+            g (float[4] x) => (float[4] y) { y = f.h(x) }
+            <domain: "f", opset_import: ["" : 18]> h (x) => (y) {
+            w = Constant<value = uint8[4] {1, 2, 3, 4}>()  c = Cast<to = 1>(w)  y = Add(x, c) }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "f" : 1]>
+            g (float[4] x) => (float[4] y) { y = f.h(x) }
+            <domain: "f", opset_import: ["" : 18]> h (x) => (y) {
+            w = Constant<value = uint8[4] {1, 2, 3, 4}>()  c = Cast<to = 1>(w)  y = Add(x, c) }""",
+    ),
+    Flagged(
+        "the caller may override it",
+        """g (float[4] x, uint8[4] w) => (float[4] y) <uint8[4] w = {1, 2, 3, 4}> {
+            c = Cast<to = 1>(w)  y = Add(x, c) }""",
+    ),
+    Flagged(
+        "up to IR version 3 every initializer is a graph input",
+        """g (float[4] x, uint8[4] w) => (float[4] y) <uint8[4] w = {1, 2, 3, 4}> {
+            c = Cast<to = 1>(w)  y = Add(x, c) }""",
+        opset=8,
+        ir_version=3,
+    ),
+    Flagged("invalid there: one that is none", _UINT8, opset=8, ir_version=3),
+    Flagged(
+        "it is a graph output, too",
+        """g (float[4] x) => (float[4] y, uint8[4] w) <uint8[4] w = {1, 2, 3, 4}> {
+            c = Cast<to = 1>(w)  y = Add(x, c) }""",
+    ),
+    Silent("float8 in bytes", partial(_in_bytes, _FLOAT8)),
+    Silent("uint8 in bytes", partial(_in_bytes, _UINT8, 18)),
+    Silent(
+        "one number: its byte comes first",
+        """g (float[N,2] x) => (float[N,2] y) <float8e4m3fn[2,2] w = {0, 0, 0, 0}, float8e4m3fn z = {0},
+            float s = {1}, uint8 k = {3}> {
+            d = DequantizeLinear(w, s, z)  m = MatMul(x, d)  c = Cast<to = 1>(k)  y = Add(m, c) }""",
+        opset=19,
+    ),
+    Silent(
+        "int8 and bool are taken out of their words",
+        """g (float[N,2] x) => (float[N,2] y)
+            <int8[2,2] w = {1, 2, 3, 4}, float s = {1}, bool[2] b = {1, 0}> {
+            d = DequantizeLinear(w, s)  m = MatMul(x, d)  y = Where(b, m, x) }""",
+    ),
+    Silent("nothing reads it", "g (float[4] x) => (float[4] y) <uint8[4] w = {1, 2, 3, 4}> { y = Neg(x) }"),
+]

@@ -1,261 +1,37 @@
 """QDQ019: quantization of a scalar, which gets a dimension."""
-# Long because: each way that a scalar can go on has an example.
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
-from onnxfix.edits import Edit
-from onnxfix.graph.overlay import Node, Value, is_read
-from onnxfix.graph.signatures import Formal, signature, takes
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
-from onnxfix.targets.documented import names
-
-from ._common import (
-    DEQUANTIZE,
-    QUANTIZE,
-    WEIGHT_LIMIT,
-    Array,
-    Unable,
-    Workshop,
-    is_op,
-    read,
-    scope_opset,
+from onnxfix.rule import (
+    Edit,
+    Fix,
+    Fixed,
+    Flagged,
+    Formal,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    rule,
+    signature,
+    takes,
     target_of,
 )
 
-_C = "float s = {0.5}, int8 z = {0}"
-_A = f"{_C}, int64[1] a = {{0}}"
-_PAIR = "q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z)"
-_MADE = "e = Unsqueeze(x, a)  q = QuantizeLinear(e, s, z)  d = DequantizeLinear(q, s, z)"
-
-EXAMPLES = [
-    Example(
-        why="the model's output is a vector of one",
-        before=f"g (float x) => (float y) <{_C}> {{ {_PAIR} }}",
-        after=f"g (float x) => (float y) <{_A}> {{ {_MADE}  y = Squeeze(d, a) }}",
-    ),
-    Example(
-        why="opset 12, where axes are attributes",
-        before=f"g (float x) => (float y) <{_C}> {{ {_PAIR} }}",
-        after=f"""g (float x) => (float y) <{_C}> {{ e = Unsqueeze<axes = [0]>(x)  q = QuantizeLinear(e, s, z)
-            d = DequantizeLinear(q, s, z)  y = Squeeze<axes = [0]>(d) }}""",
-        opset=12,
-    ),
-    Example(
-        why="the mean of a dynamic batch, and on through other operators",
-        before=f"""g (float[N] v) => (float y) <{_C}, float k = {{2}}> {{ x = ReduceMean<keepdims = 0>(v)
-            q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)  r = Relu(d)  y = Mul(r, k) }}""",
-        after=f"""g (float[N] v) => (float y) <{_A}, float k = {{2}}> {{ x = ReduceMean<keepdims = 0>(v)
-            {_MADE}  c = Squeeze(d, a)  r = Relu(c)  y = Mul(r, k) }}""",
-    ),
-    Example(
-        why="a dimension more than one more",
-        before=f"""g (float x) => (float[1] y) <{_A}> {{
-            q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)  y = Unsqueeze(d, a) }}""",
-        after=f"""g (float x) => (float[1] y) <{_A}, int64[1] b = {{0}}> {{
-            {_MADE}  c = Squeeze(d, a)  y = Unsqueeze(c, b) }}""",
-    ),
-    Example(
-        why="the quantized number is an output itself, and is read twice",
-        before=f"""g (float x) => (int8 q, float y, float u) <{_C}> {{
-            {_PAIR}  u = DequantizeLinear(q, s, z) }}""",
-        after=f"""g (float x) => (int8 q, float y, float u) <{_A}> {{
-            e = Unsqueeze(x, a)  p = QuantizeLinear(e, s, z)  q = Squeeze(p, a)
-            d = DequantizeLinear(p, s, z)  y = Squeeze(d, a)
-            f = DequantizeLinear(p, s, z)  u = Squeeze(f, a) }}""",
-    ),
-    Example(
-        why="quantized by the caller",
-        before=f"g (int8 x) => (float y) <{_C}> {{ y = DequantizeLinear(x, s, z) }}",
-        after=f"""g (int8 x) => (float y) <{_A}> {{
-            e = Unsqueeze(x, a)  d = DequantizeLinear(e, s, z)  y = Squeeze(d, a) }}""",
-    ),
-    Example(
-        why="a constant is stored as a vector",
-        before=f"g (float[N] v) => (float[N] u, float y) <{_C}, float x = {{3}}> {{ {_PAIR}  u = Mul(v, y) }}",
-        after=f"""g (float[N] v) => (float[N] u, float y) <{_A}, float[1] e = {{3}}> {{
-            q = QuantizeLinear(e, s, z)  d = DequantizeLinear(q, s, z)  y = Squeeze(d, a)  u = Mul(v, y) }}""",
-    ),
-    Example(
-        why="a float8 constant, which TensorRT refuses where it has no dimension",
-        before="""g (float[N] x) => (float[N] y) <float s = {0.5}, float8e4m3fn w = {56}> {
-            d = DequantizeLinear(w, s)  y = Mul(x, d) }""",
-        after="""g (float[N] x) => (float[N] y) <float s = {0.5}, float8e4m3fn[1] w = {56}, int64[1] a = {0}> {
-            e = DequantizeLinear(w, s)  d = Squeeze(e, a)  y = Mul(x, d) }""",
-        opset=19,
-    ),
-    Example(
-        why="float8 in opset 19, whose Squeeze does not take it: a Reshape",
-        before="""g (float x) => (float y, float8e4m3fn q) <float s = {0.5}, float8e4m3fn z = {0}> {
-            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
-        after="""g (float x) => (float y, float8e4m3fn q)
-            <float s = {0.5}, float8e4m3fn z = {0}, int64[1] a = {0}, int64[0] n = {}> {
-            e = Unsqueeze(x, a)  p = QuantizeLinear(e, s, z)  d = DequantizeLinear(p, s, z)
-            q = Reshape(p, n)  y = Squeeze(d, a) }""",
-        opset=19,
-        runs=False,  # ONNX Runtime 1.32 has a kernel for it from opset 21 on
-    ),
-    Example(
-        why="float8 in opset 21",
-        before="""g (float x) => (float y, float8e4m3fn q) <float s = {0.5}, float8e4m3fn z = {0}> {
-            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
-        after="""g (float x) => (float y, float8e4m3fn q)
-            <float s = {0.5}, float8e4m3fn z = {0}, int64[1] a = {0}, int64[0] n = {}> {
-            e = Unsqueeze(x, a)  p = QuantizeLinear(e, s, z)  d = DequantizeLinear(p, s, z)
-            q = Reshape(p, n)  y = Squeeze(d, a) }""",
-        opset=21,
-        ir_version=10,
-    ),
-    Example(
-        why="float8 in a local function of opset 19, whatever the model imports, quantized by its caller",
-        before="""<ir_version: 10, opset_import: ["" : 21, "f" : 1]>
-            g (float8e4m3fn x) => (float y) { y = f.h(x) }
-            <domain: "f", opset_import: ["" : 19]> h (x) => (y) {
-            n = Constant<value = int64[0] {}>()  r = Reshape(x, n)
-            s = Constant<value = float {0.5}>()  y = DequantizeLinear(r, s) }""",
-        after="""<ir_version: 10, opset_import: ["" : 21, "f" : 1]>
-            g (float8e4m3fn x) => (float y) { y = f.h(x) }
-            <domain: "f", opset_import: ["" : 19]> h (x) => (y) {
-            n = Constant<value = int64[0] {}>()  r = Reshape(x, n)
-            s = Constant<value = float {0.5}>()  o = Constant<value = int64[1] {1}>()
-            e = Reshape(r, o)  d = DequantizeLinear(e, s)
-            a = Constant<value = int64[1] {0}>()  y = Squeeze(d, a) }""",
-    ),
-    Example(
-        why="float8 from Microsoft's operator before ONNX had the type: no node of that opset takes it",
-        before="""<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]>
-            g (float8e4m3fn x) => (float y) <float s = {0.5}> { y = com.microsoft.DequantizeLinear(x, s) }""",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="the caller may override the constant",
-        before=f"""g (float[N] x, int8 w) => (float[N] y) <{_C}, int8 w = {{3}}> {{
-            d = DequantizeLinear(w, s, z)  y = Mul(x, d) }}""",
-        detect=True,
-    ),
-    Example(
-        why="a scale that is a vector: TensorRT takes none for one number, with or without a dimension",
-        before="""g (float x) => (float y) <float[1] s = {0.5}, int8[1] z = {0}> {
-            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
-        detect=True,
-    ),
-    Example(
-        why="com.microsoft",
-        before=f"""<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]>
-            g (float x) => (float y) <{_C}> {{
-            q = com.microsoft.QuantizeLinear(x, s, z)  y = com.microsoft.DequantizeLinear(q, s, z) }}""",
-        after=f"""<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]>
-            g (float x) => (float y) <{_A}> {{ e = Unsqueeze(x, a)
-            q = com.microsoft.QuantizeLinear(e, s, z)  d = com.microsoft.DequantizeLinear(q, s, z)
-            y = Squeeze(d, a) }}""",
-    ),
-    Example(
-        why="inside a branch, whose other branch returns a scalar",
-        before=f"""g (float x, bool c) => (float y) <{_C}> {{
-            y = If(c)<then_branch = p () => (float u) {{
-                q = QuantizeLinear(x, s, z)  u = DequantizeLinear(q, s, z) }},
-                else_branch = r () => (float v) {{ v = Neg(x) }}> }}""",
-        after=f"""g (float x, bool c) => (float y) <{_C}> {{
-            y = If(c)<then_branch = p () => (float u) <int64[1] a = {{0}}> {{ {_MADE}  u = Squeeze(d, a) }},
-                else_branch = r () => (float v) {{ v = Neg(x) }}> }}""",
-    ),
-    Example(
-        why="inside a local function",
-        before="""<ir_version: 10, opset_import: ["" : 21, "f" : 1]>
-            g (float[N] v) => (float y) { y = f.h(v) }
-            <domain: "f", opset_import: ["" : 21]> h (v) => (y) {
-            s = Constant<value = float {0.5}>()  x = ReduceSum<keepdims = 0>(v)
-            q = QuantizeLinear<output_dtype = 3>(x, s)  y = DequantizeLinear(q, s) }""",
-        after="""<ir_version: 10, opset_import: ["" : 21, "f" : 1]>
-            g (float[N] v) => (float y) { y = f.h(v) }
-            <domain: "f", opset_import: ["" : 21]> h (v) => (y) {
-            s = Constant<value = float {0.5}>()  x = ReduceSum<keepdims = 0>(v)
-            a = Constant<value = int64[1] {0}>()  b = Constant<value = int64[1] {0}>()
-            e = Unsqueeze(x, a)  q = QuantizeLinear<output_dtype = 3>(e, s)
-            d = DequantizeLinear(q, s)  y = Squeeze(d, b) }""",
-    ),
-    Example(
-        why="among vectors a scalar and a vector of one are the same",
-        before=f"""g (float x, float[N] v) => (float[N] y) <{_C}> {{
-            q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)  n = Neg(d)  y = Add(n, v) }}""",
-    ),
-    Example(
-        why="as a scale for all, and where a shape is given anyway",
-        before=f"""g (float x, float[N,4] v) => (float[N,4] y, float[1,1] u) <{_C}, int64[2] k = {{1, 1}}> {{
-            q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)  u = Reshape(d, k)
-            p = QuantizeLinear(v, d, z)  y = DequantizeLinear(p, d, z) }}""",
-    ),
-    Example(
-        why="a vector of one",
-        before=f"g (float[1] x) => (float[1] y) <{_C}> {{ {_PAIR} }}",
-    ),
-    Example(
-        why="nobody knows how many dimensions it has",
-        before="""<ir_version: 9, opset_import: ["" : 18, "f" : 1]>
-            g (float[N] x) => (float[N] y) { y = f.h(x)  }
-            <domain: "f", opset_import: ["" : 18]> h (x) => (y) {
-            s = Constant<value = float {0.5}>()  z = Constant<value = int8 {0}>()
-            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
-    ),
-    Example(
-        why="integers without a dimension are QDQ002's",
-        before=f"""g (float[N] x) => (float y, float[N] u) <{_C}, int8 w = {{3}}> {{
-            y = DequantizeLinear(w, s, z)  u = Neg(x) }}""",
-    ),
-]
+from ._common import DEQUANTIZE, QUANTIZE, WEIGHT_LIMIT, Array, Unable, Workshop, is_op, scope_opset
+from ._scalars import ScalarRegion, region_at, shows
 
 _ZERO = np.array([0], np.int64)
 
-MOST_STEPS = 64
-"""Values that are followed from one scalar."""
 
-_ALONE = names(
-    "Abs Cast Ceil Clip Elu Erf Exp Floor Gelu HardSigmoid HardSwish Identity LeakyRelu Log Mish Neg Not Reciprocal "
-    "Relu Round Selu Sigmoid Sign Softplus Softsign Sqrt Tanh ThresholdedRelu"
-)
-"""Operators whose result has the shape of their first input."""
-
-_TOGETHER = names(
-    "Add And Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mod Mul Or Pow Sub Sum Where Xor"
-)
-"""Operators whose inputs broadcast (ONNX, Multidirectional Broadcasting)."""
-
-
-@dataclass(frozen=True)
-class Region:
-    """A scalar, the node that quantizes it and those that dequantize the result, or one of the latter alone."""
-
-    first: Node
-    data: Value
-    readers: tuple[Node, ...]
-
-    @property
-    def results(self) -> list[Value]:
-        """What leaves the region."""
-        found = [node.output(0) for node in self.readers or (self.first,)]
-        return [value for value in found if value is not None]
-
-    @property
-    def open(self) -> bool:
-        """Whether something else reads the quantized number."""
-        inner = self.first.output(0)
-        return inner is not None and (not inner.replaceable or inner.use_count > len(self.readers))
-
-
-@rule(
-    "QDQ019",
-    ops=(*QUANTIZE, *DEQUANTIZE),
-    safety=Safety.EXACT,
-    severity=Severity.ERROR,
-    hazards=[68],
-    examples=EXAMPLES,
-)
+@rule("QDQ019", ops=(*QUANTIZE, *DEQUANTIZE), safety=Safety.EXACT, severity=Severity.ERROR, hazards=[68])
 def quantized_scalar(node: Node, model: Model) -> Iterator[Match]:
     """A QuantizeLinear or DequantizeLinear of a scalar, a tensor without dimensions, where that shows.
 
@@ -278,95 +54,28 @@ def quantized_scalar(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
     """
-    region = _region(node, model)
+    region = region_at(node, model)
     if region is None:
         return
     held = not is_op(node, "QuantizeLinear") and (
         region.data.initializer is not None or region.data.is_constant
     )
     ends = [*region.results, *(v for v in node.outputs if v is not None and region.readers and region.open)]
-    shows = True if held else _shows(ends, region, model)
-    if shows is False:
+    shown = True if held else shows(ends, region, model)
+    if shown is False:
         return
     title = target_of(model).title
     what = "refuses a quantized constant" if held else "gives a dimension to a scalar that is quantized"
     yield Match(
         f"{region.data.name!r} has no dimension: {title} {what}",
         node=node,
-        severity=Severity.ERROR if shows else Severity.WARNING,
+        severity=Severity.ERROR if shown else Severity.WARNING,
         fix=_fix(region, model, held),
         reads=region.readers,
     )
 
 
-def _region(node: Node, model: Model) -> Region | None:
-    """The region that begins at this node; None where none does, or where its data are no scalar."""
-    data = node.input(0)
-    if data is None or not is_read(node.output(0)) or model.shapes.rank(data) != 0:
-        return None
-    if is_op(node, "QuantizeLinear"):
-        inner = node.output(0)
-        assert inner is not None
-        uses = inner.uses if inner.use_count <= MOST_STEPS else []
-        return Region(node, data, tuple(use.node for use in uses if _dequantizes(use.node, use.index, node)))
-    if not is_op(node, "DequantizeLinear"):
-        return None
-    maker = data.producer
-    if maker is not None and is_op(maker, "QuantizeLinear") and _dequantizes(node, 0, maker):
-        inner = maker.output(0)
-        return None if inner is not None and inner.use_count <= MOST_STEPS else Region(node, data, ())
-    linear = read(node, model)
-    if linear is not None and data.is_constant:
-        return None  # QDQ002 and QDQ005 know those
-    return Region(node, data, ())
-
-
-def _dequantizes(node: Node, index: int, maker: Node) -> bool:
-    return index == 0 and is_op(node, "DequantizeLinear") and node.scope is maker.scope
-
-
-def _shows(values: list[Value], region: Region, model: Model) -> bool | None:
-    """Whether a dimension more in these values is seen by the caller; None: not known."""
-    pending, seen, sure = list(values), set(values), True
-    while pending:
-        value = pending.pop()
-        if value.is_output and value.scope is model.main:
-            return True
-        if not value.replaceable or value.use_count + len(seen) > MOST_STEPS:
-            sure = False
-            continue
-        for use in value.uses:
-            if use.node in region.readers:
-                continue
-            goes_on = _passes(use.node, use.index, value, model)
-            sure = sure and goes_on is not None
-            output = use.node.output(0)
-            if goes_on and output is not None and output not in seen:
-                seen.add(output)
-                pending.append(output)
-    return False if sure else None
-
-
-def _passes(node: Node, index: int, value: Value, model: Model) -> bool | None:
-    """Whether the node's result has a dimension more where this input has; None: not known."""
-    if is_op(node, "QuantizeLinear") or is_op(node, "DequantizeLinear"):
-        return index == 0  # a scale of one number is one for all
-    if not node.is_onnx:
-        return None
-    if node.op_type in _ALONE or (node.op_type == "Unsqueeze" and index == 0):
-        return True if index == 0 else None
-    if node.op_type == "Reshape" and index == 0:
-        return False
-    rank = model.shapes.rank(value)
-    if node.op_type not in _TOGETHER or rank is None:
-        return None
-    ranks = [model.shapes.rank(one) for one in node.inputs if one is not None and one is not value]
-    if any(one is not None and one > rank for one in ranks):
-        return False
-    return None if None in ranks else True
-
-
-def _fix(region: Region, model: Model, held: bool) -> Fix | None:
+def _fix(region: ScalarRegion, model: Model, held: bool) -> Fix | None:
     nodes = (region.first, *region.readers)
     for one in nodes:
         for side in (one.input(1), one.input(2)):
@@ -382,7 +91,7 @@ def _fix(region: Region, model: Model, held: bool) -> Fix | None:
     return Fix("give the scalar a dimension, and take it away afterwards", edits)
 
 
-def _edits(region: Region, model: Model, array: Array | None) -> list[Edit]:
+def _edits(region: ScalarRegion, model: Model, array: Array | None) -> list[Edit]:
     shop, first = Workshop(), region.first
     if array is None:
         data = _axis(
@@ -446,3 +155,181 @@ def _axis(
         raise Unable
     shape = np.array([1] if op_type == "Unsqueeze" else [], np.int64)
     return draft.add("Reshape", [value, shop.constant(node, shape, "shape")], output=output)
+
+
+_C = "float s = {0.5}, int8 z = {0}"
+_A = f"{_C}, int64[1] a = {{0}}"
+_PAIR = "q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z)"
+_MADE = "e = Unsqueeze(x, a)  q = QuantizeLinear(e, s, z)  d = DequantizeLinear(q, s, z)"
+
+
+quantized_scalar.examples = [
+    Fixed(
+        "the model's output is a vector of one",
+        before=f"g (float x) => (float y) <{_C}> {{ {_PAIR} }}",
+        after=f"g (float x) => (float y) <{_A}> {{ {_MADE}  y = Squeeze(d, a) }}",
+    ),
+    Fixed(
+        "opset 12, where axes are attributes",
+        before=f"g (float x) => (float y) <{_C}> {{ {_PAIR} }}",
+        after=f"""g (float x) => (float y) <{_C}> {{ e = Unsqueeze<axes = [0]>(x)  q = QuantizeLinear(e, s, z)
+            d = DequantizeLinear(q, s, z)  y = Squeeze<axes = [0]>(d) }}""",
+        opset=12,
+    ),
+    Fixed(
+        "the mean of a dynamic batch, and on through other operators",
+        before=f"""g (float[N] v) => (float y) <{_C}, float k = {{2}}> {{ x = ReduceMean<keepdims = 0>(v)
+            q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)  r = Relu(d)  y = Mul(r, k) }}""",
+        after=f"""g (float[N] v) => (float y) <{_A}, float k = {{2}}> {{ x = ReduceMean<keepdims = 0>(v)
+            {_MADE}  c = Squeeze(d, a)  r = Relu(c)  y = Mul(r, k) }}""",
+    ),
+    Fixed(
+        "a dimension more than one more",
+        before=f"""g (float x) => (float[1] y) <{_A}> {{
+            q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)  y = Unsqueeze(d, a) }}""",
+        after=f"""g (float x) => (float[1] y) <{_A}, int64[1] b = {{0}}> {{
+            {_MADE}  c = Squeeze(d, a)  y = Unsqueeze(c, b) }}""",
+    ),
+    Fixed(
+        "the quantized number is an output itself, and is read twice",
+        before=f"""g (float x) => (int8 q, float y, float u) <{_C}> {{
+            {_PAIR}  u = DequantizeLinear(q, s, z) }}""",
+        after=f"""g (float x) => (int8 q, float y, float u) <{_A}> {{
+            e = Unsqueeze(x, a)  p = QuantizeLinear(e, s, z)  q = Squeeze(p, a)
+            d = DequantizeLinear(p, s, z)  y = Squeeze(d, a)
+            f = DequantizeLinear(p, s, z)  u = Squeeze(f, a) }}""",
+    ),
+    Fixed(
+        "quantized by the caller",
+        before=f"g (int8 x) => (float y) <{_C}> {{ y = DequantizeLinear(x, s, z) }}",
+        after=f"""g (int8 x) => (float y) <{_A}> {{
+            e = Unsqueeze(x, a)  d = DequantizeLinear(e, s, z)  y = Squeeze(d, a) }}""",
+    ),
+    Fixed(
+        "a constant is stored as a vector",
+        before=f"g (float[N] v) => (float[N] u, float y) <{_C}, float x = {{3}}> {{ {_PAIR}  u = Mul(v, y) }}",
+        after=f"""g (float[N] v) => (float[N] u, float y) <{_A}, float[1] e = {{3}}> {{
+            q = QuantizeLinear(e, s, z)  d = DequantizeLinear(q, s, z)  y = Squeeze(d, a)  u = Mul(v, y) }}""",
+    ),
+    Fixed(
+        "a float8 constant, which TensorRT refuses where it has no dimension",
+        before="""g (float[N] x) => (float[N] y) <float s = {0.5}, float8e4m3fn w = {56}> {
+            d = DequantizeLinear(w, s)  y = Mul(x, d) }""",
+        after="""g (float[N] x) => (float[N] y) <float s = {0.5}, float8e4m3fn[1] w = {56}, int64[1] a = {0}> {
+            e = DequantizeLinear(w, s)  d = Squeeze(e, a)  y = Mul(x, d) }""",
+        opset=19,
+    ),
+    Fixed(
+        "float8 in opset 19, whose Squeeze does not take it: a Reshape",
+        before="""g (float x) => (float y, float8e4m3fn q) <float s = {0.5}, float8e4m3fn z = {0}> {
+            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
+        after="""g (float x) => (float y, float8e4m3fn q)
+            <float s = {0.5}, float8e4m3fn z = {0}, int64[1] a = {0}, int64[0] n = {}> {
+            e = Unsqueeze(x, a)  p = QuantizeLinear(e, s, z)  d = DequantizeLinear(p, s, z)
+            q = Reshape(p, n)  y = Squeeze(d, a) }""",
+        opset=19,
+        runs=False,  # ONNX Runtime 1.32 has a kernel for it from opset 21 on
+    ),
+    Fixed(
+        "float8 in opset 21",
+        before="""g (float x) => (float y, float8e4m3fn q) <float s = {0.5}, float8e4m3fn z = {0}> {
+            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
+        after="""g (float x) => (float y, float8e4m3fn q)
+            <float s = {0.5}, float8e4m3fn z = {0}, int64[1] a = {0}, int64[0] n = {}> {
+            e = Unsqueeze(x, a)  p = QuantizeLinear(e, s, z)  d = DequantizeLinear(p, s, z)
+            q = Reshape(p, n)  y = Squeeze(d, a) }""",
+        opset=21,
+        ir_version=10,
+    ),
+    Fixed(
+        "float8 in a local function of opset 19, whatever the model imports, quantized by its caller",
+        before="""<ir_version: 10, opset_import: ["" : 21, "f" : 1]>
+            g (float8e4m3fn x) => (float y) { y = f.h(x) }
+            <domain: "f", opset_import: ["" : 19]> h (x) => (y) {
+            n = Constant<value = int64[0] {}>()  r = Reshape(x, n)
+            s = Constant<value = float {0.5}>()  y = DequantizeLinear(r, s) }""",
+        after="""<ir_version: 10, opset_import: ["" : 21, "f" : 1]>
+            g (float8e4m3fn x) => (float y) { y = f.h(x) }
+            <domain: "f", opset_import: ["" : 19]> h (x) => (y) {
+            n = Constant<value = int64[0] {}>()  r = Reshape(x, n)
+            s = Constant<value = float {0.5}>()  o = Constant<value = int64[1] {1}>()
+            e = Reshape(r, o)  d = DequantizeLinear(e, s)
+            a = Constant<value = int64[1] {0}>()  y = Squeeze(d, a) }""",
+    ),
+    Flagged(
+        "float8 from Microsoft's operator before ONNX had the type: no node of that opset takes it",
+        """<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]>
+            g (float8e4m3fn x) => (float y) <float s = {0.5}> { y = com.microsoft.DequantizeLinear(x, s) }""",
+        runs=False,
+    ),
+    Flagged(
+        "the caller may override the constant",
+        f"""g (float[N] x, int8 w) => (float[N] y) <{_C}, int8 w = {{3}}> {{
+            d = DequantizeLinear(w, s, z)  y = Mul(x, d) }}""",
+    ),
+    Flagged(
+        "a scale that is a vector: TensorRT takes none for one number, with or without a dimension",
+        """g (float x) => (float y) <float[1] s = {0.5}, int8[1] z = {0}> {
+            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
+    ),
+    Fixed(
+        "com.microsoft",
+        before=f"""<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]>
+            g (float x) => (float y) <{_C}> {{
+            q = com.microsoft.QuantizeLinear(x, s, z)  y = com.microsoft.DequantizeLinear(q, s, z) }}""",
+        after=f"""<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]>
+            g (float x) => (float y) <{_A}> {{ e = Unsqueeze(x, a)
+            q = com.microsoft.QuantizeLinear(e, s, z)  d = com.microsoft.DequantizeLinear(q, s, z)
+            y = Squeeze(d, a) }}""",
+    ),
+    Fixed(
+        "inside a branch, whose other branch returns a scalar",
+        before=f"""g (float x, bool c) => (float y) <{_C}> {{
+            y = If(c)<then_branch = p () => (float u) {{
+                q = QuantizeLinear(x, s, z)  u = DequantizeLinear(q, s, z) }},
+                else_branch = r () => (float v) {{ v = Neg(x) }}> }}""",
+        after=f"""g (float x, bool c) => (float y) <{_C}> {{
+            y = If(c)<then_branch = p () => (float u) <int64[1] a = {{0}}> {{ {_MADE}  u = Squeeze(d, a) }},
+                else_branch = r () => (float v) {{ v = Neg(x) }}> }}""",
+    ),
+    Fixed(
+        "inside a local function",
+        before="""<ir_version: 10, opset_import: ["" : 21, "f" : 1]>
+            g (float[N] v) => (float y) { y = f.h(v) }
+            <domain: "f", opset_import: ["" : 21]> h (v) => (y) {
+            s = Constant<value = float {0.5}>()  x = ReduceSum<keepdims = 0>(v)
+            q = QuantizeLinear<output_dtype = 3>(x, s)  y = DequantizeLinear(q, s) }""",
+        after="""<ir_version: 10, opset_import: ["" : 21, "f" : 1]>
+            g (float[N] v) => (float y) { y = f.h(v) }
+            <domain: "f", opset_import: ["" : 21]> h (v) => (y) {
+            s = Constant<value = float {0.5}>()  x = ReduceSum<keepdims = 0>(v)
+            a = Constant<value = int64[1] {0}>()  b = Constant<value = int64[1] {0}>()
+            e = Unsqueeze(x, a)  q = QuantizeLinear<output_dtype = 3>(e, s)
+            d = DequantizeLinear(q, s)  y = Squeeze(d, b) }""",
+    ),
+    Silent(
+        "among vectors a scalar and a vector of one are the same",
+        f"""g (float x, float[N] v) => (float[N] y) <{_C}> {{
+            q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)  n = Neg(d)  y = Add(n, v) }}""",
+    ),
+    Silent(
+        "as a scale for all, and where a shape is given anyway",
+        f"""g (float x, float[N,4] v) => (float[N,4] y, float[1,1] u) <{_C}, int64[2] k = {{1, 1}}> {{
+            q = QuantizeLinear(x, s, z)  d = DequantizeLinear(q, s, z)  u = Reshape(d, k)
+            p = QuantizeLinear(v, d, z)  y = DequantizeLinear(p, d, z) }}""",
+    ),
+    Silent("a vector of one", f"g (float[1] x) => (float[1] y) <{_C}> {{ {_PAIR} }}"),
+    Silent(
+        "nobody knows how many dimensions it has",
+        """<ir_version: 9, opset_import: ["" : 18, "f" : 1]>
+            g (float[N] x) => (float[N] y) { y = f.h(x)  }
+            <domain: "f", opset_import: ["" : 18]> h (x) => (y) {
+            s = Constant<value = float {0.5}>()  z = Constant<value = int8 {0}>()
+            q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
+    ),
+    Silent(
+        "integers without a dimension are QDQ002's",
+        f"""g (float[N] x) => (float y, float[N] u) <{_C}, int8 w = {{3}}> {{
+            y = DequantizeLinear(w, s, z)  u = Neg(x) }}""",
+    ),
+]

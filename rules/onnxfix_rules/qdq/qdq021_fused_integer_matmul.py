@@ -6,89 +6,23 @@ from collections.abc import Iterator
 
 from onnx import TensorProto, helper
 
-from onnxfix.edits import AddNode, Draft
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
+from onnxfix.rule import (
+    AddNode,
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    rule,
+    target_of,
+)
 from onnxfix_rules.ops._runtimes import origin
-
-from ._common import target_of
-
-_HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
-_G = "g (int8[N,2] x, float s) => (float[N,2] y) <int8[2,2] w = {1, -2, 3, 4}, float[2] t = {0.5, 0.25}"
-_D = "g (float[N,2] x) => (float[N,2] y) <uint8[2,2] w = {1, 2, 3, 4}, float t = {0.5}, uint8 v = {2}"
-
-EXAMPLES = [
-    Example(
-        why="a product of integers and its scales",
-        before=f"{_HEAD} {_G}> {{ y = com.microsoft.MatMulIntegerToFloat(x, w, s, t) }}",
-        after=f"""{_HEAD} {_G}> {{ m = MatMulInteger(x, w)  f = Cast<to = 1>(m)  k = Mul(s, t)
-            y = Mul(f, k) }}""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="it has to be asked for",
-        before=f"{_HEAD} {_G}> {{ y = com.microsoft.MatMulIntegerToFloat(x, w, s, t) }}",
-        detect=True,
-    ),
-    Example(
-        why="with zero points and a bias",
-        before=f"""{_HEAD} {_G}, int8 z = {{3}}, int8[2] v = {{0, 1}}, float[2] b = {{1, 2}}> {{
-            y = com.microsoft.MatMulIntegerToFloat(x, w, s, t, z, v, b) }}""",
-        after=f"""{_HEAD} {_G}, int8 z = {{3}}, int8[2] v = {{0, 1}}, float[2] b = {{1, 2}}> {{
-            m = MatMulInteger(x, w, z, v)  f = Cast<to = 1>(m)  k = Mul(s, t)  p = Mul(f, k)  y = Add(p, b) }}""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="the first zero point is left out",
-        before=f"""{_HEAD} {_G}, int8[2] v = {{0, 1}}> {{ y = com.microsoft.MatMulIntegerToFloat(x, w, s, t, , v) }}""",
-        after=f"""{_HEAD} {_G}, int8[2] v = {{0, 1}}> {{
-            m = MatMulInteger(x, w, , v)  f = Cast<to = 1>(m)  k = Mul(s, t)  y = Mul(f, k) }}""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="the data is quantized as well",
-        before=f"{_HEAD} {_D}> {{ y = com.microsoft.DynamicQuantizeMatMul(x, w, t, v) }}",
-        after=f"""{_HEAD} {_D}> {{ q, s, z = DynamicQuantizeLinear(x)  m = MatMulInteger(q, w, z, v)
-            f = Cast<to = 1>(m)  k = Mul(s, t)  y = Mul(f, k) }}""",
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="and a bias added",
-        before=f"""{_HEAD} {_D}, float[2] b = {{1, 2}}> {{
-            y = com.microsoft.DynamicQuantizeMatMul(x, w, t, , b) }}""".replace(", uint8 v = {2}", ""),
-        after=f"""{_HEAD} {_D}, float[2] b = {{1, 2}}> {{ q, s, z = DynamicQuantizeLinear(x)
-            m = MatMulInteger(q, w, z)  f = Cast<to = 1>(m)  k = Mul(s, t)  p = Mul(f, k)
-            y = Add(p, b) }}""".replace(", uint8 v = {2}", ""),
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="half precision",
-        before=f"""{_HEAD} g (int8[N,2] x, float16 s, int8[2,2] w, float16 t) => (float16[N,2] y) {{
-            y = com.microsoft.MatMulIntegerToFloat(x, w, s, t) }}""",
-        detect=True,
-        safety=Safety.NUMERIC,
-        runs=False,
-    ),
-    Example(
-        why="opset 10 has no DynamicQuantizeLinear",
-        before=f"{_HEAD} {_D}> {{ y = com.microsoft.DynamicQuantizeMatMul(x, w, t, v) }}".replace(
-            '"" : 17', '"" : 10'
-        ),
-        detect=True,
-        safety=Safety.NUMERIC,
-    ),
-    Example(
-        why="what it was fused from",
-        before=f"""{_HEAD} {_G}> {{ a = Cast<to = 1>(x)  b = Cast<to = 1>(w)  m = MatMul(a, b)  k = Mul(s, t)
-            y = Mul(m, k) }}""",
-    ),
-    Example(
-        why="a local function of that name",
-        before=f"""{_HEAD} {_D}> {{ y = com.microsoft.DynamicQuantizeMatMul(x) }}
-            <domain: "com.microsoft", opset_import: ["" : 17]> DynamicQuantizeMatMul (a) => (b) {{ b = Neg(a) }}""",
-    ),
-]
 
 
 @rule(
@@ -97,7 +31,6 @@ EXAMPLES = [
     safety=Safety.NUMERIC,
     severity=Severity.ERROR,
     hazards=[27],
-    examples=EXAMPLES,
 )
 def fused_integer_matmul(node: Node, model: Model) -> Iterator[Match]:
     """A MatMulIntegerToFloat or DynamicQuantizeMatMul of ONNX Runtime.
@@ -167,3 +100,77 @@ def _quantized(draft: Draft, node: Node, data: Value) -> list[str]:
         AddNode(node.scope, helper.make_node("DynamicQuantizeLinear", [data.name], names), node)
     )
     return names
+
+
+_HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
+_G = "g (int8[N,2] x, float s) => (float[N,2] y) <int8[2,2] w = {1, -2, 3, 4}, float[2] t = {0.5, 0.25}"
+_D = "g (float[N,2] x) => (float[N,2] y) <uint8[2,2] w = {1, 2, 3, 4}, float t = {0.5}, uint8 v = {2}"
+
+
+fused_integer_matmul.examples = [
+    Fixed(
+        "a product of integers and its scales",
+        before=f"{_HEAD} {_G}> {{ y = com.microsoft.MatMulIntegerToFloat(x, w, s, t) }}",
+        after=f"""{_HEAD} {_G}> {{ m = MatMulInteger(x, w)  f = Cast<to = 1>(m)  k = Mul(s, t)
+            y = Mul(f, k) }}""",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "it has to be asked for", f"{_HEAD} {_G}> {{ y = com.microsoft.MatMulIntegerToFloat(x, w, s, t) }}"
+    ),
+    Fixed(
+        "with zero points and a bias",
+        before=f"""{_HEAD} {_G}, int8 z = {{3}}, int8[2] v = {{0, 1}}, float[2] b = {{1, 2}}> {{
+            y = com.microsoft.MatMulIntegerToFloat(x, w, s, t, z, v, b) }}""",
+        after=f"""{_HEAD} {_G}, int8 z = {{3}}, int8[2] v = {{0, 1}}, float[2] b = {{1, 2}}> {{
+            m = MatMulInteger(x, w, z, v)  f = Cast<to = 1>(m)  k = Mul(s, t)  p = Mul(f, k)  y = Add(p, b) }}""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "the first zero point is left out",
+        before=f"""{_HEAD} {_G}, int8[2] v = {{0, 1}}> {{ y = com.microsoft.MatMulIntegerToFloat(x, w, s, t, , v) }}""",
+        after=f"""{_HEAD} {_G}, int8[2] v = {{0, 1}}> {{
+            m = MatMulInteger(x, w, , v)  f = Cast<to = 1>(m)  k = Mul(s, t)  y = Mul(f, k) }}""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "the data is quantized as well",
+        before=f"{_HEAD} {_D}> {{ y = com.microsoft.DynamicQuantizeMatMul(x, w, t, v) }}",
+        after=f"""{_HEAD} {_D}> {{ q, s, z = DynamicQuantizeLinear(x)  m = MatMulInteger(q, w, z, v)
+            f = Cast<to = 1>(m)  k = Mul(s, t)  y = Mul(f, k) }}""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "and a bias added",
+        before=f"""{_HEAD} {_D}, float[2] b = {{1, 2}}> {{
+            y = com.microsoft.DynamicQuantizeMatMul(x, w, t, , b) }}""".replace(", uint8 v = {2}", ""),
+        after=f"""{_HEAD} {_D}, float[2] b = {{1, 2}}> {{ q, s, z = DynamicQuantizeLinear(x)
+            m = MatMulInteger(q, w, z)  f = Cast<to = 1>(m)  k = Mul(s, t)  p = Mul(f, k)
+            y = Add(p, b) }}""".replace(", uint8 v = {2}", ""),
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "half precision",
+        f"""{_HEAD} g (int8[N,2] x, float16 s, int8[2,2] w, float16 t) => (float16[N,2] y) {{
+            y = com.microsoft.MatMulIntegerToFloat(x, w, s, t) }}""",
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Flagged(
+        "opset 10 has no DynamicQuantizeLinear",
+        f"{_HEAD} {_D}> {{ y = com.microsoft.DynamicQuantizeMatMul(x, w, t, v) }}".replace(
+            '"" : 17', '"" : 10'
+        ),
+        safety=Safety.NUMERIC,
+    ),
+    Silent(
+        "what it was fused from",
+        f"""{_HEAD} {_G}> {{ a = Cast<to = 1>(x)  b = Cast<to = 1>(w)  m = MatMul(a, b)  k = Mul(s, t)
+            y = Mul(m, k) }}""",
+    ),
+    Silent(
+        "a local function of that name",
+        f"""{_HEAD} {_D}> {{ y = com.microsoft.DynamicQuantizeMatMul(x) }}
+            <domain: "com.microsoft", opset_import: ["" : 17]> DynamicQuantizeMatMul (a) => (b) {{ b = Neg(a) }}""",
+    ),
+]

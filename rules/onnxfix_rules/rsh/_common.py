@@ -7,12 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.graph.shared import shared
-from onnxfix.model import Model
-from onnxfix.shapes import symbols
-from onnxfix.shapes.symbols import Dim
+from onnxfix.rule import Dim, Draft, Model, Node, Value, shared, symbols
 
 
 def requested(node: Node, model: Model) -> tuple[Dim, ...] | None:

@@ -4,129 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
-from onnxfix.shapes import symbols
+from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, rule, symbols
 from onnxfix_rules.rsh import _common as c
 
-_GROWN = """g (float[N,2] x, float[1,2] t) => (float[A,B] y)
-    <int64[1] i = {0}, int64[1] one = {1}, int64[1] m = {-1}> {
-    d = Shape(x) n = Gather(d, i) k = Add(n, one) s = Concat<axis=0>(k, m)
-    p = Concat<axis=0>(x, t) y = Reshape%s(p, s) }"""
-EXAMPLES = [
-    Example(
-        why="no 0 in an initializer",
-        before="g (float[N,12] x) => (float[M,6] y) <int64[2] s = {-1, 6}> { y = Reshape<allowzero=1>(x, s) }",
-        after="g (float[N,12] x) => (float[M,6] y) <int64[2] s = {-1, 6}> { y = Reshape(x, s) }",
-    ),
-    Example(
-        why="no 0 in a Constant node's value",
-        before="""g (float[3,4] x) => (float[12] y) {
-            s = Constant<value = int64[1] {12}>() y = Reshape<allowzero=1>(x, s) }""",
-        after="""g (float[3,4] x) => (float[12] y) {
-            s = Constant<value = int64[1] {12}>() y = Reshape(x, s) }""",
-    ),
-    Example(
-        why="no 0 in a Constant node's value_ints",
-        before="""g (float[3,4] x) => (float[2,6] y) {
-            s = Constant<value_ints = [2, 6]>() y = Reshape<allowzero=1>(x, s) }""",
-        after="""g (float[3,4] x) => (float[2,6] y) {
-            s = Constant<value_ints = [2, 6]>() y = Reshape(x, s) }""",
-    ),
-    Example(
-        why="a shape input that is computed, and proven to hold no 0",
-        before="""g (float[3,4] x) => (float[4,3] y) <int64[2] i = {1, 0}> {
-            d = Shape(x) s = Gather(d, i) y = Reshape<allowzero=1>(x, s) }""",
-        after="""g (float[3,4] x) => (float[4,3] y) <int64[2] i = {1, 0}> {
-            d = Shape(x) s = Gather(d, i) y = Reshape(x, s) }""",
-    ),
-    Example(
-        why="proven to be 1 or more although it depends on N",
-        before=_GROWN % "<allowzero=1>",
-        after=_GROWN % "",
-    ),
-    Example(
-        why="an empty shape: the result is a scalar",
-        before="g (float[1] x) => (float y) <int64[0] s = {}> { y = Reshape<allowzero=1>(x, s) }",
-        after="g (float[1] x) => (float y) <int64[0] s = {}> { y = Reshape(x, s) }",
-    ),
-    Example(
-        why="one of two Reshapes that share the shape",
-        before="""g (float[N,12] x) => (float[M,6] y, float[M,6] z) <int64[2] s = {-1, 6}> {
-            y = Reshape<allowzero=1>(x, s) z = Reshape(x, s) }""",
-        after="""g (float[N,12] x) => (float[M,6] y, float[M,6] z) <int64[2] s = {-1, 6}> {
-            y = Reshape(x, s) z = Reshape(x, s) }""",
-    ),
-    Example(
-        why="in the branch of an If, the shape captured from outside",
-        before="""g (bool b, float[N,4] x) => (float[M] y) <int64[1] s = {-1}> {
-            y = If (b) <then_branch = t () => (float[M] u) { u = Reshape<allowzero=1>(x, s) },
-                        else_branch = e () => (float[M] v) { v = Reshape(x, s) }> }""",
-        after="""g (bool b, float[N,4] x) => (float[M] y) <int64[1] s = {-1}> {
-            y = If (b) <then_branch = t () => (float[M] u) { u = Reshape(x, s) },
-                        else_branch = e () => (float[M] v) { v = Reshape(x, s) }> }""",
-    ),
-    Example(
-        why="in a local function",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[N,4] x) => (float[M] y) { y = my.flat(x) }
-            <domain: "my", opset_import: ["" : 18]> flat (a) => (b) {
-                s = Constant<value = int64[1] {-1}>() b = Reshape<allowzero=1>(a, s) }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[N,4] x) => (float[M] y) { y = my.flat(x) }
-            <domain: "my", opset_import: ["" : 18]> flat (a) => (b) {
-                s = Constant<value = int64[1] {-1}>() b = Reshape(a, s) }""",
-    ),
-    Example(
-        why="TensorRT 8.4 wants the attribute written: it becomes 0 there",
-        before="g (float[N,12] x) => (float[M,6] y) <int64[2] s = {-1, 6}> { y = Reshape<allowzero=1>(x, s) }",
-        after="g (float[N,12] x) => (float[M,6] y) <int64[2] s = {-1, 6}> { y = Reshape<allowzero=0>(x, s) }",
-        target="trt8.4",
-    ),
-    Example(
-        why="a 0 in the shape gives the attribute its meaning",
-        before="g (float[0,4] x) => (float[4,0] y) <int64[2] s = {4, 0}> { y = Reshape<allowzero=1>(x, s) }",
-    ),
-    Example(
-        why="N may be 0: then a 0 in the shape would copy the 4",
-        before="""g (float[N,4] x) => (float[4,N] y) <int64[2] i = {1, 0}> {
-            d = Shape(x) s = Gather(d, i) y = Reshape<allowzero=1>(x, s) }""",
-    ),
-    Example(
-        why="the shape is an overridable initializer: a caller may feed a 0",
-        before="g (float[N,12] x, int64[2] s = {-1, 6}) => (float[M,K] y) { y = Reshape<allowzero=1>(x, s) }",
-    ),
-    Example(
-        why="the shape is fed by the caller",
-        before="g (float[N] x, int64[2] s) => (float[M,K] y) { y = Reshape<allowzero=1>(x, s) }",
-    ),
-    Example(
-        why="the shape is a number, not a list: the model is invalid",
-        before="g (float[4] x) => (float[A] y) <int64 s = {4}> { y = Reshape<allowzero=1>(x, s) }",
-    ),
-    Example(
-        why="0 already",
-        before="g (float[N,12] x) => (float[M,6] y) <int64[2] s = {-1, 6}> { y = Reshape<allowzero=0>(x, s) }",
-    ),
-    Example(
-        why="a Reshape of another domain",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[N,4] x) => (float[M] y) <int64[1] s = {-1}> { y = my.Reshape<allowzero=1>(x, s) }
-            <domain: "my", opset_import: ["" : 18]> Reshape<allowzero>(a, s) => (b) { b = Reshape(a, s) }""",
-    ),
-    Example(
-        why="the attribute is the function's own: it differs from call to call",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[N,4] x) => (float[M] y) { y = my.flat<z=1>(x) }
-            <domain: "my", opset_import: ["" : 18]> flat<z>(a) => (b) {
-                s = Constant<value = int64[1] {-1}>() b = Reshape<allowzero: int = @z>(a, s) }""",
-    ),
-]
 
-
-@rule("RSH001", ops=["Reshape"], safety=Safety.EXACT, severity=Severity.INFO, hazards=[5], examples=EXAMPLES)
+@rule("RSH001", ops=["Reshape"], safety=Safety.EXACT, severity=Severity.INFO, hazards=[5])
 def redundant_allowzero(node: Node, model: Model) -> Iterator[Match]:
     """A Reshape says ``allowzero=1``, and its shape never holds a 0.
 
@@ -156,3 +38,118 @@ def redundant_allowzero(node: Node, model: Model) -> Iterator[Match]:
         node=node,
         fix=Fix("write allowzero=0" if model.target.requires_allowzero else "drop allowzero", draft.edits),
     )
+
+
+_GROWN = """g (float[N,2] x, float[1,2] t) => (float[A,B] y)
+    <int64[1] i = {0}, int64[1] one = {1}, int64[1] m = {-1}> {
+    d = Shape(x) n = Gather(d, i) k = Add(n, one) s = Concat<axis=0>(k, m)
+    p = Concat<axis=0>(x, t) y = Reshape%s(p, s) }"""
+
+
+redundant_allowzero.examples = [
+    Fixed(
+        "no 0 in an initializer",
+        before="g (float[N,12] x) => (float[M,6] y) <int64[2] s = {-1, 6}> { y = Reshape<allowzero=1>(x, s) }",
+        after="g (float[N,12] x) => (float[M,6] y) <int64[2] s = {-1, 6}> { y = Reshape(x, s) }",
+    ),
+    Fixed(
+        "no 0 in a Constant node's value",
+        before="""g (float[3,4] x) => (float[12] y) {
+            s = Constant<value = int64[1] {12}>() y = Reshape<allowzero=1>(x, s) }""",
+        after="""g (float[3,4] x) => (float[12] y) {
+            s = Constant<value = int64[1] {12}>() y = Reshape(x, s) }""",
+    ),
+    Fixed(
+        "no 0 in a Constant node's value_ints",
+        before="""g (float[3,4] x) => (float[2,6] y) {
+            s = Constant<value_ints = [2, 6]>() y = Reshape<allowzero=1>(x, s) }""",
+        after="""g (float[3,4] x) => (float[2,6] y) {
+            s = Constant<value_ints = [2, 6]>() y = Reshape(x, s) }""",
+    ),
+    Fixed(
+        "a shape input that is computed, and proven to hold no 0",
+        before="""g (float[3,4] x) => (float[4,3] y) <int64[2] i = {1, 0}> {
+            d = Shape(x) s = Gather(d, i) y = Reshape<allowzero=1>(x, s) }""",
+        after="""g (float[3,4] x) => (float[4,3] y) <int64[2] i = {1, 0}> {
+            d = Shape(x) s = Gather(d, i) y = Reshape(x, s) }""",
+    ),
+    Fixed(
+        "proven to be 1 or more although it depends on N", before=_GROWN % "<allowzero=1>", after=_GROWN % ""
+    ),
+    Fixed(
+        "an empty shape: the result is a scalar",
+        before="g (float[1] x) => (float y) <int64[0] s = {}> { y = Reshape<allowzero=1>(x, s) }",
+        after="g (float[1] x) => (float y) <int64[0] s = {}> { y = Reshape(x, s) }",
+    ),
+    Fixed(
+        "one of two Reshapes that share the shape",
+        before="""g (float[N,12] x) => (float[M,6] y, float[M,6] z) <int64[2] s = {-1, 6}> {
+            y = Reshape<allowzero=1>(x, s) z = Reshape(x, s) }""",
+        after="""g (float[N,12] x) => (float[M,6] y, float[M,6] z) <int64[2] s = {-1, 6}> {
+            y = Reshape(x, s) z = Reshape(x, s) }""",
+    ),
+    Fixed(
+        "in the branch of an If, the shape captured from outside",
+        before="""g (bool b, float[N,4] x) => (float[M] y) <int64[1] s = {-1}> {
+            y = If (b) <then_branch = t () => (float[M] u) { u = Reshape<allowzero=1>(x, s) },
+                        else_branch = e () => (float[M] v) { v = Reshape(x, s) }> }""",
+        after="""g (bool b, float[N,4] x) => (float[M] y) <int64[1] s = {-1}> {
+            y = If (b) <then_branch = t () => (float[M] u) { u = Reshape(x, s) },
+                        else_branch = e () => (float[M] v) { v = Reshape(x, s) }> }""",
+    ),
+    Fixed(
+        "in a local function",
+        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[N,4] x) => (float[M] y) { y = my.flat(x) }
+            <domain: "my", opset_import: ["" : 18]> flat (a) => (b) {
+                s = Constant<value = int64[1] {-1}>() b = Reshape<allowzero=1>(a, s) }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[N,4] x) => (float[M] y) { y = my.flat(x) }
+            <domain: "my", opset_import: ["" : 18]> flat (a) => (b) {
+                s = Constant<value = int64[1] {-1}>() b = Reshape(a, s) }""",
+    ),
+    Fixed(
+        "TensorRT 8.4 wants the attribute written: it becomes 0 there",
+        before="g (float[N,12] x) => (float[M,6] y) <int64[2] s = {-1, 6}> { y = Reshape<allowzero=1>(x, s) }",
+        after="g (float[N,12] x) => (float[M,6] y) <int64[2] s = {-1, 6}> { y = Reshape<allowzero=0>(x, s) }",
+        target="trt8.4",
+    ),
+    Silent(
+        "a 0 in the shape gives the attribute its meaning",
+        "g (float[0,4] x) => (float[4,0] y) <int64[2] s = {4, 0}> { y = Reshape<allowzero=1>(x, s) }",
+    ),
+    Silent(
+        "N may be 0: then a 0 in the shape would copy the 4",
+        """g (float[N,4] x) => (float[4,N] y) <int64[2] i = {1, 0}> {
+            d = Shape(x) s = Gather(d, i) y = Reshape<allowzero=1>(x, s) }""",
+    ),
+    Silent(
+        "the shape is an overridable initializer: a caller may feed a 0",
+        "g (float[N,12] x, int64[2] s = {-1, 6}) => (float[M,K] y) { y = Reshape<allowzero=1>(x, s) }",
+    ),
+    Silent(
+        "the shape is fed by the caller",
+        "g (float[N] x, int64[2] s) => (float[M,K] y) { y = Reshape<allowzero=1>(x, s) }",
+    ),
+    Silent(
+        "the shape is a number, not a list: the model is invalid",
+        "g (float[4] x) => (float[A] y) <int64 s = {4}> { y = Reshape<allowzero=1>(x, s) }",
+    ),
+    Silent(
+        "0 already",
+        "g (float[N,12] x) => (float[M,6] y) <int64[2] s = {-1, 6}> { y = Reshape<allowzero=0>(x, s) }",
+    ),
+    Silent(
+        "a Reshape of another domain",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[N,4] x) => (float[M] y) <int64[1] s = {-1}> { y = my.Reshape<allowzero=1>(x, s) }
+            <domain: "my", opset_import: ["" : 18]> Reshape<allowzero>(a, s) => (b) { b = Reshape(a, s) }""",
+    ),
+    Silent(
+        "the attribute is the function's own: it differs from call to call",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[N,4] x) => (float[M] y) { y = my.flat<z=1>(x) }
+            <domain: "my", opset_import: ["" : 18]> flat<z>(a) => (b) {
+                s = Constant<value = int64[1] {-1}>() b = Reshape<allowzero: int = @z>(a, s) }""",
+    ),
+]

@@ -4,70 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
-from onnxfix.shapes import symbols
-from onnxfix.shapes.symbols import Dim
+from onnxfix.rule import (
+    Dim,
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    rule,
+    symbols,
+)
 from onnxfix_rules.rsh import _common as c
 
-_BEFORE = "g (float[2,3] x) => (float[A,B] y) <int64[2] s = {0, 3}> { y = Reshape<allowzero=1>(x, s) }"
-EXAMPLES = [
-    Example(
-        why="six elements cannot become none",
-        before=_BEFORE,
-        after="g (float[2,3] x) => (float[A,B] y) <int64[2] s = {0, 3}> { y = Reshape(x, s) }",
-        safety=Safety.UNSAFE,
-        runs=False,
-    ),
-    Example(why="by default it is only reported", before=_BEFORE, detect=True, runs=False),
-    Example(
-        why="copying would not fit either: [2, 5] from six elements",
-        before="g (float[2,3] x) => (float[A,B] y) <int64[2] s = {0, 5}> { y = Reshape<allowzero=1>(x, s) }",
-        detect=True,
-        safety=Safety.UNSAFE,
-        runs=False,
-    ),
-    Example(
-        why="N may be 0, and only then it runs",
-        before="g (float[N,3] x) => (float[A,B] y) <int64[2] s = {0, 3}> { y = Reshape<allowzero=1>(x, s) }",
-        after="g (float[N,3] x) => (float[A,B] y) <int64[2] s = {0, 3}> { y = Reshape(x, s) }",
-        safety=Safety.UNSAFE,
-        runs=False,
-    ),
-    Example(
-        why="reported by default where N may be 0",
-        before="g (float[N,3] x) => (float[A,B] y) <int64[2] s = {0, 3}> { y = Reshape<allowzero=1>(x, s) }",
-        detect=True,
-    ),
-    Example(
-        why="the data is empty: [0, 4] becomes [4, 0]",
-        before="g (float[0,4] x) => (float[4,0] y) <int64[2] s = {4, 0}> { y = Reshape<allowzero=1>(x, s) }",
-    ),
-    Example(
-        why="the data is empty whatever N is",
-        before="g (float[0,N] x) => (float[0,2,2] y) <int64[3] s = {0, 2, 2}> { y = Reshape<allowzero=1>(x, s) }",
-    ),
-    Example(
-        why="without allowzero the 0 copies",
-        before="g (float[2,3] x) => (float[2,3] y) <int64[2] s = {0, 3}> { y = Reshape(x, s) }",
-    ),
-    Example(
-        why="nothing is known of the data",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2,3] x) => (float[A,B] y) <int64[2] s = {0, 3}> { u = my.op(x) y = Reshape<allowzero=1>(u, s) }""",
-    ),
-    Example(
-        why="no 0",
-        before="g (float[2,3] x) => (float[A,B] y) <int64[2] s = {3, 2}> { y = Reshape<allowzero=1>(x, s) }",
-    ),
-]
 
-
-@rule(
-    "RSH003", ops=["Reshape"], safety=Safety.UNSAFE, severity=Severity.ERROR, hazards=[5], examples=EXAMPLES
-)
+@rule("RSH003", ops=["Reshape"], safety=Safety.UNSAFE, severity=Severity.ERROR, hazards=[5])
 def nonempty_reshape_to_empty(node: Node, model: Model) -> Iterator[Match]:
     """A Reshape with ``allowzero=1`` asks for a dimension of length 0, and its data is not empty.
 
@@ -111,3 +66,55 @@ def _message(dims: Sequence[Dim], data: Sequence[Dim], *, certain: bool) -> str:
     if certain:
         return f"{what}, but the data {c.text(data)} is not empty: TensorRT and ONNX Runtime reject it"
     return f"{what}: it runs only where the data {c.text(data)} is empty, and fails for all other sizes"
+
+
+_BEFORE = "g (float[2,3] x) => (float[A,B] y) <int64[2] s = {0, 3}> { y = Reshape<allowzero=1>(x, s) }"
+
+
+nonempty_reshape_to_empty.examples = [
+    Fixed(
+        "six elements cannot become none",
+        before=_BEFORE,
+        after="g (float[2,3] x) => (float[A,B] y) <int64[2] s = {0, 3}> { y = Reshape(x, s) }",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Flagged("by default it is only reported", _BEFORE, runs=False),
+    Flagged(
+        "copying would not fit either: [2, 5] from six elements",
+        "g (float[2,3] x) => (float[A,B] y) <int64[2] s = {0, 5}> { y = Reshape<allowzero=1>(x, s) }",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Fixed(
+        "N may be 0, and only then it runs",
+        before="g (float[N,3] x) => (float[A,B] y) <int64[2] s = {0, 3}> { y = Reshape<allowzero=1>(x, s) }",
+        after="g (float[N,3] x) => (float[A,B] y) <int64[2] s = {0, 3}> { y = Reshape(x, s) }",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Flagged(
+        "reported by default where N may be 0",
+        "g (float[N,3] x) => (float[A,B] y) <int64[2] s = {0, 3}> { y = Reshape<allowzero=1>(x, s) }",
+    ),
+    Silent(
+        "the data is empty: [0, 4] becomes [4, 0]",
+        "g (float[0,4] x) => (float[4,0] y) <int64[2] s = {4, 0}> { y = Reshape<allowzero=1>(x, s) }",
+    ),
+    Silent(
+        "the data is empty whatever N is",
+        "g (float[0,N] x) => (float[0,2,2] y) <int64[3] s = {0, 2, 2}> { y = Reshape<allowzero=1>(x, s) }",
+    ),
+    Silent(
+        "without allowzero the 0 copies",
+        "g (float[2,3] x) => (float[2,3] y) <int64[2] s = {0, 3}> { y = Reshape(x, s) }",
+    ),
+    Silent(
+        "nothing is known of the data",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2,3] x) => (float[A,B] y) <int64[2] s = {0, 3}> { u = my.op(x) y = Reshape<allowzero=1>(u, s) }""",
+    ),
+    Silent(
+        "no 0", "g (float[2,3] x) => (float[A,B] y) <int64[2] s = {3, 2}> { y = Reshape<allowzero=1>(x, s) }"
+    ),
+]

@@ -7,120 +7,22 @@ from collections.abc import Iterator, Sequence
 
 from onnx import TensorProto
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, rule
-from onnxfix.shapes import symbols
-from onnxfix.shapes.symbols import Dim
+from onnxfix.rule import (
+    Dim,
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Silent,
+    Value,
+    rule,
+    symbols,
+)
 from onnxfix_rules.rsh import _common as c
-
-_SHAPE = "<int64[1] i = {0}, int64[1] two = {2}, int64[1] m = {-1}, int64[1] k = {4}>"
-_HALF = f"""g (float[N,2,2] x) => (float[A,B,C] y) {_SHAPE} {{
-    d = Shape(x) n = Gather(d, i) h = Div(n, two) s = Concat<axis=0>(h, m, k) y = Reshape%s(x, s) }}"""
-EXAMPLES = [
-    Example(
-        why="N / 2 is 0 for N = 1; with allowzero=1 that call fails instead of copying the 1",
-        before=_HALF % "",
-        after=_HALF % "<allowzero=1>",
-        safety=Safety.UNSAFE,
-        runs=False,
-    ),
-    Example(why="by default it is only reported", before=_HALF % "", detect=True),
-    Example(why="allowzero=0 written out means the same", before=_HALF % "<allowzero=0>", detect=True),
-    Example(
-        why="before opset 14 there is no allowzero",
-        before=_HALF % "",
-        detect=True,
-        opset=13,
-        safety=Safety.UNSAFE,
-    ),
-    Example(
-        why="a literal 0 copies: allowzero=1 would change that one too",
-        before=f"""g (float[M,N,4] x) => (float[A,B,C] y) {_SHAPE} {{
-            d = Shape<start=1, end=2>(x) h = Div(d, two) z = Constant<value_ints = [0]>()
-            s = Concat<axis=0>(z, h, m) y = Reshape(x, s) }}""",
-        detect=True,
-        safety=Safety.UNSAFE,
-    ),
-    Example(
-        why="N - 1 is 0 for N = 1",
-        before="""g (float[N,4] x) => (float[A,B] y) <int64[1] i = {0}, int64[1] one = {1}, int64[1] m = {-1}> {
-            d = Shape(x) n = Gather(d, i) h = Sub(n, one) s = Concat<axis=0>(h, m) y = Reshape(x, s) }""",
-        detect=True,
-    ),
-    Example(
-        why="the caller feeds the shape",
-        before="g (float[N,4] x, int64[2] s) => (float[A,B] y) { y = Reshape(x, s) }",
-        detect=True,
-    ),
-    Example(
-        why="float arithmetic: nobody proves that 0.5 * N is 1 or more",
-        before="""g (float[N,4] x) => (float[A,B] y) <int64[1] i = {0}, float[1] half = {0.5}, int64[1] m = {-1}> {
-            d = Shape(x) n = Gather(d, i) f = Cast<to=1>(n) g = Mul(f, half) h = Floor(g) q = Cast<to=7>(h)
-            s = Concat<axis=0>(q, m) y = Reshape(x, s) }""",
-        detect=True,
-    ),
-    Example(
-        why="a count of non-zero elements: there may be none",
-        before="""g (float[4,4] x) => (float[A,B] y) <int64[1] one = {1}, int64[1] m = {-1}> {
-            n = NonZero(x) d = Shape(n) k = Gather(d, one) s = Concat<axis=0>(k, m) y = Reshape(x, s) }""",
-        detect=True,
-    ),
-    Example(
-        why="inside a branch",
-        before="""g (bool b, float[N,4] x) => (float[A,B] y) <int64[1] i = {0}, int64[1] two = {2}, int64[1] m = {-1}> {
-            d = Shape(x) n = Gather(d, i) h = Div(n, two) s = Concat<axis=0>(h, m)
-            y = If (b) <then_branch = t () => (float[A,B] u) { u = Reshape(x, s) },
-                        else_branch = e () => (float[A,B] v) { v = Identity(x) }> }""",
-        detect=True,
-    ),
-    Example(
-        why="N itself: 0 only where the data is empty",
-        before="""g (float[N,2,2] x) => (float[N,4] y) <int64[1] i = {0}, int64[1] four = {4}> {
-            d = Shape(x) n = Gather(d, i) s = Concat<axis=0>(n, four) y = Reshape(x, s) }""",
-    ),
-    Example(
-        why="N * M: 0 only where the data is empty",
-        before="""g (float[N,M,2] x) => (float[K,2] y)
-            <int64 i = {0}, int64 j = {1}, int64[1] a = {0}, int64[1] two = {2}> {
-            d = Shape(x) n = Gather(d, i) k = Gather(d, j) p = Mul(n, k) q = Unsqueeze(p, a)
-            s = Concat<axis=0>(q, two) y = Reshape(x, s) }""",
-    ),
-    Example(
-        why="N / 2 + 1 is never 0",
-        before="""g (float[N,4] x) => (float[A,B] y)
-            <int64[1] i = {0}, int64[1] two = {2}, int64[1] one = {1}, int64[1] m = {-1}> {
-            d = Shape(x) n = Gather(d, i) h = Div(n, two) k = Add(h, one)
-            s = Concat<axis=0>(k, m) y = Reshape(x, s) }""",
-    ),
-    Example(
-        why="N - 1 is the data's own dimension there: both readings of a 0 agree",
-        before="""g (float[N,4] x) => (float[A,B,C] y)
-            <int64[1] i = {0}, int64[1] one = {1}, int64[1] end = {1000000}, int64[2] t = {2, 2}> {
-            c = Slice(x, one, end, i) d = Shape(c) n = Gather(d, i) s = Concat<axis=0>(n, t) y = Reshape(c, s) }""",
-    ),
-    Example(
-        why="a default that the caller may override: TensorRT takes the default for a weight",
-        before="g (float[N,4] x, int64[2] s = {-1, 2}) => (float[A,B] y) { y = Reshape(x, s) }",
-    ),
-    Example(
-        why="the caller's own repeats: where one of them is 0 there is no data",
-        before="""g (float[1,1] x, int64[2] n) => (float[A,B] y) <int64[2] swap = {1, 0}> {
-            t = Tile(x, n) s = Gather(n, swap) y = Reshape(t, s) }""",
-    ),
-    Example(
-        why="a constant 0 copies on purpose",
-        before="g (float[N,2,2] x) => (float[N,4] y) <int64[2] s = {0, 4}> { y = Reshape(x, s) }",
-    ),
-    Example(why="allowzero=1 already", before=_HALF % "<allowzero=1>"),
-    Example(
-        why="the sum of a dimension and more",
-        before="""g (float[N,4] x, float[M,4] z) => (float[A,B,C] y) <int64[1] i = {0}, int64[2] t = {2, 2}> {
-            d = Shape(x) e = Shape(z) n = Gather(d, i) k = Gather(e, i) p = Add(n, k)
-            w = Concat<axis=0>(x, z) s = Concat<axis=0>(p, t) y = Reshape(w, s) }""",
-    ),
-]  # fmt: skip
 
 MAX_STEPS = 64
 """Nodes that are looked at to find where an integer comes from."""
@@ -128,7 +30,7 @@ TRIALS = 1024
 """Sizes that are tried to find one at which an element is 0."""
 
 
-@rule("RSH004", ops=["Reshape"], safety=Safety.UNSAFE, hazards=[5], examples=EXAMPLES)
+@rule("RSH004", ops=["Reshape"], safety=Safety.UNSAFE, hazards=[5])
 def computed_shape_may_hold_zero(node: Node, model: Model) -> Iterator[Match]:
     """The shape of a Reshape is computed, and may come to hold a 0 where a 0 means "copy".
 
@@ -246,3 +148,108 @@ def _source(value: Value, model: Model) -> str | None:
 def _is_float(value: Value | None, model: Model) -> bool:
     floats = (TensorProto.FLOAT, TensorProto.DOUBLE, TensorProto.FLOAT16, TensorProto.BFLOAT16)
     return value is not None and model.shapes.elem_type(value) in floats
+
+
+_SHAPE = "<int64[1] i = {0}, int64[1] two = {2}, int64[1] m = {-1}, int64[1] k = {4}>"
+_HALF = f"""g (float[N,2,2] x) => (float[A,B,C] y) {_SHAPE} {{
+    d = Shape(x) n = Gather(d, i) h = Div(n, two) s = Concat<axis=0>(h, m, k) y = Reshape%s(x, s) }}"""
+
+
+computed_shape_may_hold_zero.examples = [
+    Fixed(
+        "N / 2 is 0 for N = 1; with allowzero=1 that call fails instead of copying the 1",
+        before=_HALF % "",
+        after=_HALF % "<allowzero=1>",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Flagged("by default it is only reported", _HALF % ""),
+    Flagged("allowzero=0 written out means the same", _HALF % "<allowzero=0>"),
+    Flagged(
+        "before opset 14 there is no allowzero",
+        _HALF % "",
+
+        opset=13,
+        safety=Safety.UNSAFE,
+    ),
+    Flagged(
+        "a literal 0 copies: allowzero=1 would change that one too",
+        f"""g (float[M,N,4] x) => (float[A,B,C] y) {_SHAPE} {{
+            d = Shape<start=1, end=2>(x) h = Div(d, two) z = Constant<value_ints = [0]>()
+            s = Concat<axis=0>(z, h, m) y = Reshape(x, s) }}""",
+
+        safety=Safety.UNSAFE,
+    ),
+    Flagged(
+        "N - 1 is 0 for N = 1",
+        """g (float[N,4] x) => (float[A,B] y) <int64[1] i = {0}, int64[1] one = {1}, int64[1] m = {-1}> {
+            d = Shape(x) n = Gather(d, i) h = Sub(n, one) s = Concat<axis=0>(h, m) y = Reshape(x, s) }""",
+    ),
+    Flagged(
+        "the caller feeds the shape",
+        "g (float[N,4] x, int64[2] s) => (float[A,B] y) { y = Reshape(x, s) }",
+    ),
+    Flagged(
+        "float arithmetic: nobody proves that 0.5 * N is 1 or more",
+        """g (float[N,4] x) => (float[A,B] y) <int64[1] i = {0}, float[1] half = {0.5}, int64[1] m = {-1}> {
+            d = Shape(x) n = Gather(d, i) f = Cast<to=1>(n) g = Mul(f, half) h = Floor(g) q = Cast<to=7>(h)
+            s = Concat<axis=0>(q, m) y = Reshape(x, s) }""",
+    ),
+    Flagged(
+        "a count of non-zero elements: there may be none",
+        """g (float[4,4] x) => (float[A,B] y) <int64[1] one = {1}, int64[1] m = {-1}> {
+            n = NonZero(x) d = Shape(n) k = Gather(d, one) s = Concat<axis=0>(k, m) y = Reshape(x, s) }""",
+    ),
+    Flagged(
+        "inside a branch",
+        """g (bool b, float[N,4] x) => (float[A,B] y) <int64[1] i = {0}, int64[1] two = {2}, int64[1] m = {-1}> {
+            d = Shape(x) n = Gather(d, i) h = Div(n, two) s = Concat<axis=0>(h, m)
+            y = If (b) <then_branch = t () => (float[A,B] u) { u = Reshape(x, s) },
+                        else_branch = e () => (float[A,B] v) { v = Identity(x) }> }""",
+    ),
+    Silent(
+        "N itself: 0 only where the data is empty",
+        """g (float[N,2,2] x) => (float[N,4] y) <int64[1] i = {0}, int64[1] four = {4}> {
+            d = Shape(x) n = Gather(d, i) s = Concat<axis=0>(n, four) y = Reshape(x, s) }""",
+    ),
+    Silent(
+        "N * M: 0 only where the data is empty",
+        """g (float[N,M,2] x) => (float[K,2] y)
+            <int64 i = {0}, int64 j = {1}, int64[1] a = {0}, int64[1] two = {2}> {
+            d = Shape(x) n = Gather(d, i) k = Gather(d, j) p = Mul(n, k) q = Unsqueeze(p, a)
+            s = Concat<axis=0>(q, two) y = Reshape(x, s) }""",
+    ),
+    Silent(
+        "N / 2 + 1 is never 0",
+        """g (float[N,4] x) => (float[A,B] y)
+            <int64[1] i = {0}, int64[1] two = {2}, int64[1] one = {1}, int64[1] m = {-1}> {
+            d = Shape(x) n = Gather(d, i) h = Div(n, two) k = Add(h, one)
+            s = Concat<axis=0>(k, m) y = Reshape(x, s) }""",
+    ),
+    Silent(
+        "N - 1 is the data's own dimension there: both readings of a 0 agree",
+        """g (float[N,4] x) => (float[A,B,C] y)
+            <int64[1] i = {0}, int64[1] one = {1}, int64[1] end = {1000000}, int64[2] t = {2, 2}> {
+            c = Slice(x, one, end, i) d = Shape(c) n = Gather(d, i) s = Concat<axis=0>(n, t) y = Reshape(c, s) }""",
+    ),
+    Silent(
+        "a default that the caller may override: TensorRT takes the default for a weight",
+        "g (float[N,4] x, int64[2] s = {-1, 2}) => (float[A,B] y) { y = Reshape(x, s) }",
+    ),
+    Silent(
+        "the caller's own repeats: where one of them is 0 there is no data",
+        """g (float[1,1] x, int64[2] n) => (float[A,B] y) <int64[2] swap = {1, 0}> {
+            t = Tile(x, n) s = Gather(n, swap) y = Reshape(t, s) }""",
+    ),
+    Silent(
+        "a constant 0 copies on purpose",
+        "g (float[N,2,2] x) => (float[N,4] y) <int64[2] s = {0, 4}> { y = Reshape(x, s) }",
+    ),
+    Silent("allowzero=1 already", _HALF % "<allowzero=1>"),
+    Silent(
+        "the sum of a dimension and more",
+        """g (float[N,4] x, float[M,4] z) => (float[A,B,C] y) <int64[1] i = {0}, int64[2] t = {2, 2}> {
+            d = Shape(x) e = Shape(z) n = Gather(d, i) k = Gather(e, i) p = Add(n, k)
+            w = Concat<axis=0>(x, z) s = Concat<axis=0>(p, t) y = Reshape(w, s) }""",
+    ),
+]  # fmt: skip

@@ -4,46 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
-
-_PLAIN = "g (float[N,12] x) => (float[M,6] y) <int64[2] s = {-1, 6}> { y = Reshape%s(x, s) }"
-EXAMPLES = [
-    Example(
-        why="opset 14 without the attribute",
-        before=_PLAIN % "",
-        after=_PLAIN % "<allowzero=0>",
-        opset=14,
-        target="trt8.4",
-    ),
-    Example(
-        why="the shape does not matter",
-        before="g (float[N,12] x, int64[2] s) => (float[A,B] y) { y = Reshape(x, s) }",
-        after="g (float[N,12] x, int64[2] s) => (float[A,B] y) { y = Reshape<allowzero=0>(x, s) }",
-        target="trt8.4",
-        runs=False,
-    ),
-    Example(
-        why="in the branch of an If",
-        before="""g (bool b, float[N,4] x) => (float[M] y) <int64[1] s = {-1}> {
-            y = If (b) <then_branch = t () => (float[M] u) { u = Reshape(x, s) },
-                        else_branch = e () => (float[M] v) { v = Reshape<allowzero=0>(x, s) }> }""",
-        after="""g (bool b, float[N,4] x) => (float[M] y) <int64[1] s = {-1}> {
-            y = If (b) <then_branch = t () => (float[M] u) { u = Reshape<allowzero=0>(x, s) },
-                        else_branch = e () => (float[M] v) { v = Reshape<allowzero=0>(x, s) }> }""",
-        target="trt8.4",
-    ),
-    Example(why="written already", before=_PLAIN % "<allowzero=0>", target="trt8.4"),
-    Example(why="written already, as 1", before=_PLAIN % "<allowzero=1>", target="trt8.4"),
-    Example(why="opset 13 knows no such attribute", before=_PLAIN % "", opset=13, target="trt8.4"),
-    Example(why="TensorRT 8.4.2 and later have the default", before=_PLAIN % "", target="trt8.6"),
-    Example(why="so has the newest", before=_PLAIN % ""),
-]  # fmt: skip
+from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, rule
 
 
-@rule("RSH005", ops=["Reshape"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[5], examples=EXAMPLES)
+@rule("RSH005", ops=["Reshape"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[5])
 def reshape_without_allowzero(node: Node, model: Model) -> Iterator[Match]:
     """A Reshape of opset 14 or later does not write ``allowzero``, and the target has no default for it.
 
@@ -69,3 +33,39 @@ def reshape_without_allowzero(node: Node, model: Model) -> Iterator[Match]:
         node=node,
         fix=Fix("write allowzero=0", draft.edits),
     )
+
+
+_PLAIN = "g (float[N,12] x) => (float[M,6] y) <int64[2] s = {-1, 6}> { y = Reshape%s(x, s) }"
+
+
+reshape_without_allowzero.examples = [
+    Fixed(
+        "opset 14 without the attribute",
+        before=_PLAIN % "",
+        after=_PLAIN % "<allowzero=0>",
+        opset=14,
+        target="trt8.4",
+    ),
+    Fixed(
+        "the shape does not matter",
+        before="g (float[N,12] x, int64[2] s) => (float[A,B] y) { y = Reshape(x, s) }",
+        after="g (float[N,12] x, int64[2] s) => (float[A,B] y) { y = Reshape<allowzero=0>(x, s) }",
+        target="trt8.4",
+        runs=False,
+    ),
+    Fixed(
+        "in the branch of an If",
+        before="""g (bool b, float[N,4] x) => (float[M] y) <int64[1] s = {-1}> {
+            y = If (b) <then_branch = t () => (float[M] u) { u = Reshape(x, s) },
+                        else_branch = e () => (float[M] v) { v = Reshape<allowzero=0>(x, s) }> }""",
+        after="""g (bool b, float[N,4] x) => (float[M] y) <int64[1] s = {-1}> {
+            y = If (b) <then_branch = t () => (float[M] u) { u = Reshape<allowzero=0>(x, s) },
+                        else_branch = e () => (float[M] v) { v = Reshape<allowzero=0>(x, s) }> }""",
+        target="trt8.4",
+    ),
+    Silent("written already", _PLAIN % "<allowzero=0>", target="trt8.4"),
+    Silent("written already, as 1", _PLAIN % "<allowzero=1>", target="trt8.4"),
+    Silent("opset 13 knows no such attribute", _PLAIN % "", opset=13, target="trt8.4"),
+    Silent("TensorRT 8.4.2 and later have the default", _PLAIN % "", target="trt8.6"),
+    Silent("so has the newest", _PLAIN % ""),
+]  # fmt: skip

@@ -4,59 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Example, Match, Severity, rule
+from onnxfix.rule import Flagged, Match, Model, Node, Severity, Silent, rule
 from onnxfix_rules.rsh import _common as c
 
-EXAMPLES = [
-    Example(
-        why="position 2 of a tensor that has axes 0 and 1",
-        before="g (float[2,6] x) => (float[A,B,C] y) <int64[3] s = {2, 6, 0}> { y = Reshape(x, s) }",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="the rank is known, the sizes are not; opset 13",
-        before="g (float[N,M] x) => (float[A,B,C] y) <int64[3] s = {0, -1, 0}> { y = Reshape(x, s) }",
-        detect=True,
-        opset=13,
-        runs=False,
-    ),
-    Example(
-        why="the other elements of the shape are computed",
-        before="""g (float[N] x) => (float[A,B] y) <int64[1] z = {0}> {
-            d = Shape(x) s = Concat<axis=0>(d, z) y = Reshape(x, s) }""",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="a scalar has no axis at all",
-        before="g (float x) => (float[A] y) <int64[1] s = {0}> { y = Reshape(x, s) }",
-        detect=True,
-        runs=False,
-    ),
-    Example(
-        why="the last axis may be copied",
-        before="g (float[2,6] x) => (float[A,6] y) <int64[2] s = {-1, 0}> { y = Reshape(x, s) }",
-    ),
-    Example(
-        why="with allowzero=1 nothing is copied",
-        before="g (float[0] x) => (float[2,0] y) <int64[2] s = {2, 0}> { y = Reshape<allowzero=1>(x, s) }",
-    ),
-    Example(
-        why="the rank is not known",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2,3] x) => (float[A,B] y) <int64[2] s = {3, 0}> { u = my.op(x) y = Reshape(u, s) }""",
-    ),
-    Example(
-        why="a default that the caller may override is not a constant",
-        before="g (float[6] x, int64[2] s = {6, 0}) => (float[A,B] y) { y = Reshape(x, s) }",
-    ),
-]
 
-
-@rule("RSH006", ops=["Reshape"], severity=Severity.ERROR, hazards=[5], examples=EXAMPLES)
+@rule("RSH006", ops=["Reshape"], severity=Severity.ERROR, hazards=[5])
 def zero_without_counterpart(node: Node, model: Model) -> Iterator[Match]:
     """The shape of a Reshape holds a 0, "copy", at a position that the data does not have.
 
@@ -83,3 +35,46 @@ def zero_without_counterpart(node: Node, model: Model) -> Iterator[Match]:
             f"{len(data)}, does not have: TensorRT and ONNX Runtime reject it",
             node=node,
         )
+
+
+zero_without_counterpart.examples = [
+    Flagged(
+        "position 2 of a tensor that has axes 0 and 1",
+        "g (float[2,6] x) => (float[A,B,C] y) <int64[3] s = {2, 6, 0}> { y = Reshape(x, s) }",
+        runs=False,
+    ),
+    Flagged(
+        "the rank is known, the sizes are not; opset 13",
+        "g (float[N,M] x) => (float[A,B,C] y) <int64[3] s = {0, -1, 0}> { y = Reshape(x, s) }",
+        opset=13,
+        runs=False,
+    ),
+    Flagged(
+        "the other elements of the shape are computed",
+        """g (float[N] x) => (float[A,B] y) <int64[1] z = {0}> {
+            d = Shape(x) s = Concat<axis=0>(d, z) y = Reshape(x, s) }""",
+        runs=False,
+    ),
+    Flagged(
+        "a scalar has no axis at all",
+        "g (float x) => (float[A] y) <int64[1] s = {0}> { y = Reshape(x, s) }",
+        runs=False,
+    ),
+    Silent(
+        "the last axis may be copied",
+        "g (float[2,6] x) => (float[A,6] y) <int64[2] s = {-1, 0}> { y = Reshape(x, s) }",
+    ),
+    Silent(
+        "with allowzero=1 nothing is copied",
+        "g (float[0] x) => (float[2,0] y) <int64[2] s = {2, 0}> { y = Reshape<allowzero=1>(x, s) }",
+    ),
+    Silent(
+        "the rank is not known",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2,3] x) => (float[A,B] y) <int64[2] s = {3, 0}> { u = my.op(x) y = Reshape(u, s) }""",
+    ),
+    Silent(
+        "a default that the caller may override is not a constant",
+        "g (float[6] x, int64[2] s = {6, 0}) => (float[A,B] y) { y = Reshape(x, s) }",
+    ),
+]

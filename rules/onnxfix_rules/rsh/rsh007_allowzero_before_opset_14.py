@@ -4,46 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, rule
-from onnxfix.shapes import symbols
+from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Silent, rule, symbols
 from onnxfix_rules.rsh import _common as c
 
-_PLAIN = "g (float[N,12] x) => (float[M,6] y) <int64[2] s = {-1, 6}> { y = Reshape%s(x, s) }"
-_ZERO = "g (float[0,4] x) => (float[A,B] y) <int64[2] s = {4, 0}> { y = Reshape%s(x, s) }"
-EXAMPLES = [
-    Example(
-        why="the value is the default", before=_PLAIN % "<allowzero=0>", after=_PLAIN % "", opset=13, runs=False
-    ),
-    Example(
-        why="1, but the shape holds no 0", before=_PLAIN % "<allowzero=1>", after=_PLAIN % "", opset=13, runs=False
-    ),
-    Example(
-        why="1, and a 0 in the shape: TensorRT reads a length, a 0 of opset 13 copies",
-        before=_ZERO % "<allowzero=1>",
-        after=_ZERO % "",
-        opset=13,
-        safety=Safety.UNSAFE,
-        runs=False,
-    ),
-    Example(
-        why="where it matters it is only reported", before=_ZERO % "<allowzero=1>", detect=True, opset=13, runs=False
-    ),
-    Example(
-        why="1, and nothing is known of the shape",
-        before="g (float[4] x, int64[2] s) => (float[A,B] y) { y = Reshape<allowzero=1>(x, s) }",
-        detect=True,
-        opset=13,
-        runs=False,
-    ),
-    Example(why="opset 14 has the attribute", before=_PLAIN % "<allowzero=0>", opset=14),
-    Example(why="no attribute", before=_PLAIN % "", opset=13),
-]  # fmt: skip
 
-
-@rule("RSH007", ops=["Reshape"], safety=Safety.EXACT, hazards=[5], examples=EXAMPLES)
+@rule("RSH007", ops=["Reshape"], safety=Safety.EXACT, hazards=[5])
 def allowzero_before_opset_14(node: Node, model: Model) -> Iterator[Match]:
     """A Reshape of an opset before 14 carries ``allowzero``, which came with opset 14.
 
@@ -72,3 +37,37 @@ def allowzero_before_opset_14(node: Node, model: Model) -> Iterator[Match]:
         node=node,
         fix=Fix("drop allowzero", draft.edits, Safety.EXACT if idle else Safety.UNSAFE),
     )
+
+
+_PLAIN = "g (float[N,12] x) => (float[M,6] y) <int64[2] s = {-1, 6}> { y = Reshape%s(x, s) }"
+_ZERO = "g (float[0,4] x) => (float[A,B] y) <int64[2] s = {4, 0}> { y = Reshape%s(x, s) }"
+
+
+allowzero_before_opset_14.examples = [
+    Fixed(
+        "the value is the default", before=_PLAIN % "<allowzero=0>", after=_PLAIN % "", opset=13, runs=False
+    ),
+    Fixed(
+        "1, but the shape holds no 0", before=_PLAIN % "<allowzero=1>", after=_PLAIN % "", opset=13, runs=False
+    ),
+    Fixed(
+        "1, and a 0 in the shape: TensorRT reads a length, a 0 of opset 13 copies",
+        before=_ZERO % "<allowzero=1>",
+        after=_ZERO % "",
+        opset=13,
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Flagged(
+        "where it matters it is only reported", _ZERO % "<allowzero=1>", opset=13, runs=False
+    ),
+    Flagged(
+        "1, and nothing is known of the shape",
+        "g (float[4] x, int64[2] s) => (float[A,B] y) { y = Reshape<allowzero=1>(x, s) }",
+
+        opset=13,
+        runs=False,
+    ),
+    Silent("opset 14 has the attribute", _PLAIN % "<allowzero=0>", opset=14),
+    Silent("no attribute", _PLAIN % "", opset=13),
+]  # fmt: skip

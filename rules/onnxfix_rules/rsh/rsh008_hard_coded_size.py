@@ -9,131 +9,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
-from onnxfix.shapes import symbols
-from onnxfix.shapes.symbols import Dim
+from onnxfix.rule import (
+    Dim,
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    rule,
+    symbols,
+)
 from onnxfix_rules.rsh import _common as c
-
-
-def _flat(target: str, data: str = "float[N,3,4]", attrs: str = "", result: str = "float[A,B]") -> str:
-    count = target.count(",") + 1
-    return f"g ({data} x) => ({result} y) <int64[{count}] s = {{{target}}}> {{ y = Reshape{attrs}(x, s) }}"
-
-
-EXAMPLES = [
-    Example(
-        why="traced at batch 2: no other batch runs",
-        before=_flat("2, 12"),
-        after=_flat("-1, 12"),
-        safety=Safety.UNSAFE,
-        runs=False,
-    ),
-    Example(why="by default it is only reported", before=_flat("2, 12"), detect=True),
-    Example(
-        why="the batch folded together with the heads",
-        before=_flat("16, 5, 8", "float[N,8,5,8]", result="float[A,B,C]"),
-        after=_flat("-1, 5, 8", "float[N,8,5,8]", result="float[A,B,C]"),
-        safety=Safety.UNSAFE,
-        runs=False,
-    ),
-    Example(
-        why="a hard-coded sequence length behind a copied batch",
-        before=_flat("0, 16, 2, 4", "float[N,S,8]", result="float[A,B,C,D]"),
-        after=_flat("0, -1, 2, 4", "float[N,S,8]", result="float[A,B,C,D]"),
-        safety=Safety.UNSAFE,
-        runs=False,
-    ),
-    Example(
-        why="two symbols: one -1 cannot stand for both",
-        before=_flat("2, 16, 2, 4", "float[N,S,8]", result="float[A,B,C,D]"),
-        detect=True,
-        safety=Safety.UNSAFE,
-    ),
-    Example(
-        why="the 4 could be -1, but then N would be folded into it: what was meant cannot be told",
-        before=_flat("1, 4", "float[N,2]"),
-        detect=True,
-        safety=Safety.UNSAFE,
-    ),
-    Example(
-        why="no size of N gives 7 elements",
-        before=_flat("7", result="float[A]"),
-        detect=True,
-        safety=Safety.UNSAFE,
-        runs=False,
-    ),
-    Example(
-        why="one element of 2 * N, the copied axis aside: only where that one is empty",
-        before=_flat("0, 1", "float[N,N,2]"),
-        detect=True,
-        safety=Safety.UNSAFE,
-        runs=False,
-    ),
-    Example(
-        why="a scalar: only for N = 1",
-        before="g (float[N] x) => (float y) <int64[0] s = {}> { y = Reshape(x, s) }",
-        detect=True,
-        safety=Safety.UNSAFE,
-    ),
-    Example(
-        why="[1, -1]: at batch 2 the second sample becomes more columns of the first",
-        before=_flat("1, -1"),
-        after=_flat("0, -1"),
-        safety=Safety.UNSAFE,
-        runs=False,
-    ),
-    Example(
-        why="the same with allowzero=1, which the 0 cannot keep",
-        before=_flat("1, -1", attrs="<allowzero=1>"),
-        after=_flat("0, -1"),
-        safety=Safety.UNSAFE,
-        runs=False,
-    ),
-    Example(
-        why="a shape that two nodes share: only the Reshape with the batch in its data changes",
-        before="""g (float[N,3,4] x, float[2,12] z) => (float[A,B] y, float[2,12] w) <int64[2] s = {2, 12}> {
-            y = Reshape(x, s) w = Reshape(z, s) }""",
-        after="""g (float[N,3,4] x, float[2,12] z) => (float[A,B] y, float[2,12] w)
-            <int64[2] s = {2, 12}, int64[2] t = {-1, 12}> { y = Reshape(x, t) w = Reshape(z, s) }""",
-        safety=Safety.UNSAFE,
-        runs=False,
-    ),
-    Example(why="-1 leads", before=_flat("-1, 12")),
-    Example(why="0 leads", before=_flat("0, 12")),
-    Example(why="all sizes are static", before=_flat("2, 12", "float[2,3,4]", result="float[2,12]")),
-    Example(
-        why="an axis is added: N moves on as it is", before=_flat("1, -1, 3, 4", result="float[A,B,C,D]")
-    ),
-    Example(
-        why="the shape is computed from the data",
-        before="""g (float[N,3,4] x) => (float[A,B] y) <int64[1] i = {0}, int64[1] t = {12}> {
-            d = Shape(x) n = Gather(d, i) s = Concat<axis=0>(n, t) y = Reshape(x, s) }""",
-    ),
-    Example(
-        why="the caller may override the shape",
-        before="g (float[N,3,4] x, int64[2] s = {2, 12}) => (float[A,B] y) { y = Reshape(x, s) }",
-    ),
-    Example(
-        why="nothing is known of the data",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[N,3] x) => (float[A,B] y) <int64[2] s = {2, 3}> { u = my.op(x) y = Reshape(u, s) }""",
-    ),
-    Example(
-        why="two -1: what is asked for cannot be told",
-        before=_flat("2, -1, -1", result="float[A,B,C]"),
-        runs=False,
-    ),
-    Example(
-        why="what leads is not the batch of an input: nothing speaks for a traced size",
-        before="""g (float[3,N,4] x) => (float[A,B] y) <int64[2] s = {1, -1}> {
-            t = Transpose<perm = [1, 0, 2]>(x) y = Reshape(t, s) }""",
-    ),
-    Example(why="-2 is no dimension", before=_flat("2, -2"), runs=False),
-    Example(why="the batch is last, and -1 takes the rest", before=_flat("3, -1", "float[3,N,4]")),
-]
 
 
 class _Case(NamedTuple):
@@ -147,7 +38,7 @@ class _Case(NamedTuple):
     """Product of the literals."""
 
 
-@rule("RSH008", ops=["Reshape"], safety=Safety.UNSAFE, hazards=[10], examples=EXAMPLES)
+@rule("RSH008", ops=["Reshape"], safety=Safety.UNSAFE, hazards=[10])
 def hard_coded_size(node: Node, model: Model) -> Iterator[Match]:
     """A Reshape has the traced batch (or another traced size) baked in while its data is dynamic.
 
@@ -265,3 +156,105 @@ def _folded(node: Node, model: Model, case: _Case) -> Iterator[Match]:
         node=node,
         fix=Fix(f"let the leading {lead} copy the data's first dimension (0)", draft.edits, Safety.UNSAFE),
     )
+
+
+def _flat(target: str, data: str = "float[N,3,4]", attrs: str = "", result: str = "float[A,B]") -> str:
+    count = target.count(",") + 1
+    return f"g ({data} x) => ({result} y) <int64[{count}] s = {{{target}}}> {{ y = Reshape{attrs}(x, s) }}"
+
+
+hard_coded_size.examples = [
+    Fixed(
+        "traced at batch 2: no other batch runs",
+        before=_flat("2, 12"),
+        after=_flat("-1, 12"),
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Flagged("by default it is only reported", _flat("2, 12")),
+    Fixed(
+        "the batch folded together with the heads",
+        before=_flat("16, 5, 8", "float[N,8,5,8]", result="float[A,B,C]"),
+        after=_flat("-1, 5, 8", "float[N,8,5,8]", result="float[A,B,C]"),
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Fixed(
+        "a hard-coded sequence length behind a copied batch",
+        before=_flat("0, 16, 2, 4", "float[N,S,8]", result="float[A,B,C,D]"),
+        after=_flat("0, -1, 2, 4", "float[N,S,8]", result="float[A,B,C,D]"),
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Flagged(
+        "two symbols: one -1 cannot stand for both",
+        _flat("2, 16, 2, 4", "float[N,S,8]", result="float[A,B,C,D]"),
+        safety=Safety.UNSAFE,
+    ),
+    Flagged(
+        "the 4 could be -1, but then N would be folded into it: what was meant cannot be told",
+        _flat("1, 4", "float[N,2]"),
+        safety=Safety.UNSAFE,
+    ),
+    Flagged("no size of N gives 7 elements", _flat("7", result="float[A]"), safety=Safety.UNSAFE, runs=False),
+    Flagged(
+        "one element of 2 * N, the copied axis aside: only where that one is empty",
+        _flat("0, 1", "float[N,N,2]"),
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Flagged(
+        "a scalar: only for N = 1",
+        "g (float[N] x) => (float y) <int64[0] s = {}> { y = Reshape(x, s) }",
+        safety=Safety.UNSAFE,
+    ),
+    Fixed(
+        "[1, -1]: at batch 2 the second sample becomes more columns of the first",
+        before=_flat("1, -1"),
+        after=_flat("0, -1"),
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Fixed(
+        "the same with allowzero=1, which the 0 cannot keep",
+        before=_flat("1, -1", attrs="<allowzero=1>"),
+        after=_flat("0, -1"),
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Fixed(
+        "a shape that two nodes share: only the Reshape with the batch in its data changes",
+        before="""g (float[N,3,4] x, float[2,12] z) => (float[A,B] y, float[2,12] w) <int64[2] s = {2, 12}> {
+            y = Reshape(x, s) w = Reshape(z, s) }""",
+        after="""g (float[N,3,4] x, float[2,12] z) => (float[A,B] y, float[2,12] w)
+            <int64[2] s = {2, 12}, int64[2] t = {-1, 12}> { y = Reshape(x, t) w = Reshape(z, s) }""",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Silent("-1 leads", _flat("-1, 12")),
+    Silent("0 leads", _flat("0, 12")),
+    Silent("all sizes are static", _flat("2, 12", "float[2,3,4]", result="float[2,12]")),
+    Silent("an axis is added: N moves on as it is", _flat("1, -1, 3, 4", result="float[A,B,C,D]")),
+    Silent(
+        "the shape is computed from the data",
+        """g (float[N,3,4] x) => (float[A,B] y) <int64[1] i = {0}, int64[1] t = {12}> {
+            d = Shape(x) n = Gather(d, i) s = Concat<axis=0>(n, t) y = Reshape(x, s) }""",
+    ),
+    Silent(
+        "the caller may override the shape",
+        "g (float[N,3,4] x, int64[2] s = {2, 12}) => (float[A,B] y) { y = Reshape(x, s) }",
+    ),
+    Silent(
+        "nothing is known of the data",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[N,3] x) => (float[A,B] y) <int64[2] s = {2, 3}> { u = my.op(x) y = Reshape(u, s) }""",
+    ),
+    Silent("two -1: what is asked for cannot be told", _flat("2, -1, -1", result="float[A,B,C]"), runs=False),
+    Silent(
+        "what leads is not the batch of an input: nothing speaks for a traced size",
+        """g (float[3,N,4] x) => (float[A,B] y) <int64[2] s = {1, -1}> {
+            t = Transpose<perm = [1, 0, 2]>(x) y = Reshape(t, s) }""",
+    ),
+    Silent("-2 is no dimension", _flat("2, -2"), runs=False),
+    Silent("the batch is last, and -1 takes the rest", _flat("3, -1", "float[3,N,4]")),
+]

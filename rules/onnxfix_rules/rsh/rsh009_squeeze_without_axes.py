@@ -6,116 +6,26 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from onnxfix.edits import Draft
-from onnxfix.graph.overlay import Node, Value
-from onnxfix.model import Model
-from onnxfix.rule import Example, Fix, Match, Safety, Severity, rule
-from onnxfix.shapes import symbols
-from onnxfix.shapes.symbols import Dim
+from onnxfix.rule import (
+    Dim,
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    rule,
+    symbols,
+)
 from onnxfix_rules.rsh import _common as c
 
-EXAMPLES = [
-    Example(
-        why="static dimensions: the axes are known",
-        before="g (float[1,3,1,2] x) => (float[3,2] y) { y = Squeeze(x) }",
-        after="g (float[1,3,1,2] x) => (float[3,2] y) <int64[2] a = {0, 2}> { y = Squeeze(x, a) }",
-    ),
-    Example(
-        why="before opset 13 the axes are an attribute",
-        before="g (float[1,3,1,2] x) => (float[3,2] y) { y = Squeeze(x) }",
-        after="g (float[1,3,1,2] x) => (float[3,2] y) { y = Squeeze<axes=[0, 2]>(x) }",
-        opset=11,
-    ),
-    Example(
-        why="an axis of length 0 stays",
-        before="g (float[1,0,2] x) => (float[0,2] y) { y = Squeeze(x) }",
-        after="g (float[1,0,2] x) => (float[0,2] y) <int64[1] a = {0}> { y = Squeeze(x, a) }",
-    ),
-    Example(
-        why="a dimension that is never 1 although it is not static",
-        before="g (float[1,N] x) => (float[M] y) { c = Concat<axis=1>(x, x) y = Squeeze(c) }",
-        after="g (float[1,N] x) => (float[M] y) <int64[1] a = {0}> { c = Concat<axis=1>(x, x) y = Squeeze(c, a) }",
-    ),
-    Example(
-        why="nothing to remove: a copy",
-        before="g (float[2,3] x) => (float[2,3] y) { y = Squeeze(x) }",
-        after="g (float[2,3] x) => (float[2,3] y) { y = Identity(x) }",
-    ),
-    Example(
-        why="nothing to remove, inside the graph",
-        before="g (float[2,3] x) => (float[2,3] y) { s = Squeeze(x) y = Relu(s) }",
-        after="g (float[2,3] x) => (float[2,3] y) { y = Relu(x) }",
-    ),
-    Example(
-        why="inside a branch, the data captured from outside",
-        before="""g (bool b, float[1,3] x) => (float[3] y) {
-            y = If (b) <then_branch = t () => (float[3] u) { u = Squeeze(x) },
-                        else_branch = e () => (float[3] v) <int64[1] a = {0}> { v = Squeeze(x, a) }> }""",
-        after="""g (bool b, float[1,3] x) => (float[3] y) {
-            y = If (b) <then_branch = t () => (float[3] u) <int64[1] a = {0}> { u = Squeeze(x, a) },
-                        else_branch = e () => (float[3] v) <int64[1] a = {0}> { v = Squeeze(x, a) }> }""",
-    ),
-    Example(
-        why="IR version 3: the axes become a Constant node, not another input",
-        before="g (float[1,3] x) => (float[3] y) { y = Squeeze(x) }",
-        after="g (float[1,3] x) => (float[3] y) { a = Constant<value = int64[1] {0}>() y = Squeeze(x, a) }",
-        ir_version=3,
-        opset=13,
-    ),
-    Example(
-        why="N may be 1, and then the result has another rank",
-        before="g (float[N,1,3] x) => (float[M,3] y) { y = Squeeze(x) }",
-        after="g (float[N,1,3] x) => (float[M,3] y) <int64[1] a = {1}> { y = Squeeze(x, a) }",
-        safety=Safety.UNSAFE,
-        runs=False,
-    ),
-    Example(
-        why="by default a dynamic one is only reported",
-        before="g (float[N,1,3] x) => (float[M,3] y) { y = Squeeze(x) }",
-        detect=True,
-    ),
-    Example(
-        why="no axis is known to be 1",
-        before="g (float[N,3] x) => (float[M,3] y) { y = Squeeze(x) }",
-        after="g (float[N,3] x) => (float[M,3] y) { y = Identity(x) }",
-        safety=Safety.UNSAFE,
-        runs=False,
-    ),
-    Example(
-        why="not even the rank is known",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2,3] x) => (float[A,B] y) { u = my.op(x) y = Squeeze(u) }""",
-        detect=True,
-        safety=Safety.UNSAFE,
-        runs=False,
-    ),
-    Example(
-        why="an empty list of axes: ONNX Runtime removes both, the reference removes none",
-        before="g (float[1,3,1] x) => (float[3] y) <int64[0] a = {}> { y = Squeeze(x, a) }",
-        detect=True,
-        safety=Safety.UNSAFE,
-    ),
-    Example(
-        why="an empty list of axes, and no axis that could be removed",
-        before="g (float[2,3] x) => (float[2,3] y) <int64[0] a = {}> { y = Squeeze(x, a) }",
-    ),
-    Example(
-        why="the axes are given",
-        before="g (float[N,1,3] x) => (float[N,3] y) <int64[1] a = {1}> { y = Squeeze(x, a) }",
-    ),
-    Example(
-        why="the axes are given, as an attribute",
-        before="g (float[N,1,3] x) => (float[N,3] y) { y = Squeeze<axes=[1]>(x) }",
-        opset=11,
-    ),
-    Example(
-        why="the caller feeds the axes",
-        before="g (float[1,3] x, int64[K] a) => (float[M] y) { y = Squeeze(x, a) }",
-    ),
-]
 
-
-@rule("RSH009", ops=["Squeeze"], safety=Safety.EXACT, hazards=[17], examples=EXAMPLES)
+@rule("RSH009", ops=["Squeeze"], safety=Safety.EXACT, hazards=[17])
 def squeeze_without_axes(node: Node, model: Model) -> Iterator[Match]:
     """A Squeeze does not say which axes it removes: those that happen to be 1.
 
@@ -198,3 +108,96 @@ def _empty(node: Node, given: Value | None, shape: Sequence[Dim] | None) -> Iter
 
 def _severity(model: Model) -> Severity:
     return Severity.WARNING if model.target.dynamic_squeeze else Severity.ERROR
+
+
+squeeze_without_axes.examples = [
+    Fixed(
+        "static dimensions: the axes are known",
+        before="g (float[1,3,1,2] x) => (float[3,2] y) { y = Squeeze(x) }",
+        after="g (float[1,3,1,2] x) => (float[3,2] y) <int64[2] a = {0, 2}> { y = Squeeze(x, a) }",
+    ),
+    Fixed(
+        "before opset 13 the axes are an attribute",
+        before="g (float[1,3,1,2] x) => (float[3,2] y) { y = Squeeze(x) }",
+        after="g (float[1,3,1,2] x) => (float[3,2] y) { y = Squeeze<axes=[0, 2]>(x) }",
+        opset=11,
+    ),
+    Fixed(
+        "an axis of length 0 stays",
+        before="g (float[1,0,2] x) => (float[0,2] y) { y = Squeeze(x) }",
+        after="g (float[1,0,2] x) => (float[0,2] y) <int64[1] a = {0}> { y = Squeeze(x, a) }",
+    ),
+    Fixed(
+        "a dimension that is never 1 although it is not static",
+        before="g (float[1,N] x) => (float[M] y) { c = Concat<axis=1>(x, x) y = Squeeze(c) }",
+        after="g (float[1,N] x) => (float[M] y) <int64[1] a = {0}> { c = Concat<axis=1>(x, x) y = Squeeze(c, a) }",
+    ),
+    Fixed(
+        "nothing to remove: a copy",
+        before="g (float[2,3] x) => (float[2,3] y) { y = Squeeze(x) }",
+        after="g (float[2,3] x) => (float[2,3] y) { y = Identity(x) }",
+    ),
+    Fixed(
+        "nothing to remove, inside the graph",
+        before="g (float[2,3] x) => (float[2,3] y) { s = Squeeze(x) y = Relu(s) }",
+        after="g (float[2,3] x) => (float[2,3] y) { y = Relu(x) }",
+    ),
+    Fixed(
+        "inside a branch, the data captured from outside",
+        before="""g (bool b, float[1,3] x) => (float[3] y) {
+            y = If (b) <then_branch = t () => (float[3] u) { u = Squeeze(x) },
+                        else_branch = e () => (float[3] v) <int64[1] a = {0}> { v = Squeeze(x, a) }> }""",
+        after="""g (bool b, float[1,3] x) => (float[3] y) {
+            y = If (b) <then_branch = t () => (float[3] u) <int64[1] a = {0}> { u = Squeeze(x, a) },
+                        else_branch = e () => (float[3] v) <int64[1] a = {0}> { v = Squeeze(x, a) }> }""",
+    ),
+    Fixed(
+        "IR version 3: the axes become a Constant node, not another input",
+        before="g (float[1,3] x) => (float[3] y) { y = Squeeze(x) }",
+        after="g (float[1,3] x) => (float[3] y) { a = Constant<value = int64[1] {0}>() y = Squeeze(x, a) }",
+        ir_version=3,
+        opset=13,
+    ),
+    Fixed(
+        "N may be 1, and then the result has another rank",
+        before="g (float[N,1,3] x) => (float[M,3] y) { y = Squeeze(x) }",
+        after="g (float[N,1,3] x) => (float[M,3] y) <int64[1] a = {1}> { y = Squeeze(x, a) }",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Flagged(
+        "by default a dynamic one is only reported", "g (float[N,1,3] x) => (float[M,3] y) { y = Squeeze(x) }"
+    ),
+    Fixed(
+        "no axis is known to be 1",
+        before="g (float[N,3] x) => (float[M,3] y) { y = Squeeze(x) }",
+        after="g (float[N,3] x) => (float[M,3] y) { y = Identity(x) }",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Flagged(
+        "not even the rank is known",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2,3] x) => (float[A,B] y) { u = my.op(x) y = Squeeze(u) }""",
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Flagged(
+        "an empty list of axes: ONNX Runtime removes both, the reference removes none",
+        "g (float[1,3,1] x) => (float[3] y) <int64[0] a = {}> { y = Squeeze(x, a) }",
+        safety=Safety.UNSAFE,
+    ),
+    Silent(
+        "an empty list of axes, and no axis that could be removed",
+        "g (float[2,3] x) => (float[2,3] y) <int64[0] a = {}> { y = Squeeze(x, a) }",
+    ),
+    Silent(
+        "the axes are given", "g (float[N,1,3] x) => (float[N,3] y) <int64[1] a = {1}> { y = Squeeze(x, a) }"
+    ),
+    Silent(
+        "the axes are given, as an attribute",
+        "g (float[N,1,3] x) => (float[N,3] y) { y = Squeeze<axes=[1]>(x) }",
+        opset=11,
+    ),
+    Silent("the caller feeds the axes", "g (float[1,3] x, int64[K] a) => (float[M] y) { y = Squeeze(x, a) }"),
+]

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from onnxfix.place import Place
-from onnxfix.rule import Match, Severity, rule
+from onnxfix.rule import Match, Place, Severity, rule
 
 if TYPE_CHECKING:
     from onnxfix.verification.verdict import Executed

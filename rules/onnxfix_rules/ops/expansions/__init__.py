@@ -1,0 +1,1 @@
+"""Operators that the target lacks, decomposed into others."""

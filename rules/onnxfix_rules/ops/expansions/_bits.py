@@ -1,0 +1,142 @@
+"""The bits that two integers have in common, by arithmetic that does not overflow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from onnxfix.rule import INTEGERS
+from onnxfix_rules.ops._integers import Computer
+from onnxfix_rules.ops._result import summed
+
+_EXACT = 32
+"""Bits that are summed at once: ONNX Runtime 1.31 rounds sums of int64 to double."""
+LIMIT = 1 << 16
+"""Bytes of a mask that is taken apart in a constant."""
+_FEW = 3
+"""Runs of ones in a mask that are taken out one by one; a bit-by-bit product is fewer layers for more."""
+Array = np.ndarray[Any, Any]
+
+
+def is_simple(computer: Computer, mask: int) -> bool:
+    """Whether ``of_mask`` needs few nodes for it."""
+    whole = (1 << computer.bits) - 1
+    return min(len(_runs(mask & whole)), len(_runs(~mask & whole))) <= _FEW
+
+
+def of_mask(computer: Computer, x: str, mask: int) -> str:
+    """``x & mask`` for a number that is known: for each run of ones what lies below its end, less what lies below its
+    start."""
+    whole = (1 << computer.bits) - 1
+    mask, rest = mask & whole, ~mask & whole
+    if len(_runs(rest)) < len(_runs(mask)) or not rest:
+        return x if not rest else computer.add("Sub", x, of_mask(computer, x, rest))
+    parts = [_below(computer, x, end, start) for start, end in _runs(mask)]
+    if not parts:
+        return computer.add("Mul", x, computer.number(0))  # of x's shape
+    total = parts[0]
+    for part in parts[1:]:
+        total = computer.add("Add", total, part)
+    return total
+
+
+def _runs(mask: int) -> list[tuple[int, int]]:
+    """Where the ones of a mask begin and end, from the lowest."""
+    found, place = [], 0
+    while mask >> place:
+        if mask >> place & 1:
+            start = place
+            while mask >> place & 1:
+                place += 1
+            found.append((start, place))
+        place += 1
+    return found
+
+
+def _below(computer: Computer, x: str, end: int, start: int) -> str:
+    """The bits from ``start`` to before ``end``, where the highest of a signed type counts as negative."""
+    sign = ""
+    if computer.signed and end == computer.bits:
+        sign = _least(computer, computer.add("Less", x, computer.number(0)))
+        end -= 1
+    if end == start:
+        return sign
+    upper = _low(computer, x, end)
+    part = upper if start == 0 else computer.add("Sub", upper, _low(computer, x, start))
+    return computer.add("Add", part, sign) if sign else part
+
+
+def _low(computer: Computer, x: str, end: int) -> str:
+    """The lowest bits, as a number that is not negative."""
+    if not computer.signed and end == computer.bits:
+        return x
+    if 1 << end <= INTEGERS[computer.wide].high:
+        return computer.add("Mod", x, computer.number(1 << end))
+    return computer.add("Sub", x, _least(computer, computer.add("Less", x, computer.number(0))))
+
+
+def _least(computer: Computer, negative: str) -> str:
+    """The weight of the sign's bit where it is set, else 0."""
+    return computer.add("Where", negative, computer.number(-(1 << (computer.bits - 1))), computer.number(0))
+
+
+def common(computer: Computer, x: str, y: str | Array, rank: int) -> str:
+    """``x & y``, bit by bit along an axis of their own; of signed ones the sign's bit apart.
+
+    ``y`` is an array where it is known. ``rank`` is that of the result.
+    """
+    bits = _Bits(computer, rank)
+    if isinstance(y, str):
+        both = computer.add("Mul", bits.of(x), bits.of(y))
+        parts = [(both, weights) for weights in bits.weights(np.array(-1))]
+    else:
+        ones = bits.of(x)
+        parts = [(ones, weights) for weights in bits.weights(y)]
+    totals = [bits.total(ones, weights) for ones, weights in parts]
+    total = totals[0]
+    if len(totals) > 1:
+        total = computer.add("Add", total, computer.add("Mul", totals[1], computer.number(1 << _EXACT)))
+    if not computer.signed:
+        return total
+    if isinstance(y, str):
+        sign = _least(computer, computer.add("And", *bits.signs))
+    elif (y >= 0).all():
+        return total
+    else:
+        least = computer.array(np.where(y < 0, -(1 << (computer.bits - 1)), 0), "signs")
+        sign = computer.add("Where", bits.signs[0], least, computer.number(0))
+    return computer.add("Add", total, sign)
+
+
+class _Bits:
+    """The bits of operands, without the sign's, along a new last axis, which is number ``rank`` of the result."""
+
+    def __init__(self, computer: Computer, rank: int) -> None:
+        self.computer, self.rank, self.count = computer, rank, computer.bits - computer.signed
+        self.signs: list[str] = []
+        self.axis = computer.draft.constant(np.array([-1], np.int64), "axis")
+        self.powers = computer.array([1 << place for place in range(self.count)], "powers")
+
+    def of(self, operand: str) -> str:
+        """1 and 0 for each bit."""
+        low = operand
+        if self.computer.signed:
+            self.signs.append(self.computer.add("Less", operand, self.computer.number(0)))
+            low = self.computer.add("Sub", operand, _least(self.computer, self.signs[-1]))
+        parts = self.computer.add("Div", self.computer.add("Unsqueeze", low, self.axis), self.powers)
+        return self.computer.add("Mod", parts, self.computer.number(2))
+
+    def weights(self, mask: Array) -> list[str]:
+        """What the bits of a mask weigh, those of others nothing: of the lower 32, and of those above them."""
+        found = []
+        for start in range(0, self.count, _EXACT):
+            places = range(self.count)
+            weights = [1 << place - start if start <= place < start + _EXACT else 0 for place in places]
+            ones = (mask[..., None].astype(object) >> np.array(places, dtype=object)) & 1
+            found.append(self.computer.array(ones * np.array(weights, dtype=object), "weights"))
+        return found
+
+    def total(self, ones: str, weights: str) -> str:
+        """The sum of the weights of the ones."""
+        return summed(self.computer.draft, self.computer.add("Mul", ones, weights), self.rank)

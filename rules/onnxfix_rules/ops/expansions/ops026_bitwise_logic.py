@@ -1,0 +1,111 @@
+"""OPS026: bitwise operators on what was boolean before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, rule
+from onnxfix_rules.ops import _logic
+
+_LOGIC = {"BitwiseAnd": "And", "BitwiseOr": "Or", "BitwiseXor": "Xor"}
+
+
+@rule("OPS026", ops=sorted(_LOGIC), safety=Safety.EXACT, severity=Severity.ERROR, hazards=[36, 13])
+def bitwise_logic(node: Node, model: Model) -> Iterator[Match]:
+    """A bitwise And, Or or Xor of booleans that were cast to integers.
+
+    ## Why it matters
+    TensorRT imports no bitwise operator: `UNSUPPORTED_NODE at onnxOpCheckers.cpp:1090 checkBitwiseAnd`, measured with
+    TensorRT-RTX 1.7.1. It has And, Or and Xor of booleans. PyTorch writes `a & b` of masks in both ways, depending on
+    the exporter.
+
+    ## Fix
+    The logical operator on the booleans themselves, and a Cast of the result; where the result was cast back, CST003
+    takes both Casts away. A constant of 0 and 1 counts as boolean. Exact.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__BitwiseAnd.html
+    """
+    output = node.output()
+    elem = None if output is None else model.shapes.elem_type(output)
+    operands = [_logic.boolean(value, node, model) for value in node.inputs]
+    if (
+        output is None
+        or elem is None
+        or len(operands) != 2
+        or all(o is not None and o.constant for o in operands)
+    ):
+        return
+    first, second = operands
+    if first is None or second is None:
+        return
+    draft = Draft(node)
+    draft.remove(node)
+    logic = draft.add(_LOGIC[node.op_type], [first.name(draft), second.name(draft)])
+    draft.add("Cast", [logic], output=output.name, to=elem)
+    yield Match(
+        f"TensorRT has no {node.op_type}; its operands are 0 and 1 only",
+        node=node,
+        fix=Fix(f"write {_LOGIC[node.op_type]} of the booleans", draft.edits),
+        reads=(*first.reads, *second.reads),
+    )
+
+
+bitwise_logic.examples = [
+    *(
+        Fixed(
+            f"{bitwise} of booleans, between Casts",
+            before=f"""g (bool[N,3] p, bool[3] q) => (bool[N,3] y) {{
+                a = Cast<to = 6>(p)  b = Cast<to = 6>(q)  c = {bitwise}(a, b)  y = Cast<to = 9>(c) }}""",
+            after=f"""g (bool[N,3] p, bool[3] q) => (bool[N,3] y) {{
+                l = {logic}(p, q)  c = Cast<to = 6>(l)  y = Cast<to = 9>(c) }}""",
+        )
+        for bitwise, logic in _LOGIC.items()
+    ),
+    Fixed(
+        "the result stays an integer",
+        before="""g (bool[N] p, bool[N] q) => (int64[N] y) {
+            a = Cast<to = 7>(p)  b = Cast<to = 7>(q)  y = BitwiseOr(a, b) }""",
+        after="g (bool[N] p, bool[N] q) => (int64[N] y) { l = Or(p, q)  y = Cast<to = 7>(l) }",
+    ),
+    Fixed(
+        "of three, one behind the other, the last a constant of 0 and 1",
+        before="""g (bool[2] p, bool[2] q) => (int32[2] y) <int32[2] k = {1, 0}> {
+            a = Cast<to = 6>(p)  b = Cast<to = 6>(q)  c = BitwiseOr(a, b)  y = BitwiseAnd(k, c) }""",
+        after="""g (bool[2] p, bool[2] q) => (int32[2] y) <bool[2] k = {1, 0}> {
+            l = Or(p, q)  m = And(k, l)  y = Cast<to = 6>(m) }""",
+    ),
+    Fixed(
+        "inside a branch, of captured Casts that others read",
+        before="""g (bool[2] p, bool[2] q, bool c) => (int32[2] y, int32[2] a) {
+            a = Cast<to = 6>(p)  b = Cast<to = 6>(q)
+            y = If(c)<then_branch = t () => (int32[2] u) { u = BitwiseXor(a, b) },
+                      else_branch = e () => (int32[2] v) { v = Neg(b) }> }""",
+        after="""g (bool[2] p, bool[2] q, bool c) => (int32[2] y, int32[2] a) {
+            a = Cast<to = 6>(p)  b = Cast<to = 6>(q)
+            y = If(c)<then_branch = t () => (int32[2] u) { l = Xor(p, q)  u = Cast<to = 6>(l) },
+                      else_branch = e () => (int32[2] v) { v = Neg(b) }> }""",
+    ),
+    Silent(
+        "a constant that has another bit",
+        """g (bool[2] p) => (int32[2] y) <int32[2] k = {1, 2}> {
+            a = Cast<to = 6>(p)  y = BitwiseAnd(a, k) }""",
+    ),
+    Silent(
+        "any integers",
+        "g (int32[2] p, bool[2] q) => (int32[2] y) { b = Cast<to = 6>(q)  y = BitwiseAnd(p, b) }",
+    ),
+    Silent(
+        "integers that were cast to other integers",
+        """g (int32[2] p, bool[2] q) => (int64[2] y) {
+            a = Cast<to = 7>(p)  b = Cast<to = 7>(q)  y = BitwiseAnd(a, b) }""",
+    ),
+    Silent(
+        "a constant that the caller may replace",
+        """g (bool[2] p, int32[2] k) => (int32[2] y) <int32[2] k = {1, 0}> {
+            a = Cast<to = 6>(p)  y = BitwiseAnd(a, k) }""",
+    ),
+    Silent(
+        "BitwiseNot makes -1 of 0", "g (bool[2] p) => (int32[2] y) { a = Cast<to = 6>(p)  y = BitwiseNot(a) }"
+    ),
+]

@@ -1,0 +1,203 @@
+"""OPS051: shifts of bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    rule,
+    target_of,
+)
+from onnxfix_rules.ops._integers import SMALL, WORDS, Computer, wide_of
+
+
+@rule("OPS051", ops=["BitShift"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[13])
+def bit_shift(node: Node, model: Model) -> Iterator[Match]:
+    """A BitShift.
+
+    ## Why it matters
+    TensorRT does not import it: `UNSUPPORTED_NODE`, measured with TensorRT-RTX 1.7.1. It unpacks quantized weights.
+
+    ## Fix
+    To the left a product with a power of two, wrapped around by Mod; to the right a quotient, of signed types rounded
+    towards minus infinity. Where the amounts come at run time the powers are taken from a table. Amounts that are
+    negative or not less than the width give 0, or -1 for a negative number that is shifted to the right, as opset 28
+    says; before that ONNX did not say, and backends differ. Exact: uint8 and int8 are computed in int32, int32 in
+    int64, and nothing overflows.
+
+    TensorRT layers: 5 to 10 for bytes by a constant; by amounts that come at run time 9 to 19, of int64 up to 31.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__BitShift.html
+    - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
+    """
+    data, amounts, output = node.input(0), node.input(1), node.output()
+    target = target_of(model)
+    elem = None if data is None else model.shapes.elem_type(data)
+    if data is None or amounts is None or output is None or target.imports("BitShift") is not False:
+        return
+    if elem not in (*SMALL, *WORDS) or not target.has_type(elem) or target.imports("Mod") is not True:
+        return
+    wide = wide_of(elem) if elem in SMALL else TensorProto.INT64
+    if wide == TensorProto.INT64 and not target.int64:
+        return
+    left = node.attr("direction") == "LEFT"
+    computer = Computer(Draft(node), model, elem, wide)
+    shift = Shift(computer, amounts)
+    x = computer.widened(data)
+    if elem == TensorProto.INT64:
+        result = _left_of_words(shift, x) if left else _right_of_words(shift, x)
+    elif left:
+        result = computer.wrapped(computer.add("Mul", x, shift.table("powers", lambda k: 1 << k)))
+    else:
+        result = _quotient(computer, x, shift.table("powers", lambda k: 1 << k))
+    computer.finish(result, output)
+    yield Match(
+        "TensorRT has no BitShift",
+        node=node,
+        fix=Fix("compute it by integer arithmetic", computer.draft.edits),
+        reads=(data, amounts),
+    )
+
+
+class Shift:
+    """The amounts of a shift, and tables of what belongs to each: 0 to the width, which stands for all others."""
+
+    def __init__(self, computer: Computer, amounts: Value) -> None:
+        self.computer, self.width = computer, computer.bits
+        array = amounts.constant()
+        self.known: np.ndarray[Any, Any] | None = None
+        self.index = ""
+        if array is not None:
+            big = array.astype(object)
+            self.known = np.where((big < 0) | (big > self.width), self.width, big).astype(np.int64)
+        else:
+            self.index = self._index(computer.widened(amounts))
+
+    def _index(self, amounts: str) -> str:
+        last = self.computer.number(self.width)
+        beyond = self.computer.add("Greater", amounts, last)
+        if self.computer.signed:
+            negative = self.computer.add("Less", amounts, self.computer.number(0))
+            beyond = self.computer.add("Or", negative, beyond)
+        return self.computer.add("Where", beyond, last, amounts)
+
+    def table(self, hint: str, entry: Callable[[int], int]) -> str:
+        """What ``entry`` says for each amount, in the wide type."""
+        entries = [entry(amount) for amount in range(self.width + 1)]
+        if self.known is None:
+            return self.computer.add("Gather", self.computer.array(entries, hint), self.index)
+        return self.computer.array(np.array(entries, dtype=object)[self.known], hint)
+
+    def where(self, chosen: Callable[[int], bool], then: str, other: str) -> str:
+        """``then`` for the amounts that are chosen, one or all from one on, ``other`` for the rest."""
+        picked = [amount for amount in range(self.width + 1) if chosen(amount)]
+        if self.known is not None:
+            mask = np.isin(self.known, picked)
+            if mask.all() or not mask.any():
+                return then if mask.size and mask.all() else other
+            return self.computer.add("Where", self.computer.draft.constant(mask, "chosen"), then, other)
+        test = "Equal" if len(picked) == 1 else "GreaterOrEqual"
+        return self.computer.add(
+            "Where", self.computer.add(test, self.index, self.computer.number(picked[0])), then, other
+        )
+
+
+def _quotient(computer: Computer, x: str, by: str) -> str:
+    """x / by, rounded towards minus infinity; ``by`` is positive. TensorRT's and ONNX's own Div need not agree on
+    how they round negative numbers, so what is divided has no rest."""
+    if not computer.signed:
+        return computer.add("Div", x, by)
+    return computer.add("Div", computer.add("Sub", x, computer.add("Mod", x, by)), by)
+
+
+def _right_of_words(shift: Shift, x: str) -> str:
+    """The powers up to 2**62; beyond that only the sign is left."""
+    computer = shift.computer
+    near = _quotient(computer, x, shift.table("powers", lambda k: 1 << min(k, 62)))
+    negative = computer.add("Less", x, computer.number(0))
+    sign = computer.add("Where", negative, computer.number(-1), computer.number(0))
+    return shift.where(lambda k: k >= 63, sign, near)
+
+
+def _left_of_words(shift: Shift, x: str) -> str:
+    """The bits that stay below the sign's, as a product, and apart from them the one that becomes the sign's."""
+    computer = shift.computer
+    moved = range(1, 64)
+    limit = shift.table("limits", lambda k: 1 << (63 - k) if k in moved else 1)
+    low = computer.add("Mod", x, limit)
+    high = computer.add("Div", computer.add("Sub", x, low), limit)
+    bit = computer.add("Mod", high, computer.number(2))
+    product = computer.add("Mul", low, shift.table("powers", lambda k: 1 << k if k in moved[:-1] else 0))
+    weight = shift.table("signs", lambda k: -(1 << 63) if k in moved else 0)
+    total = computer.add("Add", product, computer.add("Mul", bit, weight))
+    return shift.where(lambda k: k == 0, x, total)
+
+
+_TABLE = "int32[9] t = {1, 2, 4, 8, 16, 32, 64, 128, 256}, int32 k = {8}"
+
+
+bit_shift.examples = [
+    Fixed(
+        "the high half of packed bytes",
+        before='g (uint8[N,3] x) => (uint8[N,3] y) <uint8 s = {4}> { y = BitShift<direction = "RIGHT">(x, s) }',
+        after="""g (uint8[N,3] x) => (uint8[N,3] y) <int32 f = {16}> {
+            w = Cast<to = 6>(x)  r = Div(w, f)  y = Cast<to = 2>(r) }""",
+    ),
+    Fixed(
+        "to the left, by several amounts, the last beyond the type",
+        before="""g (uint8[N,3] x) => (uint8[N,3] y) <uint8[3] s = {1, 7, 8}> {
+            y = BitShift<direction = "LEFT">(x, s) }""",
+        after="""g (uint8[N,3] x) => (uint8[N,3] y) <int32[3] f = {2, 128, 256}, int32 m = {256}> {
+            w = Cast<to = 6>(x)  p = Mul(w, f)  r = Mod(p, m)  y = Cast<to = 2>(r) }""",
+    ),
+    Fixed(
+        "by amounts that come at run time: a table of powers",
+        before='g (uint8[N] x, uint8[N] s) => (uint8[N] y) { y = BitShift<direction = "RIGHT">(x, s) }',
+        after=f"""g (uint8[N] x, uint8[N] s) => (uint8[N] y) <{_TABLE}> {{
+            v = Cast<to = 6>(s)  b = Greater(v, k)  i = Where(b, k, v)  f = Gather(t, i)
+            w = Cast<to = 6>(x)  r = Div(w, f)  y = Cast<to = 2>(r) }}""",
+        runs=False,  # ONNX Runtime's machine shift takes amounts beyond 31 for smaller ones
+    ),
+    Fixed(
+        "powers of two",
+        before='g (uint8[N] s) => (uint8[N] y) <uint8 x = {1}> { y = BitShift<direction = "LEFT">(x, s) }',
+        after=f"""g (uint8[N] s) => (uint8[N] y) <{_TABLE}, int32 one = {{1}}, int32 m = {{256}}> {{
+            v = Cast<to = 6>(s)  b = Greater(v, k)  i = Where(b, k, v)  f = Gather(t, i)
+            p = Mul(one, f)  r = Mod(p, m)  y = Cast<to = 2>(r) }}""",
+        runs=False,
+    ),
+    Fixed(
+        "a negative number to the right: towards minus infinity",
+        before='g (int32[N] x) => (int32[N] y) <int32 s = {3}> { y = BitShift<direction = "RIGHT">(x, s) }',
+        after="""g (int32[N] x) => (int32[N] y) <int64 f = {8}> {
+            w = Cast<to = 7>(x)  m = Mod(w, f)  d = Sub(w, m)  r = Div(d, f)  y = Cast<to = 6>(r) }""",
+        opset=28,
+        ir_version=14,
+    ),
+    Silent(
+        "a type that TensorRT has not at all",
+        'g (uint32[N] x) => (uint32[N] y) <uint32 s = {1}> { y = BitShift<direction = "LEFT">(x, s) }',
+    ),
+    Silent(
+        "int32 is computed in int64, which TensorRT 8 has not",
+        'g (int32[N] x) => (int32[N] y) <int32 s = {1}> { y = BitShift<direction = "LEFT">(x, s) }',
+        opset=28,
+        ir_version=14,
+        target="trt8.6",
+    ),
+]

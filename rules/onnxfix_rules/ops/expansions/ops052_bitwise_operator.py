@@ -1,0 +1,224 @@
+"""OPS052: bitwise operators on integers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnx import TensorProto
+
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    rule,
+    target_of,
+)
+from onnxfix_rules.ops import _logic
+from onnxfix_rules.ops._integers import SMALL, Computer
+from onnxfix_rules.ops.expansions import _bits
+
+_TYPES = (*SMALL, TensorProto.INT32, TensorProto.INT64)
+
+
+@rule(
+    "OPS052",
+    ops=["BitwiseAnd", "BitwiseNot", "BitwiseOr", "BitwiseXor"],
+    safety=Safety.EXACT,
+    severity=Severity.ERROR,
+    hazards=[13, 36],
+)
+def bitwise_operator(node: Node, model: Model) -> Iterator[Match]:
+    """A bitwise operator on integers.
+
+    ## Why it matters
+    TensorRT imports none: `UNSUPPORTED_NODE at onnxOpCheckers.cpp:1090 checkBitwiseAnd`, measured with TensorRT-RTX
+    1.7.1. They unpack quantized weights, and compute flags and hashes.
+
+    ## Fix
+    Integer arithmetic, exact. `x & 15` is `Mod(x, 16)`, and any other constant mask is a difference or sum of such,
+    `~x` is `-1 - x`, `x | m` is `x + (m - (x & m))`; none of it overflows. Of two tensors that both come at run time,
+    And multiplies the bits one by one along an axis of their own: that takes as many times the memory as the type has
+    bits. uint8 and int8 are computed in int32.
+
+    TensorRT layers: 2 to 4 for Not, 7 for a mask of low bits; 22 to 32 where both come at run time, of int64 53.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__BitwiseAnd.html
+    """
+    output, first = node.output(), node.input(0)
+    elem = None if first is None else model.shapes.elem_type(first)
+    target = target_of(model)
+    if output is None or first is None or elem not in _TYPES or not _computes(model, elem):
+        return
+    if target.imports(node.op_type) is not False:
+        return
+    computer = Computer(Draft(node), model, elem)
+    if node.op_type == "BitwiseNot":
+        result = computer.add("Sub", computer.number(-1 if computer.signed else 255), computer.widened(first))
+    else:
+        second = node.input(1)
+        if second is None or all(_logic.boolean(v, node, model) is not None for v in node.inputs):
+            return
+        both = _result(computer, node.op_type, first, second)
+        if not both:
+            return
+        result = both
+    computer.finish(result, output)
+    yield Match(
+        f"TensorRT has no {node.op_type}",
+        node=node,
+        fix=Fix("compute it by integer arithmetic", computer.draft.edits),
+        reads=tuple(value for value in node.inputs if value is not None),
+    )
+
+
+def _computes(model: Model, elem: int) -> bool:
+    """Whether the target computes in the type that this one is computed in."""
+    target = target_of(model)
+    return (
+        target.has_type(elem)
+        and target.imports("Mod") is True
+        and (elem != TensorProto.INT64 or target.int64)
+    )
+
+
+def _result(computer: Computer, op_type: str, first: Value, second: Value) -> str:
+    """And, Or or Xor as the name of a value; "" where the rank is not known, or too high for an axis of bits."""
+    known = [value.constant(_bits.LIMIT) for value in (first, second)]
+    if known[0] is not None and known[1] is None:
+        first, second, known = second, first, known[::-1]
+    ranks = [computer.model.shapes.rank(value) for value in (first, second)]
+    mask = known[1] if known[0] is None else None
+    x = computer.widened(first)
+    if mask is not None and mask.size == 1 and ranks[0] is not None and mask.ndim <= ranks[0]:
+        number = int(mask.reshape(-1)[0])
+        if _bits.is_simple(computer, number):
+            other = "" if op_type == "BitwiseAnd" else computer.number(number)
+            return _combined(computer, op_type, x, other, _bits.of_mask(computer, x, number))
+    if any(rank is None or rank >= target_of(computer.model).max_rank for rank in ranks):
+        return ""
+    rank = max(rank for rank in ranks if rank is not None)
+    y = "" if mask is not None and op_type == "BitwiseAnd" else computer.widened(second)
+    return _combined(computer, op_type, x, y, _bits.common(computer, x, y if mask is None else mask, rank))
+
+
+def _combined(computer: Computer, op_type: str, x: str, y: str, both: str) -> str:
+    """x & y where that is asked for, else x | y or x ^ y from it: sums of numbers without a common bit."""
+    if op_type == "BitwiseAnd":
+        return both
+    rest = computer.add("Sub", y, both)
+    if op_type == "BitwiseOr":
+        return computer.add("Add", x, rest)
+    return computer.add("Add", computer.add("Sub", x, both), rest)
+
+
+bitwise_operator.examples = [
+    Fixed(
+        "the low half of packed bytes",
+        before="g (uint8[N,3] x) => (uint8[N,3] y) <uint8 m = {15}> { y = BitwiseAnd(x, m) }",
+        after="""g (uint8[N,3] x) => (uint8[N,3] y) <int32 m = {16}> {
+            w = Cast<to = 6>(x)  r = Mod(w, m)  y = Cast<to = 2>(r) }""",
+    ),
+    Fixed(
+        "the high half: less what lies below",
+        before="g (uint8[N,3] x) => (uint8[N,3] y) <uint8 m = {240}> { y = BitwiseAnd(m, x) }",
+        after="""g (uint8[N,3] x) => (uint8[N,3] y) <int32 m = {16}> {
+            w = Cast<to = 6>(x)  l = Mod(w, m)  r = Sub(w, l)  y = Cast<to = 2>(r) }""",
+    ),
+    Fixed(
+        "bits 2 to 5, and bit 31 of a negative mask, of int32",
+        before="g (int32[N] x) => (int32[N] y) <int32 m = {-2147483588}> { y = BitwiseAnd(x, m) }",
+        after="""g (int32[N] x) => (int32[N] y)
+            <int32 six = {64}, int32 two = {4}, int32 zero = {0}, int32 n = {-2147483648}> {
+            a = Mod(x, six)  b = Mod(x, two)  c = Sub(a, b)
+            s = Less(x, zero)  d = Where(s, n, zero)  y = Add(c, d) }""",
+    ),
+    Fixed(
+        "a bit set",
+        before="g (int64[N] x) => (int64[N] y) <int64 m = {8}> { y = BitwiseOr(x, m) }",
+        after="""g (int64[N] x) => (int64[N] y) <int64 a = {16}, int64 b = {8}> {
+            p = Mod(x, a)  q = Mod(x, b)  r = Sub(p, q)  s = Sub(b, r)  y = Add(x, s) }""",
+    ),
+    Fixed(
+        "all bits the other way round",
+        before="g (int32[N] x) => (int32[N] y) { y = BitwiseNot(x) }",
+        after="g (int32[N] x) => (int32[N] y) <int32 k = {-1}> { y = Sub(k, x) }",
+    ),
+    Fixed(
+        "the same of bytes",
+        before="g (uint8[N] x) => (uint8[N] y) { y = BitwiseNot(x) }",
+        after="""g (uint8[N] x) => (uint8[N] y) <int32 k = {255}> {
+            w = Cast<to = 6>(x)  r = Sub(k, w)  y = Cast<to = 2>(r) }""",
+    ),
+    Fixed(
+        "two tensors, bit by bit, broadcast",
+        before="g (uint8[N,3] x, uint8[3] z) => (uint8[N,3] y) { y = BitwiseAnd(x, z) }",
+        after="""g (uint8[N,3] x, uint8[3] z) => (uint8[N,3] y)
+            <int32[8] p = {1, 2, 4, 8, 16, 32, 64, 128}, int32[8] ws = {1, 2, 4, 8, 16, 32, 64, 128}, int32 two = {2},
+             int64[1] a = {-1}, int64[1] s = {2}> {
+            v = Cast<to = 6>(x)  w = Cast<to = 6>(z)
+            b = Unsqueeze(v, a)  c = Div(b, p)  d = Mod(c, two)
+            e = Unsqueeze(w, a)  f = Div(e, p)  h = Mod(f, two)
+            i = Mul(d, h)  j = Mul(i, ws)  k = ReduceSum<keepdims = 0>(j, s)  y = Cast<to = 2>(k) }""",
+    ),
+    Fixed(
+        "of nothing: ONNX Runtime keeps an empty axis that is counted from the end",
+        before="g (uint8[0,3] x, uint8[3] z) => (uint8[0,3] y) { y = BitwiseAnd(x, z) }",
+        after="""g (uint8[0,3] x, uint8[3] z) => (uint8[0,3] y)
+            <int32[8] p = {1, 2, 4, 8, 16, 32, 64, 128}, int32[8] ws = {1, 2, 4, 8, 16, 32, 64, 128}, int32 two = {2},
+             int64[1] a = {-1}, int64[1] s = {2}> {
+            v = Cast<to = 6>(x)  w = Cast<to = 6>(z)
+            b = Unsqueeze(v, a)  c = Div(b, p)  d = Mod(c, two)
+            e = Unsqueeze(w, a)  f = Div(e, p)  h = Mod(f, two)
+            i = Mul(d, h)  j = Mul(i, ws)  k = ReduceSum<keepdims = 0>(j, s)  y = Cast<to = 2>(k) }""",
+    ),
+    Fixed(
+        "signed: the sign apart from the other bits",
+        before="g (int8[3] x, int8[3] z) => (int8[3] y) { y = BitwiseXor(x, z) }",
+        after="""g (int8[3] x, int8[3] z) => (int8[3] y)
+            <int32[7] p = {1, 2, 4, 8, 16, 32, 64}, int32[7] ws = {1, 2, 4, 8, 16, 32, 64}, int32 two = {2},
+             int64[1] a = {-1}, int64[1] last = {1}, int32 zero = {0}, int32 n = {-128}> {
+            v = Cast<to = 6>(x)  w = Cast<to = 6>(z)
+            s = Less(v, zero)  sn = Where(s, n, zero)  sl = Sub(v, sn)
+            b = Unsqueeze(sl, a)  c = Div(b, p)  d = Mod(c, two)
+            t = Less(w, zero)  tn = Where(t, n, zero)  tl = Sub(w, tn)
+            e = Unsqueeze(tl, a)  f = Div(e, p)  h = Mod(f, two)
+            i = Mul(d, h)  j = Mul(i, ws)  k = ReduceSum<keepdims = 0>(j, last)
+            l = And(s, t)  m = Where(l, n, zero)  both = Add(k, m)
+            q = Sub(v, both)  r = Sub(w, both)  u = Add(q, r)  y = Cast<to = 3>(u) }""",
+    ),
+    Fixed(
+        "a constant of several masks",
+        before="g (uint8[2] x) => (uint8[2] y) <uint8[2] m = {15, 7}> { y = BitwiseAnd(x, m) }",
+        after="""g (uint8[2] x) => (uint8[2] y)
+             <int64[1] a = {-1}, int64[1] e = {1}, int32[8] p = {1, 2, 4, 8, 16, 32, 64, 128},
+             int32 two = {2}, int32[2,8] w = {1, 2, 4, 8, 0, 0, 0, 0, 1, 2, 4, 0, 0, 0, 0, 0}> {
+            v = Cast<to = 6>(x)  b = Unsqueeze(v, a)  c = Div(b, p)  d = Mod(c, two)
+            j = Mul(d, w)  k = ReduceSum<keepdims = 0>(j, e)  y = Cast<to = 2>(k) }""",
+    ),
+    Silent(
+        "a mask that the caller may replace, and nobody knows the rank",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (int32[2] x, int32 m) => (int32[2] y) <int32 m = {15}> { u = my.Unknown(x)  c = Cast<to = 6>(u)
+            y = BitwiseAnd(c, m) }""",
+        runs=False,
+    ),
+    Silent(
+        "booleans in other clothes: OPS026 has something simpler",
+        """g (bool[N] p, bool[N] q) => (int32[N] y) {
+            a = Cast<to = 6>(p)  b = Cast<to = 6>(q)  y = BitwiseOr(a, b) }""",
+    ),
+    Silent("a type that TensorRT has not at all", "g (uint16[N] x) => (uint16[N] y) { y = BitwiseNot(x) }"),
+    Silent(
+        "int64 where TensorRT computes in int32",
+        "g (int64[N] x) => (int64[N] y) { y = BitwiseNot(x) }",
+        target="trt8.6",
+    ),
+]

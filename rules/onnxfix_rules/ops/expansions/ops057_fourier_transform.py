@@ -1,0 +1,243 @@
+"""OPS057: discrete Fourier transforms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    rule,
+    target_of,
+)
+from onnxfix_rules.ops._result import put
+from onnxfix_rules.ops.expansions._fourier import LIMIT, Transform
+
+_FLOATS = (TensorProto.FLOAT, TensorProto.DOUBLE)
+
+
+@rule("OPS057", ops=["DFT"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[13])
+def fourier_transform(node: Node, model: Model) -> Iterator[Match]:
+    """A DFT.
+
+    ## Why it matters
+    TensorRT-RTX has STFT, and does not know DFT: `Plugin not found, are the plugin name, version, and namespace
+    correct?`, measured with 1.7.1.
+
+    ## Fix
+    A product with a constant matrix of cosines and sines, where the axis has a static length: along another axis than
+    the last but one between two Transposes. Where the axis itself comes at run time, along all of them, and the result
+    is chosen and cut to its size; all dimensions must be static for that. It is as much work as the matrix has
+    elements, 4 million at most, so for long signals far more than a fast transform; rounding differs, and so it takes
+    `--numeric-fixes`.
+
+    TensorRT layers: 4 to 7; with the axis at run time 31 to 59.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__DFT.html
+    """
+    data, output = node.input(0), node.output()
+    if data is None or output is None or target_of(model).imports("DFT") is not False:
+        return
+    fix = _fix(node, model, data, output)
+    yield Match(
+        "TensorRT has no DFT" + ("" if fix else ", and its length is not known, or too large for a matrix"),
+        node=node,
+        fix=fix,
+        reads=tuple(value for value in node.inputs[1:] if value is not None),
+    )
+
+
+def _fix(node: Node, model: Model, data: Value, output: Value) -> Fix | None:
+    shape, elem = model.shapes.shape(data), model.shapes.elem_type(data)
+    if shape is None or len(shape) < 2 or elem not in _FLOATS:
+        return None
+    sizes = [dim.value for dim in shape]
+    axis = _axis(node, len(sizes))
+    found: dict[int, Transform] = {}
+    for candidate in range(len(sizes) - 1) if axis is None else [axis]:
+        transform = _transform(node, sizes[candidate], sizes[-1])
+        if transform is not None:
+            found[candidate] = transform
+    if not found or sum(one.size for one in found.values()) > LIMIT:
+        return None
+    draft = Draft(node)
+    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(elem))
+    if axis is not None:
+        put(draft, _along(draft, data, axis, len(sizes), found[axis], dtype), output)
+        return Fix("multiply by the matrix of the transform", draft.edits, Safety.NUMERIC)
+    static = [size for size in sizes if size is not None]
+    if len(static) < len(sizes) or 0 in static:
+        return None
+    put(draft, _chosen(draft, node, static, found, dtype), output)
+    return Fix("multiply by the matrices of the transforms, and choose one", draft.edits, Safety.NUMERIC)
+
+
+def _axis(node: Node, rank: int) -> int | None:
+    """Which axis; None where it comes at run time."""
+    if node.opset < 20:
+        return int(node.attr("axis", 1)) % rank
+    value = node.input(2)
+    if value is None:
+        return rank - 2
+    array = value.constant()
+    return None if array is None or array.size != 1 else int(array.reshape(-1)[0]) % rank
+
+
+def _transform(node: Node, length: int | None, parts: int | None) -> Transform | None:
+    """The transform along an axis of this length; None where it is not known, or none."""
+    inverse, onesided = bool(node.attr("inverse", 0)), bool(node.attr("onesided", 0))
+    if not length or parts not in (1, 2) or (onesided and (parts == 1) == inverse):
+        return None
+    points = 2 * (length - 1) if inverse and onesided else length
+    given = node.input(1)
+    if given is not None:
+        array = given.constant()
+        if array is None or array.size != 1:
+            return None
+        points = int(array.reshape(-1)[0])
+    return Transform(length, parts, points, inverse, onesided) if points >= 1 else None
+
+
+def _along(
+    draft: Draft,
+    data: Value,
+    axis: int,
+    rank: int,
+    transform: Transform,
+    dtype: np.dtype[np.generic],
+    results: int | None = None,
+) -> str:
+    """The transform along one axis, as the name of a value; with zeros up to ``results`` elements."""
+    order = [*(other for other in range(rank - 1) if other != axis), axis, rank - 1]
+    name = data.name if axis == rank - 2 else draft.add("Transpose", [data], perm=order)
+    matrix = draft.constant(transform.matrix(dtype, results), "matrix")
+    others = [0] * (rank - 2)
+    rows = draft.constant(np.array([*(others or [1]), transform.length * transform.parts], np.int64), "rows")
+    product = draft.add("MatMul", [draft.add("Reshape", [name, rows]), matrix])
+    last = [results or transform.results, transform.result_parts]
+    name = draft.add("Reshape", [product, draft.constant(np.array([*others, *last], np.int64), "shape")])
+    if axis == rank - 2:
+        return name
+    return draft.add("Transpose", [name], perm=[order.index(place) for place in range(rank)])
+
+
+def _chosen(
+    draft: Draft, node: Node, sizes: list[int], found: dict[int, Transform], dtype: np.dtype[np.generic]
+) -> str:
+    """The transform along the axis that comes at run time: all have the largest size of any, until one is cut."""
+    data, axis, rank = node.input(0), node.input(2), len(sizes)
+    assert data is not None
+    assert axis is not None
+    parts = next(iter(found.values())).result_parts
+    table = [[*sizes[:-1], parts] for _ in range(rank - 1)]
+    for place, transform in found.items():
+        table[place][place] = transform.results
+    largest = [max(column) for column in zip(*table, strict=True)]
+    counted = draft.add("Mod", [axis, draft.constant(np.array(rank, np.int64), "rank")])
+    result = ""
+    for place, transform in found.items():
+        name = _along(draft, data, place, rank, transform, dtype, largest[place])
+        missing = [big - size for big, size in zip(largest, sizes, strict=True)]
+        missing[place] = missing[-1] = 0
+        if any(missing):
+            amounts = draft.constant(np.array([0] * rank + missing, np.int64), "pads")
+            name = draft.add("Pad", [name, amounts])
+        if result:
+            same = draft.add("Equal", [counted, draft.constant(np.array(place, np.int64), "place")])
+            name = draft.add("Where", [same, name, result])
+        result = name
+    if all(row == largest for row in table):
+        return result
+    row = draft.add("Gather", [draft.constant(np.array(table, np.int64), "sizes"), counted], axis=0)
+    return draft.add("Slice", [result, draft.constant(np.zeros(rank, np.int64), "starts"), row])
+
+
+fourier_transform.examples = [
+    Fixed(
+        "of two real numbers: their sum and difference",
+        before="g (float[N,2,1] x) => (float[N,2,2] y) { y = DFT(x) }",
+        after="""g (float[N,2,1] x) => (float[N,2,2] y)
+            <int64[2] r = {0, 2}, float[2,4] w = {1, 0, 1, 0, 1, 0, -1, 0}, int64[3] s = {0, 2, 2}> {
+            a = Reshape(x, r)  b = MatMul(a, w)  y = Reshape(b, s) }""",
+        safety=Safety.NUMERIC,
+        opset=20,
+        target="rtx",
+    ),
+    Fixed(
+        "one-sided, along an axis that is an attribute, of four",
+        before="g (float[1,4,N,1] x) => (float[1,3,N,2] y) { y = DFT<axis = 1, onesided = 1>(x) }",
+        after="""g (float[1,4,N,1] x) => (float[1,3,N,2] y)
+            <int64[3] r = {0, 0, 4}, int64[4] s = {0, 0, 3, 2},
+             float[4,6] w = {1,0,1,0,1,0, 1,0,0,-1,-1,0, 1,0,-1,0,1,0, 1,0,0,1,-1,0}> {
+            t = Transpose<perm = [0,2,1,3]>(x)  a = Reshape(t, r)  b = MatMul(a, w)  c = Reshape(b, s)
+            y = Transpose<perm = [0,2,1,3]>(c) }""",
+        safety=Safety.NUMERIC,
+        opset=17,
+        target="rtx",
+    ),
+    Fixed(
+        "back, of one complex number that is padded with another",
+        before="g (float[1,2] x) => (float[2,2] y) <int64 n = {2}> { y = DFT<inverse = 1>(x, n) }",
+        after="""g (float[1,2] x) => (float[2,2] y)
+            <int64[2] r = {1, 2}, float[2,4] w = {0.5, 0, 0.5, 0, 0, 0.5, 0, 0.5}, int64[2] s = {2, 2}> {
+            a = Reshape(x, r)  b = MatMul(a, w)  y = Reshape(b, s) }""",
+        safety=Safety.NUMERIC,
+        opset=20,
+        target="rtx",
+    ),
+    Fixed(
+        "the axis comes at run time: along each, one is chosen",
+        before="g (float[1,2,2] x, int64 a) => (float[1,2,2] y) { y = DFT(x, , a) }",
+        after="""g (float[1,2,2] x, int64 a) => (float[1,2,2] y)
+            <int64[2] r = {0, 2}, float[2,2] v = {1, 0, 0, 1}, int64[3] s = {0, 1, 2},
+             int64[2] q = {0, 4}, float[4,4] w = {1,0,1,0, 0,1,0,1, 1,0,-1,0, 0,1,0,-1}, int64[3] t = {0, 2, 2},
+             int64 three = {3}, int64 one = {1}> {
+            b = Transpose<perm = [1,0,2]>(x)  c = Reshape(b, r)  d = MatMul(c, v)  e = Reshape(d, s)
+            f = Transpose<perm = [1,0,2]>(e)
+            h = Reshape(x, q)  i = MatMul(h, w)  j = Reshape(i, t)
+            k = Mod(a, three)  l = Equal(k, one)  y = Where(l, j, f) }""",
+        safety=Safety.NUMERIC,
+        runs=False,  # an axis out of range is taken for the last, or for an error
+        opset=20,
+        target="rtx",
+    ),
+    Flagged(
+        "along a dynamic axis",
+        "g (float[2,N,1] x) => (float[2,N,2] y) { y = DFT(x) }",
+        safety=Safety.NUMERIC,
+        opset=20,
+        target="rtx",
+    ),
+    Flagged(
+        "of a length that comes at run time",
+        "g (float[2,4,1] x, int64 n) => (float[2,N,2] y) { y = DFT(x, n) }",
+        safety=Safety.NUMERIC,
+        opset=20,
+        target="rtx",
+    ),
+    Silent(
+        "TensorRT 11 has the plugin",
+        "g (float[2,4,1] x) => (float[2,4,2] y) { y = DFT(x) }",
+        target="trt11",
+        opset=20,
+    ),
+    Silent(
+        "a spectrum of windows, which TensorRT has",
+        "g (float[1,16,1] x) => (float[1,3,5,2] y) <int64 s = {4}, int64 n = {8}> { y = STFT(x, s, , n) }",
+        opset=20,
+        target="rtx",
+    ),
+]

@@ -1,0 +1,276 @@
+"""OPS091: ONNX Runtime's norms: SkipLayerNormalization, and those that leave out the mean."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from onnx import TensorProto
+
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    is_read,
+    rule,
+    takes,
+    target_of,
+)
+from onnxfix_rules.ops._runtimes import is_imported, origin
+from onnxfix_rules.ops.expansions._formulas import (
+    Operand,
+    deviation,
+    known_float,
+    layer_normalization,
+    mean,
+    rms_normalization,
+    widened,
+)
+
+_ROOTS = ("SkipSimplifiedLayerNormalization", "SimplifiedLayerNormalization")
+
+
+@rule(
+    "OPS091",
+    ops=[
+        "com.microsoft::SkipLayerNormalization",
+        "com.microsoft::SkipSimplifiedLayerNormalization",
+        "SimplifiedLayerNormalization",
+    ],
+    safety=Safety.NUMERIC,
+    severity=Severity.ERROR,
+    hazards=[13],
+)
+def fused_normalization(node: Node, model: Model) -> Iterator[Match]:
+    """A SkipLayerNormalization, SkipSimplifiedLayerNormalization or SimplifiedLayerNormalization of ONNX Runtime.
+
+    ## Why it matters
+    ONNX Runtime's optimizers write them into the models that they save. TensorRT finds no importer for
+    SkipLayerNormalization: `Plugin not found, are the plugin name, version, and namespace correct?`, measured with
+    TensorRT-RTX 1.7.1. It imports the other two, SimplifiedLayerNormalization with one output only: `Node has more
+    output tensors than TRT expected`. TensorRT 8 has neither.
+
+    ## Fix
+    Add for the sum with the skipped tensor and the bias, then LayerNormalization, or without the mean RMSNormalization,
+    where opset and target have it; else their definition by ReduceMean, in float32 where the data is in half precision.
+    Mean, inverse deviation and the sum are written where they are read. NUMERIC: ONNX Runtime sums in another order,
+    and in half precision does not round the sum. Measured to be accepted.
+
+    None for another axis than the last, bfloat16, an epsilon that is not positive, and for the mean of a norm that does
+    not compute it. Better still: save the model before ONNX Runtime optimizes it, or with `ORT_ENABLE_BASIC`.
+
+    ## References
+    - https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.SkipLayerNormalization
+    - https://onnx.ai/onnx/operators/onnx__LayerNormalization.html
+    """
+    data, output = node.input(0), node.output()
+    if node.function is not None or data is None or output is None:
+        return
+    target = target_of(model)
+    imported = is_imported(node.op_type, target)
+    beside = not node.domain and any(is_read(value) for value in node.outputs[1:])
+    if imported is None or (imported and not beside):
+        return
+    name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+    lacks = f"takes one output of {name} only" if imported else f"has no importer for {name}"
+    yield Match(f"{target.title} {lacks}; {origin(node)}", node=node, fix=_fix(node, data, output, model))
+
+
+def _fix(node: Node, data: Value, output: Value, model: Model) -> Fix | None:
+    skips, root = node.op_type.startswith("Skip"), node.op_type in _ROOTS
+    inputs = list(node.inputs) + [None] * (5 - len(node.inputs))
+    added = [inputs[1], inputs[3 if root else 4]] if skips else []
+    scale, beta = (inputs[2], None if root else inputs[3]) if skips else (inputs[1], None)
+    if scale is None or (skips and added[0] is None):
+        return None
+    elem = known_float(node, data, scale, *(one for one in (*added, beta) if one is not None))
+    epsilon = float(node.attr("epsilon", 1e-12 if skips else 1e-5))
+    if elem is None or not (0 < epsilon < math.inf) or not _sayable(node, data, elem, model):
+        return None
+    draft, target = Draft(node), target_of(model)
+    draft.remove(node)
+    total = _sum(draft, node, data, added)
+    if root:
+        rms_normalization(draft, total, scale, epsilon, elem, target, output.name)
+    else:
+        layer_normalization(draft, total, scale, beta, epsilon, elem, target, output.name)
+    if not _statistics(draft, node, total, elem, epsilon):
+        return None
+    return Fix(f"decompose {node.op_type}", draft.edits, Safety.NUMERIC)
+
+
+def _sayable(node: Node, data: Value, elem: int, model: Model) -> bool:
+    """Whether opset, axis and outputs allow for the fix."""
+    axis, rank = node.attr("axis", -1), model.shapes.rank(data)
+    last = axis == -1 or (rank is not None and axis == rank - 1)
+    known = node.op_type != "SimplifiedLayerNormalization" or node.attr("stash_type", 1) == TensorProto.FLOAT
+    return last and known and node.scope.opset() >= 7 and takes("ReduceMean", node.scope.opset(), elem)
+
+
+def _sum(draft: Draft, node: Node, data: Value, added: list[Value | None]) -> Operand:
+    """The sum of what is normed; under its own name where it is an output that is read."""
+    own = node.output(3)
+    terms = [one for one in added if one is not None]
+    total: Operand = data
+    for number, term in enumerate(terms, 1):
+        last = number == len(terms) and own is not None and is_read(own)
+        total = draft.add("Add", [total, term], output=own.name if last and own is not None else "")
+    return total
+
+
+def _statistics(draft: Draft, node: Node, total: Operand, elem: int, epsilon: float) -> bool:
+    """Mean and inverse deviation, where they are read; False where this norm has none."""
+    root = node.op_type in _ROOTS
+    average, inverse = (None, node.output(1)) if not node.domain else (node.output(1), node.output(2))
+    average, inverse = (value if is_read(value) else None for value in (average, inverse))
+    if average is None and inverse is None:
+        return True
+    told = [value.declared for value in (average, inverse) if value is not None]
+    if any(one is not None and one.tensor_type.elem_type != TensorProto.FLOAT for one in told):
+        return False
+    if (root and average is not None) or elem == TensorProto.DOUBLE:
+        return False
+    wide, kind = widened(draft, total, elem)
+    if not root:
+        middle = mean(draft, wide, "" if average is None else average.name)
+        if inverse is not None:
+            wide = draft.add("Sub", [wide, middle])
+    if inverse is not None:
+        draft.add("Reciprocal", [deviation(draft, wide, epsilon, kind)], output=inverse.name)
+    return True
+
+
+_HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
+_NEW = '<ir_version: 10, opset_import: ["" : 23, "com.microsoft" : 1]>'
+_OLD = '<ir_version: 8, opset_import: ["" : 13, "com.microsoft" : 1]>'
+_S = "g (float[B,S,8] x, float[B,S,8] k, float[8] s) => (float[B,S,8] y)"
+_A = "float[8] b, float[8] c"
+_SKIP = "y = com.microsoft.SkipLayerNormalization<epsilon = 0.001>"
+
+
+fused_normalization.examples = [
+    Fixed(
+        "a sum and its norm",
+        before=f"{_HEAD} {_S} {{ {_SKIP}(x, k, s) }}",
+        after=f"{_HEAD} {_S} {{ a = Add(x, k)  y = LayerNormalization<axis = -1, epsilon = 0.001>(a, s) }}",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged("it has to be asked for", f"{_HEAD} {_S} {{ {_SKIP}(x, k, s) }}"),
+    Fixed(
+        "beta, bias, and the sum itself is read; the skipped one has no batch",
+        before=f"""{_HEAD} g (float[B,S,8] x, float[S,8] k, float[8] s, {_A}) => (float[B,S,8] y, float[B,S,8] z) {{
+            y, , , z = com.microsoft.SkipLayerNormalization(x, k, s, b, c) }}""",
+        after=f"""{_HEAD} g (float[B,S,8] x, float[S,8] k, float[8] s, {_A}) => (float[B,S,8] y, float[B,S,8] z) {{
+            a = Add(x, k)  z = Add(a, c)  y = LayerNormalization<axis = -1, epsilon = 1e-12>(z, s, b) }}""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "mean and inverse deviation are read",
+        before=f"""{_HEAD} g (float[2,3,8] x, float[8] s) => (float[2,3,8] y, float[2,3,1] m, float[2,3,1] i) {{
+            y, m, i = com.microsoft.SkipLayerNormalization<epsilon = 0.001>(x, x, s) }}""",
+        after=f"""{_HEAD} g (float[2,3,8] x, float[8] s) => (float[2,3,8] y, float[2,3,1] m, float[2,3,1] i)
+            <float e = {{0.001}}> {{
+            a = Add(x, x)  y = LayerNormalization<axis = -1, epsilon = 0.001>(a, s)
+            m = ReduceMean<axes = [-1], keepdims = 1>(a)  d = Sub(a, m)  q = Mul(d, d)
+            v = ReduceMean<axes = [-1], keepdims = 1>(q)  p = Add(v, e)  r = Sqrt(p)  i = Reciprocal(r) }}""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "opset 13 has no LayerNormalization",
+        before=f"{_OLD} {_S} {{ {_SKIP}(x, k, s) }}",
+        after=f"""{_OLD} {_S} <float e = {{0.001}}> {{ a = Add(x, k)  m = ReduceMean<axes = [-1], keepdims = 1>(a)
+            d = Sub(a, m)  q = Mul(d, d)  v = ReduceMean<axes = [-1], keepdims = 1>(q)  p = Add(v, e)  r = Sqrt(p)
+            n = Div(d, r)  y = Mul(n, s) }}""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "in half precision squares overflow: float32 in between",
+        before=f"{_OLD} {_S} {{ {_SKIP}(x, k, s) }}".replace("float[", "float16["),
+        after=f"""{_OLD} {_S} <float e = {{0.001}}> {{ a = Add(x, k)  w = Cast<to = 1>(a)
+            m = ReduceMean<axes = [-1], keepdims = 1>(w)  d = Sub(w, m)  q = Mul(d, d)
+            v = ReduceMean<axes = [-1], keepdims = 1>(q)  p = Add(v, e)  r = Sqrt(p)  n = Div(d, r)
+            f = Cast<to = 1>(s)  o = Mul(n, f)  y = Cast<to = 10>(o) }}""".replace("float[", "float16["),
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "without the mean, for a target that has no importer",
+        before=f"{_HEAD} {_S} {{ y = com.microsoft.SkipSimplifiedLayerNormalization<epsilon = 0.001>(x, k, s) }}",
+        after=f"""{_HEAD} {_S} <float e = {{0.001}}> {{ a = Add(x, k)  q = Mul(a, a)
+            v = ReduceMean<axes = [-1], keepdims = 1>(q)  p = Add(v, e)  r = Sqrt(p)  n = Div(a, r)
+            y = Mul(n, s) }}""",
+        safety=Safety.NUMERIC,
+        target="trt8.6",
+    ),
+    Fixed(
+        "opset 23 has RMSNormalization, and TensorRT-RTX does not import the second output",
+        before=f"""{_NEW} g (float[2,8] x, float[8] s) => (float[2,8] y, float[2,1] i) {{
+            y, i = SimplifiedLayerNormalization<epsilon = 0.001>(x, s) }}""",
+        after=f"""{_NEW} g (float[2,8] x, float[8] s) => (float[2,8] y, float[2,1] i)
+            <float e = {{0.001}}, int64[1] a = {{-1}}> {{
+            y = RMSNormalization<axis = -1, epsilon = 0.001>(x, s)  q = Mul(x, x)
+            v = ReduceMean<keepdims = 1>(q, a)  p = Add(v, e)  r = Sqrt(p)  i = Reciprocal(r) }}""",
+        safety=Safety.NUMERIC,
+        target="rtx",
+    ),
+    Fixed(
+        "TensorRT-RTX imports it, but not with its second output",
+        before=f"""{_HEAD} g (float[2,8] x, float[8] s) => (float[2,8] y, float[2,1] i) {{
+            y, i = SimplifiedLayerNormalization(x, s) }}""",
+        after=f"""{_HEAD} g (float[2,8] x, float[8] s) => (float[2,8] y, float[2,1] i)
+            <float e = {{1e-5}}, float e2 = {{1e-5}}> {{
+            q = Mul(x, x)  v = ReduceMean<axes = [-1], keepdims = 1>(q)  p = Add(v, e)  r = Sqrt(p)  n = Div(x, r)
+            y = Mul(n, s)  q2 = Mul(x, x)  v2 = ReduceMean<axes = [-1], keepdims = 1>(q2)  p2 = Add(v2, e2)
+            r2 = Sqrt(p2)  i = Reciprocal(r2) }}""",
+        safety=Safety.NUMERIC,
+        target="rtx",
+    ),
+    Flagged(
+        "another axis than the last",
+        f"""{_HEAD} g (float[2,3,8] x, float[3,8] s) => (float[2,3,8] y) {{
+            y = SimplifiedLayerNormalization<axis = 1>(x, s) }}""",
+        safety=Safety.NUMERIC,
+        target="trt8.6",
+    ),
+    Flagged(
+        "the mean, which this norm does not compute",
+        f"""{_HEAD} g (float[2,3,8] x, float[8] s) => (float[2,3,8] y, float[2,3,1] m) {{
+            y, m = com.microsoft.SkipSimplifiedLayerNormalization(x, x, s) }}""",
+        safety=Safety.NUMERIC,
+        target="trt8.6",
+        runs=False,
+    ),
+    Flagged(
+        "statistics that are said to be of half precision, which they never are",
+        f"""{_HEAD} g (float16[2,8] x, float16[8] s) => (float16[2,8] y, float16[2,1] m) {{
+            y, m = com.microsoft.SkipLayerNormalization(x, x, s) }}""",
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Flagged(
+        "bfloat16",
+        f"{_HEAD} {_S} {{ {_SKIP}(x, k, s) }}".replace("float[", "bfloat16["),
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Silent(
+        "norms that TensorRT-RTX imports",
+        f"""{_HEAD} {_S} {{ z = com.microsoft.SkipSimplifiedLayerNormalization(x, k, s)
+            y = SimplifiedLayerNormalization(z, s) }}""",
+        target="rtx",
+    ),
+    Silent("ONNX's norm", f"{_HEAD} {_S} {{ a = Add(x, k)  y = LayerNormalization<axis = -1>(a, s) }}"),
+    Silent(
+        "a local function of that name",
+        f"""{_HEAD} {_S} {{ y = com.microsoft.SkipLayerNormalization(x, k, s) }}
+            <domain: "com.microsoft", opset_import: ["" : 17]> SkipLayerNormalization (a, b, c) => (d) {{
+                e = Add(a, b)  d = Mul(e, c) }}""",
+    ),
+]

@@ -1,0 +1,180 @@
+"""OPS092: ONNX Runtime's EmbedLayerNormalization."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    is_read,
+    rule,
+    takes,
+    target_of,
+)
+from onnxfix_rules.ops._result import summed
+from onnxfix_rules.ops._runtimes import origin
+from onnxfix_rules.ops.expansions._formulas import known_float, layer_normalization
+
+
+@rule(
+    "OPS092",
+    ops=["com.microsoft::EmbedLayerNormalization"],
+    safety=Safety.NUMERIC,
+    severity=Severity.ERROR,
+    hazards=[13],
+)
+def embedding_normalization(node: Node, model: Model) -> Iterator[Match]:
+    """An EmbedLayerNormalization of ONNX Runtime: embeddings of words, positions and segments, and a norm of the sum.
+
+    ## Why it matters
+    `onnxruntime.transformers.optimizer` writes it into BERT and its relatives. TensorRT finds no importer: `Plugin not
+    found, are the plugin name, version, and namespace correct?`, measured with TensorRT-RTX 1.7.1.
+
+    ## Fix
+    A Gather for each table, Add, and the norm as in OPS091. Without ids of positions these are counted: the first rows
+    of their table. The lengths, where they are read, count the ones in the mask; the sum is written where it is read.
+    NUMERIC: ONNX Runtime sums in another order.
+
+    None where the lengths are read and there is no mask, and where either of segment ids and their table is missing.
+    Better still: give TensorRT the model from before the optimizer.
+
+    ## References
+    - https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.EmbedLayerNormalization
+    """
+    if node.function is not None or node.input(0) is None or node.output() is None:
+        return
+    yield Match(
+        f"{target_of(model).title} has no importer for {node.domain}.{node.op_type}; {origin(node)}",
+        node=node,
+        fix=_fix(node, model),
+    )
+
+
+def _fix(node: Node, model: Model) -> Fix | None:
+    ids, segments, words, positions, table, scale, bias, mask, places = (
+        node.input(index) for index in range(9)
+    )
+    output, lengths, total = (node.output(index) for index in range(3))
+    if ids is None or words is None or positions is None or scale is None or bias is None or output is None:
+        return None
+    if (segments is None) != (table is None) or (is_read(lengths) and mask is None):
+        return None
+    elem = known_float(node, words, positions, scale, bias, *([] if table is None else [table]))
+    if any(
+        model.shapes.elem_type(one) != TensorProto.INT32
+        for one in (ids, segments, mask, places)
+        if one is not None
+    ):
+        return None
+    epsilon = float(node.attr("epsilon", 1e-12))
+    opset = node.scope.opset()
+    if elem is None or not 0 < epsilon < math.inf or opset < 10 or not takes("ReduceMean", opset, elem):
+        return None
+    draft = Draft(node)
+    draft.remove(node)
+    word = draft.add("Gather", [words, ids], axis=0)
+    place = (
+        _counted(draft, positions, ids, model)
+        if places is None
+        else draft.add("Gather", [positions, places], axis=0)
+    )
+    own = total.name if total is not None and is_read(total) else ""
+    last = draft.add("Add", [word, place], output=own if table is None else "")
+    if table is not None:
+        last = draft.add("Add", [last, draft.add("Gather", [table, segments], axis=0)], output=own)
+    layer_normalization(draft, last, scale, bias, epsilon, elem, target_of(model), output.name)
+    if lengths is not None and mask is not None and is_read(lengths):
+        one = draft.constant(np.array(1, np.int32), "one")
+        ones = draft.add("Cast", [draft.add("Equal", [mask, one])], to=TensorProto.INT32)
+        draft.add("Identity", [summed(draft, ones, 1)], output=lengths.name)
+    return Fix("decompose EmbedLayerNormalization", draft.edits, Safety.NUMERIC)
+
+
+def _counted(draft: Draft, positions: Value, ids: Value, model: Model) -> str:
+    """The first rows of the table of positions, as many as there are ids in a sequence."""
+    shape = model.shapes.shape(ids)
+    length = None if shape is None or len(shape) != 2 else shape[1].value
+    start, axes = (draft.constant(np.array([0], np.int64), hint) for hint in ("start", "axes"))
+    if length is not None:
+        return draft.add(
+            "Slice", [positions, start, draft.constant(np.array([length], np.int64), "length"), axes]
+        )
+    first, second = (draft.constant(np.array([at], np.int64), "end") for at in (1, 2))
+    count = draft.add("Slice", [draft.add("Shape", [ids]), first, second, axes])
+    return draft.add("Slice", [positions, start, count, axes])
+
+
+_HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
+_TABLES = f"""<float[9,4] w = {{{",".join(map(str, range(36)))}}},
+            float[3,4] p = {{1,3,2,4,3,1,2,4,4,2,1,3}}, float[2,4] e = {{1,2,3,4,4,3,1,2}},
+            float[4] s = {{1,2,3,4}}, float[4] b = {{1,2,3,4}}"""
+_CALL = "com.microsoft.EmbedLayerNormalization"
+_NORM = "LayerNormalization<axis = -1, epsilon = 0.001>"
+
+
+embedding_normalization.examples = [
+    Fixed(
+        "ids of words, and of positions",
+        before=f"""{_HEAD} g (int32[N,3] i, int32[N,3] o) => (float[N,3,4] y) {_TABLES}> {{
+            y = {_CALL}<epsilon = 0.001, mask_index_type = 0>(i, , w, p, , s, b, , o) }}""",
+        after=f"""{_HEAD} g (int32[N,3] i, int32[N,3] o) => (float[N,3,4] y) {_TABLES}> {{
+            c = Gather<axis = 0>(w, i)  d = Gather<axis = 0>(p, o)  f = Add(c, d)  y = {_NORM}(f, s, b) }}""",
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Fixed(
+        "and of segments; positions are counted, and the sum is read",
+        before=f"""{_HEAD} g (int32[N,3] i, int32[N,3] t) => (float[N,3,4] y, float[N,3,4] z) {_TABLES}> {{
+            y, , z = {_CALL}<epsilon = 0.001>(i, t, w, p, e, s, b) }}""",
+        after=f"""{_HEAD} g (int32[N,3] i, int32[N,3] t) => (float[N,3,4] y, float[N,3,4] z) {_TABLES},
+            int64[1] k = {{0}}, int64[1] l = {{3}}, int64[1] a = {{0}}> {{
+            c = Gather<axis = 0>(w, i)  d = Slice(p, k, l, a)  f = Add(c, d)  g = Gather<axis = 0>(e, t)
+            z = Add(f, g)  y = {_NORM}(z, s, b) }}""",
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Flagged(
+        "it has to be asked for",
+        f"""{_HEAD} g (int32[N,3] i, int32[N,3] o) => (float[N,3,4] y) {_TABLES}> {{
+            y = {_CALL}<epsilon = 0.001, mask_index_type = 0>(i, , w, p, , s, b, , o) }}""",
+        runs=False,
+    ),
+    Flagged(
+        "the lengths without a mask",
+        f"""{_HEAD} g (int32[N,3] i) => (float[N,3,4] y, int32[N] m) {_TABLES}> {{
+            y, m = {_CALL}(i, , w, p, , s, b) }}""",
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Flagged(
+        "a table of segments without their ids",
+        f"""{_HEAD} g (int32[N,3] i) => (float[N,3,4] y) {_TABLES}> {{
+            y = {_CALL}<mask_index_type = 0>(i, , w, p, e, s, b) }}""",
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Silent(
+        "what it was fused from",
+        f"""{_HEAD} g (int32[N,3] i) => (float[N,3,4] y) {_TABLES}> {{
+            c = Gather(w, i)  d = Add(c, p)  y = {_NORM}(d, s, b) }}""",
+    ),
+    Silent(
+        "a local function of that name",
+        f"""{_HEAD} g (float[2] x) => (float[2] y) {{ y = {_CALL}(x) }}
+            <domain: "com.microsoft", opset_import: ["" : 17]> EmbedLayerNormalization (a) => (b) {{ b = Neg(a) }}""",
+    ),
+]

@@ -1,0 +1,251 @@
+"""OPS094: the MultiHeadAttention of ONNX Runtime, in forms that TensorRT does not take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Target,
+    Value,
+    is_read,
+    rule,
+    symbols,
+    target_of,
+)
+from onnxfix_rules.ops._runtimes import is_imported, origin
+from onnxfix_rules.ops.expansions import _attend
+from onnxfix_rules.ops.expansions._formulas import Operand, known_float
+
+
+@rule(
+    "OPS094",
+    ops=["com.microsoft::MultiHeadAttention"],
+    safety=Safety.NUMERIC,
+    severity=Severity.ERROR,
+    hazards=[13],
+)
+def multi_head_attention_of_onnx_runtime(node: Node, model: Model) -> Iterator[Match]:
+    """A MultiHeadAttention of ONNX Runtime in a form that the target does not take, or takes for another one.
+
+    ## Why it matters
+    `onnxruntime.transformers.optimizer` writes it into models of diffusion, translation and speech. TensorRT-RTX 1.7.1
+    has an importer for it, which was measured to refuse a bias (`MultiHeadAttention bias input is not supported by
+    TensorRT-RTX`), a mask of keys (`key_padding_mask input is not supported`), outputs beyond the first (`only supports
+    MultiHeadAttention with a single context output`), and a bias of scores together with `unidirectional` (`Option mask
+    cannot be used together with CausalMaskKind`). Each of these two alone, and a scale, it was measured to read as they
+    are meant, and the rule is silent about them. TensorRT 8 has no importer.
+
+    ## Fix
+    Attention by its definition, head by head, as in OPS093. NUMERIC: ONNX Runtime sums in another order. Measured to be
+    accepted.
+
+    None where states of the past come in, for packed inputs, for `unidirectional` with another number of keys than of
+    queries (the last query of ONNX Runtime's sees all of them), for a mask of a form that is not known, and for types
+    other than float32 and float16. Better still: give TensorRT the model from before the optimizer.
+
+    ## References
+    - https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.MultiHeadAttention
+    """
+    if node.function is not None or node.input(0) is None or node.output() is None:
+        return
+    target = target_of(model)
+    lacks = _lacks(node, target)
+    if lacks:
+        yield Match(
+            f"com.microsoft.MultiHeadAttention: {target.title} {lacks}; {origin(node)}",
+            node=node,
+            fix=_fix(node, model),
+        )
+
+
+def _lacks(node: Node, target: Target) -> str:
+    """What the target does not do; "" where it takes the node, and where that is not known."""
+    imported = is_imported(node.op_type, target)
+    if imported is None:
+        return ""
+    if not imported:
+        return "has no importer for it"
+    if any(is_read(one) for one in node.outputs[1:]):
+        return "takes one output only"
+    if node.attr("unidirectional", 0) and node.input(5) is not None:
+        return "takes no bias of scores where it is unidirectional"
+    names = {3: "a bias", 4: "a mask of keys", 6: "keys of the past"}
+    return next(
+        (f"does not take {name}" for index, name in names.items() if node.input(index) is not None), ""
+    )
+
+
+def _fix(node: Node, model: Model) -> Fix | None:
+    query, key, value, bias, mask, added = (node.input(index) for index in range(6))
+    output = node.output()
+    if query is None or key is None or value is None or output is None:
+        return None
+    if any(one is not None for one in node.inputs[6:]) or any(is_read(one) for one in node.outputs[3:]):
+        return None
+    elem = known_float(node, query, key, value, *([] if bias is None else [bias]))
+    heads, widths = int(node.attr("num_heads", 0)), _widths(node, model)
+    shape = model.shapes.shape(query)
+    if elem not in _attend.FLOATS or shape is None or widths is None or heads < 1:
+        return None
+    if any(width % heads or width < heads for width in widths):
+        return None
+    masks = _attend.masking(node, mask, added, shape[0], elem)
+    if masks is None or (bias is not None and model.shapes.rank(key) != 3):
+        return None
+    keys = model.shapes.shape(key)
+    if masks.causal and (keys is None or not symbols.equal(shape[1], keys[-2]).yes):
+        return None  # ONNX Runtime's last query sees all keys
+    draft = Draft(node)
+    draft.remove(node)
+    parts: list[Operand] = [query, key, value]
+    if bias is not None:
+        biases = _attend.split(draft, bias, widths, 0)
+        parts = [draft.add("Add", [part, one]) for part, one in zip(parts, biases, strict=True)]
+    names = ["", *(_name(node.output(index)) for index in (1, 2))]
+    made = [_headed(draft, *one, heads, model) for one in zip(parts, widths, names, strict=True)]
+    scale = float(node.attr("scale", 0.0)) or 1 / math.sqrt(widths[0] // heads)
+    _attend.attend(draft, (made[0], made[1], made[2]), scale, masks, elem, widths[2], output.name)
+    return Fix("decompose MultiHeadAttention", draft.edits, Safety.NUMERIC)
+
+
+def _name(value: Value | None) -> str:
+    return value.name if value is not None and is_read(value) else ""
+
+
+def _headed(draft: Draft, data: Operand, width: int, name: str, heads: int, model: Model) -> Operand:
+    """[batch, heads, length, size], under a name where that is an output that is read; itself if it is so already."""
+    if isinstance(data, Value) and model.shapes.rank(data) == 4:
+        return draft.add("Identity", [data], output=name) if name else data
+    return _attend.headed(draft, data, heads, width // heads, name)
+
+
+def _widths(node: Node, model: Model) -> tuple[int, int, int] | None:
+    """How wide queries, keys and values are over all heads; None where that is not known, and for other forms."""
+    shapes = [model.shapes.shape(one) if one is not None else None for one in node.inputs[:3]]
+    heads, found = int(node.attr("num_heads", 0)), []
+    for place, shape in enumerate(shapes):
+        if shape is None or len(shape) not in ((3, 4) if place else (3,)) or shape[-1].value is None:
+            return None
+        found.append(shape[-1].value * (heads if len(shape) == 4 else 1))
+    same_form = shapes[1] is not None and shapes[2] is not None and len(shapes[1]) == len(shapes[2])
+    return (found[0], found[1], found[2]) if same_form and found[0] == found[1] else None
+
+
+_HEAD = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>'
+_G = "g (float[B,S,4] x, float[B,L,4] k, float[B,L,4] v{more}) => (float[B,S,4] y{result})"
+_HEADED = """{q} q = Transpose<perm = [0, 2, 1, 3]>(q2)  k2 = Reshape({k}, h2)
+            {n} = Transpose<perm = [0, 2, 1, 3]>(k2)  v2 = Reshape({v}, h3)
+            {u} = Transpose<perm = [0, 2, 1, 3]>(v2)  t = Transpose<perm = [0, 1, 3, 2]>({n})
+            s1 = MatMul(q, t)  s2 = Mul(s1, f)"""
+_END = """a = Softmax<axis = 3>({scores})  o1 = MatMul(a, {u})  o2 = Transpose<perm = [0, 2, 1, 3]>(o1)
+            y = Reshape(o2, o) }}"""
+_SHAPES = """int64[4] h = {0,0,2,2}, int64[4] h2 = {0,0,2,2}, int64[4] h3 = {0,0,2,2}, float f = {0.70710678},
+            int64[3] o = {0,0,4}"""
+
+
+def _before(
+    inputs: str = "x, k, v", attributes: str = "", more: str = "", result: str = "", names: str = ""
+) -> str:
+    call = f"y{names} = com.microsoft.MultiHeadAttention<num_heads = 2{attributes}>({inputs})"
+    return f"{_HEAD} {_G.format(more=more, result=result)} {{ {call} }}"
+
+
+def _after(
+    body: str, more: str = "", result: str = "", scores: str = "s2", constants: str = "", names: str = "ku"
+) -> str:
+    end = _END.format(scores=scores, u=names[1:])
+    return f"{_HEAD} {_G.format(more=more, result=result)} <{_SHAPES}{constants}> {{ {body} {end}"
+
+
+_PLAIN = _HEADED.format(q="q2 = Reshape(x, h)", k="k", v="v", n="n", u="u")
+
+
+multi_head_attention_of_onnx_runtime.examples = [
+    Fixed(
+        "keys and values that are also outputs, of which TensorRT-RTX takes none",
+        before=_before(result=", float[B,2,L,2] n, float[B,2,L,2] u", names=", n, u"),
+        after=_after(_PLAIN, result=", float[B,2,L,2] n, float[B,2,L,2] u", names="nu"),
+        safety=Safety.NUMERIC,
+        target="rtx",
+    ),
+    Flagged("it has to be asked for", _before("x, k, v, b", more=", float[12] b"), target="rtx"),
+    Fixed(
+        "a bias",
+        before=_before("x, k, v, b", more=", float[12] b"),
+        after=_after(
+            """b1, b2, b3 = Split<axis = 0>(b, l)  x1 = Add(x, b1)  k1 = Add(k, b2)  v1 = Add(v, b3)"""
+            + _HEADED.format(q=" q2 = Reshape(x1, h)", k="k1", v="v1", n="n", u="u"),
+            more=", float[12] b",
+            constants=", int64[3] l = {4,4,4}",
+            names="nu",
+        ),
+        safety=Safety.NUMERIC,
+        target="rtx",
+    ),
+    Fixed(
+        "a mask of keys",
+        before=_before("x, k, v, , m", more=", int32[B,L] m"),
+        after=_after(
+            _PLAIN + " g1 = Greater(m, z)  g2 = Where(g1, w, d)  g3 = Unsqueeze(g2, e)  s3 = Add(s2, g3)",
+            more=", int32[B,L] m",
+            constants=", int32 z = {0}, float w = {0}, float d = {-10000}, int64[2] e = {1,2}",
+            scores="s3",
+            names="nu",
+        ),
+        safety=Safety.NUMERIC,
+        runs=False,
+        target="rtx",
+    ),
+    Fixed(
+        "TensorRT 8 has no such operator",
+        before=_before(),
+        after=_after(_PLAIN, names="nu"),
+        safety=Safety.NUMERIC,
+        target="trt8.6",
+    ),
+    Flagged(
+        "one way, with as many keys as queries or not",
+        _before(attributes=", unidirectional = 1"),
+        safety=Safety.NUMERIC,
+        target="trt8.6",
+    ),
+    Silent("TensorRT-RTX has", _before(attributes=", scale = 0.5, unidirectional = 1"), target="rtx"),
+    Silent("and takes a bias of scores", _before("x, k, v, , , a", more=", float[1,1,S,L] a"), target="rtx"),
+    Flagged(
+        "which it does not take together with one way",
+        _before("x, k, v, , , a", ", unidirectional = 1", ", float[1,1,S,L] a"),
+        target="rtx",
+    ),
+    Flagged(
+        "states of the past",
+        _before("x, k, v, , , , p, p", more=", float[B,2,P,2] p"),
+        safety=Safety.NUMERIC,
+        runs=False,
+        target="rtx",
+    ),
+    Flagged(
+        "all three in one tensor",
+        f"""{_HEAD} g (float[1,3,2,3,2] x, int32[1,3] m) => (float[1,3,4] y) {{
+            y = com.microsoft.MultiHeadAttention<num_heads = 2>(x, , , , m) }}""",
+        safety=Safety.NUMERIC,
+        runs=False,
+        target="rtx",
+    ),
+    Silent(
+        "a local function of that name",
+        f"""{_HEAD} g (float[2] x) => (float[2] y) {{ y = com.microsoft.MultiHeadAttention(x) }}
+            <domain: "com.microsoft", opset_import: ["" : 17]> MultiHeadAttention (a) => (b) {{ b = Neg(a) }}""",
+        target="rtx",
+    ),
+]

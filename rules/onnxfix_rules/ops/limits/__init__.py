@@ -1,0 +1,1 @@
+"""Operators, forms and types that the target refuses or restricts."""

@@ -1,0 +1,200 @@
+"""Axes that come at run time, and what is chosen by them: sizes and places, looked up in tables."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxfix.rule import Draft, Model, Node, Value, dtypes
+
+Axes = tuple[int, ...]
+#: A dimension of a result: the number of the dimension that it is, or one of these.
+ONE, NONE = -1, -2
+#: How many nodes are looked at for where axes come from.
+_FAR = 100
+
+
+def at_run_time(node: Node, model: Model, index: int = 1) -> Value | None:
+    """The input, if it has to be known when TensorRT builds and is not. None in functions: their caller may know it."""
+    value = node.input(index)
+    if value is None or not _of_main_graph(node) or value.initializer is not None or value.is_constant:
+        return None
+    known = model.shapes.value(value)
+    settled = known is not None and known.static is not None
+    return None if settled or _from_weights(node, value) else value
+
+
+def _from_weights(node: Node, value: Value) -> bool:
+    """Whether TensorRT computes it from weights when it builds, defaults that a caller may override among them.
+
+    Measured with TensorRT-RTX 1.7.1: the axes of a reduction through Cast and Identity only, others through arithmetic.
+    """
+    seen, stack = {value}, [value]
+    while stack:
+        one = stack.pop()
+        if one.initializer is not None or one.is_constant:
+            continue
+        made = one.producer
+        if made is None or not made.is_onnx or made.subgraphs or len(seen) > _FAR:
+            return False
+        if node.op_type.startswith("Reduce") and made.op_type not in ("Cast", "Identity"):
+            return False
+        new = [read for read in made.inputs if read is not None and read not in seen]
+        if not made.inputs:
+            return False
+        seen.update(new)
+        stack += new
+    return True
+
+
+def _of_main_graph(node: Node) -> bool:
+    scope = node.scope
+    while scope.parent is not None:
+        scope = scope.parent
+    return scope.kind != "function"
+
+
+def is_shape_tensor(value: Value, model: Model) -> bool:
+    """Whether TensorRT may compute the value where it computes shapes: from shapes, constants, integers of the caller.
+
+    Measured with TensorRT-RTX 1.7.1: behind a Cast, or anything else, of floats `Network input b is a shape tensor and
+    must have type Int32 or Int64`.
+    """
+    seen = {value}
+    stack = [value]
+    while stack:
+        one = stack.pop()
+        node = one.producer
+        if one.is_constant or (node is not None and node.is_onnx and node.op_type in ("Shape", "Size")):
+            continue
+        if node is None:
+            elem = model.shapes.elem_type(one)
+            if one.scope.parent is not None or elem is None or not dtypes.is_integer(elem):
+                return False
+            continue
+        if not node.is_onnx or node.subgraphs:
+            return False
+        new = {read for read in node.inputs if read is not None} - seen
+        seen |= new
+        stack += new
+        if len(seen) > _FAR:
+            return False
+    return True
+
+
+def count_of(axes: Value, model: Model) -> int | None:
+    """How many axes there are, where that is certain, and that they are int64."""
+    if model.shapes.elem_type(axes) != TensorProto.INT64:
+        return None
+    shape = model.shapes.static_shape(axes)
+    return shape[0] if shape is not None and len(shape) == 1 else None
+
+
+class Choice:
+    """What depends on which ``count`` of ``rank`` axes are named at run time, each from either end, in any order.
+
+    The axes become a number: the axis itself, or the sum of 2 to their powers, and rows of tables are gathered by it.
+    No two sets of axes have the same number. Axes that repeat or do not exist have one of a row of zeros, or none.
+    """
+
+    def __init__(self, draft: Draft, data: Value, axes: Value, *, rank: int, count: int) -> None:
+        self.sets = list(itertools.combinations(range(rank), count))
+        self._draft, self._data, self._rank, self._count = draft, data, rank, count
+        self._shape = draft.anchor.model.shapes.shape(data) or ()
+        self._sizes = ""
+        places = draft.add("Add", [axes, self._const([rank], "rank")], hint="places")
+        if count == 1:
+            self._code = draft.add("Squeeze", [places, self._const([0], "first")], hint="place")
+        else:
+            powers = self._const([1 << axis for axis in range(rank)] * 2, "powers")
+            bits = draft.add("Gather", [powers, places], hint="bits")
+            self._code = draft.add("ReduceSum", [bits, self._const([0], "all")], hint="code", keepdims=0)
+
+    def row(self, rows: Mapping[Axes, Sequence[int]], other: int = 0, hint: str = "row") -> str:
+        """The row that belongs to the axes; ``other`` fills those of axes that repeat."""
+        width = len(next(iter(rows.values())))
+        length = 2 * self._rank if self._count == 1 else self._count * (1 << self._rank - 1) + 1
+        table = np.full((length, width), other, np.int64)
+        for axes, row in rows.items():
+            if self._count == 1:
+                table[axes[0]] = table[axes[0] + self._rank] = row
+            else:
+                table[sum(1 << axis for axis in axes)] = row
+        return self._draft.add(
+            "Gather", [self._draft.constant(table, "table"), self._code], hint=hint, axis=0
+        )
+
+    def shape(self, rows: Mapping[Axes, Sequence[int]]) -> str:
+        """The shape that belongs to the axes: rows of the data's dimensions by number, ``ONE`` and ``NONE``."""
+        if self.is_static:
+            sizes = [dim.value or 0 for dim in self._shape]
+            known = {axes: [1 if one == ONE else sizes[one] for one in row] for axes, row in rows.items()}
+            return self.row(known, hint="shape")
+        places = {axes: [self.place(one) for one in row] for axes, row in rows.items()}
+        picked = self.row(places, other=self.place(NONE), hint="dims")
+        return self._draft.add("Gather", [self.sizes, picked], hint="shape")
+
+    def places(self) -> tuple[str, str]:
+        """Where the flat result of a reduction begins and ends, if those for all ``sets`` are behind each other."""
+        if not self.is_static:
+            return self._computed_places()
+        starts, ends, end = {}, {}, 0
+        for gone in self.sets:
+            starts[gone] = [end]
+            end += math.prod(dim.value or 0 for axis, dim in enumerate(self._shape) if axis not in gone)
+            ends[gone] = [end]
+        return self.row(starts, hint="start"), self.row(ends, hint="end")
+
+    def _computed_places(self) -> tuple[str, str]:
+        """The same, of sizes that are known at run time. A last set is of nothing, for axes that repeat."""
+        count = len(self.sets)
+        rows = [[ONE if axis in gone else axis for axis in range(self._rank)] for gone in self.sets]
+        rows.append([NONE] * self._rank)
+        dims = self._draft.constant(
+            np.array([[self.place(dim) for dim in row] for row in rows], np.int64), "dims"
+        )
+        lengths = self._along_rows("ReduceProd", self._draft.add("Gather", [self.sizes, dims], hint="dims"))
+        before = self._draft.constant(np.tril(np.ones((count + 1, count + 1), np.int64), -1), "before")
+        starts = self._along_rows("ReduceSum", self._draft.add("Mul", [before, lengths]))
+        which = self.row({gone: [number] for number, gone in enumerate(self.sets)}, other=count, hint="which")
+        start = self._draft.add("Gather", [starts, which], hint="start")
+        length = self._draft.add("Gather", [lengths, which], hint="length")
+        return start, self._draft.add("Add", [start, length], hint="end")
+
+    def _along_rows(self, op_type: str, value: str) -> str:
+        if op_type != "ReduceSum" and self._draft.anchor.scope.opset() < 18:
+            return self._draft.add(op_type, [value], axes=[1], keepdims=0)
+        return self._draft.add(op_type, [value, self._const([1], "one")], keepdims=0)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether the data's dimensions are known."""
+        return all(dim.value is not None for dim in self._shape)
+
+    @property
+    def sizes(self) -> str:
+        """The data's dimensions with a 1 and a 0 after them, computed; ``place`` says where."""
+        if not self._sizes:
+            shape = self._draft.add("Shape", [self._data], hint="sizes")
+            self._sizes = self._draft.add(
+                "Concat", [shape, self._const([1, 0], "more")], hint="sizes", axis=0
+            )
+        return self._sizes
+
+    def place(self, dim: int) -> int:
+        """Where in ``sizes`` a dimension is, or ``ONE``, or ``NONE``."""
+        return {ONE: len(self._shape), NONE: len(self._shape) + 1}.get(dim, dim)
+
+    def _const(self, values: list[int], hint: str) -> str:
+        return self._draft.constant(np.array(values, np.int64), hint)
+
+
+def reshaped(draft: Draft, data: Value | str, shape: str, *, empty: bool) -> str | None:
+    """A Reshape; None where the data may be ``empty`` and the opset cannot say that 0 means 0."""
+    if not empty:
+        return draft.add("Reshape", [data, shape])
+    return draft.add("Reshape", [data, shape], allowzero=1) if draft.anchor.scope.opset() >= 14 else None

@@ -1,0 +1,185 @@
+"""OPS021: outputs beside the first that nothing reads, where TensorRT takes one output only."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    dtypes,
+    is_read,
+    rule,
+)
+from onnxfix_rules.ops import _rewrite as rw
+
+
+@rule(
+    "OPS021",
+    ops=["Attention", "LayerNormalization", "MaxPool"],
+    safety=Safety.EXACT,
+    severity=Severity.ERROR,
+    hazards=[22],
+)
+def unused_extra_output(node: Node, model: Model) -> Iterator[Match]:
+    """A LayerNormalization, MaxPool or Attention with more outputs than the first, which TensorRT does not make.
+
+    ## Why it matters
+    The parser stops, read or not: `This version of TensorRT doesn't support mode than 1 outputs for
+    LayerNormalization nodes!`, the same for MaxPool, and `TensorRT only supports Attention nodes with one output.`,
+    measured with TensorRT-RTX 1.7.1. Exporters and training scripts leave such outputs behind. It has no objection to
+    an output that is left out by an empty name, to the mask of a Dropout, or to the states of LSTM, GRU and RNN.
+
+    ## Fix
+    Drop the outputs that nothing reads. Exact, but for a MaxPool of floats: ONNX Runtime has another kernel for a
+    MaxPool with indices, and where a window's maximum is zero the two differ in its sign, which ONNX leaves open. That
+    one takes `--numeric-fixes`. Where such an output is read there is no fix: ONNX defines LayerNormalization and
+    Attention by other operators, which may be written instead. An Attention with a past keeps its outputs too: ONNX
+    wants the present along with it.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__LayerNormalization.html, onnx__MaxPool.html, onnx__Attention.html
+    - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md, MaxPool
+    """
+    extra = [value for value in node.outputs[1:] if value is not None]
+    if not extra:
+        return
+    read = [value.name for value in extra if is_read(value)]
+    if node.outputs[0] is None or read or (node.op_type == "Attention" and _has_past(node)):
+        why = (
+            f"{', '.join(read)} is read"
+            if read
+            else "it has a past"
+            if node.outputs[0]
+            else "the first is not read"
+        )
+        yield Match(f"TensorRT takes {node.op_type} with one output only, and {why}", node=node)
+        return
+    draft = Draft(node)
+    proto = rw.copy_of(node)
+    del proto.output[1:]
+    rw.replace(draft, node, proto)
+    yield Match(
+        f"TensorRT takes {node.op_type} with one output only; nothing reads {', '.join(v.name for v in extra)}",
+        node=node,
+        fix=Fix("drop the outputs that nothing reads", draft.edits, _safety(node, model)),
+    )
+
+
+def _safety(node: Node, model: Model) -> Safety:
+    data = node.input(0)
+    elem = None if data is None else model.shapes.elem_type(data)
+    integer = elem is not None and dtypes.is_integer(elem)
+    return Safety.EXACT if node.op_type != "MaxPool" or integer else Safety.NUMERIC
+
+
+def _has_past(node: Node) -> bool:
+    return node.input(4) is not None or node.input(5) is not None
+
+
+_POOL = "MaxPool<kernel_shape = [2,2], strides = [2,2]>"
+_QKV = "float[1,2,N,8] q, float[1,2,N,8] k, float[1,2,N,8] v"
+
+
+unused_extra_output.examples = [
+    Fixed(
+        "the indices of a MaxPool",
+        before=f"g (float[N,1,4,4] x) => (float[N,1,2,2] y) {{ y, i = {_POOL}(x) }}",
+        after=f"g (float[N,1,4,4] x) => (float[N,1,2,2] y) {{ y = {_POOL}(x) }}",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "by default not: ONNX Runtime then gives a maximum of 0.0 where it gave -0.0",
+        f"g (float[N,1,4,4] x) => (float[N,1,2,2] y) {{ y, i = {_POOL}(x) }}",
+    ),
+    Fixed(
+        "integers have no -0.0",
+        before=f"g (uint8[N,1,4,4] x) => (uint8[N,1,2,2] y) {{ y, i = {_POOL}(x) }}",
+        after=f"g (uint8[N,1,4,4] x) => (uint8[N,1,2,2] y) {{ y = {_POOL}(x) }}",
+    ),
+    Fixed(
+        "mean and deviation of a LayerNormalization",
+        before="""g (float[N,4] x, float[4] s) => (float[N,4] z) {
+            y, m, d = LayerNormalization<epsilon = 0.001>(x, s)  z = Neg(y) }""",
+        after="""g (float[N,4] x, float[4] s) => (float[N,4] z) {
+            y = LayerNormalization<epsilon = 0.001>(x, s)  z = Neg(y) }""",
+    ),
+    Fixed(
+        "one left out, one not",
+        before="g (float[N,4] x, float[4] s) => (float[N,4] y) { y, , d = LayerNormalization(x, s) }",
+        after="g (float[N,4] x, float[4] s) => (float[N,4] y) { y = LayerNormalization(x, s) }",
+    ),
+    Fixed(
+        "keys, values and products of an Attention without a past",
+        before=f"""g ({_QKV}) => (float[1,2,N,8] y) {{
+            y, a, b, c = Attention<qk_matmul_output_mode = 1>(q, k, v) }}""",
+        after=f"g ({_QKV}) => (float[1,2,N,8] y) {{ y = Attention<qk_matmul_output_mode = 1>(q, k, v) }}",
+        opset=23,
+    ),
+    Fixed(
+        "inside a branch",
+        before=f"""g (float[1,1,4,4] x, bool c) => (float[1,1,2,2] y) {{
+            y = If(c)<then_branch = p () => (float[1,1,2,2] u) {{ u, i = {_POOL}(x) }},
+                      else_branch = q () => (float[1,1,2,2] w) {{ w = {_POOL}(x) }}> }}""",
+        after=f"""g (float[1,1,4,4] x, bool c) => (float[1,1,2,2] y) {{
+            y = If(c)<then_branch = p () => (float[1,1,2,2] u) {{ u = {_POOL}(x) }},
+                      else_branch = q () => (float[1,1,2,2] w) {{ w = {_POOL}(x) }}> }}""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "in a local function, whose caller gives the axis",
+        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2,4] x, float[4] s) => (float[2,4] y) { y = my.F<axis = 1>(x, s) }
+            <domain: "my", opset_import: ["" : 18]> F <axis> (a, s) => (b) {
+                b, m = LayerNormalization<axis : int = @axis>(a, s) }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2,4] x, float[4] s) => (float[2,4] y) { y = my.F<axis = 1>(x, s) }
+            <domain: "my", opset_import: ["" : 18]> F <axis> (a, s) => (b) {
+                b = LayerNormalization<axis : int = @axis>(a, s) }""",
+    ),
+    Flagged(
+        "the indices are a graph output",
+        f"g (float[1,1,4,4] x) => (float[1,1,2,2] y, int64[1,1,2,2] i) {{ y, i = {_POOL}(x) }}",
+    ),
+    Flagged(
+        "a branch reads the deviation, nobody the mean",
+        """g (float[2,4] x, float[4] s, bool c) => (float[2,4] y, float[2,1] z) {
+            y, m, d = LayerNormalization(x, s)
+            z = If(c)<then_branch = p () => (float[2,1] u) { u = Neg(d) },
+                      else_branch = q () => (float[2,1] v) { v = Abs(d) }> }""",
+    ),
+    Flagged(
+        "keys and values of an Attention with a past go together",
+        f"""g ({_QKV}, float[1,2,P,8] a, float[1,2,P,8] b) => (float[1,2,N,8] y) {{
+            y, c, d = Attention(q, k, v, , a, b) }}""",
+        opset=23,
+    ),
+    Silent("the one output", f"g (float[1,1,4,4] x) => (float[1,1,2,2] y) {{ y = {_POOL}(x) }}"),
+    Silent(
+        "the others are left out",
+        "g (float[N,4] x, float[4] s) => (float[N,4] y) { y, , = LayerNormalization(x, s) }",
+    ),
+    Silent(
+        "the mask of a Dropout, which TensorRT knows",
+        "g (float[2,3] x) => (float[2,3] y) { y, m = Dropout(x) }",
+    ),
+    Silent(
+        "the last states of an LSTM, which TensorRT knows",
+        """g (float[T,B,2] x, float[1,16,2] w, float[1,16,4] r) => (float[T,1,B,4] y) {
+            y, h, c = LSTM<hidden_size = 4>(x, w, r) }""",
+    ),
+    Silent(
+        "another domain's LayerNormalization",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2,4] x) => (float[2,4] y) { y, m = my.LayerNormalization(x) }""",
+        runs=False,
+    ),
+]

@@ -1,0 +1,190 @@
+"""OPS024: reductions of what has no axes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from onnx import helper
+
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    dtypes,
+    rule,
+)
+from onnxfix_rules.ops import _rewrite as rw
+
+_COPIES = ("ReduceMax", "ReduceMin", "ReduceProd")
+_SUMS = ("ReduceMean", "ReduceSum")
+_OTHERS = ("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare")
+
+
+@rule("OPS024", ops=[*_COPIES, *_SUMS, *_OTHERS], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[14])
+def reduction_of_scalar(node: Node, model: Model) -> Iterator[Match]:
+    """A reduction of a scalar, which has no axis to reduce.
+
+    ## Why it matters
+    ONNX allows it: the result is a scalar. TensorRT stops: `ITensor::getDimensions: Error Code 3: API Usage Error
+    (…: at least 1 dimensions are required for input.`, measured with TensorRT-RTX 1.7.1 for all ten reductions, with
+    `keepdims` and without. With `noop_with_empty_axes` set it imports an Identity.
+
+    ## Fix
+    Product, maximum and minimum of one element are that element; so are sum and mean of an integer. ReduceL1 is Abs,
+    ReduceSumSquare is `Mul(x, x)`, ReduceLogSum is Log. The sum of a single -0.0 is 0.0, for ONNX Runtime and the
+    reference alike, so sum and mean of a float are `Add(x, 0)`. ReduceL2 and ReduceLogSumExp may overflow on the way to
+    their result; they stay and get an axis of length 1. All exact.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__ReduceSum.html
+    - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
+    """
+    data, output = node.input(0), node.output()
+    if data is None or output is None or model.shapes.rank(data) != 0:
+        return
+    if node.attr("noop_with_empty_axes", 0) != 0:
+        return
+    yield Match(
+        f"{node.op_type} of a scalar: TensorRT wants an axis to reduce",
+        node=node,
+        fix=_fix(node, data, output, model),
+    )
+
+
+def _fix(node: Node, data: Value, output: Value, model: Model) -> Fix | None:
+    draft = Draft(node)
+    elem = model.shapes.elem_type(data)
+    if node.op_type in _COPIES or (node.op_type in _SUMS and elem is not None and dtypes.is_integer(elem)):
+        draft.bypass(node, data)
+        return Fix("read the scalar itself", draft.edits)
+    if elem is None or not (dtypes.is_float(elem) or node.op_type in ("ReduceL1", "ReduceSumSquare")):
+        return None
+    if node.op_type in ("ReduceL2", "ReduceLogSumExp"):
+        return _with_axis(node, data, draft)
+    draft.remove(node)
+    if node.op_type in _SUMS:
+        zero = np.zeros((), helper.tensor_dtype_to_np_dtype(elem))
+        draft.add("Add", [data, draft.constant(zero, "zero")], output=output.name)
+    elif node.op_type == "ReduceL1":
+        draft.add("Abs", [data], output=output.name)
+    elif node.op_type == "ReduceLogSum":
+        draft.add("Log", [data], output=output.name)
+    else:
+        draft.add("Mul", [data, data], output=output.name)
+    return Fix("compute it without a reduction", draft.edits)
+
+
+def _with_axis(node: Node, data: Value, draft: Draft) -> Fix:
+    proto = rw.copy_of(node)
+    del proto.input[:]
+    proto.input.append(rw.unsqueeze(draft, data, [0]))
+    if node.opset >= 18:
+        proto.input.append(draft.constant(np.zeros(1, np.int64), "axes"))
+        rw.set_attribute(proto, "axes", None)
+    else:
+        rw.set_attribute(proto, "axes", [0])
+    rw.set_attribute(proto, "keepdims", 0)
+    rw.replace(draft, node, proto)
+    return Fix("give the scalar an axis to reduce", draft.edits)
+
+
+reduction_of_scalar.examples = [
+    *(
+        Fixed(
+            f"{op}: a copy",
+            before=f"g (float x) => (float y) {{ r = {op}(x)  y = Neg(r) }}",
+            after="g (float x) => (float y) { y = Neg(x) }",
+        )
+        for op in _COPIES
+    ),
+    *(
+        Fixed(
+            f"{op} in opset {opset}: a copy, but that the sum of a single -0.0 is 0.0",
+            before=f"g (float x) => (float y) {{ y = {op}(x) }}",
+            after="g (float x) => (float y) <float z = {0}> { y = Add(x, z) }",
+            opset=opset,
+        )
+        for op, opset in (("ReduceMean", 11), ("ReduceMean", 20), ("ReduceSum", 11), ("ReduceSum", 20))
+    ),
+    Fixed(
+        "a copy that is the graph's output",
+        before="g (float x) => (float y) { y = ReduceProd<keepdims = 0>(x) }",
+        after="g (float x) => (float y) { y = Identity(x) }",
+    ),
+    Fixed(
+        "of integers, with an empty list of axes",
+        before="g (int64 x) => (int64 y) <int64[0] a = {}> { r = ReduceSum(x, a)  y = Neg(r) }",
+        after="g (int64 x) => (int64 y) { y = Neg(x) }",
+        opset=13,
+    ),
+    Fixed(
+        "the second of two reductions",
+        before="g (float[N] x) => (float y) { a = ReduceMax<keepdims = 0>(x)  m = ReduceMax(a)  y = Neg(m) }",
+        after="g (float[N] x) => (float y) { a = ReduceMax<keepdims = 0>(x)  y = Neg(a) }",
+        opset=11,
+    ),
+    Fixed(
+        "the sum of absolute values",
+        before="g (float x) => (float y) { y = ReduceL1(x) }",
+        after="g (float x) => (float y) { y = Abs(x) }",
+    ),
+    Fixed(
+        "the sum of squares",
+        before="g (int64 x) => (int64 y) { y = ReduceSumSquare<keepdims = 0>(x) }",
+        after="g (int64 x) => (int64 y) { y = Mul(x, x) }",
+        opset=11,
+    ),
+    Fixed(
+        "the logarithm of the sum",
+        before="g (float x) => (float y) { y = ReduceLogSum(x) }",
+        after="g (float x) => (float y) { y = Log(x) }",
+    ),
+    Fixed(
+        "what overflows on the way stays as it is, with an axis",
+        before="g (float x) => (float y, float z) { y = ReduceL2(x)  z = ReduceLogSumExp<keepdims = 0>(x) }",
+        after="""g (float x) => (float y, float z)
+            <int64[1] a = {0}, int64[1] b = {0}, int64[1] c = {0}, int64[1] d = {0}> {
+            u = Unsqueeze(x, a)  y = ReduceL2<keepdims = 0>(u, b)
+            v = Unsqueeze(x, c)  z = ReduceLogSumExp<keepdims = 0>(v, d) }""",
+    ),
+    Fixed(
+        "the same where the axes are an attribute",
+        before="g (float x) => (float y) { y = ReduceL2(x) }",
+        after="""g (float x) => (float y) <int64[1] a = {0}> {
+            u = Unsqueeze(x, a)  y = ReduceL2<keepdims = 0, axes = [0]>(u) }""",
+        opset=13,
+    ),
+    Fixed(
+        "inside a branch, of a captured scalar",
+        before="""g (float x, bool c) => (float y) {
+            y = If(c)<then_branch = p () => (float u) { u = ReduceL1(x) },
+                      else_branch = q () => (float v) { v = ReduceMin(x) }> }""",
+        after="""g (float x, bool c) => (float y) {
+            y = If(c)<then_branch = p () => (float u) { u = Abs(x) },
+                      else_branch = q () => (float v) { v = Identity(x) }> }""",
+    ),
+    Flagged(
+        "the logarithm of integers has no kernel either",
+        "g (int32 x) => (int32 y) { y = ReduceLogSum(x) }",
+        runs=False,
+    ),
+    Silent(
+        "told to do nothing, and TensorRT does nothing",
+        "g (float x) => (float y) { y = ReduceSum<noop_with_empty_axes = 1>(x) }",
+    ),
+    Silent("of a vector", "g (float[1] x) => (float[1] y) { y = ReduceSum(x) }"),
+    Silent(
+        "of unknown rank",
+        "g (float[A,B] x, int64[K] h) => (float[C] y) { r = Reshape(x, h)  y = ReduceSum<keepdims = 0>(r) }",
+        runs=False,
+    ),
+]

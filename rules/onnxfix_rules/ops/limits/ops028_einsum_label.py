@@ -1,0 +1,203 @@
+"""OPS028: Einsum with labels that TensorRT does not read."""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Iterator
+
+from onnx import ModelProto, TensorProto, helper
+
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    rule,
+    target_of,
+)
+
+
+@rule("OPS028", ops=["Einsum"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[33])
+def einsum_label(node: Node, model: Model) -> Iterator[Match]:
+    """An Einsum whose equation has other labels than small letters.
+
+    ## Why it matters
+    ONNX allows capitals, which mean other axes than small letters. TensorRT stops: `Invalid character(s) in Einsum
+    equation: A,B,B,C,A,C`, measured with TensorRT-RTX 1.7.1. Diagonals, dots and three operands build there.
+    NVIDIA's list for TensorRT 8.5 rules out dots and diagonals, whatever the letters: a warning for TensorRT 8.
+
+    ## Fix
+    Write other letters, the first free ones. Exact: the letters are names. An equation without `->` has its result's
+    axes in alphabetical order, so that the result is written too. There is no fix for more than 26 different labels,
+    nor for an equation without `->` in both cases: NumPy and the ONNX reference have capitals before small letters,
+    ONNX Runtime 1.31 refuses capitals there at all.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__Einsum.html
+    - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
+    """
+    equation = node.attr("equation")
+    if not isinstance(equation, str):
+        return
+    strange = sorted(set(equation) - set(string.ascii_lowercase + " .,->"))
+    if not strange:
+        target = target_of(model)
+        unusual = "" if target.int64 else _unusual(equation)
+        if unusual:
+            yield Match(
+                f"{unusual} in the equation {equation}, which {target.title} may not take",
+                node=node,
+                severity=Severity.WARNING,
+            )
+        return
+    written = _rewritten(equation)
+    fix = None
+    if written is not None:
+        draft = Draft(node)
+        draft.set_attr(node, "equation", written)
+        fix = Fix(f"write {written}", draft.edits)
+    yield Match(
+        f"TensorRT reads small letters only in an equation, and {equation} has {', '.join(strange)}",
+        node=node,
+        fix=fix,
+    )
+
+
+def _unusual(equation: str) -> str:
+    """What NVIDIA's list of TensorRT 8.5 says that it does not take."""
+    if "..." in equation:
+        return "an ellipsis"
+    operands = equation.replace(" ", "").partition("->")[0].split(",")
+    return "a diagonal" if any(len(set(operand)) < len(operand) for operand in operands) else ""
+
+
+def _rewritten(equation: str) -> str | None:
+    """The equation with small letters; None where it has too many, or other characters."""
+    labels = [c for c in equation if c not in " .,->"]
+    used = sorted(set(labels))
+    if len(used) > 26 or not set(used) <= set(string.ascii_letters):
+        return None
+    if "->" not in equation:
+        if not (equation.isupper() or equation.islower()):
+            return None
+        free = ["..."] if "..." in equation else []
+        equation += "->" + "".join([*free, *(c for c in used if labels.count(c) == 1)])
+    spare = (c for c in string.ascii_lowercase if c not in used)
+    names: dict[str, str] = {}
+    for label in labels:
+        if label.isupper() and label not in names:
+            names[label] = next(spare)
+    return "".join(names.get(c, c) for c in equation)
+
+
+_XY = "g (float[N,3] x, float[3,4] z) => (float[N,4] y)"
+
+
+def _long() -> ModelProto:
+    """An outer product of 27 vectors."""
+    labels = string.ascii_lowercase + "A"
+    infos = [helper.make_tensor_value_info(f"x{i}", TensorProto.FLOAT, [1]) for i in range(27)]
+    output = helper.make_tensor_value_info("y", TensorProto.FLOAT, [1])
+    names = [info.name for info in infos]
+    node = helper.make_node("Einsum", names, ["y"], equation=f"{','.join(labels)}->A")
+    graph = helper.make_graph([node], "g", infos, [output])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+einsum_label.examples = [
+    Fixed(
+        "upper case",
+        before=f'{_XY} {{ y = Einsum<equation = "BI,IO->BO">(x, z) }}',
+        after=f'{_XY} {{ y = Einsum<equation = "ab,bc->ac">(x, z) }}',
+    ),
+    Fixed(
+        "upper and lower case mean different axes, and lower case stays",
+        before=f'{_XY} {{ y = Einsum<equation = "Aa,ab->Ab">(x, z) }}',
+        after=f'{_XY} {{ y = Einsum<equation = "ca,ab->cb">(x, z) }}',
+    ),
+    Fixed(
+        "with spaces and dots",
+        before="""g (float[M,N,3] x, float[3,4] z) => (float[M,N,4] y) {
+            y = Einsum<equation = "...K, K l -> ...l">(x, z) }""",
+        after="""g (float[M,N,3] x, float[3,4] z) => (float[M,N,4] y) {
+            y = Einsum<equation = "...a, a l -> ...l">(x, z) }""",
+    ),
+    Fixed(
+        "without an arrow the result's axes are in alphabetical order, which is written down",
+        before='g (float[2,3] x) => (float[3,2] y) { y = Einsum<equation = "KH">(x) }',
+        after='g (float[2,3] x) => (float[3,2] y) { y = Einsum<equation = "ab->ba">(x) }',
+    ),
+    Flagged(
+        "where capitals are in the alphabet is not agreed on",
+        'g (float[2,3] x) => (float[3,2] y) { y = Einsum<equation = "aB">(x) }',
+    ),
+    Fixed(
+        "without an arrow, a label that occurs twice is summed, and dots come first",
+        before='g (float[2,3,4] x, float[3,5] z) => (float[A,B,C] y) { y = Einsum<equation = "...KL,KM">(x, z) }',
+        after='g (float[2,3,4] x, float[3,5] z) => (float[A,B,C] y) { y = Einsum<equation = "...ab,ac->...bc">(x, z) }',
+    ),
+    Fixed(
+        "inside a branch",
+        before="""g (float[3,3] x, bool c) => (float[3] y) {
+            y = If(c)<then_branch = p () => (float[3] u) { u = Einsum<equation = "II->I">(x) },
+                      else_branch = q () => (float[3] v) { v = Einsum<equation = "ii->i">(x) }> }""",
+        after="""g (float[3,3] x, bool c) => (float[3] y) {
+            y = If(c)<then_branch = p () => (float[3] u) { u = Einsum<equation = "aa->a">(x) },
+                      else_branch = q () => (float[3] v) { v = Einsum<equation = "ii->i">(x) }> }""",
+    ),
+    Flagged("more than 26 different labels", lambda: _long(), runs=False),
+    Flagged(
+        "labels that ONNX does not have",
+        'g (float[2,3] x) => (float[3,2] y) { y = Einsum<equation = "a1->1a">(x) }',
+        runs=False,
+    ),
+    Silent("lower case", f'{_XY} {{ y = Einsum<equation = "ab , bc -> ac">(x, z) }}'),
+    Silent(
+        "a local function that is called Einsum",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2] x) => (float[2] y) { y = my.Einsum<equation = "AB">(x) }
+            <domain: "my", opset_import: ["" : 18]> Einsum <equation> (a) => (b) { b = Neg(a) }""",
+    ),
+    Silent(
+        "every call of the function says it",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2,3] x) => (float[3,2] y) { y = my.F<e = "AB->BA">(x) }
+            <domain: "my", opset_import: ["" : 18]> F <e> (a) => (b) { b = Einsum<equation : string = @e>(a) }""",
+    ),
+    Silent(
+        "a diagonal, dots and three operands in lower case, which TensorRT takes",
+        """g (float[3,3] x, float[2,3,3] z) => (float[3] u, float[2,3] v, float[2,3] w) {
+            u = Einsum<equation = "ii->i">(x)  v = Einsum<equation = "...ii->...i">(z)
+            w = Einsum<equation = "ij,bjk,kk->bi">(x, z, x) }""",
+    ),
+    Flagged(
+        "a diagonal and an ellipsis, for TensorRT 8",
+        """g (float[2,3,3] z) => (float[2,3] w) { w = Einsum<equation = "...ii->...i">(z) }""",
+        target="trt8.6",
+    ),
+    Flagged(
+        "a diagonal, for TensorRT 8",
+        """g (float[3,3] z) => (float[3] w) { w = Einsum<equation = "ii->i">(z) }""",
+        target="trt8.4",
+    ),
+    Silent(
+        "a diagonal and an ellipsis, for TensorRT 11",
+        """g (float[2,3,3] z) => (float[2,3] w) { w = Einsum<equation = "...ii->...i">(z) }""",
+    ),
+    Silent(
+        "a diagonal and an ellipsis, for TensorRT-RTX",
+        """g (float[2,3,3] z) => (float[2,3] w) { w = Einsum<equation = "...ii->...i">(z) }""",
+        target="rtx",
+    ),
+    Silent(
+        "a product, for TensorRT 8",
+        """g (float[2,3] x, float[3,4] w) => (float[2,4] y) { y = Einsum<equation = "ij,jk->ik">(x, w) }""",
+        target="trt8.6",
+    ),
+]

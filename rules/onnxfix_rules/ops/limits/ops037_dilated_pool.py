@@ -1,0 +1,195 @@
+"""OPS037: pooling with gaps between the elements of a window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, Value, rule
+from onnxfix_rules.ops._result import put
+from onnxfix_rules.ops.limits import _gaps
+
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
+_LAYERS = 200
+"""Layers that a fix may cost: measured, an element costs 4 where it is a Gather and up to 36 where it is a Slice."""
+_END = np.iinfo(np.int64).max
+
+
+@rule(
+    "OPS037",
+    ops=["AveragePool", "LpPool", "MaxPool"],
+    safety=Safety.NUMERIC,
+    severity=Severity.ERROR,
+    hazards=[44],
+    general=True,
+)
+def dilated_pool(node: Node, model: Model) -> Iterator[Match]:
+    """A MaxPool, AveragePool or LpPool with `dilations`.
+
+    ## Why it matters
+    The parser stops: `This version of TensorRT does not support dilations other than 1.`, measured with TensorRT-RTX
+    1.7.1 for all three.
+
+    ## Fix
+    A MaxPool goes along one axis after the other: the Max of as many Gathers as the window is wide there, or of Slices
+    where the size is dynamic, after a Pad with minus infinity where there is padding. Without `auto_pad`, with
+    `ceil_mode` where the size is known, and where nothing reads the indices. Equal for finite numbers, and so only with
+    `--numeric-fixes`: ONNX Runtime's MaxPool gives the lowest finite number for a window of minus infinities, and
+    ignores NaN. OPS066 and OPS067 write the other two as convolutions.
+
+    TensorRT layers: 4 for each element of a window's width, up to 36 where the size is dynamic; none for over 200.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__MaxPool.html
+    - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
+    """
+    gaps = node.attr("dilations")
+    if not gaps or all(gap == 1 for gap in gaps):
+        return
+    if node.op_type == "MaxPool" and node.opset < 10:
+        return  # it has no such attribute yet, and TensorRT takes it
+    yield Match(
+        f"TensorRT has no {node.op_type} with dilations, such as {gaps}",
+        node=node,
+        fix=_slices(node, model) if node.op_type == "MaxPool" else None,
+    )
+
+
+def _slices(node: Node, model: Model) -> Fix | None:
+    data, output = node.input(0), node.output()
+    elem = None if data is None else model.shapes.elem_type(data)
+    shape = None if data is None else model.shapes.shape(data)
+    if data is None or shape is None or output is None or node.output(1) is not None or elem not in _FLOATS:
+        return None
+    windows = _gaps.windows_of(node, [dim.value for dim in shape[2:]])
+    if windows is None or any(window.ceil and window.size is None for window in windows):
+        return None
+    pads = [*(window.begin for window in windows), *(window.padding for window in windows)]
+    cost = sum((4 if window.size is not None else 36) * window.kernel for window in windows)
+    if cost > _LAYERS or (any(pads) and node.opset < 11):
+        return None
+    draft = Draft(node)
+    found = _padded(draft, data, pads, elem) if any(pads) else data.name
+    for axis, window in enumerate(windows, 2):
+        found = _along(draft, found, axis, window)
+    put(draft, found, output)
+    total = sum(window.kernel for window in windows)
+    return Fix(f"take the maximum along each axis, {total} elements in all", draft.edits, Safety.NUMERIC)
+
+
+def _along(draft: Draft, data: str, axis: int, window: _gaps.Window) -> str:
+    """The maxima along one axis."""
+    if window.kernel == window.step == 1:
+        return data
+    firsts = [place * window.gap for place in range(window.kernel)]
+    if window.size is not None:
+        starts = np.arange(window.results(window.size), dtype=np.int64) * window.step
+        places = [draft.constant(starts + first, "places") for first in firsts]
+        parts = [draft.add("Gather", [data, one], axis=axis) for one in places]
+    else:
+        last = [_one(draft, axis, "axis"), _one(draft, window.step, "step")]
+        begins = [_one(draft, first, "start") for first in firsts]
+        ends = [_one(draft, first - firsts[-1] or _END, "end") for first in firsts]
+        parts = [draft.add("Slice", [data, a, b, *last]) for a, b in zip(begins, ends, strict=True)]
+    return parts[0] if len(parts) == 1 else draft.add("Max", parts)
+
+
+def _one(draft: Draft, value: int, hint: str) -> str:
+    return draft.constant(np.array([value], np.int64), hint)
+
+
+def _padded(draft: Draft, data: Value, pads: list[int], elem: int) -> str:
+    half = len(pads) // 2
+    amounts = draft.constant(np.array([0, 0, *pads[:half], 0, 0, *pads[half:]], np.int64), "pads")
+    lowest = draft.constant(np.array(-np.inf, helper.tensor_dtype_to_np_dtype(elem)), "lowest")
+    return draft.add("Pad", [data, amounts, lowest])
+
+
+dilated_pool.examples = [
+    Fixed(
+        "two elements, one between them left out",
+        before="g (float[N,2,L] x) => (float[N,2,M] y) { y = MaxPool<kernel_shape = [2], dilations = [2]>(x) }",
+        after="""g (float[N,2,L] x) => (float[N,2,M] y) <int64[1] s = {0}, int64[1] e = {-2}, int64[1] a = {2},
+            int64[1] t = {1}, int64[1] u = {2}, int64[1] v = {9223372036854775807}> {
+            p = Slice(x, s, e, a, t)  q = Slice(x, u, v, a, t)  y = Max(p, q) }""",
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Fixed(
+        "in two dimensions, with steps and padding",
+        before="""g (float[1,2,8,7] x) => (float[1,2,A,B] z) {
+            y = MaxPool<kernel_shape = [1,2], dilations = [1,3], strides = [2,3], pads = [0,1,0,0]>(x)  z = Neg(y) }""",
+        after="""g (float[1,2,8,7] x) => (float[1,2,A,B] z) <int64[8] p = {0,0,0,1,0,0,0,0}, float l = {-inf},
+            int64[4] r = {0,2,4,6}, int64[2] s = {0,3}, int64[2] t = {3,6}> {
+            d = Pad(x, p, l)  e = Gather<axis = 2>(d, r)  c = Gather<axis = 3>(e, s)  f = Gather<axis = 3>(e, t)
+            y = Max(c, f)  z = Neg(y) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "one axis after the other",
+        before="""g (float[N,2,8,8] x) => (float[N,2,6,6] y) {
+            y = MaxPool<kernel_shape = [2,2], dilations = [2,2]>(x) }""",
+        after="""g (float[N,2,8,8] x) => (float[N,2,6,6] y) <int64[6] a = {0,1,2,3,4,5}, int64[6] b = {2,3,4,5,6,7},
+            int64[6] c = {0,1,2,3,4,5}, int64[6] d = {2,3,4,5,6,7}> {
+            p = Gather<axis = 2>(x, a)  q = Gather<axis = 2>(x, b)  r = Max(p, q)
+            s = Gather<axis = 3>(r, c)  t = Gather<axis = 3>(r, d)  y = Max(s, t) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "by default it is only reported",
+        "g (float[1,2,9] x) => (float[1,2,7] y) { y = MaxPool<kernel_shape = [2], dilations = [2]>(x) }",
+    ),
+    Flagged(
+        "a wide window of dynamic size: too many layers",
+        """g (float[1,1,H,W] x) => (float[1,1,A,B] y) {
+            y = MaxPool<kernel_shape = [5,5], dilations = [2,2]>(x) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "the size rounded up",
+        before="""g (float[1,1,10] x) => (float[1,1,4] y) {
+            y = MaxPool<kernel_shape = [2], dilations = [2], strides = [3], ceil_mode = 1>(x) }""",
+        after="""g (float[1,1,10] x) => (float[1,1,4] y) <int64[6] p = {0,0,0,0,0,2}, float l = {-inf},
+            int64[4] a = {0,3,6,9}, int64[4] b = {2,5,8,11}> {
+            d = Pad(x, p, l)  q = Gather<axis = 2>(d, a)  r = Gather<axis = 2>(d, b)  y = Max(q, r) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "a size that is not known, rounded up",
+        """g (float[1,1,L] x) => (float[1,1,A] y) {
+            y = MaxPool<kernel_shape = [2], dilations = [2], strides = [3], ceil_mode = 1>(x) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "the indices are read",
+        """g (float[1,1,9] x) => (float[1,1,7] y, int64[1,1,7] i) {
+            y, i = MaxPool<kernel_shape = [2], dilations = [2]>(x) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "a mean",
+        "g (float[1,1,9] x) => (float[1,1,7] y) { y = AveragePool<kernel_shape = [2], dilations = [2]>(x) }",
+        opset=19,
+    ),
+    Flagged(
+        "a norm",
+        "g (float[1,1,9] x) => (float[1,1,7] y) { y = LpPool<kernel_shape = [2], dilations = [2]>(x) }",
+    ),
+    Silent(
+        "no gaps",
+        "g (float[1,1,9] x) => (float[1,1,8] y) { y = MaxPool<kernel_shape = [2], dilations = [1]>(x) }",
+    ),
+    Silent("no attribute", "g (float[1,1,9] x) => (float[1,1,8] y) { y = MaxPool<kernel_shape = [2]>(x) }"),
+    Silent(
+        "an attribute that MaxPool did not have before opset 10",
+        "g (float[1,1,9] x) => (float[1,1,7] y) { y = MaxPool<kernel_shape = [2], dilations = [2]>(x) }",
+        opset=9,
+        runs=False,
+    ),
+    Silent(
+        "a Conv, which may have gaps",
+        """g (float[1,1,9] x, float[1,1,2] w) => (float[1,1,7] y) { y = Conv<dilations = [2]>(x, w) }""",
+    ),
+]

@@ -1,0 +1,338 @@
+"""OPS041: reductions whose axes come at run time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+from onnx import helper
+
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    rule,
+    target_of,
+)
+from onnxfix_rules.ops import _rewrite
+from onnxfix_rules.ops._result import put
+from onnxfix_rules.ops.limits import _axes
+from onnxfix_rules.ops.limits._axes import ONE, Choice
+
+_REDUCTIONS = (
+    "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
+    "ReduceSum", "ReduceSumSquare",
+)  # fmt: skip
+#: Layers of one of them in TensorRT-RTX 1.7.1, where it is more than one.
+_LAYERS = {"ReduceL1": 2, "ReduceL2": 3, "ReduceLogSum": 2, "ReduceLogSumExp": 12, "ReduceSumSquare": 2}
+_MOST_LAYERS = 200
+_COPIES = ("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum")
+
+
+@rule("OPS041", ops=_REDUCTIONS, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[26])
+def reduction_over_non_constant_axes(node: Node, model: Model) -> Iterator[Match]:
+    """A reduction whose axes come at run time, but of which it is known how many they are.
+
+    ## Why it matters
+    TensorRT wants to know the axes when it builds: `Axis input must resolve to a build-time constant (an initializer or
+    a constant-foldable subgraph)!`, measured with TensorRT-RTX 1.7.1 for all ten reductions. NVIDIA's lists for
+    TensorRT 10 say the same: "axes must be an initializer".
+
+    ## Fix
+    Where as many axes come as the tensor has, they are all of them. Where none come, the input is left out, which means
+    the same; with `noop_with_empty_axes` TensorRT copies then, and so does ONNX for sum, product, mean and extremes.
+    Neither costs a layer.
+
+    Else the reduction is computed for every set of axes that may come, the flat results are put behind each other, and
+    the one asked for is cut out and given its shape; where it lies and which shape it has is looked up in tables by a
+    number that is computed from the axes, which are a shape tensor to TensorRT. Exact, sums of floats too: the result
+    is that of the same reduction over the same axes. Axes may count from the end and come in any order. Axes that
+    repeat, which ONNX leaves open and its reference refuses, are an error or give an empty result.
+
+    Layers of TensorRT-RTX 1.7.1 for one of 2, 3, 4 or 8 axes: 39, 43, 45, 53; for two of 3, 4 or 6: 41, 50, 68; for
+    three of 6: 78; for four of 8, the most there are: 178. A dynamic dimension costs 16 more. That is for the sum,
+    mean, product and extremes; of the others each reduction is two or three layers, of ReduceLogSumExp twelve (one of
+    three axes: 76). No fix where it would be more than 200. A reduction that is not asked for is computed all the same:
+    one of n axes costs n reductions, four of eight 70.
+
+    None where the rank or the number of axes is not known, where the axes are computed from floats, which TensorRT
+    takes for no shape, and before opset 14, whose Reshape cannot say 0, with dynamic dimensions, which may be 0. The
+    optimization profile of such a model has to name axes: the least and the greatest that may come. ONNX Runtime 1.31
+    leaves an axis of an empty tensor whole if it is counted from the end; the result of the rewrite has ONNX's shape.
+
+    ## References
+    - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
+    - https://onnx.ai/onnx/operators/onnx__ReduceSum.html
+    """
+    data, output = node.input(0), node.output()
+    axes = _axes.at_run_time(node, model)
+    if (
+        data is None
+        or output is None
+        or axes is None
+        or node.opset < (13 if node.op_type == "ReduceSum" else 18)
+    ):
+        return
+    target, elem = target_of(model), model.shapes.elem_type(data)
+    if target.imports(node.op_type) is False or (elem and target.accepts(node.op_type, elem) is False):
+        return
+    fix = _fix(node, data, output, axes, target.max_rank)
+    if fix is not None:
+        yield Match(
+            f"the axes of this {node.op_type} come at run time, and TensorRT wants a constant",
+            node=node,
+            fix=fix,
+            reads=(axes, data),
+        )
+
+
+def _fix(node: Node, data: Value, output: Value, axes: Value, max_rank: int) -> Fix | None:
+    count, rank = _axes.count_of(axes, node.model), node.model.shapes.rank(data)
+    if count == 0:
+        return _of_none(node, rank)
+    if count is None or rank is None or not count <= rank <= max_rank:
+        return None
+    if count == rank:
+        draft = Draft(node)
+        draft.set_input(node, 1, draft.constant(np.arange(rank), "axes"))
+        return Fix("reduce all axes", draft.edits)
+    if not _axes.is_shape_tensor(axes, node.model):
+        return None
+    return _of_some(node, data, output, axes, rank, count)
+
+
+def _of_none(node: Node, rank: int | None) -> Fix | None:
+    """Leave the axes out, which ONNX says is the same."""
+    idle = node.attr("noop_with_empty_axes", 0) != 0
+    if (node.op_type not in _COPIES) if idle else (rank == 0):
+        return None
+    draft = Draft(node)
+    proto = _rewrite.copy_of(node)
+    del proto.input[1:]
+    _rewrite.replace(draft, node, proto)
+    return Fix("leave out the axes, for there are none", draft.edits)
+
+
+def _of_some(node: Node, data: Value, output: Value, axes: Value, rank: int, count: int) -> Fix | None:
+    if (
+        _layers(node.op_type, rank, count, dynamic=node.model.shapes.static_shape(data) is None)
+        > _MOST_LAYERS
+    ):
+        return None
+    draft = Draft(node)
+    choice = Choice(draft, data, axes, rank=rank, count=count)
+    keep = node.attr("keepdims", 1)
+    if keep not in (0, 1):
+        return None
+    rows = {
+        gone: [ONE if axis in gone else axis for axis in range(rank) if keep or axis not in gone]
+        for gone in choice.sets
+    }
+    shape = node.model.shapes.static_shape(data)
+    empty = shape is None or 0 in shape
+    if empty and node.scope.opset() < 14:
+        elem = node.model.shapes.elem_type(data)
+        if shape is None or not elem:
+            return None
+        zero = draft.constant(np.zeros((), helper.tensor_dtype_to_np_dtype(elem)), "zero")
+        put(draft, draft.add("Expand", [zero, choice.shape(rows)]), output)
+        return Fix("write the sums of nothing, in the shape that the axes give", draft.edits)
+    flat = _candidates(draft, node, data, choice, rank - count)
+    start, end = choice.places()
+    first = draft.constant(np.zeros(1, np.int64), "axis")
+    taken = draft.add("Slice", [flat, start, end, first], hint="taken")
+    made = _axes.reshaped(draft, taken, choice.shape(rows), empty=empty)
+    if made is None:
+        return None
+    put(draft, made, output)
+    return Fix(f"reduce along each of the {len(choice.sets)} sets of axes, and take one", draft.edits)
+
+
+def _layers(op_type: str, rank: int, count: int, *, dynamic: bool) -> int:
+    """How many layers TensorRT-RTX 1.7.1 makes of the rewrite, within two or three."""
+    each = _LAYERS.get(op_type, 1) + (rank - count > 1)
+    return 38 + 16 * dynamic + math.comb(rank, count) * each
+
+
+def _candidates(draft: Draft, node: Node, data: Value, choice: Choice, left: int) -> str:
+    """All results behind each other, flat; ``left`` axes are not reduced."""
+    flat = []
+    for gone in choice.sets:
+        axes = draft.constant(np.array(gone, np.int64), "axes")
+        reduced = draft.add(node.op_type, [data, axes], hint="reduced", keepdims=0)
+        if left > 1:
+            line = draft.constant(np.array([-1], np.int64), "line")
+            reduced = draft.add("Reshape", [reduced, line], hint="flat")
+        flat.append(reduced)
+    return draft.add("Concat", flat, axis=0)
+
+
+_TABLES = """int64[1] rank = {2}, int64[1] zero = {0}, int64[4,1] from = {0, 3, 0, 3}, int64[4,1] to = {3, 5, 3, 5},
+    int64[1] a0 = {0}, int64[1] a1 = {1}, int64[1] line = {0}"""
+_LOOKUP = "p = Add(a, rank)  c = Squeeze(p, zero)"
+_PICK = "f = Gather<axis = 0>(from, c)  t = Gather<axis = 0>(to, c)  u = Slice(all, f, t, line)"
+
+
+reduction_over_non_constant_axes.examples = [
+    Fixed(
+        "one of two axes: both are reduced, and one result is taken",
+        before="g (float[2,3] x, int64[1] a) => (float[A,B] y) { y = ReduceSum(x, a) }",
+        after=f"""g (float[2,3] x, int64[1] a) => (float[A,B] y)
+            <{_TABLES}, int64[4,2] shapes = {{1, 3, 2, 1, 1, 3, 2, 1}}> {{
+            {_LOOKUP}
+            r = ReduceSum<keepdims = 0>(x, a0)  q = ReduceSum<keepdims = 0>(x, a1)  all = Concat<axis = 0>(r, q)
+            {_PICK}  s = Gather<axis = 0>(shapes, c)  y = Reshape(u, s) }}""",
+        opset=13,
+    ),
+    Fixed(
+        "in a branch, without the axis, and the mean is exact too: the same reduction computes it",
+        before="""g (float[2,3] x, int64[1] a, bool b) => (float[A] y) <int64[1] one = {1}> {
+            y = If(b)<then_branch = p () => (float[A] m) { m = ReduceMean<keepdims = 0>(x, a) },
+                      else_branch = q () => (float[2] v) { v = ReduceMean<keepdims = 0>(x, one) }> }""",
+        after=f"""g (float[2,3] x, int64[1] a, bool b) => (float[A] y) <int64[1] one = {{1}}> {{
+            y = If(b)<then_branch = p () => (float[A] m) <{_TABLES}, int64[4,1] shapes = {{3, 2, 3, 2}}> {{
+                          {_LOOKUP}
+                          r = ReduceMean<keepdims = 0>(x, a0)  q = ReduceMean<keepdims = 0>(x, a1)
+                          all = Concat<axis = 0>(r, q)  {_PICK}
+                          s = Gather<axis = 0>(shapes, c)  m = Reshape(u, s) }},
+                      else_branch = q () => (float[2] v) {{ v = ReduceMean<keepdims = 0>(x, one) }}> }}""",
+    ),
+    Fixed(
+        "two of three axes, of which one is dynamic and may be empty",
+        before="g (int32[N,2,3] x, int64[2] a) => (int32[A,B,C] y) { y = ReduceMax(x, a) }",
+        after="""g (int32[N,2,3] x, int64[2] a) => (int32[A,B,C] y)
+            <int64[1] rank = {3}, int64[6] powers = {1, 2, 4, 1, 2, 4}, int64[1] zero = {0}, int64[2] more = {1, 0},
+            int64[2] a01 = {0, 1}, int64[2] a02 = {0, 2}, int64[2] a12 = {1, 2}, int64[1] one = {1},
+            int64[4,3] dims = {3, 3, 2, 3, 1, 3, 0, 3, 3, 4, 4, 4},
+            int64[4,4] before = {0, 0, 0, 0, 1, 0, 0, 0, 1, 1, 0, 0, 1, 1, 1, 0},
+            int64[9,1] which = {3, 3, 3, 0, 3, 1, 2, 3, 3},
+            int64[9,3] kept = {4, 4, 4, 4, 4, 4, 4, 4, 4, 3, 3, 2, 4, 4, 4, 3, 1, 3, 0, 3, 3, 4, 4, 4, 4, 4, 4},
+            int64[1] s0 = {0}, int64[1] s1 = {1}> {
+            p = Add(a, rank)  b = Gather(powers, p)  c = ReduceSum<keepdims = 0>(b, zero)
+            r = ReduceMax<keepdims = 0>(x, a01)  q = ReduceMax<keepdims = 0>(x, a02)
+            w = ReduceMax<keepdims = 0>(x, a12)  all = Concat<axis = 0>(r, q, w)
+            h = Shape(x)  e = Concat<axis = 0>(h, more)  d = Gather(e, dims)
+            n = ReduceProd<keepdims = 0>(d, one)  k = Mul(before, n)  l = ReduceSum<keepdims = 0>(k, s1)
+            i = Gather<axis = 0>(which, c)  f = Gather(l, i)  z = Gather(n, i)  t = Add(f, z)
+            u = Slice(all, f, t, s0)
+            j = Gather<axis = 0>(kept, c)  s = Gather(e, j)  y = Reshape<allowzero = 1>(u, s) }""",
+    ),
+    Fixed(
+        "an empty tensor, before opset 14: a Reshape cannot say 0, but what comes out are zeros",
+        before="g (float[2,0] x, int64[1] a) => (float[A,B] y) { y = ReduceSum(x, a) }",
+        after="""g (float[2,0] x, int64[1] a) => (float[A,B] y)
+            <int64[1] rank = {2}, int64[1] zero = {0}, float o = {0}, int64[4,2] shapes = {1, 0, 2, 1, 1, 0, 2, 1}> {
+            p = Add(a, rank)  c = Squeeze(p, zero)  s = Gather<axis = 0>(shapes, c)  y = Expand(o, s) }""",
+        opset=13,
+    ),
+    Fixed(
+        "as many axes as there are: all of them",
+        before="g (float[N,3] x, int64[2] a) => (float y) { y = ReduceL2<keepdims = 0>(x, a) }",
+        after="g (float[N,3] x, int64[2] a) => (float y) <int64[2] b = {0, 1}> { y = ReduceL2<keepdims = 0>(x, b) }",
+    ),
+    Fixed(
+        "no axes, which means all of them; the rank does not matter",
+        before="""g (float[A,B] x, int64[K] h, int64[0] a) => (float y) {
+            r = Reshape(x, h)  y = ReduceLogSum<keepdims = 0>(r, a) }""",
+        after="""g (float[A,B] x, int64[K] h, int64[0] a) => (float y) {
+            r = Reshape(x, h)  y = ReduceLogSum<keepdims = 0>(r) }""",
+        runs=False,
+    ),
+    Fixed(
+        "no axes, and told to do nothing then: TensorRT copies",
+        before="g (float[N,3] x, int64[0] a) => (float[N,3] y) { y = ReduceSum<noop_with_empty_axes = 1>(x, a) }",
+        after="g (float[N,3] x, int64[0] a) => (float[N,3] y) { y = ReduceSum<noop_with_empty_axes = 1>(x) }",
+        opset=13,
+    ),
+    Silent(
+        "of no axes the sum of squares is still the square, and TensorRT would copy",
+        """g (float[N,3] x, int64[0] a) => (float[N,3] y) {
+            y = ReduceSumSquare<noop_with_empty_axes = 1>(x, a) }""",
+    ),
+    Silent(
+        "keepdims that is neither 0 nor 1, which is 1 for ONNX's reference and 0 for ONNX Runtime",
+        "g (float[2,3] x, int64[1] a) => (float[A,B] y) { y = ReduceSum<keepdims = 2>(x, a) }",
+    ),
+    Silent(
+        "an unknown number of axes",
+        "g (float[2,3] x, int64[K] a) => (float[A,B] y) { y = ReduceSum(x, a) }",
+        runs=False,
+    ),
+    Silent(
+        "unknown rank",
+        "g (float[A,B] x, int64[K] h, int64[1] a) => (float[D,E] y) { r = Reshape(x, h)  y = ReduceSum(r, a) }",
+        runs=False,
+    ),
+    Silent(
+        "a dynamic axis before opset 14: a Reshape cannot say that it is empty",
+        "g (float[N,3] x, int64[1] a) => (float[A,B] y) { y = ReduceSum(x, a) }",
+        opset=13,
+        runs=False,
+    ),
+    Silent(
+        "axes that are computed from floats, which TensorRT takes for no shape",
+        """g (float[2,3] x, float[1] f) => (float[A,B] y) { a = Cast<to = 7>(f)  y = ReduceSum(x, a) }""",
+        runs=False,
+    ),
+    Silent(
+        "axes that depend on the step of a loop",
+        """g (float[2,3] x, int64 n) => (float[2,3] y) <int64[1] s = {1}> {
+            y = Loop(n, , x)<body = b (int64 i, bool c, float[2,3] v) => (bool d, float[2,3] w) {
+                d = Identity(c)  a = Reshape(i, s)  r = ReduceMax(v, a)  w = Add(v, r) }> }""",
+        runs=False,
+    ),
+    Silent(
+        "a rewrite of 948 layers",
+        """g (float[2,2,2,2,2,2,2,2] x, int64[4] a) => (float[A,B,C,D] y) {
+            y = ReduceLogSumExp<keepdims = 0>(x, a) }""",
+        runs=False,
+    ),
+    Silent(
+        "more axes than there are",
+        "g (float[3] x, int64[2] a) => (float[A] y) { y = ReduceSum(x, a) }",
+        runs=False,
+    ),
+    Silent("a scalar, which OPS024 takes", "g (float x, int64[0] a) => (float y) { y = ReduceSum(x, a) }"),
+    Silent(
+        "a type that TensorRT does not reduce either",
+        "g (int32[2,3] x, int64[1] a) => (int32[A,B] y) { y = ReduceLogSum(x, a) }",
+        runs=False,
+    ),
+    Silent(
+        "booleans, which are made integers first, by OPS025",
+        "g (bool[2,3] x, int64[1] a) => (bool[A,B] y) { y = ReduceMax(x, a) }",
+        opset=20,
+        runs=False,
+    ),
+    Silent("constant axes", "g (float[2,3] x) => (float[2,1] y) <int64[1] a = {1}> { y = ReduceSum(x, a) }"),
+    Silent("no axes at all", "g (float[2,3] x) => (float[1,1] y) { y = ReduceSum(x) }"),
+    Silent(
+        "axes that can be computed beforehand, which INT001 does",
+        """g (float[2,3] x) => (float[2] y) <int64[1] o = {1}, int64[1] z = {0}> {
+            a = Add(o, z)  y = ReduceSum<keepdims = 0>(x, a) }""",
+    ),
+    Silent(
+        "in a function, whose caller may give a constant",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2,3] x) => (float[A] y) <int64[1] a = {1}> { y = my.F(x, a) }
+            <domain: "my", opset_import: ["" : 18]> F (x, a) => (y) { y = ReduceSum<keepdims = 0>(x, a) }""",
+    ),
+    Silent(
+        "before opset 18 the axes of a mean are an attribute",
+        "g (float[2,3] x) => (float[2,1] y) { y = ReduceMean<axes = [1]>(x) }",
+        opset=17,
+    ),
+    Silent(
+        "a default that a caller may override is a weight to TensorRT, which follows Cast and Identity to it",
+        """g (float[2,3] x, int64[1] a = {1}) => (float[A,B] y) {
+            b = Identity(a)  c = Cast<to = 6>(b)  d = Cast<to = 7>(c)  y = ReduceSum(x, d) }""",
+    ),
+]

@@ -1,0 +1,178 @@
+"""OPS045: tensors of more than eight dimensions."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    UnknownAttribute,
+    Value,
+    every_node,
+    rule,
+    target_of,
+)
+
+
+@rule("OPS045", per="model", safety=Safety.EXACT, severity=Severity.ERROR, hazards=[37])
+def rank_above_eight(model: Model) -> Iterator[Match]:
+    """A tensor of more than eight dimensions, which TensorRT has not.
+
+    ## Why it matters
+    The parser stops: `Failed to convert ONNX dimensions to TensorRT dimensions.` for an input, `Number of dimensions
+    (9) is not in the valid range` for the result of a Reshape, measured with TensorRT-RTX 1.7.1. Windows and pixel
+    shuffles in three dimensions are written with nine and more.
+
+    ## Fix
+    Where such a tensor is only transposed, between two Reshapes and of static sizes, axes of length 1 are left out, and
+    axes that stay neighbors become one, which is enough in most cases. Exact. Otherwise there is none.
+
+    ## References
+    - tensorrt.Dims.MAX_DIMS, which is 8
+    """
+    limit = target_of(model).max_rank
+    if all(info.shape is None or len(info.shape) <= limit for info in model.shapes.kinds):
+        return  # nearly always
+    for node in every_node(model):
+        with contextlib.suppress(UnknownAttribute):  # of a Transpose in a local function
+            yield from list(_matches(node, model, limit))
+
+
+def _matches(node: Node, model: Model, limit: int) -> Iterator[Match]:
+    for value in node.outputs:
+        rank = None if value is None else model.shapes.rank(value)
+        if value is None or rank is None or rank <= limit:
+            continue
+        if _wide_source(node, model, limit):
+            continue
+        yield Match(
+            f"{value.name} has {rank} dimensions, and {target_of(model).title} {limit} at most",
+            node=node,
+            fix=_narrowed(node, value, model, limit),
+            reads=tuple(use.node for use in value.uses[:1]),
+        )
+
+
+def _wide_source(node: Node, model: Model, limit: int) -> bool:
+    """Whether what it reads is as wide, so that the finding is at what made it so."""
+    ranks = (None if v is None or v.scope is not node.scope else model.shapes.rank(v) for v in node.inputs)
+    wide = any(rank is not None and rank > limit for rank in ranks)
+    from_graph = any(
+        v is not None and v.producer is None and (model.shapes.rank(v) or 0) > limit for v in node.inputs
+    )
+    return wide and not from_graph
+
+
+def _narrowed(node: Node, value: Value, model: Model, limit: int) -> Fix | None:
+    """The Reshape, Transpose and Reshape at ``node`` with fewer axes."""
+    sizes = model.shapes.static_shape(value)
+    uses = value.uses
+    if (
+        node.op_type != "Reshape"
+        or not node.is_onnx
+        or sizes is None
+        or len(uses) != 1
+        or not value.replaceable
+    ):
+        return None
+    turn = uses[0].node
+    turned = turn.output()
+    if turn.op_type != "Transpose" or not turn.is_onnx or turn.scope is not node.scope or turned is None:
+        return None
+    if not turned.replaceable or not all(_takes_any(use.node, use.index) for use in turned.uses):
+        return None
+    order = turn.attr("perm", list(reversed(range(len(sizes)))))
+    if 0 in sizes or sorted(order) != list(range(len(sizes))):
+        return None
+    shape, perm = _merged(sizes, order)
+    if len(shape) > limit:
+        return None
+    draft = Draft(node)
+    draft.set_input(node, 1, draft.constant(np.array(shape, np.int64), "fewer_axes"))
+    draft.set_attr(node, "allowzero", None)
+    draft.set_attr(turn, "perm", perm)
+    return Fix(f"transpose {len(shape)} axes instead", draft.edits)
+
+
+def _takes_any(node: Node, index: int) -> bool:
+    """Whether a node gives the same for every shape of as many elements: a Reshape to constant, full sizes."""
+    if node.op_type != "Reshape" or not node.is_onnx or index != 0:
+        return False
+    shape = node.input(1)
+    wanted = None if shape is None else shape.constant()
+    return wanted is not None and bool((wanted != 0).all())
+
+
+def _merged(sizes: tuple[int, ...], order: list[int]) -> tuple[list[int], list[int]]:
+    """Sizes and permutation without axes of length 1, and with neighbors that stay neighbors as one."""
+    order = [axis for axis in order if sizes[axis] != 1]
+    kept = sorted(order)
+    rank = {axis: i for i, axis in enumerate(kept)}
+    groups: list[list[int]] = []
+    for axis in order:
+        if groups and rank[axis] == rank[groups[-1][-1]] + 1:
+            groups[-1].append(axis)
+        else:
+            groups.append([axis])
+    first = sorted(groups)
+    place = {group[0]: i for i, group in enumerate(first)}
+    shape = [math.prod(sizes[axis] for axis in group) for group in first]
+    return (shape, [place[group[0]] for group in groups]) if shape else ([1], [0])
+
+
+_WIDE = "int64[9] s = {2,1,1,3,1,1,1,2,2}"
+
+
+rank_above_eight.examples = [
+    Fixed(
+        "reshaped to nine dimensions, transposed and reshaped back",
+        before=f"""g (float[2,3,4] x) => (float[4,6] y) <{_WIDE}, int64[2] t = {{4,6}}> {{
+            r = Reshape(x, s)  p = Transpose<perm = [8,7,1,2,0,4,5,6,3]>(r)  y = Reshape(p, t) }}""",
+        after="""g (float[2,3,4] x) => (float[4,6] y) <int64[3] s = {6,2,2}, int64[2] t = {4,6}> {
+            r = Reshape(x, s)  p = Transpose<perm = [2,1,0]>(r)  y = Reshape(p, t) }""",
+    ),
+    Fixed(
+        "axes that stay together count as one",
+        before="""g (float[512] x) => (float[512] y) <int64[9] s = {2,2,2,2,2,2,2,2,2}, int64[1] t = {512}> {
+            r = Reshape(x, s)  p = Transpose<perm = [4,5,6,7,8,0,1,2,3]>(r)  y = Reshape(p, t) }""",
+        after="""g (float[512] x) => (float[512] y) <int64[2] s = {16,32}, int64[1] t = {512}> {
+            r = Reshape(x, s)  p = Transpose<perm = [1,0]>(r)  y = Reshape(p, t) }""",
+    ),
+    Flagged(
+        "nine axes that are all moved",
+        """g (float[512] x) => (float[512] y) <int64[9] s = {2,2,2,2,2,2,2,2,2}, int64[1] t = {512}> {
+            r = Reshape(x, s)  p = Transpose<perm = [8,7,6,5,4,3,2,1,0]>(r)  y = Reshape(p, t) }""",
+    ),
+    Flagged(
+        "something else reads the nine dimensions",
+        f"""g (float[2,3,4] x) => (float[4,6] y, float[A,B,C,D,E,F,G,H,I] z) <{_WIDE}, int64[2] t = {{4,6}}> {{
+            r = Reshape(x, s)  p = Transpose<perm = [8,7,1,2,0,4,5,6,3]>(r)  y = Reshape(p, t)  z = Neg(r) }}""",
+    ),
+    Flagged(
+        "a graph input", "g (float[1,1,1,1,1,1,1,2,3] x) => (float[1,1,1,1,1,1,1,2,3] y) { y = Relu(x) }"
+    ),
+    Silent("eight dimensions", "g (float[1,1,1,1,1,1,2,3] x) => (float[1,1,1,1,1,1,2,3] y) { y = Relu(x) }"),
+    Silent(
+        "of unknown rank",
+        "g (float[A,B] x, int64[K] h) => (float[C,D] y) { r = Reshape(x, h)  n = Neg(r)  y = Reshape(n, h) }",
+        runs=False,
+    ),
+    Flagged(
+        "nine dimensions of which one is dynamic",
+        """g (float[N,4] x) => (float[A,4] y) <int64[9] s = {-1,1,1,1,1,1,1,2,2}, int64[2] t = {-1,4}> {
+            r = Reshape(x, s)  p = Transpose<perm = [0,1,2,3,4,5,6,8,7]>(r)  y = Reshape(p, t) }""",
+    ),
+]

@@ -1,0 +1,95 @@
+"""OPS046: EyeLike of a shape that is only known at run time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, Value, rule
+from onnxfix_rules.ops import _rewrite as rw
+
+
+@rule("OPS046", ops=["EyeLike"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[26])
+def identity_of_dynamic_shape(node: Node, model: Model) -> Iterator[Match]:
+    """An EyeLike of a dynamic shape.
+
+    ## Why it matters
+    The parser stops: `Eyelike does not work for dynamically shaped tensors.`, measured with TensorRT-RTX 1.7.1. Of a
+    static shape it is a constant.
+
+    ## Fix
+    Compare the numbers of rows and columns, which come from Shape and Range, and cast the result. Exact.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__EyeLike.html
+    """
+    data, output = node.input(0), node.output()
+    shape = None if data is None else model.shapes.shape(data)
+    if data is None or output is None or shape is None or len(shape) != 2:
+        return
+    if all(size.value is not None for size in shape):
+        return
+    kind = node.attr("dtype") or model.shapes.elem_type(data)
+    fix = None
+    if node.opset >= 11 and kind is not None:
+        draft = Draft(node)
+        draft.remove(node)
+        _compare(draft, data, output, int(kind), int(node.attr("k", 0)))
+        fix = Fix("compare the numbers of rows and columns", draft.edits)
+    yield Match("EyeLike of a dynamic shape, which TensorRT does not have", node=node, fix=fix)
+
+
+def _compare(draft: Draft, data: Value, output: Value, kind: int, diagonal: int) -> None:
+    zero, one = draft.constant(np.array(0, np.int64), "zero"), draft.constant(np.array(1, np.int64), "one")
+    sizes = draft.add("Shape", [data])
+    rows = draft.add("Range", [zero, draft.add("Gather", [sizes, zero]), one])
+    columns = draft.add("Range", [zero, draft.add("Gather", [sizes, one]), one])
+    rows, columns = rw.unsqueeze(draft, rows, [1]), rw.unsqueeze(draft, columns, [0])
+    if diagonal:
+        rows = draft.add("Add", [rows, draft.constant(np.array([[diagonal]], np.int64), "diagonal")])
+    if kind == TensorProto.BOOL:
+        draft.add("Equal", [rows, columns], output=output.name)
+    else:
+        draft.add("Cast", [draft.add("Equal", [rows, columns])], output=output.name, to=kind)
+
+
+_RANGES = """s = Shape(x)  a = Gather(s, zero)  b = Gather(s, one)
+            r = Range(zero, a, one)  c = Range(zero, b, one)"""
+_SCALARS = "int64 zero = {0}, int64 one = {1}, int64[1] v = {1}, int64[1] w = {0}"
+
+
+identity_of_dynamic_shape.examples = [
+    Fixed(
+        "of the type of its input",
+        before="g (float[A,B] x) => (float[A,B] y) { y = EyeLike(x) }",
+        after=f"""g (float[A,B] x) => (float[A,B] y) <{_SCALARS}> {{
+            {_RANGES}  i = Unsqueeze(r, v)  j = Unsqueeze(c, w)  e = Equal(i, j)  y = Cast<to = 1>(e) }}""",
+        opset=13,
+    ),
+    Fixed(
+        "another diagonal, another type",
+        before="g (float[3,N] x) => (int64[3,N] y) { y = EyeLike<k = -1, dtype = 7>(x) }",
+        after=f"""g (float[3,N] x) => (int64[3,N] y) <{_SCALARS}, int64[1,1] k = {{-1}}> {{
+            {_RANGES}  i = Unsqueeze(r, v)  m = Add(i, k)  j = Unsqueeze(c, w)  e = Equal(m, j)
+            y = Cast<to = 7>(e) }}""",
+    ),
+    Fixed(
+        "of booleans, before opset 13",
+        before="g (float[A,B] x) => (bool[A,B] z) { y = EyeLike<dtype = 9>(x)  z = Not(y) }",
+        after="""g (float[A,B] x) => (bool[A,B] z) <int64 zero = {0}, int64 one = {1}> {
+            s = Shape(x)  a = Gather(s, zero)  b = Gather(s, one)  r = Range(zero, a, one)  c = Range(zero, b, one)
+            i = Unsqueeze<axes = [1]>(r)  j = Unsqueeze<axes = [0]>(c)  y = Equal(i, j)  z = Not(y) }""",
+        opset=11,
+    ),
+    Flagged(
+        "before opset 11 there is no Range", "g (float[A,B] x) => (float[A,B] y) { y = EyeLike(x) }", opset=9
+    ),
+    Silent("of a static shape", "g (float[3,4] x) => (float[3,4] y) { y = EyeLike<k = 1>(x) }"),
+    Silent(
+        "of a static shape, by way of a dynamic one",
+        "g (float[N] x) => (float[2,2] y) { s = ConstantOfShape(k)  k = Constant<value_ints = [2,2]>()"
+        "  y = EyeLike(s) }",
+    ),
+]

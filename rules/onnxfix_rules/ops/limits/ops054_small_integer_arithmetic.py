@@ -1,0 +1,276 @@
+"""OPS054: arithmetic and comparisons of integers of eight bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnx import TensorProto
+
+from onnxfix.rule import (
+    INTEGERS,
+    AddNode,
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    RemoveNode,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    dtypes,
+    is_read,
+    rule,
+    target_of,
+)
+from onnxfix_rules.ops import _bounds
+from onnxfix_rules.ops import _rewrite as rw
+from onnxfix_rules.ops._integers import SMALL, Computer, range_of, unnarrowed
+from onnxfix_rules.ops.limits._quantized import is_quantized
+
+_ARITHMETIC = ("Add", "Mul", "Sub")
+_ONE_OPERAND = ("Abs", "ArgMax", "ArgMin", "MaxPool", "Sign")
+_OTHER_RESULT = ("ArgMax", "ArgMin", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+_OPS = (*_ARITHMETIC, *_ONE_OPERAND, *_OTHER_RESULT[2:], "Clip", "Div", "Max", "Min", "Mod")
+
+
+@rule("OPS054", ops=_OPS, safety=Safety.EXACT, severity=Severity.ERROR, hazards=[19, 20], types=SMALL)
+def small_integer_arithmetic(node: Node, model: Model) -> Iterator[Match]:
+    """Arithmetic or a comparison of uint8, or a Clip or Mod of int8.
+
+    ## Why it matters
+    uint8 may come in and be cast, and be cast to and go out. Anything else is refused: `ElementWiseOperation SUM
+    requires inputs with type kFLOAT, kHALF, kBF16, kFP8, or kINT8, kINT32, or kINT64. But type is UInt8.`, `Found
+    unsupported input type of UINT8`, measured with TensorRT-RTX 1.7.1. int8 counts as quantized, and Clip and Mod do
+    not take it: `This version of TensorRT only supports floating-point, INT32, or INT64 inputs for Clip!`.
+
+    What a QuantizeLinear in the graph makes of uint8 counts as int8, which most of these operators take (QDQ004 and
+    QDQ001 say what is wrong with it). Then a Cast back to uint8 would be the only thing that is refused.
+
+    ## Fix
+    The same in int32 between Casts; a MaxPool in float. A sum, difference or product that may leave the type is wrapped
+    around by Mod, as ONNX's own types are. Where one such operator reads another, it reads the int32. Exact. None for
+    quantized numbers that another node reads as uint8 afterwards.
+
+    TensorRT layers: 3 to 5 for a comparison, 3 to 7 for others, 8 for what wraps around.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__Add.html
+    - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
+    """
+    output, first = node.output(), node.input(0)
+    elem = None if first is None else model.shapes.elem_type(first)
+    if output is None or elem is None or elem not in SMALL or not _refused(node, model, elem):
+        return
+    quantized = any(value is not None and is_quantized(value, model) for value in node.inputs)
+    taken = quantized and not _refused(node, model, TensorProto.INT8)
+    lost = quantized and node.op_type not in _OTHER_RESULT and not _goes_out(output, model)
+    if taken and lost:
+        return
+    pooled = node.op_type == "MaxPool"
+    if pooled and not _pools(node):
+        return
+    computer = Computer(Draft(node), model, elem, TensorProto.FLOAT if pooled else TensorProto.INT32)
+    proto = rw.copy_of(node)
+    del proto.output[1:]
+    for index, value in enumerate(node.inputs[: 1 if node.op_type in _ONE_OPERAND else None]):
+        if value is not None:
+            proto.input[index] = computer.widened(value)
+    proto.output[0] = computer.draft.name("wide")
+    computer.draft.edits.append(AddNode(node.scope, proto, node))
+    if node.op_type in _OTHER_RESULT:
+        proto.output[0] = output.name
+        computer.draft.edits.insert(0, RemoveNode(node))
+    else:
+        wraps = node.op_type in _ARITHMETIC and not _stays(node, model, elem)
+        computer.finish(computer.wrapped(proto.output[0]) if wraps else proto.output[0], output)
+    title = f"compute it in {'float' if pooled else 'int32'}"
+    yield Match(
+        f"TensorRT computes this {node.op_type} of quantized uint8 in int8"
+        if taken
+        else f"TensorRT takes no {dtypes.name_of(elem)} in {node.op_type}",
+        node=node,
+        fix=None if lost else Fix(title, computer.draft.edits),
+        severity=Severity.WARNING if taken else None,
+        reads=tuple(value for value in node.inputs if value is not None),
+    )
+
+
+def _goes_out(output: Value, model: Model) -> bool:
+    """Whether no node reads the result, so that a Cast to its type is the last thing that is done with it."""
+    return output.use_count == 0 and output.scope is model.main
+
+
+def _pools(node: Node) -> bool:
+    """Whether a MaxPool is one in float: each window has an element, which need not be so in the padding."""
+    kernel, pads = node.attr("kernel_shape", []), node.attr("pads", [0])
+    return not (
+        is_read(node.output(1))
+        or node.attr("ceil_mode", 0)
+        or set(node.attr("dilations", [1])) != {1}
+        or max(pads, default=0) >= min(kernel, default=0)
+    )
+
+
+def _refused(node: Node, model: Model, elem: int) -> bool:
+    """Whether the target refuses the node for its type, although its network may have inputs of that type."""
+    target = target_of(model)
+    if not target.has_type(elem) or target.imports(node.op_type) is not True:
+        return False
+    if node.op_type == "Clip" and elem == TensorProto.INT8 and not _clip_refused(node):
+        return False
+    if target.accepts(node.op_type, elem) is False:
+        return True
+    # What lies between two nodes is refused by all of them.
+    return not target.between(elem) and any(
+        value is not None and unnarrowed(value, node, model) is not None for value in node.inputs
+    )
+
+
+def _clip_refused(node: Node) -> bool:
+    """Whether bounds of int8 are refused, and not read, right or wrong (OPS074)."""
+    return not (_bounds.are_none(node) or _bounds.are_taken_for_zero(node))
+
+
+def _stays(node: Node, model: Model, elem: int) -> bool:
+    """Whether the result cannot leave the type."""
+    (low, high), (least, most) = (range_of(node.input(index), model) for index in range(2))
+    ends = {
+        "Add": (low + least, high + most),
+        "Sub": (low - most, high - least),
+        "Mul": (low * least, high * most),  # of uint8: no int8 comes here
+    }[node.op_type]
+    return INTEGERS[elem].low <= ends[0] and ends[1] <= INTEGERS[elem].high
+
+
+small_integer_arithmetic.examples = [
+    Fixed(
+        "compared",
+        before="g (uint8[N,3] x, uint8[3] z) => (bool[N,3] y) { y = Greater(x, z) }",
+        after="""g (uint8[N,3] x, uint8[3] z) => (bool[N,3] y) {
+            v = Cast<to = 6>(x)  w = Cast<to = 6>(z)  y = Greater(v, w) }""",
+    ),
+    Fixed(
+        "a threshold",
+        before="g (uint8[N,3] x) => (bool[N,3] y) <uint8 t = {200}> { y = GreaterOrEqual(x, t) }",
+        after="g (uint8[N,3] x) => (bool[N,3] y) <int32 t = {200}> { v = Cast<to = 6>(x)  y = GreaterOrEqual(v, t) }",
+    ),
+    Fixed(
+        "a sum, wrapped around",
+        before="g (uint8[N] x, uint8[N] z) => (uint8[N] y) { y = Add(x, z) }",
+        after="""g (uint8[N] x, uint8[N] z) => (uint8[N] y) <int32 m = {256}> {
+            v = Cast<to = 6>(x)  w = Cast<to = 6>(z)  s = Add(v, w)  r = Mod(s, m)  y = Cast<to = 2>(r) }""",
+    ),
+    Fixed(
+        "a difference that cannot leave the type",
+        before="g (uint8[N] x) => (uint8[N] y) <uint8 k = {255}> { y = Sub(k, x) }",
+        after="""g (uint8[N] x) => (uint8[N] y) <int32 k = {255}> {
+            v = Cast<to = 6>(x)  s = Sub(k, v)  y = Cast<to = 2>(s) }""",
+    ),
+    Fixed(
+        "one behind the other: what was narrowed without loss is read as it was",
+        before="g (uint8[N] x, uint8[N] z) => (uint8[N] y) { a = Max(x, z)  y = Min(a, z) }",
+        after="""g (uint8[N] x, uint8[N] z) => (uint8[N] y) {
+            u = Cast<to = 6>(x)  v = Cast<to = 6>(z)  a = Max(u, v)
+            w = Cast<to = 6>(z)  b = Min(a, w)  y = Cast<to = 2>(b) }""",
+    ),
+    Fixed(
+        "int8 within bounds, one of which comes at run time",
+        before="g (int8[N] x, int8 m) => (int8[N] y) { y = Clip(x, m) }",
+        after="""g (int8[N] x, int8 m) => (int8[N] y) {
+            v = Cast<to = 6>(x)  n = Cast<to = 6>(m)  c = Clip(v, n)  y = Cast<to = 3>(c) }""",
+    ),
+    Fixed(
+        "uint8 within bounds that are constants",
+        before="g (uint8[N] x) => (uint8[N] y) <uint8 a = {1}, uint8 b = {200}> { y = Clip(x, a, b) }",
+        after="""g (uint8[N] x) => (uint8[N] y) <int32 a = {1}, int32 b = {200}> {
+            v = Cast<to = 6>(x)  c = Clip(v, a, b)  y = Cast<to = 2>(c) }""",
+    ),
+    Fixed(
+        "int8 within an upper bound",
+        before="g (int8[N] x) => (int8[N] y) <int8 b = {20}> { y = Clip(x, , b) }",
+        after="""g (int8[N] x) => (int8[N] y) <int32 b = {20}> {
+            v = Cast<to = 6>(x)  c = Clip(v, , b)  y = Cast<to = 3>(c) }""",
+    ),
+    Fixed(
+        "pooled, in float, which holds all of them",
+        before="g (uint8[1,1,4,4] x) => (uint8[1,1,2,2] y) { y = MaxPool<kernel_shape = [3, 3]>(x) }",
+        after="""g (uint8[1,1,4,4] x) => (uint8[1,1,2,2] y) {
+            v = Cast<to = 1>(x)  p = MaxPool<kernel_shape = [3, 3]>(v)  y = Cast<to = 2>(p) }""",
+    ),
+    Silent(
+        "pooled, with a window that has nothing but padding",
+        "g (uint8[1,1,4,4] x) => (uint8[1,1,4,5] y) { y = MaxPool<kernel_shape = [3, 2], pads = [1,2,1,0]>(x) }",
+        runs=False,
+    ),
+    Fixed(
+        "the place of the largest",
+        before="g (uint8[2,5] x) => (int64[2,1] y) { y = ArgMax<axis = 1>(x) }",
+        after="g (uint8[2,5] x) => (int64[2,1] y) { v = Cast<to = 6>(x)  y = ArgMax<axis = 1>(v) }",
+    ),
+    Fixed(
+        "inside a branch, of a captured value",
+        before="""g (uint8[2] x, bool c) => (bool[2] y) <uint8 t = {3}> {
+            y = If(c)<then_branch = p () => (bool[2] u) { u = Less(x, t) },
+                      else_branch = q () => (bool[2] v) { v = Equal(x, t) }> }""",
+        after="""g (uint8[2] x, bool c) => (bool[2] y) <uint8 t = {3}> {
+            y = If(c)<then_branch = p () => (bool[2] u) <int32 s = {3}> { w = Cast<to = 6>(x)  u = Less(w, s) },
+                      else_branch = q () => (bool[2] v) { v = Equal(x, t) }> }""",
+    ),
+    Silent(
+        "two graph inputs compared for equality, which TensorRT takes",
+        "g (uint8[N] x, uint8[N] z) => (bool[N] y) { y = Equal(x, z) }",
+    ),
+    Silent("int8, which TensorRT adds", "g (int8[N] x, int8[N] z) => (int8[N] y) { y = Add(x, z) }"),
+    Silent(
+        "int8 within bounds that are constants, which TensorRT takes and misreads (OPS074)",
+        "g (int8[N] x) => (int8[N] y) <int8 a = {-10}, int8 b = {20}> { y = Clip(x, a, b) }",
+    ),
+    Fixed(
+        "int8 whose bounds are left out by empty names",
+        before="g (int8[N] x) => (int8[N] y) { y = Clip(x, , ) }",
+        after="""g (int8[N] x) => (int8[N] y) { v = Cast<to = 6>(x)  c = Clip(v, , )  y = Cast<to = 3>(c) }""",
+    ),
+    Silent("int8 without bounds", "g (int8[N] x) => (int8[N] y) { y = Clip(x) }"),
+    Silent(
+        "quantized by the graph, which TensorRT reads as int8 and pools; a Cast back to uint8 it would refuse",
+        """g (float[1,2,8,8] x, float[1,2,8,8] w) => (float[1,4,4,4] y) <float s = {0.1}, uint8 z = {0}> {
+            a = QuantizeLinear(x, s, z)  b = QuantizeLinear(w, s, z)  c = Concat<axis = 1>(a, b)
+            p = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(c)  t = Transpose<perm = [0, 2, 3, 1]>(p)
+            y = DequantizeLinear(t, s, z) }""",
+    ),
+    Flagged(
+        "quantized by the graph, where TensorRT refuses int8 as well; a Cast back to uint8 would be no better",
+        """g (float[4] x) => (float[4] y) <float s = {0.1}, uint8 z = {0}, uint8 m = {7}> {
+            q = QuantizeLinear(x, s, z)  r = Mod(q, m)  y = DequantizeLinear(r, s, z) }""",
+    ),
+    Fixed(
+        "quantized by the graph and returned as uint8",
+        before="""g (float[4] x) => (uint8[4] y) <float s = {0.1}, uint8 z = {0}, uint8 m = {7}> {
+            q = QuantizeLinear(x, s, z)  y = Mod(q, m) }""",
+        after="""g (float[4] x) => (uint8[4] y) <float s = {0.1}, uint8 z = {0}, int32 m = {7}> {
+            q = QuantizeLinear(x, s, z)  w = Cast<to = 6>(q)  n = Mod(w, m)  y = Cast<to = 2>(n) }""",
+    ),
+    Fixed(
+        "quantized outside of the loop that compares it",
+        before="""g (float[2] x, int64 n) => (bool[2] y) <float s = {0.1}, bool k = {1}, bool[2] f = {0, 0}> {
+            q = QuantizeLinear(x, s)
+            e, y = Loop(n, k, q, f)<body = b (int64 i, bool c, uint8[2] v, bool[2] u)
+                => (bool o, uint8[2] w, bool[2] r) { o = Identity(c)  w = Max(v, v)  r = Greater(v, w) }> }""",
+        after="""g (float[2] x, int64 n) => (bool[2] y) <float s = {0.1}, bool k = {1}, bool[2] f = {0, 0}> {
+            q = QuantizeLinear(x, s)
+            e, y = Loop(n, k, q, f)<body = b (int64 i, bool c, uint8[2] v, bool[2] u)
+                => (bool o, uint8[2] w, bool[2] r) { o = Identity(c)  w = Max(v, v)
+                j = Cast<to = 6>(v)  l = Cast<to = 6>(w)  r = Greater(j, l) }> }""",
+    ),
+    Silent("int32", "g (int32[N] x, int32[N] z) => (bool[N] y) { y = Greater(x, z) }"),
+    Silent("uint16, which TensorRT has not at all", "g (uint16[N] x) => (bool[N] y) { y = Greater(x, x) }"),
+    Silent(
+        "TensorRT 8.4 has no uint8 at all",
+        "g (uint8[N] x, uint8[N] z) => (bool[N] y) { y = Greater(x, z) }",
+        target="trt8.4",
+    ),
+]

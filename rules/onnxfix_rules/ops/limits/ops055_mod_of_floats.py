@@ -1,0 +1,96 @@
+"""OPS055: the remainder of floats that has the divisor's sign."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    rule,
+    takes,
+    target_of,
+)
+
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
+
+
+@rule("OPS055", ops=["Mod"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[13])
+def mod_of_floats(node: Node, model: Model) -> Iterator[Match]:
+    """A Mod of floats whose result has the divisor's sign, which is Python's `%`.
+
+    ## Why it matters
+    The parser stops: `The fmod attribute is set to 0. Inputs cannot be of floating point types.`, measured with
+    TensorRT-RTX 1.7.1. Opset 28 allows it.
+
+    ## Fix
+    The remainder that has the dividend's sign, by `fmod=1`, and the divisor added to it where the signs differ. Equal
+    up to rounding, and so it takes `--numeric-fixes`: also for `fmod=1` TensorRT computes `x - d * trunc(x / d)` (read
+    from the network that TensorRT-RTX 1.7.1 makes), which is less exact than ONNX Runtime where the quotient is large,
+    and NaN where the divisor is infinite.
+
+    TensorRT layers: 27.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__Mod.html
+    """
+    data, divisor, output = node.input(0), node.input(1), node.output()
+    elem = None if data is None else model.shapes.elem_type(data)
+    target = target_of(model)
+    if data is None or divisor is None or output is None or elem not in _FLOATS or node.attr("fmod", 0) != 0:
+        return
+    if target.accepts("Mod", elem) is not True or not takes("Equal", node.opset, elem):
+        return
+    draft = Draft(node)
+    draft.remove(node)
+    dtype = helper.tensor_dtype_to_np_dtype(elem)
+    zero, minus = (draft.constant(np.array(number, dtype), "zero") for number in (0.0, -0.0))
+    rest = draft.add("Mod", [data, divisor], fmod=1)
+    positive = draft.add("Greater", [divisor, zero])
+    differ = draft.add("Xor", [draft.add("Greater", [rest, zero]), positive])
+    moved = draft.add("Where", [differ, draft.add("Add", [rest, divisor]), rest])
+    # Zeros are the last operand of each Where: of the other one ONNX Runtime loses the sign.
+    signed = draft.add("Where", [positive, zero, minus])
+    left = draft.add("Not", [draft.add("Equal", [rest, zero])])
+    draft.add("Where", [left, moved, signed], output=output.name)
+    yield Match(
+        "TensorRT has no Mod of floats but with fmod=1",
+        node=node,
+        fix=Fix("compute it from that with fmod=1", draft.edits, Safety.NUMERIC),
+    )
+
+
+mod_of_floats.examples = [
+    Fixed(
+        "the divisor's sign is the default, for floats since opset 28",
+        before="g (float[N,3] x, float[3] d) => (float[N,3] y) { y = Mod(x, d) }",
+        after="""g (float[N,3] x, float[3] d) => (float[N,3] y) <float zero = {0}, float minus = {-0.0}> {
+            r = Mod<fmod = 1>(x, d)  rp = Greater(r, zero)  dp = Greater(d, zero)  o = Xor(rp, dp)  m = Add(r, d)
+            s = Where(o, m, r)  z = Where(dp, zero, minus)  e = Equal(r, zero)  n = Not(e)
+            y = Where(n, s, z) }""",
+        opset=28,
+        ir_version=14,
+        safety=Safety.NUMERIC,
+    ),
+    Silent(
+        "the dividend's sign, which TensorRT has",
+        "g (float[N,3] x, float[3] d) => (float[N,3] y) { y = Mod<fmod = 1>(x, d) }",
+    ),
+    Silent("integers", "g (int32[N,3] x, int32[3] d) => (int32[N,3] y) { y = Mod(x, d) }"),
+    Silent(
+        "opset 10, whose Equal takes no floats",
+        "g (float[N,3] x, float[3] d) => (float[N,3] y) { y = Mod(x, d) }",
+        opset=10,
+        runs=False,
+    ),
+]

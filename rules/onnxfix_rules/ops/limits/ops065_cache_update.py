@@ -1,0 +1,140 @@
+"""OPS065: updates of a cache that TensorRT's own layer does not make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    rule,
+    target_of,
+)
+from onnxfix_rules.ops._result import put
+
+
+@rule("OPS065", ops=["TensorScatter"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[13])
+def cache_update(node: Node, model: Model) -> Iterator[Match]:
+    """A TensorScatter that is circular, or of a cache that has not four dimensions.
+
+    ## Why it matters
+    The parser stops: `Only linear mode is supported for now, got circular`, `The past_cache tensor is required to be
+    4D, got 3D.`, measured with TensorRT-RTX 1.7.1.
+
+    ## Fix
+    A ScatterElements, whose indices are counted from the first that is written. Exact. It writes another tensor, as
+    ONNX says; TensorRT's own layer writes in place.
+
+    TensorRT layers: 5 to 11, with a dynamic batch 20.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__TensorScatter.html
+    """
+    cache, output = node.input(0), node.output()
+    shape = None if cache is None else model.shapes.shape(cache)
+    if cache is None or output is None or shape is None or not target_of(model).types_measured:
+        return
+    circular = node.attr("mode", "linear") == "circular"
+    if len(shape) == 4 and not circular:
+        return
+    fix = _fix(node, model, cache, output, circular)
+    yield Match(
+        "TensorRT has a TensorScatter for linear caches of four dimensions only",
+        node=node,
+        fix=fix,
+    )
+
+
+def _fix(node: Node, model: Model, cache: Value, output: Value, circular: bool) -> Fix | None:
+    update, write = node.input(1), node.input(2)
+    shape, rows = model.shapes.shape(cache), None if update is None else model.shapes.shape(update)
+    elem = model.shapes.elem_type(cache)
+    if update is None or not shape or not rows or not elem or not target_of(model).between(elem):
+        return None
+    rank = len(shape)
+    axis = int(node.attr("axis", -2)) % rank
+    size, count = shape[axis].value, rows[axis].value
+    if axis == 0 or count is None or (circular and not size):
+        return None
+    draft = Draft(node)
+    places = ""
+    if write is not None:
+        places = draft.add(
+            "Reshape", [write, draft.constant(np.array([-1] + [1] * (rank - 1), np.int64), "shape")]
+        )
+    if count != 1 or not places:
+        steps = np.arange(count, dtype=np.int64).reshape([count] + [1] * (rank - 1 - axis))
+        numbers = draft.constant(steps, "numbers")
+        places = draft.add("Add", [places, numbers]) if places else numbers
+    if circular and write is not None:
+        places = draft.add("Mod", [places, draft.constant(np.array(size, np.int64), "size")])
+    whole = draft.add("Expand", [places, draft.add("Shape", [update])])
+    put(draft, draft.add("ScatterElements", [cache, whole, update], axis=axis), output)
+    return Fix("write the rows by ScatterElements", draft.edits)
+
+
+_CACHE = "g (float[2,5,3] p, float[2,1,3] u, int64[2] w) => (float[2,5,3] y)"
+
+
+cache_update.examples = [
+    Fixed(
+        "of three dimensions, one row",
+        before=f"{_CACHE} {{ y = TensorScatter(p, u, w) }}",
+        after=f"""{_CACHE} <int64[3] s = {{-1, 1, 1}}> {{
+            f = Reshape(w, s)  d = Shape(u)  i = Expand(f, d)  y = ScatterElements<axis = 1>(p, i, u) }}""",
+        opset=24,
+        ir_version=12,
+    ),
+    Fixed(
+        "several rows, of a cache that wraps around",
+        before="""g (int32[B,4,5,3] p, int32[B,4,2,3] u, int64[B] w) => (int32[B,4,5,3] y) {
+            y = TensorScatter<mode = "circular">(p, u, w) }""",
+        after="""g (int32[B,4,5,3] p, int32[B,4,2,3] u, int64[B] w) => (int32[B,4,5,3] y)
+            <int64[4] s = {-1, 1, 1, 1}, int64[2,1] n = {0, 1}, int64 m = {5}> {
+            f = Reshape(w, s)  a = Add(f, n)  r = Mod(a, m)  d = Shape(u)  i = Expand(r, d)
+            y = ScatterElements<axis = 2>(p, i, u) }""",
+        opset=24,
+        ir_version=12,
+    ),
+    Fixed(
+        "from the beginning",
+        before="g (float[2,5,3] p, float[2,2,3] u) => (float[2,5,3] y) { y = TensorScatter(p, u) }",
+        after="""g (float[2,5,3] p, float[2,2,3] u) => (float[2,5,3] y) <int64[2,1] n = {0, 1}> {
+            d = Shape(u)  i = Expand(n, d)  y = ScatterElements<axis = 1>(p, i, u) }""",
+        opset=24,
+        ir_version=12,
+    ),
+    Silent(
+        "of four dimensions, as TensorRT has it",
+        """g (float[2,1,5,3] p, float[2,1,1,3] u, int64[2] w) => (float[2,1,5,3] y) {
+            y = TensorScatter(p, u, w) }""",
+        opset=24,
+        ir_version=12,
+    ),
+    Flagged(
+        "of a length that nobody knows",
+        """g (float[2,N,3] p, float[2,1,3] u, int64[2] w) => (float[2,N,3] y) {
+            y = TensorScatter<mode = "circular">(p, u, w) }""",
+        opset=24,
+        ir_version=12,
+        runs=False,
+    ),
+    Flagged(
+        "of rows that nobody counted",
+        "g (float[2,5,3] p, float[2,N,3] u, int64[2] w) => (float[2,5,3] y) { y = TensorScatter(p, u, w) }",
+        opset=24,
+        ir_version=12,
+        runs=False,
+    ),
+]

@@ -1,0 +1,215 @@
+"""OPS096: a small GRU of one sequence, which TensorRT-RTX compiles for a minute or longer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    is_read,
+    rule,
+    target_of,
+)
+from onnxfix_rules.ops import _rewrite
+
+MOST_HIDDEN = 16
+"""The largest hidden size that is changed: 6 was seen to be slow and 64 to be fast, nothing between was measured."""
+
+_BATCH_AXES = {0: 1, 4: 0, 5: 1}
+"""Inputs that have the batch, and its axis: X, sequence_lens and initial_h."""
+_ROWS = (2, 1)
+"""The axis of the batch in Y and in Y_h."""
+
+
+@rule("OPS096", ops=["GRU"], safety=Safety.NUMERIC, severity=Severity.WARNING)
+def small_gru_of_one_sequence(node: Node, model: Model) -> Iterator[Match]:
+    """A GRU of batch 1 with a static length and a small hidden size: TensorRT-RTX compiles it for a minute or longer.
+
+    ## Why it matters
+    TensorRT-RTX unrolls the loop into one large kernel and compiles it, while the engine is built or while it is
+    loaded. Seen on executed engines (TensorRT-RTX 1.6.1.120, NVIDIA H200, and an H100 before), with
+    `linear_before_reset=0`:
+
+    - ONNX's test_gru_reverse and test_gru_bidirectional (length 3, hidden size 5) were not loaded after 60 s, and
+      neither was test_gru_batchwise (hidden size 6), whose batch of 3 TensorRT takes for the time (OPS011).
+    - Hidden size 3 was not built after 30 s for length 8. For length 3 it took 3 s, in both directions 12 s.
+    - Hidden sizes 64 and 128 took 2 s for lengths 8 and 16; hidden size 3 and length 8 took 1 s with
+      `linear_before_reset=1`, and 0.5 s for batch 2 and 3. LSTM and RNN are not affected.
+
+    Between hidden sizes 6 and 64 nothing was measured: the rule goes up to 16, and above 6 that is a guess.
+
+    ## Fix
+    The sequence twice, as a batch of 2: a Concat of X with itself, of `sequence_lens` and of `initial_h`, the GRU, and
+    a Slice of the first row of its outputs. NUMERIC: a kernel for two rows may sum in another order. Executed for
+    hidden size 3 and length 8, which then was built in 3.3 s, loaded in 4.2 s, and right to 1.5e-7, and in reverse and
+    in both directions. Not executed for hidden sizes above 5. The recurrence is computed twice.
+
+    Only for TensorRT-RTX, from opset 7, and where batch and length are known, which they are not in local functions.
+    Where `layout=1` has the batch first, OPS011 changes that before.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__GRU.html
+    """
+    data = node.input(0)
+    if target_of(model).package != "tensorrt-rtx" or data is None or node.opset < 7:
+        return
+    if node.attr("layout", 0) or node.attr("linear_before_reset", 0):
+        return
+    shape, hidden = model.shapes.shape(data), _hidden_size(node, model)
+    if shape is None or len(shape) != 3 or hidden is None or not 0 < hidden <= MOST_HIDDEN:
+        return
+    length, batch = shape[0].value, shape[1].value
+    if batch != 1 or length is None or length < 2 or not any(is_read(value) for value in node.outputs):
+        return
+    yield Match(
+        f"GRU of one sequence of {length} steps with hidden size {hidden}: TensorRT-RTX may compile it for a minute "
+        "or longer",
+        node=node,
+        fix=Fix("compute the sequence twice, as a batch of 2", _twice(node).edits, Safety.NUMERIC),
+    )
+
+
+def _hidden_size(node: Node, model: Model) -> int | None:
+    """The attribute, else the last size of R."""
+    given = node.attr("hidden_size")
+    if given is not None:
+        return int(given)
+    weights = node.input(2)
+    shape = None if weights is None else model.shapes.shape(weights)
+    return shape[2].value if shape is not None and len(shape) == 3 else None
+
+
+def _twice(node: Node) -> Draft:
+    draft = Draft(node)
+    proto = _rewrite.copy_of(node)
+    for index, axis in _BATCH_AXES.items():
+        value = node.input(index)
+        if value is not None:
+            proto.input[index] = draft.add("Concat", [value, value], hint=f"twice_{index}", axis=axis)
+    rows = []
+    for index, (output, axis) in enumerate(zip(node.outputs, _ROWS, strict=False)):
+        proto.output[index] = ""
+        if output is not None and is_read(output):
+            proto.output[index] = draft.name(f"twice_{output.name}")
+            rows.append((proto.output[index], axis, output))
+    while not proto.output[-1]:
+        proto.output.pop()
+    _rewrite.replace(draft, node, proto)
+    for source, axis, output in rows:
+        _first(draft, source, axis, output)
+    return draft
+
+
+def _first(draft: Draft, source: str, axis: int, output: Value) -> None:
+    """The first row along ``axis``, in the form that the opset has."""
+    if draft.anchor.scope.opset() < 10:
+        draft.add("Slice", [source], output=output.name, starts=[0], ends=[1], axes=[axis])
+        return
+    numbers = {"starts": 0, "ends": 1, "axes": axis}
+    constants = [draft.constant(np.array([value], np.int64), name) for name, value in numbers.items()]
+    draft.add("Slice", [source, *constants], output=output.name)
+
+
+_WEIGHTS = "float[1,9,2] w, float[1,9,3] r"
+_TWO_WAYS = "float[2,9,2] w, float[2,9,3] r"
+_ENDS = "int64[1] s = {0}, int64[1] e = {1}, int64[1] a = {1}"
+_ENDS_OF_Y = "int64[1] s2 = {0}, int64[1] e2 = {1}, int64[1] a2 = {2}"
+_BEFORE = f"""g (float[8,1,2] x, {_WEIGHTS}) => (float[1,1,3] h) {{ , h = GRU<hidden_size = 3>(x, w, r) }}"""
+
+
+small_gru_of_one_sequence.examples = [
+    Fixed(
+        "the last state of eight steps",
+        before=_BEFORE,
+        after=f"""g (float[8,1,2] x, {_WEIGHTS}) => (float[1,1,3] h) <{_ENDS}> {{ t = Concat<axis = 1>(x, x)
+            , u = GRU<hidden_size = 3>(t, w, r)  h = Slice(u, s, e, a) }}""",
+        safety=Safety.NUMERIC,
+        target="rtx",
+    ),
+    Flagged("it has to be asked for", _BEFORE, target="rtx"),
+    Fixed(
+        "backwards, with a length and an initial state; every state and the last one",
+        before=f"""g (float[3,1,2] x, {_WEIGHTS}, float[1,18] b, int32[1] l, float[1,1,3] i) =>
+            (float[3,1,1,3] y, float[1,1,3] h) {{
+            y, h = GRU<hidden_size = 3, direction = "reverse">(x, w, r, b, l, i) }}""",
+        after=f"""g (float[3,1,2] x, {_WEIGHTS}, float[1,18] b, int32[1] l, float[1,1,3] i) =>
+            (float[3,1,1,3] y, float[1,1,3] h) <{_ENDS_OF_Y}, {_ENDS}> {{ t = Concat<axis = 1>(x, x)
+            m = Concat<axis = 0>(l, l)  j = Concat<axis = 1>(i, i)
+            v, u = GRU<hidden_size = 3, direction = "reverse">(t, w, r, b, m, j)
+            y = Slice(v, s2, e2, a2)  h = Slice(u, s, e, a) }}""",
+        safety=Safety.NUMERIC,
+        opset=22,
+        target="rtx",
+    ),
+    Fixed(
+        "in both directions, in an opset whose Slice has attributes; nobody reads the last state",
+        before=f"""g (float[3,1,2] x, {_TWO_WAYS}) => (float[3,2,1,3] y) {{
+            y, dead = GRU<hidden_size = 3, direction = "bidirectional">(x, w, r) }}""",
+        after=f"""g (float[3,1,2] x, {_TWO_WAYS}) => (float[3,2,1,3] y) {{ t = Concat<axis = 1>(x, x)
+            v = GRU<hidden_size = 3, direction = "bidirectional">(t, w, r)
+            y = Slice<starts = [0], ends = [1], axes = [2]>(v) }}""",
+        safety=Safety.NUMERIC,
+        opset=7,
+        target="rtx",
+    ),
+    Fixed(
+        "in a branch, of a captured sequence",
+        before=f"""g (float[3,1,2] x, {_WEIGHTS}, float[1,3,2] k, float[1,3,3] z, bool c) => (float[1,1,3] h) {{
+            h = If(c)<then_branch = p () => (float[1,1,3] u) {{ , u = GRU<hidden_size = 3>(x, w, r) }},
+                      else_branch = q () => (float[1,1,3] v) {{ , v = RNN<hidden_size = 3>(x, k, z) }}> }}""",
+        after=f"""g (float[3,1,2] x, {_WEIGHTS}, float[1,3,2] k, float[1,3,3] z, bool c) => (float[1,1,3] h) {{
+            h = If(c)<then_branch = p () => (float[1,1,3] u) <{_ENDS}> {{ t = Concat<axis = 1>(x, x)
+                          , m = GRU<hidden_size = 3>(t, w, r)  u = Slice(m, s, e, a) }},
+                      else_branch = q () => (float[1,1,3] v) {{ , v = RNN<hidden_size = 3>(x, k, z) }}> }}""",
+        safety=Safety.NUMERIC,
+        target="rtx",
+    ),
+    Flagged("the hidden size as R has it", _BEFORE.replace("<hidden_size = 3>", ""), target="rtx"),
+    Silent("another target", _BEFORE),
+    Silent(
+        "the new state by linear_before_reset=1",
+        f"""g (float[8,1,2] x, {_WEIGHTS}) => (float[1,1,3] h) {{
+            , h = GRU<hidden_size = 3, linear_before_reset = 1>(x, w, r) }}""",
+        target="rtx",
+    ),
+    Silent(
+        "two sequences", _BEFORE.replace("[8,1,2]", "[8,2,2]").replace("[1,1,3] h", "[1,2,3] h"), target="rtx"
+    ),
+    Silent(
+        "sequences whose number is not known",
+        _BEFORE.replace("[8,1,2]", "[8,B,2]").replace("[1,1,3] h", "[1,B,3] h"),
+        target="rtx",
+    ),
+    Silent("one step", _BEFORE.replace("[8,1,2]", "[1,1,2]"), target="rtx"),
+    Silent("steps whose number is not known", _BEFORE.replace("[8,1,2]", "[T,1,2]"), target="rtx"),
+    Silent(
+        "a hidden size beyond 16",
+        """g (float[8,1,2] x, float[1,51,2] w, float[1,51,17] r) => (float[1,1,17] h) {
+            , h = GRU<hidden_size = 17>(x, w, r) }""",
+        target="rtx",
+    ),
+    Silent(
+        "the batch first: OPS011 puts the time first before",
+        """g (float[1,8,2] x, float[1,9,2] w, float[1,9,3] r) => (float[1,1,3] h) {
+            , h = GRU<hidden_size = 3, layout = 1>(x, w, r) }""",
+        target="rtx",
+    ),
+    Silent(
+        "an LSTM",
+        """g (float[8,1,2] x, float[1,12,2] w, float[1,12,3] r) => (float[1,1,3] h) {
+            , h = LSTM<hidden_size = 3>(x, w, r) }""",
+        target="rtx",
+    ),
+]

@@ -1,0 +1,1 @@
+"""Operators that the target imports without an error and computes otherwise than ONNX."""

@@ -1,0 +1,148 @@
+"""The keys that each query of an Attention may see, as a mask of booleans."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from onnxfix.rule import Dim, Draft, Value
+
+_LIMIT = 1 << 16
+"""Elements of a mask that is written as a constant; larger ones are computed."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What may restrict the keys. ``queries`` and ``keys`` are the sequence lengths, None where even the rank is
+    unknown; ``limits`` names what TensorRT ignores and what does make a difference."""
+
+    queries: Dim | None
+    keys: Dim | None
+    axis: int
+    lengths: Value | None
+    causal: bool
+    left: int
+    right: int
+    limits: tuple[str, ...]
+
+
+def mask(draft: Draft, found: Seen, query: Value, key: Value, rows: Dim | None) -> str:
+    """The mask, as the name of a value: [queries, keys], with lengths [batch, 1, queries, keys].
+
+    ``rows`` is the last but one dimension of the mask that it will be joined with. ONNX Runtime wants a row for each
+    query, although ONNX lets masks broadcast.
+    """
+    return _constant(draft, found) or _computed(draft, found, query, key, rows)
+
+
+def _constant(draft: Draft, found: Seen) -> str:
+    """The mask as a constant, where it is known and small; "" elsewhere."""
+    assert found.queries is not None
+    assert found.keys is not None
+    queries, keys = found.queries.value, found.keys.value
+    if found.lengths is not None or queries is None or keys is None or queries * keys > _LIMIT:
+        return ""
+    i, j = np.arange(queries)[:, None], np.arange(keys)[None, :]
+    allowed = np.ones((queries, keys), dtype=np.bool_)
+    if found.causal:
+        allowed &= j <= i
+    if found.left >= 0:
+        allowed &= j >= i - found.left
+    if found.right >= 0:
+        allowed &= j <= i + found.right
+    return draft.constant(allowed, "mask")
+
+
+def _computed(draft: Draft, found: Seen, query: Value, key: Value, rows: Dim | None) -> str:
+    """The mask by nodes."""
+    builder = _Builder(draft, found, query, key)
+    keys = builder.keys()
+    parts = []
+    lengths = None if found.lengths is None else builder.lengths(found.lengths)
+    bounded = found.causal or found.left >= 0 or found.right >= 0
+    places = builder.places(lengths) if bounded else ""
+    ends = found.causal or found.right == 0  # then no key that is padding is seen in any case
+    if lengths is not None and not ends:
+        parts.append(draft.add("Less", [keys, lengths]))
+    if found.causal:
+        parts.append(draft.add("LessOrEqual", [keys, places]))
+    if found.left >= 0:
+        first = builder.moved("Sub", places, found.left)
+        parts.append(draft.add("GreaterOrEqual", [keys, first]))
+    if found.right >= 0 and not found.causal:
+        parts.append(draft.add("LessOrEqual", [keys, builder.moved("Add", places, found.right)]))
+    if not bounded and rows is not found.queries:
+        parts.append(builder.column())
+    allowed = parts[0]
+    for part in parts[1:]:
+        allowed = draft.add("And", [allowed, part])
+    return allowed
+
+
+class _Builder:
+    """Makes the integer tensors that a mask is computed from."""
+
+    def __init__(self, draft: Draft, found: Seen, query: Value, key: Value) -> None:
+        self.draft, self.found, self.query, self.key = draft, found, query, key
+        self._numbers: dict[int, str] = {}
+
+    def number(self, value: int) -> str:
+        """A scalar, once for each value."""
+        if value not in self._numbers:
+            self._numbers[value] = self.draft.constant(np.array(value, dtype=np.int64), "number")
+        return self._numbers[value]
+
+    def ints(self, values: Any, hint: str) -> str:
+        return self.draft.constant(np.asarray(values, dtype=np.int64), hint)
+
+    def size(self, value: Value) -> str:
+        axis = self.found.axis
+        length = self.draft.add("Shape", [value], hint="size", start=axis, end=axis + 1)
+        return self.draft.add("Squeeze", [length], hint="size")
+
+    def run(self, size: str) -> str:
+        return self.draft.add("Range", [self.number(0), size, self.number(1)])
+
+    def keys(self) -> str:
+        """The number of each key: [keys]."""
+        known = self.found.keys
+        assert known is not None
+        if known.value is not None:
+            return self.ints(np.arange(known.value), "keys")
+        return self.run(self.size(self.key))
+
+    def lengths(self, lengths: Value) -> str:
+        """[batch, 1, 1, 1]."""
+        return self.draft.add("Unsqueeze", [lengths, self.ints([1, 2, 3], "axes")], hint="lengths")
+
+    def places(self, lengths: str | None) -> str:
+        """The place of each query among the keys: [queries, 1]; counted from the end of the lengths where there are."""
+        known = self.found.queries
+        assert known is not None
+        if known.value is not None:
+            start = 0 if lengths is None else -known.value
+            column = self.ints(np.arange(known.value).reshape(-1, 1) + start, "queries")
+            return column if lengths is None else self.draft.add("Add", [lengths, column])
+        size = self.size(self.query)
+        column = self.numbers(size)
+        if lengths is None:
+            return column
+        return self.draft.add("Add", [self.draft.add("Sub", [lengths, size]), column])
+
+    def numbers(self, size: str) -> str:
+        """0 to ``size``: [queries, 1]."""
+        return self.draft.add("Unsqueeze", [self.run(size), self.ints([1], "column")], hint="queries")
+
+    def column(self) -> str:
+        """True for each query: [queries, 1]."""
+        known = self.found.queries
+        assert known is not None
+        if known.value is not None:
+            return self.draft.constant(np.ones((known.value, 1), dtype=np.bool_), "queries")
+        numbers = self.numbers(self.size(self.query))
+        return self.draft.add("Equal", [numbers, numbers])
+
+    def moved(self, op_type: str, places: str, by: int) -> str:
+        return places if by == 0 else self.draft.add(op_type, [places, self.number(by)])

@@ -1,0 +1,117 @@
+"""OPS034: Clip whose lower bound is above its upper one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnx import TensorProto
+
+from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, Value, rule
+
+_FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
+
+
+@rule("OPS034", ops=["Clip"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[43])
+def clip_with_crossed_bounds(node: Node, model: Model) -> Iterator[Match]:
+    """A Clip of floats whose minimum is larger than its maximum.
+
+    ## Why it matters
+    ONNX defines the result: the maximum, everywhere. TensorRT imports an activation layer, `ActivationType.CLIP` with
+    alpha = 5.0 and beta = 1.0 for a minimum of 5 and a maximum of 1, which its documentation defines as
+    `f(x) = max(alpha, min(beta, x))`: the minimum, everywhere. It builds without a word. Measured with TensorRT-RTX
+    1.7.1 by reading the imported network; no engine was executed. Integers it clips by a maximum and then a minimum, as
+    ONNX does.
+
+    ## Fix
+    `Min(Max(x, min), max)`, in this order. Exact. Before opset 11, where the bounds are attributes, there is no fix:
+    ONNX Runtime refuses such a model. In most cases the bounds were meant the other way round.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__Clip.html: "If 'min' is greater than 'max', the clip operator sets all the
+      'input' values to the value of 'max'"
+    - tensorrt.ActivationType.CLIP, in the package's own documentation
+    """
+    data, output = node.input(0), node.output()
+    if data is None or output is None or model.shapes.elem_type(data) not in _FLOATS:
+        return
+    if node.opset < 11:
+        low, high = node.attr("min"), node.attr("max")
+    else:
+        low, high = _bound(node.input(1)), _bound(node.input(2))
+    if low is None or high is None or not low > high:
+        return
+    fix = None
+    if node.opset >= 11:
+        draft = Draft(node)
+        draft.remove(node)
+        raised = draft.add("Max", [data, node.inputs[1]])
+        draft.add("Min", [raised, node.inputs[2]], output=output.name)
+        fix = Fix("write Max and then Min", draft.edits)
+    yield Match(
+        f"the minimum {low:g} is above the maximum {high:g}: ONNX gives {high:g} everywhere, TensorRT {low:g}",
+        node=node,
+        fix=fix,
+        reads=tuple(v for v in node.inputs[1:3] if v is not None),
+    )
+
+
+def _bound(value: Value | None) -> float | None:
+    array = None if value is None else value.constant()
+    return float(array.reshape(-1)[0]) if array is not None and array.size == 1 else None
+
+
+_BOUNDS = "<float a = {5}, float b = {1}>"
+
+
+clip_with_crossed_bounds.examples = [
+    Fixed(
+        "crossed: ONNX gives the maximum everywhere",
+        before=f"g (float[N,3] x) => (float[N,3] y) {_BOUNDS} {{ y = Clip(x, a, b) }}",
+        after=f"g (float[N,3] x) => (float[N,3] y) {_BOUNDS} {{ m = Max(x, a)  y = Min(m, b) }}",
+    ),
+    Fixed(
+        "bounds that another Clip reads the right way round",
+        before=f"""g (float[N] x) => (float[N] y, float[N] z) {_BOUNDS} {{
+            y = Clip(x, a, b)  z = Clip(x, b, a) }}""",
+        after=f"""g (float[N] x) => (float[N] y, float[N] z) {_BOUNDS} {{
+            m = Max(x, a)  y = Min(m, b)  z = Clip(x, b, a) }}""",
+        opset=11,
+    ),
+    Fixed(
+        "inside a branch, of half precision",
+        before="""g (float16[3] x, bool c) => (float16[3] y) {
+            y = If(c)<then_branch = p () => (float16[3] u) {
+                          a = Constant<value = float16 {16896}>()  b = Constant<value = float16 {15360}>()
+                          u = Clip(x, a, b) },
+                      else_branch = q () => (float16[3] v) { v = Neg(x) }> }""",
+        after="""g (float16[3] x, bool c) => (float16[3] y) {
+            y = If(c)<then_branch = p () => (float16[3] u) {
+                          a = Constant<value = float16 {16896}>()  b = Constant<value = float16 {15360}>()
+                          m = Max(x, a)  u = Min(m, b) },
+                      else_branch = q () => (float16[3] v) { v = Neg(x) }> }""",
+        opset=13,
+    ),
+    Flagged(
+        "as attributes, which ONNX Runtime refuses",
+        "g (float[3] x) => (float[3] y) { y = Clip<min = 5.0, max = 1.0>(x) }",
+        opset=10,
+        runs=False,
+    ),
+    Silent(
+        "the bounds are in order",
+        "g (float[3] x) => (float[3] y) <float a = {1}, float b = {5}> { y = Clip(x, a, b) }",
+    ),
+    Silent(
+        "the bounds are equal",
+        "g (float[3] x) => (float[3] y) <float a = {5}, float b = {5}> { y = Clip(x, a, b) }",
+    ),
+    Silent(
+        "integers, which TensorRT clips by maximum and minimum",
+        "g (int32[3] x) => (int32[3] y) <int32 a = {5}, int32 b = {1}> { y = Clip(x, a, b) }",
+    ),
+    Silent(
+        "a bound that the caller gives",
+        "g (float[3] x, float a) => (float[3] y) <float b = {1}> { y = Clip(x, a, b) }",
+    ),
+    Silent("only one bound", "g (float[3] x) => (float[3] y) <float a = {5}> { y = Clip(x, a) }"),
+]

@@ -1,0 +1,250 @@
+"""OPS060: operators and functions that have a standard operator's name and are none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+from onnx import defs
+
+from onnxfix.rule import (
+    Edit,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Operator,
+    Safety,
+    Severity,
+    Silent,
+    imported,
+    rule,
+    target_of,
+)
+from onnxfix_rules.ops._runtimes import origin
+
+_SAME = frozenset(("com.microsoft", name) for name in ("Gelu", "QuantizeLinear", "DequantizeLinear"))
+"""Operators that mean what the standard one means."""
+_OWN_RULE = frozenset(("com.microsoft", name) for name in ("Attention", "RotaryEmbedding"))
+"""Operators that other rules are about."""
+
+
+@rule("OPS060", per="model", safety=Safety.EXACT, severity=Severity.ERROR, hazards=[13])
+def namesake_of_a_standard_operator(model: Model) -> Iterator[Match]:
+    """An operator of another domain, or a local function, that has a standard operator's name.
+
+    ## Why it matters
+    TensorRT's parser looks at the operator's name and not at its domain, nor whether the model defines a function of
+    that name. Measured with TensorRT-RTX 1.7.1: `my.Relu`, an operator that exists nowhere, imports as an ACTIVATION
+    and builds, without a warning; so does a call of the local function `Relu` of the domain `my` whose body is a Neg,
+    from the graph and from another function, and of one in ONNX's own domain. `my.Constant` becomes a weight, and
+    `my.Neg(x, x)` a UNARY that forgets its second input. The engine computes the standard operator, with that one's
+    defaults, and nothing says that the model meant another.
+
+    Silent where the name is none of a standard operator that the target imports: TensorRT looks for a plugin then, or
+    goes into the function. `com.microsoft`'s Gelu, QuantizeLinear and DequantizeLinear mean the same and are not
+    reported; its Attention and RotaryEmbedding are matters of OPS093 and
+    OPS095.
+
+    ## Fix
+    The nodes of a local function are put where it is called, under new names, with the attributes of the call. Exact.
+    The definition stays. Not where the function calls itself, stands for more than 1,000 nodes, or is written
+    in another opset, in which an operator of its body means something else.
+
+    An operator of another domain stays as it is: rename it, or, where it means the standard one
+    (`com.microsoft.LayerNormalization`, in the cases that agree), give it ONNX's domain.
+
+    ## References
+    - ONNX, "Model local functions" and "Operators": https://onnx.ai/onnx/repo-docs/IR.html
+    """
+    target = target_of(model)
+
+    def is_namesake(operator: Operator) -> bool:
+        return (operator[0] != "" or operator in model.function_names) and _standard(operator[1])
+
+    for node in imported(model).of(is_namesake):
+        local = (node.domain, node.op_type) in model.function_names
+        if (not local and (node.domain, node.op_type) in _SAME | _OWN_RULE) or target.imports(
+            node.op_type
+        ) is not True:
+            continue
+        edits = _written_out(node) if local else None
+        body = node.function
+        yield Match(
+            f"{_title(node, local)} is read as ONNX's {node.op_type}{_origin(node, local)}",
+            node=node,
+            fix=None if edits is None else Fix("put its body in the place of the call", edits),
+            reads=() if body is None else tuple(inner for scope in body.walk() for inner in scope.nodes),
+        )
+
+
+def _written_out(call: Node) -> list[Edit] | None:
+    from onnxfix_rules.ops.misimports import _calls  # lazy: start-up
+
+    return _calls.written_out(call)
+
+
+def _title(node: Node, local: bool) -> str:
+    name = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
+    return f"the local function {name}" if local else f"{name}, an operator of another domain,"
+
+
+def _origin(node: Node, local: bool) -> str:
+    """Which tool writes an operator of ONNX Runtime."""
+    where = "" if local else origin(node)
+    return f"; {where}" if where else ""
+
+
+@lru_cache(maxsize=1024)
+def _standard(op_type: str) -> bool:
+    """Whether ONNX's own domain has an operator of that name."""
+    return bool(defs.has(op_type, ""))
+
+
+_HEAD = '<ir_version: 9, opset_import: ["" : 18, "my" : 1, "com.microsoft" : 1]>\n'
+_FUNCTION = '<domain: "my", opset_import: ["" : 18, "my" : 1]>'
+
+
+namesake_of_a_standard_operator.examples = [
+    Flagged(
+        "an operator of another domain",
+        f"{_HEAD} g (float[2] x) => (float[2] y) {{ y = my.Relu(x) }}",
+        runs=False,
+    ),
+    Flagged(
+        "of a known one",
+        f"""{_HEAD} g (float[2,3] x, float[3] s) => (float[2,3] y) {{
+            y = com.microsoft.LayerNormalization(x, s) }}""",
+        runs=False,
+    ),
+    Fixed(
+        "a local function: its body is not read",
+        before=f"""{_HEAD} g (float[2] x) => (float[2] y) {{ y = my.Relu(x) }}
+            {_FUNCTION} Relu (a) => (b) {{ b = Neg(a) }}""",
+        after=f"{_HEAD} g (float[2] x) => (float[2] y) {{ y = Neg(x) }}",
+    ),
+    Fixed(
+        "a local function in ONNX's own domain",
+        before="""<ir_version: 9, opset_import: ["" : 18]> g (float[2] x) => (float[2] y) { y = Relu(x) }
+            <domain: "", opset_import: ["" : 18]> Relu (a) => (b) { b = Neg(a) }""",
+        after="""<ir_version: 9, opset_import: ["" : 18]> g (float[2] x) => (float[2] y) { y = Neg(x) }""",
+        runs=False,  # other tools say no to that
+    ),
+    Flagged(
+        "which calls itself, or the operator: who knows",
+        """<ir_version: 9, opset_import: ["" : 18]> g (float[2] x) => (float[2] y) { y = Relu(x) }
+            <domain: "", opset_import: ["" : 18]> Relu (a) => (b) { c = Neg(a)  b = Relu(c) }""",
+        runs=False,
+    ),
+    Fixed(
+        "called by a function, which is called twice",
+        before=f"""{_HEAD} g (float[2] x) => (float[2] y) {{ z = my.F(x)  y = my.F(z) }}
+            {_FUNCTION} F (a) => (b) {{ c = Exp(a)  b = my.Relu(c) }}
+            {_FUNCTION} Relu (a) => (b) {{ c = Neg(a)  b = Abs(c) }}""",
+        after=f"{_HEAD} g (float[2] x) => (float[2] y) {{ z = my.F(x)  y = my.F(z) }}",  # F is another one
+    ),
+    Fixed(
+        "one calls the other",
+        before=f"""{_HEAD} g (float[2] x) => (float[2] y) {{ y = my.Relu(x) }}
+            {_FUNCTION} Relu (a) => (b) {{ c = my.Tanh(a)  b = my.F(c) }}
+            {_FUNCTION} Tanh (a) => (b) {{ b = Neg(a) }}
+            {_FUNCTION} F (a) => (b) {{ b = Exp(a) }}""",
+        after=f"{_HEAD} g (float[2] x) => (float[2] y) {{ c = Neg(x)  y = my.F(c) }}",
+    ),
+    Fixed(
+        "attributes of the call, by default and left out; an input that is left out, and an output",
+        before=f"""{_HEAD} g (float[2] x) => (float[2] y, float[2] n) {{ y, , n = my.Elu<beta = 0.25>(x, , x) }}
+            <domain: "my", opset_import: ["" : 18]>
+            Elu <gamma, beta: float = 0.5, alpha: float = 2.0> (a, low, c) => (d, e, f) {{
+                h = Constant<value = float {{3.0}}>()  k = Clip(a, low, h)  l = LeakyRelu<alpha: float = @alpha>(k)
+                m = LeakyRelu<alpha: float = @beta>(c)  d = Add(l, m)  e = Exp(d)
+                f = Elu<alpha: float = @gamma>(a) }}""",
+        after=f"""{_HEAD} g (float[2] x) => (float[2] y, float[2] n) {{
+            h = Constant<value = float {{3.0}}>()  k = Clip(x, , h)  l = LeakyRelu<alpha = 2.0>(k)
+            m = LeakyRelu<alpha = 0.25>(x)  y = Add(l, m)  n = Elu(x) }}""",
+        runs=False,  # ONNX Runtime wants every attribute and every output
+    ),
+    Flagged(
+        "an input is left out that a node of the body cannot do without",
+        f"""{_HEAD} g (float[2] x) => (float[2] y) {{ y = my.Sub(x) }}
+            {_FUNCTION} Sub (a, c) => (b) {{ b = Add(a, c) }}""",
+        runs=False,
+    ),
+    Flagged(
+        "so is an attribute",
+        f"""{_HEAD} g (float[2] x) => (int32[2] y) {{ y = my.Cast(x) }}
+            {_FUNCTION} Cast <to> (a) => (b) {{ b = Cast<to: int = @to>(a) }}""",
+        runs=False,
+    ),
+    Fixed(
+        "outputs that are the same twice, and an input",
+        before=f"""{_HEAD} g (float[2] x) => (float[2] y, float[2] z, float[2] w) {{ y, z, w = my.Split(x) }}
+            {_FUNCTION} Split (a) => (b, b2, a2) {{ b = Neg(a)  b2 = Identity(b)  a2 = Identity(a) }}""",
+        after=f"""{_HEAD} g (float[2] x) => (float[2] y, float[2] z, float[2] w) {{
+            y = Neg(x)  z = Identity(y)  w = Identity(x) }}""",
+    ),
+    Fixed(
+        "in a loop, and a branch in the function that reads what is around it",
+        before=f"""{_HEAD} g (float[2] x, int64 n, bool c) => (float[2] y) <bool t = {{1}}> {{ y = Loop(n, t, x)
+            <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {{
+                more = Identity(on)  w = my.Where(c, v, x) }}> }}
+            {_FUNCTION} Where (c, p, q) => (r) {{ k = Add(p, q)
+                r = If(c)<then_branch = t () => (float[2] u) {{ i = Mul(k, p)  u = Neg(i) }},
+                          else_branch = e () => (float[2] v) {{ v = Sub(k, q) }}> }}""",
+        after=f"""{_HEAD} g (float[2] x, int64 n, bool c) => (float[2] y) <bool t = {{1}}> {{ y = Loop(n, t, x)
+            <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {{ more = Identity(on)  k = Add(v, x)
+                w = If(c)<then_branch = p () => (float[2] u) {{ j = Mul(k, v)  u = Neg(j) }},
+                          else_branch = e () => (float[2] o) {{ o = Sub(k, x) }}> }}> }}""",
+    ),
+    Fixed(
+        "written in another opset, in which its operators are the same",
+        before=f"""{_HEAD} g (float[2] x) => (float[2] y) {{ y = my.Relu(x) }}
+            <domain: "my", opset_import: ["" : 13]> Relu (a) => (b) {{ b = Neg(a) }}""",
+        after=f"{_HEAD} g (float[2] x) => (float[2] y) {{ y = Neg(x) }}",
+        runs=False,  # ONNX Runtime takes no two opsets
+    ),
+    Flagged(
+        "or not",
+        f"""{_HEAD} g (float[2] x) => (float[K] y) {{ y = my.Relu(x) }}
+            <domain: "my", opset_import: ["" : 13]> Relu (a) => (b) {{ b = ReduceMax(a) }}""",
+        runs=False,
+    ),
+    Flagged(
+        "in a loop",
+        f"""{_HEAD} g (float[2] x, int64 n) => (float[2] y) {{ y = Loop(n, , x)
+            <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {{
+                more = Constant<value = bool {{1}}>()  w = my.Tanh(v) }}> }}""",
+        runs=False,
+    ),
+    Silent(
+        "a name of its own",
+        f"""{_HEAD} g (float[2] x) => (float[2] y) {{ y = my.F(x) }}
+            {_FUNCTION} F (a) => (b) {{ b = Neg(a) }}""",
+    ),
+    Silent(
+        "a name of another case", f"{_HEAD} g (float[2] x) => (float[2] y) {{ y = my.relu(x) }}", runs=False
+    ),
+    Silent(
+        "a standard operator that TensorRT does not import is no trap",
+        f"{_HEAD} g (float[2,2] x) => (float y) {{ y = my.Det(x) }}",
+        runs=False,
+    ),
+    Silent("it means the same", f"{_HEAD} g (float[2] x) => (float[2] y) {{ y = com.microsoft.Gelu(x) }}"),
+    Silent(
+        "ONNX's domain by its other name",
+        """<ir_version: 9, opset_import: ["ai.onnx" : 18]>
+            g (float[2] x) => (float[2] y) { y = ai.onnx.Relu(x) }""",
+    ),
+    Silent(
+        "in a function that nobody calls",
+        f"""{_HEAD} g (float[2] x) => (float[2] y) {{ y = Neg(x) }}
+            {_FUNCTION} F (a) => (b) {{ b = my.Tanh(a) }}""",
+    ),
+    Flagged(
+        "a name that Microsoft's domain has not",
+        """<ir_version: 9, opset_import: ["" : 18, "com.microsoft" : 1]>
+            g (float[2] x) => (float[2] y) { y = com.microsoft.Relu(x) }""",
+    ),
+]

@@ -1,0 +1,245 @@
+"""OPS072: group normalization with all channels in one group."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnxfix.rule import (
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    rule,
+    target_of,
+)
+from onnxfix_rules.ops import _rewrite as rw
+
+
+@rule("OPS072", ops=["GroupNormalization"], safety=Safety.NUMERIC, severity=Severity.ERROR, hazards=[56])
+def group_normalization_of_one_group(node: Node, model: Model) -> Iterator[Match]:
+    """A GroupNormalization with `num_groups = 1`: TensorRT normalizes each channel by itself.
+
+    ## Why it matters
+    In ONNX all channels are one group: mean and variance are taken over channels and space together. TensorRT imports
+    its normalization layer over the spatial axes with one group, and one group is that layer's word for none: it is
+    the layer of an InstanceNormalization. It parses and builds without a word. Measured with TensorRT-RTX 1.7.1 by
+    reading the imported network, in opsets 18, 21 and 23, for three to five dimensions, static and dynamic. Since opset
+    21 the engine is byte for byte that of InstanceNormalization; before, the kernel in it sums 9 numbers for each of
+    the 8 channels of a [2, 4, 3, 3], not 36 for each of the 2 samples. Where each channel has one number, the builder
+    refuses it since opset 21 (`Total number of elements within given the first two dimensions must be > 1`). Two
+    groups and more are read right. No engine was executed.
+
+    ## Fix
+    LayerNormalization with `axis = 1`, which ONNX calls the equivalent; scale and bias get axes of length 1, so that
+    they lie along the channels. TensorRT reads it right: its layer has the channels among its axes, and the kernel
+    sums 36 numbers. Rounding differs: `--numeric-fixes`. No fix where the rank is not known and scale and bias
+    are of the channels. ONNX Runtime takes a scale of that shape since 1.24, and no image
+    without pixels.
+
+    TensorRT layers: 1, and 2 for scale and bias.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__GroupNormalization.html: "When there is only one group, this operator is
+      equivalent to LayerNormalization."
+    - tensorrt.INormalizationLayer, in the package's own documentation: "Mean(X, axes) is a reduction over a set of
+      axes"
+    """
+    data = node.input(0)
+    if data is None or node.output() is None or node.opset < 18 or node.attr("num_groups") != 1:
+        return
+    if target_of(model).imports(node.op_type) is False:
+        return
+    shape = model.shapes.shape(data)
+    if shape is not None and (len(shape) < 3 or shape[1].value == 1 or any(dim.value == 0 for dim in shape)):
+        return
+    if node.opset < 21 and any(_is_of_channels(node.input(index), model) for index in (1, 2)):
+        return
+    yield Match(
+        "GroupNormalization of one group is over all channels; TensorRT normalizes each channel by itself",
+        node=node,
+        fix=_fix(node, data, None if shape is None else len(shape)),
+        reads=(data,),
+    )
+
+
+def _is_of_channels(value: Value | None, model: Model) -> bool:
+    """Whether it certainly is no scale or bias of one group, as up to opset 20 it has to be."""
+    shape = None if value is None else model.shapes.static_shape(value)
+    return shape not in (None, (1,))
+
+
+def _fix(node: Node, data: Value, rank: int | None) -> Fix | None:
+    scale, bias = node.input(1), node.input(2)
+    if scale is None or bias is None:
+        return None
+    draft, operands = Draft(node), [scale.name, bias.name]
+    if node.opset >= 21:  # [C]
+        if rank is None:
+            return None
+        operands = [rw.unsqueeze(draft, name, range(1, rank - 1)) for name in operands]
+    proto = rw.copy_of(node)
+    proto.op_type = "LayerNormalization"
+    del proto.input[:]
+    proto.input.extend([data.name, *operands])
+    rw.set_attribute(proto, "num_groups", None)
+    rw.set_attribute(proto, "axis", 1)
+    rw.replace(draft, node, proto)
+    return Fix("write a LayerNormalization over channels and space", draft.edits, Safety.NUMERIC)
+
+
+_EACH = "<float[4] s = {1, 2, 3, 4}, float[4] b = {0, 1, 0, 2}>"
+
+
+group_normalization_of_one_group.examples = [
+    Fixed(
+        "a picture; scale and bias for each channel, since opset 21",
+        before=f"""g (float[2,4,3,3] x) => (float[2,4,3,3] y) {_EACH} {{
+            y = GroupNormalization<num_groups = 1>(x, s, b) }}""",
+        after=f"""g (float[2,4,3,3] x) => (float[2,4,3,3] y) {_EACH} {{
+            a = Constant<value_ints = [1, 2]>()  u = Unsqueeze(s, a)
+            c = Constant<value_ints = [1, 2]>()  v = Unsqueeze(b, c)  y = LayerNormalization<axis = 1>(x, u, v) }}""",
+        opset=21,
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "scale and bias for the group, before opset 21; a dynamic batch of pictures",
+        before="""g (float[N,4,H,W] x) => (float[N,4,H,W] y) <float[1] s = {2}, float[1] b = {1}> {
+            y = GroupNormalization<num_groups = 1>(x, s, b) }""",
+        after="""g (float[N,4,H,W] x) => (float[N,4,H,W] y) <float[1] s = {2}, float[1] b = {1}> {
+            y = LayerNormalization<axis = 1>(x, s, b) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "a signal in half precision, with all attributes, of any number of channels",
+        before="""g (float16[N,C,L] x, float16[C] s, float16[C] b) => (float16[N,C,L] y) {
+            y = GroupNormalization<num_groups = 1, epsilon = 0.01, stash_type = 1>(x, s, b) }""",
+        after="""g (float16[N,C,L] x, float16[C] s, float16[C] b) => (float16[N,C,L] y)
+            <int64[1] a = {1}, int64[1] c = {1}> { u = Unsqueeze(s, a)  v = Unsqueeze(b, c)
+            y = LayerNormalization<axis = 1, epsilon = 0.01, stash_type = 1>(x, u, v) }""",
+        opset=22,
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "a volume, whose scale is a graph input with a default",
+        before="""g (float[2,4,2,2,2] x, float[4] s = {1, 2, 3, 4}, float[4] b) => (float[2,4,2,2,2] y) {
+            y = GroupNormalization<num_groups = 1>(x, s, b) }""",
+        after="""g (float[2,4,2,2,2] x, float[4] s = {1, 2, 3, 4}, float[4] b) => (float[2,4,2,2,2] y)
+            <int64[3] a = {1, 2, 3}, int64[3] c = {1, 2, 3}> { u = Unsqueeze(s, a)  v = Unsqueeze(b, c)
+            y = LayerNormalization<axis = 1>(x, u, v) }""",
+        opset=21,
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "inside a branch, of captured values",
+        before=f"""g (float[2,4,3] x, bool k) => (float[2,4,3] y) {_EACH} {{
+            y = If(k)<then_branch = p () => (float[2,4,3] u) {{ u = GroupNormalization<num_groups = 1>(x, s, b) }},
+                      else_branch = q () => (float[2,4,3] v) {{ v = Neg(x) }}> }}""",
+        after=f"""g (float[2,4,3] x, bool k) => (float[2,4,3] y) {_EACH} {{
+            y = If(k)<then_branch = p () => (float[2,4,3] u) <int64[1] a = {{1}}, int64[1] c = {{1}}> {{
+                          d = Unsqueeze(s, a)  e = Unsqueeze(b, c)  u = LayerNormalization<axis = 1>(x, d, e) }},
+                      else_branch = q () => (float[2,4,3] v) {{ v = Neg(x) }}> }}""",
+        opset=21,
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "in a local function, which has its epsilon from the caller",
+        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2,4,3] x, float[1] s, float[1] b) => (float[2,4,3] y) { y = my.F<e = 0.1>(x, s, b) }
+            <domain: "my", opset_import: ["" : 18]> F <e> (x, s, b) => (y) {
+                y = GroupNormalization<num_groups = 1, epsilon : float = @e>(x, s, b) }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2,4,3] x, float[1] s, float[1] b) => (float[2,4,3] y) { y = my.F<e = 0.1>(x, s, b) }
+            <domain: "my", opset_import: ["" : 18]> F <e> (x, s, b) => (y) {
+                y = LayerNormalization<epsilon : float = @e, axis = 1>(x, s, b) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "one number for each channel, which the builder refuses since opset 21",
+        before=f"""g (float[2,4,1,1] x) => (float[2,4,1,1] y) {_EACH} {{
+            y = GroupNormalization<num_groups = 1>(x, s, b) }}""",
+        after=f"""g (float[2,4,1,1] x) => (float[2,4,1,1] y) {_EACH} {{
+            a = Constant<value_ints = [1, 2]>()  u = Unsqueeze(s, a)
+            c = Constant<value_ints = [1, 2]>()  v = Unsqueeze(b, c)  y = LayerNormalization<axis = 1>(x, u, v) }}""",
+        opset=21,
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "of a rank that nobody knows, a scale for each channel cannot be laid along the channels",
+        """g (float[M] x, int64[K] h, float[C] s, float[C] b) => (float[A,B,D] y) {
+            r = Reshape(x, h)  y = GroupNormalization<num_groups = 1>(r, s, b) }""",
+        opset=21,
+        safety=Safety.NUMERIC,
+    ),
+    Silent(
+        "a scale for each channel where one for the group belongs, which ONNX Runtime refuses",
+        """g (float[2,4,3,3] x, float[4] s, float[4] b) => (float[2,4,3,3] y) {
+            y = GroupNormalization<num_groups = 1>(x, s, b) }""",
+        opset=20,
+    ),
+    Flagged(
+        "without leave",
+        """g (float[2,4,3] x, float[1] s, float[1] b) => (float[2,4,3] y) {
+            y = GroupNormalization<num_groups = 1>(x, s, b) }""",
+    ),
+    Silent(
+        "two groups",
+        f"""g (float[N,4,H,W] x) => (float[N,4,H,W] y) {_EACH} {{
+            y = GroupNormalization<num_groups = 2>(x, s, b) }}""",
+        opset=21,
+    ),
+    Silent(
+        "two groups, with a scale for each group",
+        """g (float[2,4,3] x) => (float[2,4,3] y) <float[2] s = {1, 2}, float[2] b = {0, 1}> {
+            y = GroupNormalization<num_groups = 2>(x, s, b) }""",
+    ),
+    Silent(
+        "a group for each channel: TensorRT is right to take it for an InstanceNormalization",
+        f"""g (float[N,4,H,W] x) => (float[N,4,H,W] y) {_EACH} {{
+            y = GroupNormalization<num_groups = 4>(x, s, b) }}""",
+        opset=21,
+    ),
+    Silent(
+        "one channel: the two are the same",
+        """g (float[N,1,H,W] x, float[1] s, float[1] b) => (float[N,1,H,W] y) {
+            y = GroupNormalization<num_groups = 1>(x, s, b) }""",
+    ),
+    Silent(
+        "nothing in it",
+        """g (float[2,4,0] x, float[1] s, float[1] b) => (float[2,4,0] y) {
+            y = GroupNormalization<num_groups = 1>(x, s, b) }""",
+    ),
+    Silent(
+        'vectors, which the parser refuses: "Input to normalization should be at least 3D"',
+        f"""g (float[2,4] x) => (float[2,4] y) {_EACH} {{
+            y = GroupNormalization<num_groups = 1>(x, s, b) }}""",
+        opset=21,
+    ),
+    Silent(
+        "every call of the function says how many groups",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2,4,3] x, float[2] s, float[2] b) => (float[2,4,3] y) { y = my.F<n = 2>(x, s, b) }
+            <domain: "my", opset_import: ["" : 18]> F <n> (x, s, b) => (y) {
+                y = GroupNormalization<num_groups : int = @n>(x, s, b) }""",
+    ),
+    Silent(
+        "a local function of that name",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[2,4,3] x, float[1] s, float[1] b) => (float[2,4,3] y) {
+                y = my.GroupNormalization<num_groups = 1>(x, s, b) }
+            <domain: "my", opset_import: ["" : 18]> GroupNormalization <num_groups> (x, s, b) => (y) {
+                m = Mul(x, s)  y = Add(m, b) }""",
+    ),
+    Silent(
+        "TensorRT 8.4 has no importer for it",
+        """g (float[2,4,3] x, float[1] s, float[1] b) => (float[2,4,3] y) {
+            y = GroupNormalization<num_groups = 1>(x, s, b) }""",
+        target="trt8.4",
+    ),
+]

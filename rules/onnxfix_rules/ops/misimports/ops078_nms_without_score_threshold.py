@@ -1,0 +1,144 @@
+"""OPS078: boxes that are chosen whatever their score."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, Value, rule
+from onnxfix_rules.ops.misimports import _boxes
+
+_MOVES = (
+    "Concat", "Expand", "Gather", "Identity", "Mul", "ReduceMax", "Reshape", "Slice", "Split", "Squeeze", "Transpose",
+    "Unsqueeze",
+)  # fmt: skip
+_MOST = 32
+"""Nodes that are looked at between the scores and what made them."""
+
+
+@rule("OPS078", ops=["NonMaxSuppression"], safety=Safety.NUMERIC, severity=Severity.WARNING, hazards=[61])
+def nms_without_score_threshold(node: Node, model: Model) -> Iterator[Match]:
+    """A NonMaxSuppression without `score_threshold`: TensorRT drops boxes whose score is not above 0.
+
+    ## Why it matters
+    ONNX has no default for the threshold and chooses among all boxes. TensorRT's layer has one: the threshold "is the
+    value that a box score must exceed in order to be selected … an optional input with default 0.0" (INMSLayer). The
+    parser leaves the input out: measured with TensorRT-RTX 1.7.1 by reading the imported network. So boxes scored by
+    logits or logarithms are lost.
+
+    A warning, for it depends on the data; information where the scores are made by Sigmoid or Softmax, of which only
+    those go that are exactly 0.
+
+    TensorRT-RTX itself has no kernel for the layer and refuses it; what is said here is documented for TensorRT from
+    8.5 on, and was never run.
+
+    ## Fix
+    Write minus infinity as the threshold. The same boxes where scores are finite; minus infinity and NaN, which are
+    above nothing, would be chosen without a threshold, so that it takes `--numeric-fixes`. The parser takes it over as
+    it is (measured).
+
+    ## References
+    - https://docs.nvidia.com/deeplearning/tensorrt/api/c_api/classnvinfer1_1_1_i_n_m_s_layer.html
+    - https://onnx.ai/onnx/operators/onnx__NonMaxSuppression.html
+    """
+    scores = _boxes.scores_of(node, model)
+    if scores is None or node.input(4) is not None:
+        return
+    draft = Draft(node)
+    for index in range(len(node.inputs), 4):
+        draft.set_input(node, index, None)
+    draft.set_input(node, 4, draft.constant(np.array(-np.inf, np.float32), "threshold"))
+    likely = _probabilities(scores)
+    yield Match(
+        "NonMaxSuppression without a score_threshold: ONNX chooses among all boxes, TensorRT among those with a score "
+        f"above 0{'; of probabilities it drops only those that are exactly 0' if likely else ''}",
+        node=node,
+        severity=Severity.INFO if likely else Severity.WARNING,
+        fix=Fix("write a threshold below all scores", draft.edits, Safety.NUMERIC),
+    )
+
+
+def _probabilities(scores: Value) -> bool:
+    """Whether the scores are certainly products of what Sigmoid and Softmax give."""
+    pending, seen = [scores], 0
+    while pending:
+        made = pending.pop().producer
+        seen += 1
+        if made is None or not made.is_onnx or seen > _MOST:
+            return False
+        if made.op_type in ("Sigmoid", "Softmax"):
+            continue
+        if made.op_type not in _MOVES:
+            return False
+        read = made.inputs if made.op_type in ("Concat", "Mul") else made.inputs[:1]
+        pending.extend(value for value in read if value is not None)
+    return True
+
+
+_M, _I = "int64 m = {3}", "float i = {0.5}"
+
+
+nms_without_score_threshold.examples = [
+    Fixed(
+        "an overlap is given",
+        before=f"{_boxes.ALONE} <{_M}, {_I}> {{ y = NonMaxSuppression(b, s, m, i) }}",
+        after=f"{_boxes.ALONE} <{_M}, {_I}, float t = {{-inf}}> {{ y = NonMaxSuppression(b, s, m, i, t) }}",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "no overlap is given either, and boxes are centres and sizes",
+        before=f"{_boxes.START} <{_M}> {{ y = NonMaxSuppression<center_point_box = 1>(b, s, m) }}",
+        after=f"""{_boxes.START} <{_M}, float t = {{-inf}}> {{
+            y = NonMaxSuppression<center_point_box = 1>(b, s, m, , t) }}""",
+        safety=Safety.NUMERIC,
+        opset=11,
+    ),
+    Fixed(
+        "an empty name in the threshold's place",
+        before=f"{_boxes.ALONE} <{_M}, {_I}> {{ y = NonMaxSuppression(b, s, m, i, ) }}",
+        after=f"{_boxes.ALONE} <{_M}, {_I}, float t = {{-inf}}> {{ y = NonMaxSuppression(b, s, m, i, t) }}",
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Flagged("by default it is only reported", f"{_boxes.ALONE} <{_M}> {{ y = NonMaxSuppression(b, s, m) }}"),
+    Fixed(
+        "in a branch",
+        before=f"""g (float[1,6,4] b, float[1,3,6] s, bool c) => (int64[R,3] y) <{_M}, {_I}> {{
+            y = If(c)<then_branch = p () => (int64[R,3] u) {{ u = NonMaxSuppression(b, s, m, i) }},
+                      else_branch = q () => (int64[R,3] v) <int64[1,3] n = {{0, 0, 0}}> {{ v = Identity(n) }}> }}""",
+        after=f"""g (float[1,6,4] b, float[1,3,6] s, bool c) => (int64[R,3] y) <{_M}, {_I}> {{
+            y = If(c)<then_branch = p () => (int64[R,3] u) <float t = {{-inf}}> {{
+                          u = NonMaxSuppression(b, s, m, i, t) }},
+                      else_branch = q () => (int64[R,3] v) <int64[1,3] n = {{0, 0, 0}}> {{ v = Identity(n) }}> }}""",
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Fixed(
+        "in a local function, with a number of boxes that comes at run time",
+        before=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[N,6,4] b, float[N,1,6] s, int64 m) => (int64[R,3] y) <{_I}> {{ y = my.F(b, s, m, i) }}
+            <domain: "my", opset_import: ["" : 18]> F (b, s, m, i) => (y) {{ y = NonMaxSuppression(b, s, m, i) }}""",
+        after=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[N,6,4] b, float[N,1,6] s, int64 m) => (int64[R,3] y) <{_I}> {{ y = my.F(b, s, m, i) }}
+            <domain: "my", opset_import: ["" : 18]> F (b, s, m, i) => (y) {{
+                t = Constant<value = float {{-inf}}>()  y = NonMaxSuppression(b, s, m, i, t) }}""",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "scores that are probabilities, moved and multiplied: only those of 0 are dropped",
+        f"""g (float[N,6,4] b, float[N,6,2] a, float[N,6,1] o) => (int64[R,3] y) <{_M}> {{
+            p = Sigmoid(a)  q = Softmax<axis = 1>(o)  r = Mul(p, q)  s = Transpose<perm = [0,2,1]>(r)
+            y = NonMaxSuppression(b, s, m) }}""",
+    ),
+    Silent(
+        "a threshold, of whatever value",
+        f"""{_boxes.ALONE} <{_M}, {_I}, float t = {{-1}}> {{ y = NonMaxSuppression(b, s, m, i, t) }}""",
+    ),
+    Silent(
+        "a threshold that comes at run time",
+        f"""g (float[N,6,4] b, float[N,1,6] s, float t) => (int64[R,3] y) <{_M}, {_I}> {{
+            y = NonMaxSuppression(b, s, m, i, t) }}""",
+    ),
+    *_boxes.left_alone("y = NonMaxSuppression(b, s, m)"),
+]

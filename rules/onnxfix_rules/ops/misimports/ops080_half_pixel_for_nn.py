@@ -1,0 +1,294 @@
+"""OPS080: interpolation between half pixels as TensorFlow had it for neighbors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from onnxfix.rule import (
+    AddNode,
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    rule,
+)
+from onnxfix_rules.ops import _rewrite as rw
+from onnxfix_rules.ops._result import put
+
+_MODE = "coordinate_transformation_mode"
+
+_END = np.iinfo(np.int64).max
+
+
+@rule("OPS080", ops=["Resize"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[62])
+def half_pixel_for_nn(node: Node, model: Model) -> Iterator[Match]:
+    """A Resize in linear or cubic mode with `coordinate_transformation_mode = tf_half_pixel_for_nn`.
+
+    ## Why it matters
+    ONNX takes the pixel at (x + 0.5) / scale, TensorRT at (x + 0.5) / scale - 0.5: the picture is moved by half a pixel
+    of the input. It parses and builds without a word. Measured with TensorRT-RTX 1.7.1 by reading the imported network,
+    in opsets 11 to 18: the layer has `HALF_PIXEL`. Of four pixels 0, 1, 2, 3 resized by 2, the first ones are 0, 0.25,
+    0.75, 1.25 instead of ONNX's 0.25, 0.75, 1.25, 1.75.
+
+    With the nearest neighbor it is read right: `HALF_PIXEL` and rounding up come to the same. By sizes instead of
+    scales TensorRT refuses it. ONNX has the mode in opsets 11 and 12; TensorRT and ONNX Runtime take it later too.
+
+    ## Fix
+    (x + 0.5) / scale is (2x + 1) / (2 scale): a Resize by twice the scales in the mode `asymmetric`, of which every
+    second pixel is taken, from the second on. Exact: all of it is doubled, which floats do without rounding. What lies
+    in between is twice as large along each axis that is resized. Nothing is done where the scales are computed.
+
+    ONNX Runtime copies an image that is resized to its own size, by whatever factor. Where the size is not known and a
+    factor such as 1.1 or 0.6 may come to that in one of the two forms, it takes `--unsafe-fixes`. Where every factor is
+    0.5, twice of which is a copy, roundings differ, and infinities that had a weight of 0: `--numeric-fixes`.
+
+    TensorRT layers: one more.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__Resize.html: version 11
+    """
+    if node.opset < 11 or node.attr("mode", "nearest") not in ("linear", "cubic"):
+        return
+    if node.opset >= 18 and node.attr("antialias", 0):
+        return  # refused, and twice the scales would take another filter: OPS031
+    scales = node.input(2)
+    if (
+        node.attr(_MODE, "half_pixel") != "tf_half_pixel_for_nn"
+        or scales is None
+        or node.input(3) is not None
+    ):
+        return
+    found = _resized(node, model, scales)
+    if found is not None and not found.axes:
+        return
+    yield Match(
+        f"Resize in {node.attr('mode')} mode with tf_half_pixel_for_nn: TensorRT takes half_pixel, half a pixel aside",
+        node=node,
+        fix=None if found is None else _fix(node, found),
+        reads=(scales,),
+    )
+
+
+@dataclass(frozen=True)
+class _Resized:
+    """``axes`` along which it matters, each with its factor and, where it is known, its size; ``scales`` are the
+    node's."""
+
+    axes: list[int]
+    factors: list[np.float32]
+    sizes: list[int | None]
+    scales: np.ndarray[Any, Any]
+
+    @property
+    def copied(self) -> bool:
+        """Whether the image may keep its size in one of the two forms, in which ONNX Runtime copies it then."""
+        twice = [factor * 2 for factor in self.factors]
+        return any(
+            any(factor != 1 for factor in factors) and all(map(_stays, self.sizes, factors))
+            for factors in (self.factors, twice)
+        )
+
+
+def _stays(size: int | None, factor: np.float32) -> bool:
+    """Whether an axis may keep its size."""
+    if size is not None:
+        return int(np.float32(size) * factor) == size
+    return bool(0.5 < factor < 2)
+
+
+def _resized(node: Node, model: Model, scales: Value) -> _Resized | None:
+    """What the node resizes; None where the scales are not known."""
+    data, values = node.input(0), scales.constant()
+    if (
+        data is None
+        or values is None
+        or values.ndim != 1
+        or values.dtype != np.float32
+        or not (values > 0).all()
+    ):
+        return None
+    shape = model.shapes.shape(data)
+    named = node.attr("axes") if node.opset >= 18 else None
+    if named is not None and shape is None:
+        return None
+    axes: Sequence[int] = range(len(values))
+    if named is not None and shape is not None:
+        axes = [axis % len(shape) for axis in named]
+    if len(axes) != len(values) or (named is None and shape is not None and len(shape) != len(values)):
+        return None
+    sizes = {axis: None if shape is None else shape[axis].value for axis in axes}
+    moved = {axis: factor for axis, factor in zip(axes, values, strict=True) if factor != 1}
+    if all(sizes[axis] == 1 for axis in moved):
+        moved = {}
+    return _Resized(list(moved), list(moved.values()), [sizes[axis] for axis in moved], values)
+
+
+def _fix(node: Node, found: _Resized) -> Fix:
+    draft = Draft(node)
+    proto = rw.copy_of(node)
+    proto.name = ""
+    rw.set_attribute(proto, _MODE, "asymmetric")
+    rw.set_attribute(proto, "nearest_mode", None)
+    output = node.output()
+    assert output is not None
+    scales = np.where(found.scales == 1, found.scales, found.scales * 2).astype(np.float32)
+    proto.input[2] = draft.constant(scales, "scales")
+    proto.output[0] = draft.name("doubled")
+    draft.edits.append(AddNode(node.scope, proto, node))
+    count = len(found.axes)
+    numbers = {"start": [1] * count, "end": [_END] * count, "axes": found.axes, "step": [2] * count}
+    read = [draft.constant(np.array(value, np.int64), name) for name, value in numbers.items()]
+    put(draft, draft.add("Slice", [proto.output[0], *read]), output)
+    safety = Safety.UNSAFE if found.copied else Safety.EXACT
+    if all(factor == 0.5 for factor in found.factors):
+        safety = Safety.NUMERIC  # the doubled image is a copy, where the original is sums with weights of 0
+    return Fix("resize by twice the scales, and take every second pixel", draft.edits, safety)
+
+
+_TF = f'{_MODE} = "tf_half_pixel_for_nn"'
+_ASYM = f'{_MODE} = "asymmetric"'
+_G = "g (float[N,2,4,4] x) => (float[N,2,8,6] y)"
+_ROI = "float[0] r = {}"
+_ODD = "int64[2] b = {1, 1}, int64[2] e = {9223372036854775807, 9223372036854775807}, int64[2] t = {2, 2}"
+_LAST = f"{_ODD}, int64[2] a = {{2, 3}}"
+
+
+half_pixel_for_nn.examples = [
+    Fixed(
+        "linear, twice as high and half as wide again",
+        before=f'{_G} <{_ROI}, float[4] s = {{1, 1, 2, 1.5}}> {{ y = Resize<{_TF}, mode = "linear">(x, r, s) }}',
+        after=f"""{_G} <{_ROI}, float[4] s = {{1, 1, 4, 3}}, {_LAST}> {{
+            d = Resize<{_ASYM}, mode = "linear">(x, r, s)  y = Slice(d, b, e, a, t) }}""",
+        opset=11,
+    ),
+    Fixed(
+        "cubic, of dynamic size, smaller along an axis",
+        before=f"""g (float[1,1,H,W] x) => (float[1,1,A,B] z) <{_ROI}, float[4] s = {{1, 1, 2.3, 0.5}}> {{
+            y = Resize<{_TF}, mode = "cubic", cubic_coeff_a = -0.5, exclude_outside = 1>(x, r, s)  z = Neg(y) }}""",
+        after=f"""g (float[1,1,H,W] x) => (float[1,1,A,B] z) <{_ROI}, float[4] s = {{1, 1, 4.6, 1}}, {_LAST}> {{
+            d = Resize<{_ASYM}, mode = "cubic", cubic_coeff_a = -0.5, exclude_outside = 1>(x, r, s)
+            y = Slice(d, b, e, a, t)  z = Neg(y) }}""",
+        opset=11,
+    ),
+    Fixed(
+        "how neighbors are rounded is nothing to a linear one, of which one axis is resized",
+        before=f"""g (float[1,1,4] x) => (float[1,1,8] y) <{_ROI}, float[3] s = {{1, 1, 2}}> {{
+            y = Resize<{_TF}, mode = "linear", nearest_mode = "round_prefer_floor">(x, r, s) }}""",
+        after=f"""g (float[1,1,4] x) => (float[1,1,8] y) <{_ROI}, float[3] s = {{1, 1, 4}}, int64[1] b = {{1}},
+            int64[1] e = {{9223372036854775807}}, int64[1] a = {{2}}, int64[1] t = {{2}}> {{
+            d = Resize<{_ASYM}, mode = "linear">(x, r, s)  y = Slice(d, b, e, a, t) }}""",
+        opset=12,
+        runs=False,
+    ),
+    Fixed(
+        "ONNX Runtime copies an image whose size stays, whatever the factor: the sizes are not known here",
+        before=f"""g (float[1,1,H,W] x) => (float[1,1,A,B] y) <{_ROI}, float[4] s = {{1, 1, 0.6, 0.6}}> {{
+            y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
+        after=f"""g (float[1,1,H,W] x) => (float[1,1,A,B] y) <{_ROI}, float[4] s = {{1, 1, 1.2, 1.2}}, {_LAST}> {{
+            d = Resize<{_ASYM}, mode = "linear">(x, r, s)  y = Slice(d, b, e, a, t) }}""",
+        opset=11,
+        safety=Safety.UNSAFE,
+        runs=False,
+    ),
+    Flagged(
+        "and by default it is only reported there",
+        f"""g (float[1,1,H,W] x) => (float[1,1,A,B] y) <{_ROI}, float[4] s = {{1, 1, 0.6, 0.6}}> {{
+            y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
+        opset=11,
+    ),
+    Fixed(
+        "here they are",
+        before=f"""g (float[N,2,8,8] x) => (float[N,2,4,4] y) <{_ROI}, float[4] s = {{1, 1, 0.6, 0.6}}> {{
+            y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
+        after=f"""g (float[N,2,8,8] x) => (float[N,2,4,4] y) <{_ROI}, float[4] s = {{1, 1, 1.2, 1.2}}, {_LAST}> {{
+            d = Resize<{_ASYM}, mode = "linear">(x, r, s)  y = Slice(d, b, e, a, t) }}""",
+        opset=11,
+    ),
+    Fixed(
+        "in a branch, with the scales of the graph around it",
+        before=f"""g (float[1,2,4,4] x, bool c) => (float[1,2,8,8] y) <{_ROI}, float[4] s = {{1, 1, 2, 2}}> {{
+            y = If(c)<then_branch = p () => (float[1,2,8,8] u) {{ u = Resize<{_TF}, mode = "linear">(x, r, s) }},
+                      else_branch = q () => (float[1,2,8,8] v) {{ v = Resize(x, r, s) }}> }}""",
+        after=f"""g (float[1,2,4,4] x, bool c) => (float[1,2,8,8] y) <{_ROI}, float[4] s = {{1, 1, 2, 2}}> {{
+            y = If(c)<then_branch = p () => (float[1,2,8,8] u) <float[4] w = {{1, 1, 4, 4}}, {_LAST}> {{
+                          d = Resize<{_ASYM}, mode = "linear">(x, r, w)  u = Slice(d, b, e, a, t) }},
+                      else_branch = q () => (float[1,2,8,8] v) {{ v = Resize(x, r, s) }}> }}""",
+        opset=11,
+    ),
+    Fixed(
+        "in a local function, with scales of its own",
+        before=f"""<ir_version: 9, opset_import: ["" : 11, "my" : 1]> {_G} {{ y = my.F(x) }}
+            <domain: "my", opset_import: ["" : 11]> F (x) => (y) {{ r = Constant<value = float[0] {{}}>()
+                s = Constant<value = float[4] {{1, 1, 2, 1.5}}>()  y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
+        after=f"""<ir_version: 9, opset_import: ["" : 11, "my" : 1]> {_G} {{ y = my.F(x) }}
+            <domain: "my", opset_import: ["" : 11]> F (x) => (y) {{ r = Constant<value = float[0] {{}}>()
+                s = Constant<value = float[4] {{1, 1, 4, 3}}>()  b = Constant<value = int64[2] {{1, 1}}>()
+                e = Constant<value = int64[2] {{9223372036854775807, 9223372036854775807}}>()
+                a = Constant<value = int64[2] {{2, 3}}>()  t = Constant<value = int64[2] {{2, 2}}>()
+                d = Resize<{_ASYM}, mode = "linear">(x, r, s)  y = Slice(d, b, e, a, t) }}""",
+    ),
+    Flagged(
+        "scales that nodes compute",
+        f"""g (float[1,1,H,W] x) => (float[1,1,A,B] y) <{_ROI}, float[2] o = {{1, 1}}, float[2] k = {{2, 2}}> {{
+            s = Concat<axis = 0>(o, k)  y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
+        opset=11,
+    ),
+    Silent(
+        "the nearest neighbor, which is what it is for",
+        f"{_G} <{_ROI}, float[4] s = {{1, 1, 2, 1.5}}> {{ y = Resize<{_TF}>(x, r, s) }}",
+        opset=11,
+    ),
+    Silent(
+        "half pixels",
+        f'{_G} <{_ROI}, float[4] s = {{1, 1, 2, 1.5}}> {{ y = Resize<mode = "linear">(x, r, s) }}',
+        opset=11,
+    ),
+    Silent(
+        "nothing is resized",
+        f"""g (float[N,2,4,4] x) => (float[N,2,4,4] y) <{_ROI}, float[4] s = {{1, 1, 1, 1}}> {{
+            y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
+        opset=11,
+    ),
+    Silent(
+        "one pixel has no other to mix with",
+        f"""g (float[N,2,1,1] x) => (float[N,2,3,2] y) <{_ROI}, float[4] s = {{1, 1, 3, 2}}> {{
+            y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
+        opset=11,
+    ),
+    Fixed(
+        "half of each size: the copy is without the roundings of a sum",
+        before=f"""g (float[1,2,8] x) => (float[1,2,4] y) <{_ROI}, float[3] s = {{1, 1, 0.5}}> {{
+            y = Resize<{_TF}, mode = "linear">(x, r, s) }}""",
+        after=f"""g (float[1,2,8] x) => (float[1,2,4] y) <{_ROI}, float[3] s = {{1, 1, 1}}, int64[1] b = {{1}},
+            int64[1] e = {{9223372036854775807}}, int64[1] a = {{2}}, int64[1] t = {{2}}> {{
+            d = Resize<{_ASYM}, mode = "linear">(x, r, s)  y = Slice(d, b, e, a, t) }}""",
+        opset=11,
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Silent(
+        "antialiasing, which TensorRT refuses (OPS031), and whose filter depends on the scales",
+        f"""{_G} <{_ROI}, float[4] s = {{1, 1, 0.5, 1.5}}> {{
+            y = Resize<{_TF}, mode = "linear", antialias = 1>(x, r, s) }}""",
+        opset=18,
+        runs=False,
+    ),
+    Silent(
+        "by sizes, for which TensorRT refuses it",
+        f"""{_G} <{_ROI}, float[0] s = {{}}, int64[4] z = {{1, 2, 8, 6}}> {{
+            y = Resize<{_TF}, mode = "linear">(x, r, s, z) }}""",
+        opset=11,
+        runs=False,
+    ),
+]

@@ -1,0 +1,177 @@
+"""OPS083: a transposed convolution whose result is to be longer than `output_padding` makes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, rule
+from onnxfix_rules.ops.misimports import _deconv as dc
+
+
+@rule("OPS083", ops=["ConvTranspose"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[70])
+def output_shape_beyond_padding(node: Node, model: Model) -> Iterator[Match]:
+    """A ConvTranspose whose `output_shape` is larger than the full result with `output_padding`.
+
+    ## Why it matters
+    One element more than `output_padding` says is not added: TensorRT gives the full result and one element, whatever
+    `output_padding` is. It parses and builds without a word. Measured with TensorRT-RTX 1.7.1 in opsets 10, 18 and 22
+    by reading the imported network: for an image and a kernel of 3x3, strides of 3, `output_padding = [1, 1]` and
+    `output_shape = [11, 11]` the result is 10x10. With two elements and more it is refused (`TensorRT does not support
+    negative pre-padding in the ConvTranspose operator!`), with and without `output_padding`.
+
+    Read right is an `output_shape` of one more than the full result without `output_padding` along that axis.
+
+    ## Fix
+    One element more of `output_padding`, the padding of the other axes as `pads`, and no `output_shape`. Exact: a
+    single element lies at the end by ONNX's equations, in its test of them, in its evaluator and in ONNX Runtime.
+    No fix for two and more, of which half lie at the start, and where what is added is a stride or more, which ONNX
+    does not allow and nothing runs.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__ConvTranspose.html: "changing this attribute only adds or removes output
+      elements"; the equations for total_padding and pads
+    """
+    if node.attribute("output_shape") is None:
+        return
+    found = dc.deconv(node, model)
+    if found is None or found.wanted is None or found.auto_pad != "NOTSET" or len(found.spans) < 2:
+        return
+    totals = [total for total in (found.total(axis) for axis in found.axes) if total is not None]
+    if len(totals) < len(found.spans):
+        return
+    beyond = [axis for axis in found.axes if totals[axis] < (0 if found.extra[axis] else -1)]
+    if not beyond:
+        return
+    draft = _fix(node, found, totals)
+    full = [found.wanted[axis] + totals[axis] for axis in found.axes]
+    yield Match(
+        f"ConvTranspose with output_shape {list(found.wanted)} and output_padding {list(found.extra)}, which make "
+        f"{full}: TensorRT does not add what is missing",
+        node=node,
+        fix=None if draft is None else Fix("write what is added as output_padding", draft.edits),
+    )
+
+
+def _fix(node: Node, found: dc.Deconv, totals: Sequence[int]) -> Draft | None:
+    """``output_padding`` that reaches as far as wanted; None where not all of it lies at the end, or readers differ."""
+    if min(totals) < -1:
+        return None
+    extra = [found.extra[axis] - min(0, totals[axis]) for axis in found.axes]
+    cuts = [max(0, total) for total in totals]
+    added = (axis for axis in found.axes if totals[axis] < 0)
+    if any(extra[axis] >= found.strides[axis] for axis in added):
+        return None
+    if found.opset < 11 and any(cut % 2 for cut in cuts):
+        return None
+    draft = dc.write_pads(node, found, cuts)
+    if draft is not None:
+        draft.set_attr(node, "output_padding", extra)
+    return draft
+
+
+_IMAGE = "float[N,1,3,3] x, float[1,2,3,3] w"
+
+
+output_shape_beyond_padding.examples = [
+    Fixed(
+        "one more than output_padding along both axes",
+        before=f"""g ({_IMAGE}) => (float[N,2,11,11] y) {{
+            y = ConvTranspose<strides = [3,3], output_padding = [1,1], output_shape = [11,11]>(x, w) }}""",
+        after=f"""g ({_IMAGE}) => (float[N,2,11,11] y) {{
+            y = ConvTranspose<strides = [3,3], output_padding = [2,2]>(x, w) }}""",
+    ),
+    Fixed(
+        "along one axis; none on the other; a bias",
+        before=f"""g ({_IMAGE}) => (float[N,2,11,9] y) <float[2] b = {{1, 2}}> {{
+            y = ConvTranspose<strides = [3,3], output_padding = [1,0], output_shape = [11,9]>(x, w, b) }}""",
+        after=f"""g ({_IMAGE}) => (float[N,2,11,9] y) <float[2] b = {{1, 2}}> {{
+            y = ConvTranspose<strides = [3,3], output_padding = [2,0]>(x, w, b) }}""",
+        opset=11,
+    ),
+    Fixed(
+        "along one axis, and less than there is along the other; pads that ONNX ignores",
+        before=f"""g ({_IMAGE}) => (float[N,2,11,7] y) {{
+            y = ConvTranspose<strides = [3,3], pads = [1,1,0,0], output_padding = [1,0], output_shape = [11,7]>(x, w)
+            }}""",
+        after=f"""g ({_IMAGE}) => (float[N,2,11,7] y) {{
+            y = ConvTranspose<strides = [3,3], output_padding = [2,0], pads = [0,1,0,1]>(x, w) }}""",
+        opset=22,
+    ),
+    Fixed(
+        "the text before opset 11, and nothing to cut along the other axis",
+        before=f"""g ({_IMAGE}) => (float[N,2,11,10] y) {{
+            y = ConvTranspose<strides = [3,3], output_padding = [1,1], output_shape = [11,10]>(x, w) }}""",
+        after=f"""g ({_IMAGE}) => (float[N,2,11,10] y) {{
+            y = ConvTranspose<strides = [3,3], output_padding = [2,1]>(x, w) }}""",
+        opset=10,
+    ),
+    Fixed(
+        "a volume, in a branch",
+        before="""g (float[1,1,2,2,2] x, float[1,1,3,3,3] w, bool c) => (float[1,1,8,8,8] y) {
+            y = If(c)<then_branch = p () => (float[1,1,8,8,8] u) {
+                u = ConvTranspose<strides = [3,3,3], output_padding = [1,1,2], output_shape = [8,8,8]>(x, w) },
+                      else_branch = q () => (float[1,1,8,8,8] v) {
+                v = ConvTranspose<strides = [3,3,3], output_padding = [2,2,2]>(x, w) }> }""",
+        after="""g (float[1,1,2,2,2] x, float[1,1,3,3,3] w, bool c) => (float[1,1,8,8,8] y) {
+            y = If(c)<then_branch = p () => (float[1,1,8,8,8] u) {
+                u = ConvTranspose<strides = [3,3,3], output_padding = [2,2,2]>(x, w) },
+                      else_branch = q () => (float[1,1,8,8,8] v) {
+                v = ConvTranspose<strides = [3,3,3], output_padding = [2,2,2]>(x, w) }> }""",
+    ),
+    Flagged(
+        "two more, of which one lies at the start: TensorRT refuses it",
+        f"""g ({_IMAGE}) => (float[N,2,11,11] y) {{
+            y = ConvTranspose<strides = [3,3], output_shape = [11,11]>(x, w) }}""",
+    ),
+    Flagged(
+        "more than a stride beyond the full result, which ONNX does not allow",
+        """g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,9,9] y) {
+            y = ConvTranspose<strides = [2,2], output_padding = [1,1], output_shape = [9,9]>(x, w) }""",
+        runs=False,
+    ),
+    Flagged(
+        "an odd number to cut along the other axis, which before opset 11 lies elsewhere",
+        f"""g ({_IMAGE}) => (float[N,2,11,8] y) {{
+            y = ConvTranspose<strides = [3,3], output_padding = [1,0], output_shape = [11,8]>(x, w) }}""",
+        opset=10,
+    ),
+    Silent(
+        "as much as output_padding",
+        f"""g ({_IMAGE}) => (float[N,2,10,11] y) {{
+            y = ConvTranspose<strides = [3,3], output_padding = [1,2], output_shape = [10,11]>(x, w) }}""",
+    ),
+    Silent(
+        "one more, and no output_padding",
+        f"""g ({_IMAGE}) => (float[N,2,10,10] y) {{
+            y = ConvTranspose<strides = [3,3], output_shape = [10,10]>(x, w) }}""",
+    ),
+    Silent(
+        "output_padding alone",
+        """g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,A,B] y) {
+            y = ConvTranspose<strides = [3,3], output_padding = [2,2]>(x, w) }""",
+    ),
+    Silent(
+        "an image of unknown size, which TensorRT reads otherwise whatever is wanted (OPS013)",
+        """g (float[1,1,H,W] x, float[1,2,3,3] w) => (float[1,2,11,11] y) {
+            y = ConvTranspose<strides = [3,3], output_padding = [1,1], output_shape = [11,11]>(x, w) }""",
+    ),
+    Silent(
+        "a signal, which TensorRT refuses whatever is wanted (OPS013)",
+        """g (float[1,1,3] x, float[1,2,3] w) => (float[1,2,11] y) {
+            y = ConvTranspose<strides = [3], output_padding = [1], output_shape = [11]>(x, w) }""",
+    ),
+    Silent(
+        "auto_pad (OPS014)",
+        """g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,11,11] y) {
+            y = ConvTranspose<strides = [3,3], auto_pad = "VALID", output_padding = [1,1],
+                              output_shape = [11,11]>(x, w) }""",
+        runs=False,
+    ),
+    Silent(
+        "a local function, which has its image from the caller",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[1,1,3,3] x, float[1,2,3,3] w) => (float[1,2,11,11] y) { y = my.F(x, w) }
+            <domain: "my", opset_import: ["" : 18]> F (a, k) => (r) {
+                r = ConvTranspose<strides = [3,3], output_padding = [1,1], output_shape = [11,11]>(a, k) }""",
+    ),
+]

@@ -1,0 +1,345 @@
+"""OPS087: the logarithm of a softmax, taken in one operator so that nothing is lost, and taken apart by TensorRT."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from onnx import TensorProto
+
+from onnxfix.rule import (
+    Dim,
+    Draft,
+    Fix,
+    Fixed,
+    Flagged,
+    Match,
+    Model,
+    Node,
+    Safety,
+    Severity,
+    Silent,
+    Value,
+    rule,
+)
+
+_NARROW = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+_FAR: dict[int, str] = {
+    TensorProto.FLOAT: "104 below the largest score in float32",
+    TensorProto.DOUBLE: "104 below the largest score in float32, as which float64 is read",
+    TensorProto.FLOAT16: "17 below the largest score in half precision",
+    TensorProto.BFLOAT16: "93 below the largest score in bfloat16",
+}
+"""Where exp(-distance) rounds to 0: half of the smallest number of the type is e to this power."""
+
+
+@rule("OPS087", ops=["LogSoftmax"], safety=Safety.NUMERIC, severity=Severity.WARNING, hazards=[74])
+def log_softmax_underflow(node: Node, model: Model) -> Iterator[Match]:
+    """A LogSoftmax: TensorRT takes the softmax first, and -inf for the logarithm of what underflows to 0.
+
+    ## Why it matters
+    ONNX gives 0 and -200 for the scores 0 and -200. TensorRT has no such layer: it takes the probabilities, of which
+    the second is 0, and then their logarithms, 0 and -inf. A probability rounds to 0 where its score is 104 below the
+    row's largest in float32, 93 in bfloat16 and 17.3 in half precision (less by the logarithm of the row's sum; sooner
+    where a device flushes subnormal numbers: 87 and 9.7). In half precision that is common with the scores of a
+    vocabulary, in float32 with scores that are masked by -1e4 or -1e9. From 9.7 on half precision has few bits left:
+    what is not -inf may be wrong by 0.7. Infinity times 0, as in a loss, a beam's sum or a distance of
+    distributions, is NaN.
+
+    Measured with TensorRT-RTX 1.7.1 by reading the imported network: `SOFTMAX`, `UNARY` with `LOG`, both in the input's
+    type, in opsets 7 to 18, for float, half and bfloat16, and for double, which is read as float32. The builder does
+    not mend it: its log names the kernel `MoveMaxrSubExpSumDivLog` for rows of 64 scores, and `SubExpSum` and
+    `DivLog` for 50000. After the rewrite below the last one is `LogSubCast`. It builds without a warning. No engine was
+    executed, and other versions were not asked; full TensorRT fuses layers in its own way.
+
+    ## Fix
+    Subtract the largest score, and then the logarithm of the sum of exponentials, which is between 0 and the logarithm
+    of the number of scores, by ReduceMax, Sub, Exp, ReduceSum, Log and Sub: the function that ONNX gives for the
+    operator since opset 13. Before that LogSoftmax takes all axes from `axis` on together, and so do the reductions.
+    half and bfloat16 are computed in float32 between two Casts: a sum of more than 65504 exponentials may be infinite
+    in half, and a sum in bfloat16 may stop at 256. Where the type is not known, as in a local function, it stays.
+
+    NUMERIC: ONNX Runtime computes it in this way, up to roundings. -inf, inf and NaN among the scores give what they
+    gave; beside an inf, which makes NaN of its row, ONNX Runtime gives -inf in float64. No fix where the rank is not
+    known before opset 13, and before opset 7.
+
+    Nothing is reported where the axis holds one score, and where only an ArgMax along the axis reads it: the largest
+    probability of n is 1/n at least.
+
+    ## References
+    - https://onnx.ai/onnx/operators/onnx__LogSoftmax.html: the text says Log(Softmax(input)), and `onnx.reference`
+      (1.23) computes that; the function and ONNX Runtime do not
+    - NVIDIA/TensorRT issue 4772, onnx/onnx-tensorrt pull request 1055: ReduceLogSumExp, without the maximum subtracted
+    """
+    data, output = node.input(0), node.output()
+    if data is None or output is None:
+        return
+    shape, elem = model.shapes.shape(data), model.shapes.elem_type(data)
+    axes = _axes(node, shape)
+    if shape is not None and axes is not None and _harmless(node.opset, shape, axes):
+        return
+    if output.replaceable and all(_best(use.node, axes, shape) for use in output.uses):
+        return
+    far = "far below the largest score" if elem is None else _FAR.get(elem, "far below the largest score")
+    yield Match(
+        f"LogSoftmax: TensorRT takes the logarithm of probabilities, -inf from {far} on",
+        node=node,
+        fix=_fix(node, data, output, axes, elem),
+        reads=(data,),
+    )
+
+
+def _axes(node: Node, shape: tuple[Dim, ...] | None) -> tuple[int, ...] | None:
+    """What is normalized together; None where that is not known, nothing where there is no such axis."""
+    new = node.opset >= 13
+    axis = node.attr("axis", -1 if new else 1)
+    if shape is None:
+        return (axis,) if new or (axis == -1 and node.opset >= 11) else None
+    rank = len(shape)
+    if not (0 if node.opset < 11 else -rank) <= axis < rank:
+        return ()
+    return (axis,) if new else tuple(range(axis % rank, rank))
+
+
+def _harmless(opset: int, shape: tuple[Dim, ...], axes: tuple[int, ...]) -> bool:
+    """Whether no probability is below 1, or TensorRT refuses it anyway, as without such an axis."""
+    single = all(shape[axis].value == 1 for axis in axes)
+    return single or any(dim.value == 0 for dim in shape) or (len(shape) == 1 and opset >= 13)
+
+
+def _best(node: Node, axes: tuple[int, ...] | None, shape: tuple[Dim, ...] | None) -> bool:
+    """Whether a node asks for nothing but the place of the largest along the axis: its probability is 1/n at least."""
+    if axes is None or len(axes) != 1 or not node.is_onnx or node.op_type != "ArgMax":
+        return False
+    axis = node.attr("axis", 0)
+    return bool(axis == axes[0] if shape is None else (axis - axes[0]) % len(shape) == 0)
+
+
+def _fix(
+    node: Node, data: Value, output: Value, axes: tuple[int, ...] | None, elem: int | None
+) -> Fix | None:
+    if axes is None or node.opset < 7:
+        return None
+    draft = Draft(node)
+    draft.remove(node)
+    narrow = elem in _NARROW
+    scores: Value | str = (
+        draft.add("Cast", [data], hint="wide", to=int(TensorProto.FLOAT)) if narrow else data
+    )
+    most = _reduce(draft, "ReduceMax", scores, axes, 18)
+    below = draft.add("Sub", [scores, most], hint="below")
+    total = _reduce(draft, "ReduceSum", draft.add("Exp", [below]), axes, 13)
+    result = draft.add("Sub", [below, draft.add("Log", [total])], output="" if narrow else output.name)
+    if narrow:
+        draft.add("Cast", [result], output=output.name, to=elem)
+    return Fix("subtract the logarithm of the sum of exponentials", draft.edits, Safety.NUMERIC)
+
+
+def _reduce(draft: Draft, op_type: str, data: Value | str, axes: tuple[int, ...], since: int) -> str:
+    """A reduction that keeps its axes; they are an input from opset ``since`` on."""
+    if draft.anchor.opset < since:
+        return draft.add(op_type, [data], axes=list(axes))
+    return draft.add(op_type, [data, draft.constant(np.array(axes, np.int64), "axes")])
+
+
+def _after(io: str, axes: str, source: str = "x", target: str = "y", more: str = "", rest: str = "") -> str:
+    """The example's result since opset 18: both reductions read the axes."""
+    return f"""{io} <int64[1] a = {{{axes}}}, int64[1] b = {{{axes}}}> {{ {more}
+        m = ReduceMax({source}, a)  d = Sub({source}, m)  e = Exp(d)  s = ReduceSum(e, b)
+        l = Log(s)  {target} = Sub(d, l)  {rest} }}"""
+
+
+_N8 = "g (float[N,8] x) => (float[N,8] y)"
+_HALF = "g (float16[N,60000] x) => (float16[N,60000] y)"
+
+
+log_softmax_underflow.examples = [
+    Fixed(
+        "the last axis, by default",
+        before=f"{_N8} {{ y = LogSoftmax(x) }}",
+        after=_after(_N8, "-1"),
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "another axis, of dynamic size, between other nodes",
+        before="g (float[N,C,H,W] x) => (float[N,C,H,W] y) { n = Neg(x)  z = LogSoftmax<axis = 1>(n)  y = Neg(z) }",
+        after=_after("g (float[N,C,H,W] x) => (float[N,C,H,W] y)", "1", "n", "z", "n = Neg(x)", "y = Neg(z)"),
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "half precision and a vocabulary: computed in float32",
+        before=f"{_HALF} {{ y = LogSoftmax<axis = -1>(x) }}",
+        after=_after(_HALF, "-1", "w", "z", "w = Cast<to = 1>(x)", "y = Cast<to = 10>(z)"),
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "bfloat16",
+        before="g (bfloat16[2,8] x) => (bfloat16[2,8] y) { y = LogSoftmax(x) }",
+        after=_after(
+            "g (bfloat16[2,8] x) => (bfloat16[2,8] y)",
+            "-1",
+            "w",
+            "z",
+            "w = Cast<to = 1>(x)",
+            "y = Cast<to = 16>(z)",
+        ),
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Fixed(
+        "float64, which TensorRT reads as float32",
+        before="g (double[2,8] x) => (double[2,8] y) { y = LogSoftmax(x) }",
+        after=_after("g (double[2,8] x) => (double[2,8] y)", "-1"),
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "before opset 18 the axes of ReduceMax are an attribute",
+        before=f"{_N8} {{ y = LogSoftmax<axis = -2>(x) }}",
+        after=f"""{_N8} <int64[1] b = {{-2}}> {{ m = ReduceMax<axes = [-2]>(x)  d = Sub(x, m)  e = Exp(d)
+            s = ReduceSum(e, b)  l = Log(s)  y = Sub(d, l) }}""",
+        opset=13,
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "before opset 13 all axes from the given one on count together, and both take attributes",
+        before="g (float[2,3,4] x) => (float[2,3,4] y) { y = LogSoftmax(x) }",
+        after="""g (float[2,3,4] x) => (float[2,3,4] y) { m = ReduceMax<axes = [1, 2]>(x)  d = Sub(x, m)
+            e = Exp(d)  s = ReduceSum<axes = [1, 2]>(e)  l = Log(s)  y = Sub(d, l) }""",
+        opset=12,
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "counted from the end, before opset 13; of unknown sizes",
+        before="g (float[A,B,C] x) => (float[A,B,C] y) { y = LogSoftmax<axis = -2>(x) }",
+        after="""g (float[A,B,C] x) => (float[A,B,C] y) { m = ReduceMax<axes = [1, 2]>(x)  d = Sub(x, m)
+            e = Exp(d)  s = ReduceSum<axes = [1, 2]>(e)  l = Log(s)  y = Sub(d, l) }""",
+        opset=11,
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "a vector before opset 13, which TensorRT takes as a matrix",
+        before="g (float[8] x) => (float[8] y) { y = LogSoftmax<axis = 0>(x) }",
+        after="""g (float[8] x) => (float[8] y) { m = ReduceMax<axes = [0]>(x)  d = Sub(x, m)
+            e = Exp(d)  s = ReduceSum<axes = [0]>(e)  l = Log(s)  y = Sub(d, l) }""",
+        opset=9,
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "in a branch, of a captured value; IR version 3 has no plain initializers",
+        before="""g (float[2,3] x, bool c) => (float[2,3] y) {
+            y = If(c)<then_branch = p () => (float[2,3] u) { u = LogSoftmax(x) },
+                      else_branch = q () => (float[2,3] v) { v = Neg(x) }> }""",
+        after="""g (float[2,3] x, bool c) => (float[2,3] y) {
+            y = If(c)<then_branch = p () => (float[2,3] u) {
+                          a = Constant<value = int64[1] {-1}>()  b = Constant<value = int64[1] {-1}>()
+                          m = ReduceMax(x, a)  d = Sub(x, m)  e = Exp(d)  s = ReduceSum(e, b)
+                          l = Log(s)  u = Sub(d, l) },
+                      else_branch = q () => (float[2,3] v) { v = Neg(x) }> }""",
+        ir_version=3,
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "in a local function, where its type is not known: in the type that it has",
+        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2,3] x) => (float[2,3] y) { y = my.F(x) }
+            <domain: "my", opset_import: ["" : 18]> F (i) => (o) { o = LogSoftmax<axis = 1>(i) }""",
+        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2,3] x) => (float[2,3] y) { y = my.F(x) }
+            <domain: "my", opset_import: ["" : 18]> F (i) => (o) {
+                a = Constant<value = int64[1] {1}>()  b = Constant<value = int64[1] {1}>()
+                m = ReduceMax(i, a)  d = Sub(i, m)  e = Exp(d)  s = ReduceSum(e, b)  l = Log(s)  o = Sub(d, l) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "the best one is asked for along another axis, where the rows are compared",
+        before="g (float[4,8] x) => (int64[1,8] y) { z = LogSoftmax(x)  y = ArgMax(z) }",
+        after=_after("g (float[4,8] x) => (int64[1,8] y)", "-1", "x", "z", rest="y = ArgMax(z)"),
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "the best one is asked for, and the logarithms are read too",
+        before="g (float[N,8] x) => (float[N,8] y, int64[N,1] i) { y = LogSoftmax(x)  i = ArgMax<axis = -1>(y) }",
+        after=_after(
+            "g (float[N,8] x) => (float[N,8] y, int64[N,1] i)", "-1", rest="i = ArgMax<axis = -1>(y)"
+        ),
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "several of the best: all but the first of them may be far below it",
+        before="""g (float[N,8] x) => (float[N,3] y, int64[N,3] i) <int64[1] k = {3}> {
+            z = LogSoftmax<axis = 1>(x)  y, i = TopK<axis = 1>(z, k) }""",
+        after="""g (float[N,8] x) => (float[N,3] y, int64[N,3] i)
+            <int64[1] k = {3}, int64[1] a = {1}, int64[1] b = {1}> {
+            m = ReduceMax(x, a)  d = Sub(x, m)  e = Exp(d)  s = ReduceSum(e, b)  l = Log(s)  z = Sub(d, l)
+            y, i = TopK<axis = 1>(z, k) }""",
+        safety=Safety.NUMERIC,
+    ),
+    Flagged(
+        "which axes those are is not known: no rank, before opset 13",
+        """g (float[A,B] x, int64[K] h) => (float[C,D] y) {
+            r = Reshape(x, h)  s = LogSoftmax<axis = 1>(r)  y = Reshape(s, h) }""",
+        opset=12,
+        safety=Safety.NUMERIC,
+        runs=False,
+    ),
+    Flagged(
+        "before opset 7 a difference is not spread over an axis",
+        f"{_N8} {{ y = LogSoftmax(x) }}",
+        opset=6,
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "the best one along the first of two axes that count together",
+        before="""g (float[2,3,4] x) => (int64[2,1,4] y) { z = LogSoftmax<axis = 1>(x)  y = ArgMax<axis = 1>(z) }""",
+        after="""g (float[2,3,4] x) => (int64[2,1,4] y) { m = ReduceMax<axes = [1, 2]>(x)  d = Sub(x, m)
+            e = Exp(d)  s = ReduceSum<axes = [1, 2]>(e)  l = Log(s)  z = Sub(d, l)  y = ArgMax<axis = 1>(z) }""",
+        opset=12,
+        safety=Safety.NUMERIC,
+    ),
+    Fixed(
+        "one of two axes that count together has one element",
+        before="g (float[2,1,4] x) => (float[2,1,4] y) { y = LogSoftmax(x) }",
+        after="""g (float[2,1,4] x) => (float[2,1,4] y) { m = ReduceMax<axes = [1, 2]>(x)  d = Sub(x, m)
+            e = Exp(d)  s = ReduceSum<axes = [1, 2]>(e)  l = Log(s)  y = Sub(d, l) }""",
+        opset=9,
+        safety=Safety.NUMERIC,
+    ),
+    Silent(
+        "one score, whose logarithm is 0",
+        "g (float[N,1,4] x) => (float[N,1,4] y) { y = LogSoftmax<axis = 1>(x) }",
+    ),
+    Silent(
+        "one score, in two axes of one, before opset 13",
+        "g (float[N,1,1] x) => (float[N,1,1] y) { y = LogSoftmax<axis = 1>(x) }",
+        opset=11,
+    ),
+    Silent("nothing in it", "g (float[2,0] x) => (float[2,0] y) { y = LogSoftmax(x) }"),
+    Silent(
+        "only the best one is asked for",
+        "g (float[N,8] x) => (int64[N,1] y) { z = LogSoftmax<axis = 1>(x)  y = ArgMax<axis = -1>(z) }",
+    ),
+    Silent("nobody reads it", "g (float[N,8] x) => (float[N,8] y) { z = LogSoftmax(x)  y = Neg(x) }"),
+    Silent(
+        "a vector since opset 13, which TensorRT refuses: OPS023 makes a matrix of it first",
+        "g (float[8] x) => (float[8] y) { y = LogSoftmax(x) }",
+    ),
+    Silent("a scalar, which has no axis", "g (float x) => (float y) { y = LogSoftmax(x) }", runs=False),
+    Silent("no such axis", "g (float[2,3] x) => (float[2,3] y) { y = LogSoftmax<axis = 2>(x) }", runs=False),
+    Silent(
+        "before opset 11 no axis is counted from the end",
+        "g (float[2,3] x) => (float[2,3] y) { y = LogSoftmax<axis = -1>(x) }",
+        opset=9,
+        runs=False,
+    ),
+    Silent("a Softmax and a Log, which ONNX computes so too", f"{_N8} {{ s = Softmax(x)  y = Log(s) }}"),
+    Silent(
+        "every call of the function says the axis",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[3,3] x) => (float[3,3] y) { y = my.F<k = 1>(x) }
+            <domain: "my", opset_import: ["" : 18]> F <k> (a) => (b) { b = LogSoftmax<axis : int = @k>(a) }""",
+    ),
+    Silent(
+        "a local function that is called LogSoftmax",
+        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
+            g (float[3,3] x) => (float[3,3] y) { y = my.LogSoftmax(x) }
+            <domain: "my", opset_import: ["" : 18]> LogSoftmax (a) => (b) { b = Neg(a) }""",
+    ),
+]

@@ -1,0 +1,114 @@
+"""Scalars that are quantized, and whether the dimension that TensorRT gives them shows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onnxfix.rule import Model, Node, Value, is_read
+from onnxfix.targets.documented import names
+
+from ._common import is_op, read
+
+MOST_STEPS = 64
+"""Values that are followed from one scalar."""
+
+_ALONE = names(
+    "Abs Cast Ceil Clip Elu Erf Exp Floor Gelu HardSigmoid HardSwish Identity LeakyRelu Log Mish Neg Not Reciprocal "
+    "Relu Round Selu Sigmoid Sign Softplus Softsign Sqrt Tanh ThresholdedRelu"
+)
+"""Operators whose result has the shape of their first input."""
+
+_TOGETHER = names(
+    "Add And Div Equal Greater GreaterOrEqual Less LessOrEqual Max Mean Min Mod Mul Or Pow Sub Sum Where Xor"
+)
+"""Operators whose inputs broadcast (ONNX, Multidirectional Broadcasting)."""
+
+
+@dataclass(frozen=True)
+class ScalarRegion:
+    """A scalar, the node that quantizes it and those that dequantize the result, or one of the latter alone."""
+
+    first: Node
+    data: Value
+    readers: tuple[Node, ...]
+
+    @property
+    def results(self) -> list[Value]:
+        """What leaves the region."""
+        found = [node.output(0) for node in self.readers or (self.first,)]
+        return [value for value in found if value is not None]
+
+    @property
+    def open(self) -> bool:
+        """Whether something else reads the quantized number."""
+        inner = self.first.output(0)
+        return inner is not None and (not inner.replaceable or inner.use_count > len(self.readers))
+
+
+def region_at(node: Node, model: Model) -> ScalarRegion | None:
+    """The region that begins at this node; None where none does, or where its data are no scalar."""
+    data = node.input(0)
+    if data is None or not is_read(node.output(0)) or model.shapes.rank(data) != 0:
+        return None
+    if is_op(node, "QuantizeLinear"):
+        inner = node.output(0)
+        assert inner is not None
+        uses = inner.uses if inner.use_count <= MOST_STEPS else []
+        return ScalarRegion(
+            node, data, tuple(use.node for use in uses if _dequantizes(use.node, use.index, node))
+        )
+    if not is_op(node, "DequantizeLinear"):
+        return None
+    maker = data.producer
+    if maker is not None and is_op(maker, "QuantizeLinear") and _dequantizes(node, 0, maker):
+        inner = maker.output(0)
+        return None if inner is not None and inner.use_count <= MOST_STEPS else ScalarRegion(node, data, ())
+    linear = read(node, model)
+    if linear is not None and data.is_constant:
+        return None  # QDQ002 and QDQ005 know those
+    return ScalarRegion(node, data, ())
+
+
+def _dequantizes(node: Node, index: int, maker: Node) -> bool:
+    return index == 0 and is_op(node, "DequantizeLinear") and node.scope is maker.scope
+
+
+def shows(values: list[Value], region: ScalarRegion, model: Model) -> bool | None:
+    """Whether a dimension more in these values is seen by the caller; None: not known."""
+    pending, seen, sure = list(values), set(values), True
+    while pending:
+        value = pending.pop()
+        if value.is_output and value.scope is model.main:
+            return True
+        if not value.replaceable or value.use_count + len(seen) > MOST_STEPS:
+            sure = False
+            continue
+        for use in value.uses:
+            if use.node in region.readers:
+                continue
+            goes_on = _passes(use.node, use.index, value, model)
+            sure = sure and goes_on is not None
+            output = use.node.output(0)
+            if goes_on and output is not None and output not in seen:
+                seen.add(output)
+                pending.append(output)
+    return False if sure else None
+
+
+def _passes(node: Node, index: int, value: Value, model: Model) -> bool | None:
+    """Whether the node's result has a dimension more where this input has; None: not known."""
+    if is_op(node, "QuantizeLinear") or is_op(node, "DequantizeLinear"):
+        return index == 0  # a scale of one number is one for all
+    if not node.is_onnx:
+        return None
+    if node.op_type in _ALONE or (node.op_type == "Unsqueeze" and index == 0):
+        return True if index == 0 else None
+    if node.op_type == "Reshape" and index == 0:
+        return False
+    rank = model.shapes.rank(value)
+    if node.op_type not in _TOGETHER or rank is None:
+        return None
+    ranks = [model.shapes.rank(one) for one in node.inputs if one is not None and one is not value]
+    if any(one is not None and one > rank for one in ranks):
+        return False
+    return None if None in ranks else True

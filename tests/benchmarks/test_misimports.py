@@ -1,0 +1,379 @@
+"""benchmarks/misimports: the changes, the three-way judgment, the list in docs/, and some of its entries live."""
+# Long because: making variants, judging them and writing the list are tested on one small made-up run.
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, helper
+
+from onnxfix.registry import BUILT_IN, rules_of
+from onnxfix.sandbox import Worker
+from support.paths import ROOT
+from support.patience import PATIENCE
+from support.real_tensorrt import REAL
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from misimports import alter, causes, child, report, run
+from misimports.fit import fitted
+from misimports.judge import Difference, Judgment, Ran, difference, ignored, judge
+from misimports.measure import Row
+from misimports.models import UNDOCUMENTED, Change, Variant, nodes
+from misimports.variants import new_nodes, variants
+
+DOCUMENT = ROOT / "docs" / "misimports.md"
+ONE, TWO, THREE = (np.array([value], np.float32) for value in (1.0, 2.0, 3.0))
+
+
+def model(graph: str, opset: int = 17) -> ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]> {graph}')
+
+
+def ran(value: Any) -> Ran:
+    return Ran(words="does not run") if value is None else Ran({"y": value})
+
+
+# ---------------------------------------------------------------------------------------------------- judgment
+
+
+@pytest.mark.parametrize(
+    ("ort", "evaluator", "reading", "verdict", "by"),
+    [
+        (ONE, ONE, ONE, "equal", "both"),
+        (ONE, ONE, TWO, "different", "both"),
+        (ONE, TWO, ONE, "evaluator", "both"),
+        (TWO, ONE, ONE, "onnxruntime", "both"),
+        (ONE, TWO, THREE, "disputed", "both"),
+        (ONE, None, ONE, "equal", "onnxruntime"),
+        (ONE, None, TWO, "different", "onnxruntime"),
+        (None, ONE, TWO, "different", "evaluator"),
+        (None, None, ONE, "invalid", ""),
+        (ONE, ONE, None, "different", "both"),
+    ],
+)
+def test_whoever_is_alone_is_wrong(ort: Any, evaluator: Any, reading: Any, verdict: str, by: str) -> None:
+    found = judge(ran(ort), ran(evaluator), [ran(reading)])
+    assert (found.verdict, found.by) == (verdict, by)
+
+
+def test_one_reading_that_agrees_will_do() -> None:
+    assert judge(ran(ONE), ran(ONE), [ran(TWO), ran(ONE)]).verdict == "equal"
+    assert judge(ran(ONE), ran(ONE), [ran(None), ran(ONE)]).verdict == "equal"
+    assert judge(ran(ONE), ran(ONE), [ran(TWO), ran(THREE)]).verdict == "different"
+
+
+def test_a_reading_that_does_not_run_fails() -> None:
+    found = judge(ran(ONE), ran(None), [ran(None)]).difference
+    assert found is not None
+    assert found.what == "fails"
+
+
+@pytest.mark.parametrize(
+    ("expected", "found", "what"),
+    [
+        (ONE, ONE * (1 + 1e-5), None),
+        (ONE, np.array([[1.0]], np.float32), "shape"),
+        (ONE, np.array([np.nan], np.float32), "values"),
+        (np.array([np.nan], np.float32), np.array([np.nan], np.float32), None),
+        (np.array([np.inf], np.float32), np.array([3.4e38], np.float32), "values"),
+        (np.array([7]), np.array([8]), "values"),
+        (np.array([7]), np.array([7], np.int32), "type"),
+        (np.array([1.0]), np.array([1.0], np.float32), "type"),
+        (np.array([1.0]), np.array([2.0], np.float32), "values"),
+        (np.array([True]), np.array([False]), "values"),
+    ],
+)
+def test_what_differs_first(expected: Any, found: Any, what: str | None) -> None:
+    one = difference({"y": expected}, {"y": found})
+    assert (one.what if one is not None else None) == what
+
+
+def test_both_first_differing_values_are_told() -> None:
+    a, b = np.zeros((2, 3), np.float32), np.zeros((2, 3), np.float32)
+    b[1, 0] = 5
+    assert difference({"y": a}, {"y": b}) == Difference("values", "y", "[1, 0] 0", "5")
+    assert difference({"y": a}, {"z": a}) == Difference("interface", "", "['y']", "['z']")
+
+
+def test_random_outputs_and_half_precision() -> None:
+    assert difference({"y": ONE}, {"y": TWO}, drawn=["y"]) is None
+    assert difference({"y": ONE}, {"y": np.ones(2, np.float32)}, drawn=["y"]) is not None
+    assert difference({"y": ONE}, {"y": ONE * np.float32(1.01)}) is not None
+    assert difference({"y": ONE}, {"y": ONE * np.float32(1.01)}, half="float16") is None
+
+
+def test_what_the_evaluator_does_not_heed() -> None:
+    assert ignored(helper.make_node("LSTM", ["x", "w", "r"], ["y"], hidden_size=1)) == ""
+    assert "clip" in ignored(helper.make_node("LSTM", ["x", "w", "r"], ["y"], clip=1.0))
+    assert "n" in ignored(helper.make_node("GRU", ["x", "w", "r", "", "n"], ["y"]))
+    assert ignored(helper.make_node("Relu", ["x"], ["y"])) == ""
+
+
+# ----------------------------------------------------------------------------------------------------- variants
+
+TRILU = "g (float[3,4] x, int64 k) => (float[3,4] y) { y = Trilu<upper = 1>(x, k) }"
+FEED = {"x": np.arange(12, dtype=np.float32).reshape(3, 4), "k": np.array(1)}
+
+
+def made(graph: str, feed: dict[str, Any], base: str = "") -> dict[str, Variant]:
+    return {str(one.change): one for one in variants("case", model(graph), feed) if one.base == base}
+
+
+def test_every_attribute_and_input_is_changed() -> None:
+    found = made(TRILU, FEED)
+    assert {"as it is", "constants", "dynamic", "batch dynamic", "dynamic, constants"} <= set(found)
+    assert {"upper dropped", "upper=0", "input k left out", "x=constant", "k=constant", "x=dynamic"} <= set(
+        found
+    )
+    assert not found["upper dropped"].model.graph.node[0].attribute
+    assert found["upper=0"].model.graph.node[0].attribute[0].i == 0
+    assert found["upper=2"].change.kind == UNDOCUMENTED
+    left = found["input k left out"]
+    assert list(left.model.graph.node[0].input) == ["x"]
+    assert list(left.feed) == [one.name for one in left.model.graph.input] == ["x"]
+    assert found["value of k=2"].feed["k"] == 2
+
+
+def test_forms_of_the_whole_model() -> None:
+    found = made(TRILU, FEED)
+    constants = found["constants"].model.graph
+    assert [one.name for one in constants.initializer] == ["k"]
+    assert [one.name for one in constants.input] == ["x"]
+    dims = {name: [dim.dim_param for dim in found[name].model.graph.input[0].type.tensor_type.shape.dim]
+            for name in ("dynamic", "batch dynamic")}  # fmt: skip
+    assert dims == {"dynamic": ["x_0", "x_1"], "batch dynamic": ["x_0", ""]}
+    assert "input k=2" in made(TRILU, FEED, "constants")
+    assert not found["dynamic"].model.graph.output[0].type.tensor_type.shape.dim[0].dim_value
+
+
+def test_absent_attributes_are_written() -> None:
+    found = made("g (float[1,4,4] x) => (float[1,4,4] y) { y = Softmax(x) }", {"x": np.zeros((1, 4, 4))})
+    assert found["axis=-1"].change.kind == "default written"
+    assert {"axis=0", "axis=1", "axis=2"} <= set(found)
+    found = made(
+        "g (float[1,4,4] x) => (float[1,4,4] y) { y = Softmax<axis = 1>(x) }", {"x": np.zeros((1, 4, 4))}
+    )
+    assert found["axis=-2"].change.kind == "altered"
+
+
+def test_nodes_of_bodies_are_changed_too() -> None:
+    text = (
+        "g (bool c, float[2,2] x) => (float[2,2] y) { y = If(c)<then_branch = a () => (float[2,2] u) { u = Neg(x) }, "
+        "else_branch = b () => (float[2,2] v) { v = Trilu<upper = 0>(x) }> }"
+    )
+    found = made(text, {"c": np.array(True), "x": np.ones((2, 2), np.float32)})
+    changed = list(nodes(found["upper dropped"].model.graph))[2]
+    assert (changed.op_type, len(changed.attribute)) == ("Trilu", 0)
+    assert found["value of c=False"].feed["c"] == np.array(False)
+    assert isinstance(found["value of c=False"].feed["c"], np.ndarray)
+
+
+def test_documented_values() -> None:
+    words = alter.others("Conv", "auto_pad", "NOTSET", 4)
+    assert words == ["SAME_UPPER", "SAME_LOWER", "VALID"]
+    assert alter.others("SpaceToDepth", "mode", "DCR", 4) == ["CRD"]
+    assert alter.others("X", "pads", [0, 1], 4)[0] == [1, 0]
+    assert not alter.documented("RNN", "layout", -1)
+    assert not alter.documented("Mod", "input b", [0])
+    assert alter.documented("Resize", "coordinate_transformation_mode", "tf_half_pixel_for_nn", 11)
+    assert not alter.documented("Resize", "coordinate_transformation_mode", "tf_half_pixel_for_nn", 13)
+
+
+def test_what_was_changed_before_is_left_out() -> None:
+    seen: set[tuple[str, ...]] = set()
+    text = "g (float[2] x) => (float[2] y) { a = Neg(x)  b = Neg(a)  y = Softmax<axis = 0>(b) }"
+    assert new_nodes(model(text), seen) == [0, 2]
+    assert new_nodes(model(text), seen) == []
+
+
+def test_inputs_are_fitted_to_the_change() -> None:
+    inputs = "float[5,1,2] X, float[1,9,2] W, float[1,9,3] R"
+    text = f"g ({inputs}) => (float[5,1,1,3] Y) {{ Y = GRU<hidden_size = 3>(X, W, R) }}"
+    feed = {"X": np.ones((5, 1, 2)), "W": np.ones((1, 9, 2)), "R": np.ones((1, 9, 3))}
+    found = made(text, {key: value.astype(np.float32) for key, value in feed.items()})
+    before = model(text).graph.node[0]
+    both = fitted(found["direction=bidirectional"], before)
+    assert [both.feed[name].shape for name in "XWR"] == [(5, 1, 2), (2, 9, 2), (2, 9, 3)]
+    assert [dim.dim_value for dim in both.model.graph.input[1].type.tensor_type.shape.dim] == [2, 9, 2]
+    first = fitted(found["layout=1"], before)
+    assert [first.feed[name].shape for name in "XWR"] == [(1, 5, 2), (1, 9, 2), (1, 9, 3)]
+
+
+# ------------------------------------------------------------------------------------------------------- groups
+
+
+def row(origin: str = "upper dropped", *, codes: tuple[str, ...] = ("OPS010",), **more: Any) -> Row:
+    severity, verdict = more.pop("severity", "error"), more.pop("verdict", "different")
+    found = child.Found(
+        "lifted",
+        judgment=Judgment(verdict, "both", Difference("values", "y", "1", "2")),
+        said=tuple(child.Said(code, severity, "Trilu") for code in codes),
+        text=more.pop("text", "y = Trilu (x)"),
+        layers="SELECT(a, b) -> y",
+        version="1.7",
+    )
+    change = more.pop("change", Change("dropped", "Trilu", "upper"))
+    return Row("test_triu", "", change, more.pop("operator", "Trilu"), origin, 1, found)
+
+
+def test_a_difference_is_explained_by_the_rule_that_reported_it() -> None:
+    assert (causes.cause_of(row()) or causes.OPEN[0]).hazard == 46
+    assert causes.cause_of(row(codes=())) is None
+    assert causes.cause_of(row(severity="info")) is None
+    assert causes.cause_of(row(verdict="onnxruntime")) is None  # whoever is alone is wrong
+    assert causes.cause_of(row(codes=("OPS011",))) is None
+    assert causes.cause_of(row(operator="Tril")) is None
+
+
+def test_a_rule_may_know_better_than_the_majority() -> None:
+    known = {"operator": "LpPool", "codes": ("OPS076",)}
+    for verdict in ("onnxruntime", "different"):
+        assert (causes.cause_of(row(verdict=verdict, **known)) or causes.OPEN[0]).hazard == 60
+    assert len(report.groups([row(verdict="onnxruntime", **known)])) == 1
+    assert not report.groups([row(verdict="onnxruntime", operator="LpPool")])
+
+
+def test_groups_and_what_is_unexplained() -> None:
+    rows = [row(), row(), row("k=1"), row("k=2"), row(codes=())]
+    found = report.groups(rows)
+    assert [(one.change, len(one.rows), one.cause is None) for one in found] == [
+        ("upper dropped", 1, True),
+        ("k", 2, False),
+        ("upper dropped", 2, False),
+    ]
+    assert report.unexplained(found) == found[:1]
+    assert not report.groups([row(change=Change(UNDOCUMENTED, "Trilu", "upper", "2"))])
+    text = "\n".join(report.document(rows))
+    assert "## Without explanation" in text
+    assert "[46](hazards.md)" in text
+    assert "| Trilu | k | values | 2 |" in text
+
+
+def test_the_kind_of_a_change() -> None:
+    assert [report.kind_of(one) for one in ("axis=-1", "mode=CRD", "upper dropped", "pads=[1,2]")] == [
+        *("axis", "mode=CRD", "upper dropped", "pads"),
+    ]
+
+
+def test_arguments() -> None:
+    assert run.arguments([]).jobs == 2
+    for words in (["--jobs", "0"], ["--seconds", "0"], ["--only", "x", "--write-docs"]):
+        with pytest.raises(SystemExit):
+            run.arguments(words)
+
+
+# ----------------------------------------------------------------------------------------------------- the list
+
+
+def test_the_list_names_rules_that_exist() -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    codes = {rule.code for rule in rules_of(BUILT_IN)}
+    named = set(re.findall(r"\(rules/(\w+)\.md\)", text))
+    assert named
+    assert named <= codes
+    assert {one.rule for one in causes.KNOWN} <= codes
+    assert "## Without explanation" not in text
+    without = re.findall(r"^\| – \| no rule yet \| (.*?) \| \d+ \| \d+ \|$", text, re.MULTILINE)
+    assert set(without) <= {one.title for one in causes.OPEN}
+
+
+def test_the_hazards_of_silent_misreadings_are_on_the_list() -> None:
+    text = DOCUMENT.read_text(encoding="utf-8")
+    assert {int(one) for one in re.findall(r"^\| \[(\d+)\]\(hazards", text, re.MULTILINE)} >= set(
+        range(46, 54)
+    )
+
+
+# --------------------------------------------------------------------------------------------------------- live
+
+_RNN = "float[2,1,2] x, float[1,3,2] w, float[1,3,3] r"
+_RNN_FEED = {
+    "x": np.arange(4, dtype=np.float32).reshape(2, 1, 2),
+    "w": np.full((1, 3, 2), 0.1, np.float32),
+    "r": np.full((1, 3, 3), 0.1, np.float32),
+}
+LIVE: dict[str, tuple[str, int, dict[str, Any], str, str]] = {
+    "Trilu": (
+        "g (float[3,4] x) => (float[3,4] y) { y = Trilu(x) }",
+        17,
+        {"x": np.arange(1, 13, dtype=np.float32).reshape(3, 4)},
+        "values",
+        "OPS010",
+    ),
+    "layout": (
+        f"g ({_RNN}) => (float[2,1,3] h) {{ '', h = RNN<hidden_size = 3, layout = 1>(x, w, r) }}".replace(
+            "'", '"'
+        ),
+        17,
+        _RNN_FEED,
+        "shape",
+        "OPS011",
+    ),
+    "Softplus": (
+        f'g ({_RNN}) => (float[1,1,3] h) {{ "OPS082", h = RNN<hidden_size = 3, activations = ["Softplus"]>(x, w, r) }}',
+        17,
+        _RNN_FEED,
+        "values",
+        "",
+    ),
+    "ceil": (
+        "g (float[1,1,2,2] x) => (float[1,1,1,1] y) { "
+        "y = MaxPool<ceil_mode = 1, kernel_shape = [1,1], strides = [2,2]>(x) }",
+        22,
+        {"x": np.ones((1, 1, 2, 2), np.float32)},
+        "shape",
+        "OPS075",
+    ),
+    "fmod": (
+        "g (float[2] x, float[2] y) => (float[2] z) { z = Mod<fmod = 1>(x, y) }",
+        17,
+        {"x": np.array([-3, 1e9], np.float32), "y": np.array([np.inf, 3], np.float32)},
+        "values",
+        "OPS084",
+    ),
+}
+
+
+def looked(worker: Worker, graph: str, opset: int, feed: dict[str, Any]) -> child.Found:
+    data = model(graph, opset).SerializeToString()
+    how: dict[str, Any] = {"skip": (), "half": "", "random": False}
+    outcome = worker.call("misimports.child:look", timeout=PATIENCE, data=data, feeds=[feed], **how)
+    assert outcome.ok, outcome.message
+    found: child.Found = outcome.value
+    return found
+
+
+@REAL
+@pytest.mark.parametrize("name", LIVE)
+def test_live(worker: Worker, name: str) -> None:
+    graph, opset, feed, what, rule = LIVE[name]
+    found = looked(worker, graph, opset, feed)
+    assert found.judgment.verdict == "different", found
+    assert found.judgment.difference is not None
+    assert found.judgment.difference.what == what
+    assert not rule or rule in {one.code for one in found.said}
+    assert found.layers
+
+
+@REAL
+def test_what_is_read_alike_is_equal(worker: Worker) -> None:
+    graph = "g (float[3,4] x) => (float[3,4] y) { y = Trilu<upper = 1>(x) }"
+    found = looked(worker, graph, 17, {"x": np.ones((3, 4), np.float32)})
+    assert (found.judgment.verdict, found.status, found.layers) == ("equal", "lifted", "")
+
+
+@REAL
+@pytest.mark.corpus
+def test_some_models_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stored = tmp_path / "found.json"
+    assert run.main(["--only", "^test_triu_neg$", "--jobs", "1", "--json", str(stored)]) == 0
+    assert "[46](hazards.md)" in capsys.readouterr().out
+    assert '"upper dropped"' not in stored.read_text(encoding="utf-8")  # it is left out already
+    assert run.main(["--only", "no such model"]) == 2

@@ -1,0 +1,434 @@
+"""Bad input gets one line and exit code 2, in bounded time and memory, and nothing is lost."""
+# Long because: each way in which an input can be bad is a case of its own
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
+from onnxruntime import InferenceSession
+from onnxruntime.capi.onnxruntime_pybind11_state import InvalidGraph
+
+from onnxfix.errors import ModelError
+from onnxfix.model import Model
+from support.cli import run
+from support.cli_models import write
+from support.paths import FIXTURES
+from support.patience import PATIENCE
+
+HEADER = '<ir_version: 10, opset_import: ["" : 18]>\n'
+FIXABLE = "g (float[N] x) => (int64[N] y) { a = Cast<to=11>(x) b = Cast<to=7>(a) c = Cast<to=7>(b) y = Identity(c) }"
+
+
+def missing(folder: Path) -> Path:
+    return folder / "missing.onnx"
+
+
+def empty(folder: Path) -> Path:
+    (folder / "m.onnx").touch()
+    return folder / "m.onnx"
+
+
+def truncated(folder: Path) -> Path:
+    data = (FIXTURES / "vit.legacy.op17.onnx").read_bytes()
+    (folder / "m.onnx").write_bytes(data[: len(data) // 2])
+    return folder / "m.onnx"
+
+
+def text_file(folder: Path) -> Path:
+    (folder / "m.onnx").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    return folder / "m.onnx"
+
+
+def noise(folder: Path) -> Path:
+    (folder / "m.onnx").write_bytes(np.random.default_rng(0).bytes(4096))
+    return folder / "m.onnx"
+
+
+def no_graph(folder: Path) -> Path:
+    (folder / "m.onnx").write_bytes(ModelProto(ir_version=10).SerializeToString())
+    return folder / "m.onnx"
+
+
+def directory(folder: Path) -> Path:
+    return folder
+
+
+def pipe(folder: Path) -> Path:
+    os.mkfifo(folder / "m.onnx")
+    return folder / "m.onnx"
+
+
+def unknown_opset(folder: Path) -> Path:
+    path = write(folder / "m.onnx", FIXABLE)
+    proto = onnx.load(path)
+    proto.opset_import[0].version = 9999
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+def two_opsets(folder: Path) -> Path:
+    path = write(folder / "m.onnx", FIXABLE)
+    proto = onnx.load(path)
+    proto.opset_import.append(helper.make_opsetid("", 14))
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+def no_opset(folder: Path) -> Path:
+    path = write(folder / "m.onnx", FIXABLE)
+    proto = onnx.load(path)
+    del proto.opset_import[:]
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+def cyclic(folder: Path) -> Path:
+    return write(folder / "m.onnx", "g (float[N] x) => (float[N] y) { a = Add(x, b) b = Neg(a) y = Neg(b) }")
+
+
+def duplicate(folder: Path) -> Path:
+    return write(folder / "m.onnx", "g (float[N] x) => (float[N] y) { y = Neg(x) y = Abs(x) }")
+
+
+def dangling(folder: Path) -> Path:
+    return write(folder / "m.onnx", "g (float[N] x) => (float[N] y) { y = Add(x, nowhere) }")
+
+
+def external(location: str, size: int | None = 16) -> Callable[[Path], Path]:
+    def make(folder: Path) -> Path:
+        home = folder / "home"
+        home.mkdir()
+        tensor = TensorProto(name="w", data_type=1, dims=[4], data_location=TensorProto.EXTERNAL)
+        tensor.external_data.add(key="location", value=location)
+        node = helper.make_node("Add", ["x", "w"], ["y"])
+        infos = [helper.make_tensor_value_info(name, 1, [4]) for name in "xy"]
+        proto = helper.make_model(helper.make_graph([node], "g", infos[:1], infos[1:], [tensor]))
+        (home / "m.onnx").write_bytes(proto.SerializeToString())
+        if size is not None:
+            (folder / "w.bin").write_bytes(bytes(16))
+            (home / "short.bin").write_bytes(bytes(size))
+            (home / "link.bin").symlink_to(folder / "w.bin")
+        return home / "m.onnx"
+
+    return make
+
+
+def ill_typed(folder: Path) -> Path:
+    path = write(folder / "m.onnx", FIXABLE)
+    proto = onnx.load(path)
+    proto.graph.node[0].attribute[0].CopyFrom(helper.make_attribute("to", [1, 2]))
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+BAD: dict[str, Callable[[Path], Path]] = {
+    "ill-typed attribute": ill_typed,
+    "missing": missing,
+    "empty": empty,
+    "truncated": truncated,
+    "text": text_file,
+    "noise": noise,
+    "no graph": no_graph,
+    "directory": directory,
+    "pipe": pipe,
+    "unknown opset": unknown_opset,
+    "two opsets": two_opsets,
+    "no opset": no_opset,
+    "cyclic": cyclic,
+    "duplicate names": duplicate,
+    "dangling input": dangling,
+    "external missing": external("gone.bin"),
+    "external short": external("short.bin", 15),
+    "external parent": external("../w.bin"),
+    "external absolute": external("/etc/hostname"),
+    "external link": external("link.bin"),
+}
+
+
+@pytest.mark.parametrize("command", ["check", "apply", "verify"])
+@pytest.mark.parametrize("make", BAD.values(), ids=BAD)
+def test_one_line_and_exit_2(tmp_path: Path, make: Callable[[Path], Path], command: str) -> None:
+    path = make(tmp_path)
+    files = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")}
+    start = time.process_time()
+    code, out, err = run(command, path)
+    assert time.process_time() - start < 10
+    assert code == 2
+    assert out == ""
+    assert err.startswith("onnxfix: ")
+    assert len(err.splitlines()) == 1, err
+    assert "Traceback" not in err
+    assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")} == files
+
+
+BOTH = "onnx.checker and ONNX Runtime go by "
+IMPORTED_TWICE = [
+    ([("", 7), ("", 14)], f"(domain '') in different versions, 7, 14: {BOTH}14;"),
+    ([("", 14), ("", 7)], f"(domain '') in different versions, 14, 7: {BOTH}7;"),
+    ([("ai.onnx", 7), ("ai.onnx", 14)], f"(domain 'ai.onnx') in different versions, 7, 14: {BOTH}14;"),
+    ([("ai.onnx", 7), ("", 14)], f"(domain 'ai.onnx' and '') in different versions, 7, 14: {BOTH}14;"),
+    (
+        [("", 7), ("ai.onnx", 14)],
+        "(domain '' and 'ai.onnx') in different versions, 7, 14: onnx.checker goes by 7, ONNX Runtime by 14;",
+    ),
+    ([("", 7), ("", 9999)], f"(domain '') in different versions, 7, 9999: {BOTH}9999;"),
+]
+
+
+@pytest.mark.parametrize(("imports", "words"), IMPORTED_TWICE, ids=lambda one: str(one)[:40])
+def test_an_operator_set_in_two_versions(tmp_path: Path, imports: list[tuple[str, int]], words: str) -> None:
+    path = write(tmp_path / "m.onnx", FIXABLE)
+    proto = onnx.load(path)
+    del proto.opset_import[:]
+    proto.opset_import.extend(helper.make_opsetid(*one) for one in imports)
+    path.write_bytes(proto.SerializeToString())
+    code, _, err = run("check", path)
+    assert (code, words in err) == (2, True), err
+    assert err.endswith("; keep the one that the nodes are written for\n")
+    assert "install" not in err
+
+
+@pytest.mark.parametrize("imports", [words[0] for words in IMPORTED_TWICE[:5]], ids=str)
+@pytest.mark.parametrize("version", [7, 14])
+def test_who_goes_by_which_version(imports: list[tuple[str, int]], version: int) -> None:
+    """What the message says of onnx.checker and ONNX Runtime: each takes the Squeeze of one version only."""
+    info = [helper.make_tensor_value_info(n, 1, s) for n, s in (("x", [2, 1]), ("y", [2]))]
+    axes = numpy_helper.from_array(np.array([1]), "k")
+    node = helper.make_node("Squeeze", ["x"], ["y"], axes=[1])
+    if version == 14:
+        node = helper.make_node("Squeeze", ["x", "k"], ["y"])
+    graph = helper.make_graph([node], "g", info[:1], info[1:], [axes])
+    proto = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid(*one) for one in imports], ir_version=8
+    )
+    with pytest.raises(ModelError) as caught:
+        Model(proto)
+    words = str(caught.value)
+    checker = re.search(r"onnx\.checker (?:and ONNX Runtime go|goes) by (\d+)", words)
+    runtime = re.search(r"ONNX Runtime (?:go )?by (\d+)", words)
+    assert checker is not None
+    assert runtime is not None
+    assert _accepts(lambda: onnx.checker.check_model(proto)) == (checker[1] == str(version))
+    assert _accepts(lambda: InferenceSession(proto.SerializeToString())) == (runtime[1] == str(version))
+
+
+def _accepts(load: Callable[[], Any]) -> bool:
+    try:
+        load()
+    except (onnx.checker.ValidationError, InvalidGraph):
+        return False
+    return True
+
+
+def test_a_version_that_is_imported_twice_is_one() -> None:
+    proto = parser.parse_model(HEADER + FIXABLE)
+    proto.opset_import.extend([helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx", 18)])
+    proto.opset_import.extend([helper.make_opsetid("d", 3), helper.make_opsetid("d", 2)])
+    onnx.checker.check_model(proto)
+    assert Model(proto).main.imports() == {"": 18, "d": 2}  # the last entry counts, as for others
+
+
+def test_a_function_with_two_versions() -> None:
+    proto = parser.parse_model(
+        """<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f(x) }
+        <domain: "d", opset_import: ["" : 18]> f (u) => (w) { w = Neg(u) }"""
+    )
+    proto.functions[0].opset_import.append(helper.make_opsetid("", 17))
+    with pytest.raises(ModelError, match=r"^function d::f imports .* in different versions, 18, 17: "):
+        Model(proto)
+
+
+def test_unreadable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "m.onnx", FIXABLE)
+
+    really = os.open
+
+    def refuse(name: Any, *more: Any, **named: Any) -> int:
+        if Path(name) == path:  # root reads everything, so the mode alone shows nothing
+            raise PermissionError(13, "Permission denied")
+        return really(name, *more, **named)
+
+    monkeypatch.setattr(os, "open", refuse)
+    code, _, err = run("check", path)
+    assert code == 2
+    assert err == f"onnxfix: {path}: cannot be read: Permission denied\n"
+
+
+def test_name_that_is_no_text(tmp_path: Path) -> None:
+    """protobuf hands out bytes for a string that is not UTF-8, and most of onnx cannot take them."""
+    path = write(tmp_path / "m.onnx", FIXABLE)
+    path.write_bytes(path.read_bytes().replace(b"Identity", b"Ident\xffty"))
+    code, out, err = run("check", path)
+    assert (code, out) == (2, "")
+    assert "UTF-8" in err
+
+
+def test_name_too_long_for_the_output(tmp_path: Path) -> None:
+    path = write(tmp_path / ("m" * 248 + ".onnx"), FIXABLE)
+    code, out, err = run("apply", path)
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert "too long" in err
+    assert run("apply", path, "--in-place", "--no-verify")[0] == 2  # its .bak would be too long
+    assert [p.name for p in tmp_path.iterdir()] == [path.name]
+    assert run("apply", path, "-o", tmp_path / ("o" * 250 + ".onnx"))[0] == 0
+
+
+def test_error_names_the_model(tmp_path: Path) -> None:
+    path = dangling(tmp_path)
+    assert run("check", path)[2].startswith(f"onnxfix: {path}: ")
+
+
+def test_internal_error_is_one_line_and_exit_2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A traceback would exit with 1, which means that findings remain."""
+    good, bad = write(tmp_path / "good.onnx", FIXABLE), write(tmp_path / "bad.onnx", FIXABLE)
+
+    def broken(path: Path, **_: object) -> None:
+        if path == bad:
+            raise KeyError("x\ny")
+        raise OSError(5, "Input/output error", str(path))
+
+    monkeypatch.setattr("onnxfix.api.check", broken)
+    code, _, err = run("check", bad, good)
+    assert code == 2
+    first, second = err.splitlines()
+    assert first.startswith(f"onnxfix: {bad}: internal error of onnxfix, please report it: KeyError")
+    assert second == f"onnxfix: {good}: Input/output error"
+
+
+def test_one_bad_model_does_not_stop_the_others(tmp_path: Path) -> None:
+    good, bad = write(tmp_path / "good.onnx", FIXABLE), dangling(tmp_path)
+    code, out, err = run("apply", bad, good)
+    assert code == 2
+    assert "nowhere" in err
+    assert (tmp_path / "good.fixed.onnx").is_file()
+    assert "1 unreadable" in out
+
+
+BOMB = """g () => (float[M] y) <int64[1] n = {274877906944}> {
+    big = ConstantOfShape<value = float[1] {1.0}>(n) y = Identity(big) }"""
+HANG = 'g (float[2, 2] x, float[2, 2] z) => (float[M] y) { y = Einsum<equation = "......ii,...jj->...ij">(x, z) }'
+
+
+RANK = "g (float[4] x, int64[1099511627776] s) => (float[A] y) { y = Reshape(x, s) }"
+
+
+def bounded() -> None:
+    """Limits of this process and of each that it starts: it dies where it needs more."""
+    resource.setrlimit(resource.RLIMIT_DATA, (3 << 30, 3 << 30))
+    resource.setrlimit(resource.RLIMIT_CPU, (60, 60))
+
+
+@pytest.mark.parametrize("text", [BOMB, HANG, RANK], ids=["2^38 elements", "malformed Einsum", "2^40 axes"])
+@pytest.mark.parametrize("command", ["check", pytest.param("apply", marks=pytest.mark.slow)])
+def test_bounded_time_and_memory(tmp_path: Path, text: str, command: str) -> None:
+    path = write(tmp_path / "m.onnx", text)
+    result = subprocess.run(
+        [sys.executable, "-m", "onnxfix", command, str(path)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        preexec_fn=bounded,
+    )
+    assert result.returncode in (0, 1, 2, 3)
+    assert result.returncode >= 0, "killed"
+    assert "Traceback" not in result.stderr
+    assert (tmp_path / "m.onnx").is_file()
+
+
+def test_output_folder_that_is_not_there(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.onnx", FIXABLE)
+    code, out, err = run("apply", path, "-o", tmp_path / "no" / "out.onnx")
+    assert (code, out) == (2, "")
+    assert "no such directory" in err
+
+
+@pytest.mark.parametrize("target", ["", "m.onnx"])
+def test_output_that_would_lose_something(tmp_path: Path, target: str) -> None:
+    path = write(tmp_path / "m.onnx", FIXABLE)
+    before = path.read_bytes()
+    code, _, err = run("apply", path, "-o", tmp_path / target)
+    assert code == 2
+    assert len(err.splitlines()) == 1
+    assert path.read_bytes() == before
+
+
+def test_disk_full(tmp_path: Path) -> None:
+    """A limit on file size fails a write halfway, as a full disk does."""
+    shutil.copy(FIXTURES / "vit.legacy.op17.onnx", tmp_path / "m.onnx")
+    before = (tmp_path / "m.onnx").read_bytes()
+    result = subprocess.run(
+        [sys.executable, "-m", "onnxfix", "apply", "--in-place", "--no-verify", str(tmp_path / "m.onnx")],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)),
+    )
+    assert result.returncode == 2
+    assert len(result.stderr.splitlines()) == 1, result.stderr
+    assert "cannot be written" in result.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]
+    assert (tmp_path / "m.onnx").read_bytes() == before
+
+
+def test_interrupt_in_a_destructor_is_not_lost() -> None:
+    """Python drops exceptions raised in a destructor; the signal comes again."""
+    code = (
+        "import os, signal, time\n"
+        "from onnxfix.interrupts import listen\n"
+        "class Dies:\n"
+        "    def __del__(self):\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        time.sleep(0.01)\n"
+        "listen()\n"
+        "victim = Dies()\n"
+        "try:\n"
+        "    del victim\n"
+        "    time.sleep(600)\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
+    assert (done.stdout, done.stderr) == ("interrupted\n", "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_interrupted(tmp_path: Path, number: signal.Signals) -> None:
+    """A signal in the middle of a verification leaves the model, no temporary file, one line, and exit code 2."""
+    path = tmp_path / "m.onnx"
+    weights = numpy_helper.from_array(np.ones((1024, 1024), np.float32), "w")
+    body = " ".join(f"v{i + 1} = MatMul(v{i}, w)" for i in range(300))
+    proto = parser.parse_model(HEADER + f"g (float[1024, 1024] v0) => (int64[1024, 1024] y) {{ {body} "
+                               "a = Cast<to=7>(v300) y = Cast<to=7>(a) }")  # fmt: skip
+    proto.graph.initializer.append(weights)
+    path.write_bytes(proto.SerializeToString())
+    before = path.read_bytes()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "onnxfix", "apply", "--in-place", "--require", "ort-cpu", str(path)],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+    )
+    deadline = time.monotonic() + PATIENCE
+    while len(list(tmp_path.iterdir())) == 1 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.3)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 2, err
+    assert err.splitlines() == ["onnxfix: interrupted; nothing half-written was left behind"]
+    assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]
+    assert path.read_bytes() == before

@@ -1,0 +1,479 @@
+"""The command line on good input: outputs, exit codes, formats, several models, in place."""
+# Long because: one test for each promise of the command line.
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+
+import onnxfix
+from onnxfix import testing
+from onnxfix.rule import Example
+from support.cli import run, shell
+from support.cli_models import CLEAN, FIXABLE, HEADER, external_model, write
+
+HAZARD = "g (float[2,3] x) => (float[A,B] y) <int64[2] s = {0, -1}> { y = Reshape<allowzero = 1>(x, s) }"
+
+
+def test_check_reads_only(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.onnx", FIXABLE)
+    before = path.read_bytes()
+    code, out, err = run("check", path)
+    assert (code, err) == (0, "")  # what is found is below warning
+    assert "CST" in out
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]
+
+
+@pytest.mark.parametrize(("fail_on", "code"), [("info", 1), ("warning", 0), ("error", 0), ("never", 0)])
+def test_fail_on(tmp_path: Path, fail_on: str, code: int) -> None:
+    assert run("check", write(tmp_path / "m.onnx", FIXABLE), "--fail-on", fail_on)[0] == code
+
+
+def test_error_that_has_only_an_unsafe_fix_remains(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.onnx", HAZARD)
+    code, out, _ = run("check", path)
+    assert code == 1
+    assert "RSH002" in out
+    assert "--unsafe-fixes" in out
+
+
+def test_apply_writes_beside_and_leaves_the_input(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.onnx", FIXABLE)
+    before = path.read_bytes()
+    code, out, _ = run("apply", path)
+    assert code == 0
+    assert path.read_bytes() == before
+    assert "ort-cpu" in out
+    assert f"written: {tmp_path / 'm.fixed.onnx'}" in out
+    fixed = onnx.load(tmp_path / "m.fixed.onnx")
+    assert [n.op_type for n in fixed.graph.node].count("Cast") < 3
+    onnx.checker.check_model(fixed)
+
+
+def test_clean_model_comes_out_byte_for_byte(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.onnx", CLEAN)
+    code, out, _ = run("apply", path, "-o", tmp_path / "out.onnx")
+    assert code == 0
+    assert (tmp_path / "out.onnx").read_bytes() == path.read_bytes()
+    assert "byte for byte" in out
+
+
+def test_unusual_encoding_survives_when_nothing_is_fixed(tmp_path: Path) -> None:
+    """Protobuf lets fields come in any order; a copy keeps even that."""
+    proto = parser.parse_model(HEADER + CLEAN)
+    graph = proto.graph.SerializeToString()
+    rest = onnx.ModelProto()
+    rest.CopyFrom(proto)
+    rest.ClearField("graph")
+    data = b"\x3a" + bytes([len(graph)]) + graph + rest.SerializeToString()
+    assert onnx.load_model_from_string(data) == proto
+    assert data != proto.SerializeToString()
+    (tmp_path / "m.onnx").write_bytes(data)
+    run("apply", tmp_path / "m.onnx")
+    assert (tmp_path / "m.fixed.onnx").read_bytes() == data
+
+
+def test_in_place_replaces_and_removes_its_backup(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.onnx", FIXABLE)
+    before = path.read_bytes()
+    path.chmod(0o640)
+    inode = path.stat().st_ino
+    assert run("apply", "--in-place", path)[0] == 0
+    assert path.read_bytes() != before
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert path.stat().st_ino != inode, "written over instead of renamed: a crash would leave half a model"
+    assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]
+    stamp = path.stat().st_mtime_ns
+    assert run("apply", "--in-place", path)[0] == 0
+    assert path.stat().st_mtime_ns == stamp, "an unchanged model is not rewritten"
+
+
+def test_in_place_does_not_overwrite_a_foreign_backup(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.onnx", FIXABLE)
+    (tmp_path / "m.onnx.bak").write_text("mine")
+    before = path.read_bytes()
+    code, _, err = run("apply", "--in-place", path)
+    assert code == 2
+    assert "m.onnx.bak" in err
+    assert path.read_bytes() == before
+    assert (tmp_path / "m.onnx.bak").read_text() == "mine"
+
+
+@pytest.mark.parametrize("at", ["replace", "copyfileobj"])
+def test_in_place_leaves_no_backup_where_it_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """Half a backup would be in the way of the next run."""
+    path = write(tmp_path / "m.onnx", FIXABLE)
+    before = path.read_bytes()
+
+    def fail(source: Any, destination: Any, *_: int, **__: int) -> None:
+        if at == "copyfileobj":
+            destination.write(before[:9])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def no_links(*_: str, **__: Any) -> None:
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", no_links if at == "copyfileobj" else os.link)
+    monkeypatch.setattr(os if at == "replace" else shutil, at, fail)
+    code, out, err = run("apply", "--in-place", "--no-verify", path)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "No space left on device" in err
+    assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]
+    assert path.read_bytes() == before
+
+
+def test_in_place_takes_over_the_backup_of_a_killed_run(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.onnx", FIXABLE)
+    shutil.copy(path, tmp_path / "m.onnx.bak")
+    assert run("apply", "--in-place", path)[0] == 0
+    assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]
+
+
+def test_in_place_through_a_link_keeps_the_link(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.onnx", FIXABLE)
+    before = path.read_bytes()
+    link = tmp_path / "link.onnx"
+    link.symlink_to(path)
+    assert run("apply", "--in-place", link)[0] == 0
+    assert link.is_symlink()
+    assert path.read_bytes() != before
+
+
+def test_several_models_and_summary(tmp_path: Path) -> None:
+    a, b = write(tmp_path / "a.onnx", FIXABLE), write(tmp_path / "b.onnx", CLEAN)
+    code, out, _ = run("apply", a, b, "--output-dir", tmp_path / "out")
+    assert code == 0
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["a.onnx", "b.onnx"]
+    assert out.splitlines()[-1].startswith("2 models")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["-o", "x.onnx", "--in-place"],
+        ["--output-dir", "d", "--in-place"],
+        ["--no-verify", "--require", "ort-cpu"],
+        ["--no-verify", "--inputs", "x.npz"],
+        ["--no-verify", "--input-shapes", "x:1x3"],
+        ["--select", "NOPE"],
+        ["--ignore", "CST999"],
+        ["--target", "trt99"],
+        ["--require", "rung"],
+        ["--input-shapes", "nope:[1]"],
+        ["--inputs", "missing.npz"],
+        ["--fail-on", "maybe"],
+    ],
+    ids=" ".join,
+)
+def test_usage_errors(tmp_path: Path, options: list[str]) -> None:
+    path = write(tmp_path / "m.onnx", FIXABLE)
+    code, out, err = run("apply", path, *options)
+    assert (code, out) == (2, "")
+    assert "Traceback" not in err
+    assert [p.name for p in tmp_path.iterdir()] == ["m.onnx"]
+
+
+def test_two_models_with_one_output_are_refused(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        write(tmp_path / folder / "m.onnx", CLEAN)
+    code, _, err = run("apply", tmp_path / "a/m.onnx", tmp_path / "b/m.onnx", "--output-dir", tmp_path / "o")
+    assert code == 2
+    assert "two models" in err
+
+
+def test_json_and_report_file_agree(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.onnx", FIXABLE)
+    code, out, _ = run("apply", path, "--format", "json", "--report", tmp_path / "r.json")
+    document = json.loads(out)
+    assert code == 0
+    assert json.loads((tmp_path / "r.json").read_text()) == document
+    report = document["reports"][0]
+    assert report["schema"] == 2
+    assert report["output"] == str(tmp_path / "m.fixed.onnx")
+    assert {rung["name"]: rung["status"] for rung in report["verdict"]["rungs"]}["ort-cpu"] == "passed"
+    assert report["applied"][0]["code"].startswith("CST")
+    assert document["errors"] == []
+
+
+def test_json_names_unreadable_models(tmp_path: Path) -> None:
+    code, out, _ = run("check", tmp_path / "gone.onnx", write(tmp_path / "m.onnx", CLEAN), "--format", "json")
+    document = json.loads(out)
+    assert code == 2
+    assert [e["path"] for e in document["errors"]] == [str(tmp_path / "gone.onnx")]
+    assert len(document["reports"]) == 1
+
+
+def test_select_and_ignore(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.onnx", FIXABLE)
+    assert "CST" not in run("check", path, "--select", "GRA,RSH")[1]
+    assert "CST" in run("check", path, "--select", "cst")[1]
+    assert "CST" not in run("check", path, "--ignore", "CST")[1]
+
+
+def test_explain_and_rules() -> None:
+    for rule in json.loads(run("rules", "--format", "json")[1]):
+        code, out, _ = run("explain", rule["code"].lower())
+        assert code == 0
+        assert rule["documentation"].splitlines()[0] in out
+    assert run("explain", "CST999")[0] == 2
+
+
+def test_no_color_and_no_bar_without_a_terminal(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.onnx", FIXABLE)
+    for extra in ({}, {"NO_COLOR": "1"}):
+        result = subprocess.run(
+            [sys.executable, "-m", "onnxfix", "apply", str(path)],
+            capture_output=True,
+            text=True,
+            env={**os.environ, **extra},
+        )
+        assert "\x1b" not in result.stdout + result.stderr
+        assert result.stderr == ""
+
+
+def test_verify_tells_models_apart(tmp_path: Path) -> None:
+    a = write(tmp_path / "a.onnx", CLEAN)
+    b = write(tmp_path / "b.onnx", CLEAN.replace("Neg", "Abs"))
+    assert run("verify", a)[0] == 0
+    assert run("verify", a, a)[0] == 0
+    code, out, _ = run("verify", a, b)
+    assert code == 3
+    assert "failed" in out
+
+
+def test_verify_sees_a_changed_interface(tmp_path: Path) -> None:
+    a = write(tmp_path / "a.onnx", CLEAN)
+    b = write(tmp_path / "b.onnx", CLEAN.replace("[N]", "[M]"))
+    code, out, _ = run("verify", a, b)
+    assert code == 3
+    assert "contract" in out
+
+
+def test_inputs_from_a_file(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.onnx", FIXABLE)
+    np.savez(tmp_path / "in.npz", x=np.ones(4, np.float32))
+    assert run("apply", path, "--inputs", tmp_path / "in.npz")[0] == 0
+    np.savez(tmp_path / "in.npz", z=np.ones(4, np.float32))
+    code, _, err = run("apply", path, "--inputs", tmp_path / "in.npz")
+    assert code == 2
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", ["check a.onnx", "check a.onnx --format json", "rules", "explain CST001"]
+)
+@pytest.mark.parametrize("where", [">/dev/full", ">&-", "| true"])
+def test_output_that_goes_nowhere(tmp_path: Path, arguments: str, where: str) -> None:
+    """A full disk is an error; a reader that went away, or was never there, is none."""
+    write(tmp_path / "a.onnx", FIXABLE)
+    result = shell(f"$onnxfix {arguments} {where}; exit ${{PIPESTATUS[0]}}", tmp_path)
+    assert result.returncode == (2 if "full" in where else 0)
+    assert len(result.stderr.splitlines()) == ("full" in where), result.stderr
+
+
+def test_reader_that_goes_away_does_not_stop_the_work(tmp_path: Path) -> None:
+    write(tmp_path / "a.onnx", FIXABLE)
+    write(tmp_path / "b.onnx", FIXABLE)
+    result = shell("$onnxfix apply -v a.onnx b.onnx --no-verify | true; exit ${PIPESTATUS[0]}", tmp_path)
+    assert (result.returncode, result.stderr) == (0, b"")
+    assert (tmp_path / "b.fixed.onnx").is_file()
+
+
+@pytest.mark.parametrize(
+    "encoding", ["ascii", *(pytest.param(name, marks=pytest.mark.slow) for name in ("cp1252", "utf-8"))]
+)
+def test_any_encoding(tmp_path: Path, encoding: str) -> None:
+    write(tmp_path / "modèle 模.onnx", FIXABLE)
+    for arguments in ("apply --no-verify *.onnx", "explain RSH002", "rules --format json"):
+        result = shell(f"$onnxfix {arguments}", tmp_path, PYTHONIOENCODING=encoding)
+        assert (result.returncode, result.stderr) == (0, b"")
+        result.stdout.decode(encoding)
+
+
+EVIL = "\x1b[2J\x1b]0;t\x07\n  ort-cpu     passed\r\x9b31m\u202e[bold]x[/bold]"
+
+
+def test_names_do_not_reach_the_terminal_as_commands(tmp_path: Path) -> None:
+    """Escape sequences in names are shown, not obeyed; a line break does not forge a line of the report."""
+    proto = parser.parse_model(HEADER + FIXABLE)
+    for node in proto.graph.node:
+        node.name = EVIL
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    proto.graph.node[1].input[0] = "gone"
+    (tmp_path / "bad.onnx").write_bytes(proto.SerializeToString())
+    for arguments in (["check"], ["check", "-v"], ["apply", "--no-verify"], ["apply", "-v", "--no-verify"]):
+        _, out, err = run(*arguments, tmp_path / "m.onnx", tmp_path / "bad.onnx")
+        assert "[bold]x[/bold]" in out
+        assert not set(out + err) & set("\x1b\x07\r\x9b\u202e")
+        assert not [line for line in out.splitlines() if line.startswith("  ort-cpu")]
+    findings = json.loads(run("check", tmp_path / "m.onnx", "--format", "json")[1])["reports"][0]["findings"]
+    assert any(EVIL in finding["place"]["text"] for finding in findings)
+
+
+def test_very_long_names_are_cut(tmp_path: Path) -> None:
+    proto = parser.parse_model(HEADER + FIXABLE)
+    for node in proto.graph.node:
+        node.name = "n" * 100_000
+    (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
+    assert len(run("check", "-v", tmp_path / "m.onnx")[1]) < 20_000
+
+
+def test_quiet_verify_says_the_outcome(tmp_path: Path) -> None:
+    a, b = write(tmp_path / "a.onnx", CLEAN), write(tmp_path / "b.onnx", CLEAN.replace("Neg", "Abs"))
+    assert run("verify", a, "-q")[1] == f"{a}  verified\n"
+    assert run("verify", a, b, "-q")[1] == f"{a} against {b}  failed\n"
+    code, out, _ = run("verify", a, "-q", "--require", "ort-cuda")
+    assert code == 3
+    assert re.fullmatch(
+        f"{re.escape(str(a))}  not verified: ort-cuda was required and could not be run: .+\n", out
+    )
+
+
+def test_a_required_rung_without_its_package_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = write(tmp_path / "a.onnx", FIXABLE)
+    wanted = ["--require", "trt-build", "--trt-package", "tensorrt"]
+    monkeypatch.setattr(
+        "onnxfix.trt.package.importlib.util.find_spec", lambda name: None
+    )  # as on a machine without either package
+    code, out, _ = run("apply", model, "-q", *wanted)
+    assert code == 3
+    assert out.splitlines()[-1] == (
+        "  nothing was written: trt-build was required and could not be run: tensorrt is not installed: "
+        'pip install "onnxfix[tensorrt]"'
+    )
+    assert not (tmp_path / "a.fixed.onnx").exists()
+    code, out, _ = run("verify", model, "-q", "--require", "trt-build")
+    assert (code, "neither tensorrt nor tensorrt-rtx is installed" in out) == (3, True)
+
+
+def test_nothing_replaces_a_model_of_the_run(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.onnx", FIXABLE)
+    other = write(tmp_path / "m.fixed.onnx", CLEAN)
+    before = path.read_bytes(), other.read_bytes()
+    for arguments in (
+        ["check", path, "--report", path],
+        ["apply", path, "--report", tmp_path / "m.fixed.onnx"],
+        ["verify", path, other, "--report", other],
+        ["apply", path, other],
+    ):
+        code, out, err = run(*arguments)
+        assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert (path.read_bytes(), other.read_bytes()) == before
+
+
+def test_output_does_not_replace_external_data(tmp_path: Path) -> None:
+    path = external_model(tmp_path / "a")
+    weights = tmp_path / "a/weights/w.bin"
+    before = weights.read_bytes()
+    code, _, err = run("apply", path, "-o", weights)
+    assert code == 2
+    assert "external data" in err
+    assert weights.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "option", [["--target", "x"], ["--select", "x"], ["--input-shapes", "q:1"]], ids=" ".join
+)
+def test_json_of_a_failing_run_is_json(tmp_path: Path, option: list[str]) -> None:
+    path = write(tmp_path / "m.onnx", FIXABLE)
+    code, out, err = run("apply", path, *option, "--format", "json")
+    assert code == 2
+    assert json.loads(out)["errors"][0]["message"] in err
+
+
+def test_external_data_moves_with_the_model(tmp_path: Path) -> None:
+    path = external_model(tmp_path / "a")
+    weights = (tmp_path / "a/weights/w.bin").read_bytes()
+    assert run("apply", path, "--output-dir", tmp_path / "b")[0] == 0
+    assert (tmp_path / "b/weights/w.bin").read_bytes() == weights
+    fixed = onnx.load(tmp_path / "b/m.onnx")
+    assert np.array_equal(numpy_helper.to_array(fixed.graph.initializer[0]), np.arange(256, dtype=np.float32))
+    assert not [n for n in fixed.graph.node if n.op_type == "Cast"]
+    # Again: what lies there has the same bytes, and stays.
+    assert run("apply", path, "--output-dir", tmp_path / "b")[0] == 0
+    (tmp_path / "b/weights/w.bin").write_bytes(bytes(1024))
+    code, _, err = run("apply", path, "--output-dir", tmp_path / "b")
+    assert code == 2
+    assert "w.bin" in err
+    assert (tmp_path / "b/weights/w.bin").read_bytes() == bytes(1024)
+
+
+def test_external_data_stays_when_the_folder_stays(tmp_path: Path) -> None:
+    path = external_model(tmp_path / "a")
+    stamp = (tmp_path / "a/weights/w.bin").stat().st_mtime_ns
+    assert run("apply", path)[0] == 0
+    assert run("apply", "--in-place", path)[0] == 0
+    assert (tmp_path / "a/weights/w.bin").stat().st_mtime_ns == stamp
+    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["m.fixed.onnx", "m.onnx", "weights"]
+
+
+def test_python_api_never_changes_its_input() -> None:
+    proto = testing.model_of(Example("", FIXABLE))
+    before = proto.SerializeToString()
+    report = onnxfix.apply(proto)
+    assert proto.SerializeToString() == before
+    assert report.changed
+    assert report.output == ""
+    assert report.model is not None
+    assert len(report.model.graph.node) == report.nodes_after < report.nodes_before
+    assert onnxfix.check(proto).findings
+    assert onnxfix.verify(proto, report.model, exact=True).verdict.passed
+
+
+KILLS = int(os.environ.get("ONNXFIX_KILLS", "6"))
+
+
+@pytest.mark.slow
+def test_kill_leaves_the_old_or_the_new_model(tmp_path: Path) -> None:
+    """``kill -9`` at random moments: the model is always the old one or the new one, whole."""
+    text = "g (float[5000, 5000] x) => (float[5000, 5000] y) { a = Cast<to=1>(x) y = Mul(a, w) }"
+    proto = onnx.parser.parse_model(HEADER + text.replace("y) {", "y) <float[1] w = {1}> {"))
+    del proto.graph.initializer[:]
+    proto.graph.initializer.append(numpy_helper.from_array(np.ones((5000, 5000), np.float32), "w"))
+    path = tmp_path / "m.onnx"
+    old = proto.SerializeToString()
+    assert len(old) > 100_000_000
+    path.write_bytes(old)
+    command = [sys.executable, "-m", "onnxfix", "apply", "--in-place", "--no-verify", str(path)]
+    shutil.copy(path, tmp_path / "copy.onnx")
+    start = time.monotonic()
+    subprocess.run([*command[:-1], str(tmp_path / "copy.onnx")], check=True, capture_output=True)
+    whole = time.monotonic() - start
+    new = (tmp_path / "copy.onnx").read_bytes()
+    assert new != old
+    seen: dict[str, int] = {"old": 0, "new": 0}
+    choose = random.Random(0)
+    for _ in range(KILLS):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(choose.uniform(0.3, 1.05) * whole)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        data = path.read_bytes()
+        assert data in (old, new)
+        seen["old" if data == old else "new"] += 1
+        for left in tmp_path.glob(".m.onnx*"):
+            left.unlink()
+        (tmp_path / "m.onnx.bak").unlink(missing_ok=True)
+        path.write_bytes(old)
+    print(f"after {KILLS} kills: {seen}")

@@ -1,0 +1,416 @@
+"""The doctor: what it concludes from what it finds, and that nothing it finds ends it."""
+# Long because: what it concludes is tested beside what becomes of it on this machine and on the command line.
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from onnxfix import doctor, nvidia
+from onnxfix.cli.app import app
+from onnxfix.doctor import examine, facts
+from onnxfix.doctor.facts import Facts, TooOld
+from onnxfix.doctor.judge import diagnose
+from onnxfix.doctor.records import Diagnosis, Driver, Problem
+from onnxfix.nvidia import Gpu, Missing
+from onnxfix.report.render.doctor import WIDTH, diagnosis_lines
+from onnxfix.sandbox import Outcome, Worker
+from onnxfix.trt.package import Choice
+from onnxfix.verification.verdict import RUNGS
+from support.doctor_cases import (
+    CASES,
+    CUDNN,
+    RTX_NOTE,
+    RUNG_CASES,
+    RUNTIME,
+    SOUND,
+    machine,
+    versions,
+    without_gpu,
+)
+from support.paths import ROOT
+from support.patience import PATIENCE
+
+HERE = __name__
+
+
+def shown(found: Diagnosis) -> str:
+    return "\n".join(line.plain for line in diagnosis_lines(found))
+
+
+# --------------------------------------------------------------------------------------- what facts mean
+
+
+def test_the_rungs_are_those_of_the_ladder() -> None:
+    assert tuple(rung.name for rung in diagnose(SOUND).rungs) == RUNGS
+
+
+def test_a_sound_machine_has_no_problem() -> None:
+    found = diagnose(SOUND)
+    assert found.problems == ()
+    assert found.exit_code() == 0
+    assert {rung.name for rung in found.rungs if not rung.available} == set()
+    assert found.rung("ort-cuda").reason == "onnxruntime-gpu 1.31.1 on NVIDIA H100 80GB HBM3"
+    assert found.rung("trt-gpu").reason == "tensorrt 11.1.0.106 on NVIDIA H100 80GB HBM3"
+    assert shown(found).endswith("no problems")
+
+
+@pytest.mark.parametrize(("given", "words", "mend", "lost"), CASES.values(), ids=CASES)
+def test_a_problem_has_its_words_its_mend_and_its_rungs(
+    given: Facts, words: str, mend: str, lost: tuple[str, ...]
+) -> None:
+    found = diagnose(given)
+    assert found.exit_code() == 1
+    matching = [problem for problem in found.problems if words in problem.text]
+    assert [problem.mend for problem in matching] == [mend], found.problems
+    assert len({problem.text for problem in found.problems}) == len(found.problems)
+    assert all(problem.mend for problem in found.problems)
+    network = {"trt-network"} if "trt-build" in lost else set()  # it asks the same TensorRT
+    assert {rung.name for rung in found.rungs if not rung.available} == {*lost, *network}
+    assert all(rung.reason for rung in found.rungs)
+    assert mend in shown(found)
+
+
+@pytest.mark.parametrize(("given", "name", "reason", "mend"), RUNG_CASES.values(), ids=RUNG_CASES)
+def test_what_is_missing_is_no_problem(given: Facts, name: str, reason: str, mend: str) -> None:
+    found = diagnose(given)
+    rung = found.rung(name)
+    assert (rung.available, rung.reason, rung.mend) == (False, reason, mend)
+    assert found.problems == ()
+    assert f"mend: {mend}" in shown(found) or not mend
+
+
+def test_what_cuda_computed_overrules_what_was_found() -> None:
+    """Libraries may lie where only ONNX Runtime looks; it has just used them, all but cuDNN."""
+    here = machine(
+        libraries=(replace(RUNTIME, version="12.9", cuda="12.9"), CUDNN), driver=Driver(True, "12.4")
+    )
+    found = diagnose(replace(SOUND, machine=here, trt=Missing("x")))
+    assert found.problems == ()
+    assert found.rung("ort-cuda").available
+
+
+def test_a_refusal_that_is_explained_is_not_told_twice() -> None:
+    found = diagnose(
+        replace(SOUND, machine=machine(libraries=()), cuda_works=False, cuda_refusal=Missing("it fell back"))
+    )
+    assert [problem.text for problem in found.problems] == [
+        "onnxruntime-gpu 1.31.1 is built for CUDA 13, and no CUDA runtime is here"
+    ]
+
+
+def test_rtx_ahead_of_time_is_said_to_be_that() -> None:
+    found = diagnose(replace(SOUND, trt=Choice("tensorrt-rtx", "1.7.1", "8.9", None, RTX_NOTE)))
+    build = found.rung("trt-build")
+    assert build.available
+    assert build.reason == "tensorrt-rtx 1.7.1, ahead of time for compute capability 8.9"
+    assert found.rung("trt-gpu").reason == RTX_NOTE
+
+
+def test_a_package_names_its_fault() -> None:
+    found = diagnose(
+        replace(
+            SOUND,
+            versions=versions(onnxruntime="1.30.0"),
+            too_old=(TooOld("numpy", "1.20", "1.23.2", "onnxfix 0.1.0"),),
+            gone=("polygraphy",),
+            faults={"contract": "onnx does not load: x", "ort-cpu": "killed by SIGSEGV"},
+            unloaded={"contract": "onnx", "ort-cpu": ""},
+        )
+    )
+    faults = {package.name: package.fault for package in found.packages}
+    assert faults["onnx"] == "does not load"
+    assert faults["numpy"] == "onnxfix 0.1.0 needs 1.23.2"
+    assert faults["polygraphy"] == "its files are gone"
+    assert faults["onnxruntime-gpu"] == "does not load; installs the same files as onnxruntime"
+    assert faults["onnxruntime"] == "installs the same files as onnxruntime-gpu"
+    assert faults["tensorrt"] == ""
+    assert all(package.note == "" for package in found.packages if package.name != "onnxruntime-gpu")
+    notes = {package.name: package.note for package in diagnose(SOUND).packages}
+    assert notes["onnxruntime-gpu"] == "built for CUDA 13.0; providers CUDA, CPU"
+
+
+# ------------------------------------------------------------------------------------------ this machine
+
+
+@pytest.fixture(scope="module")
+def here() -> Diagnosis:
+    return examine()
+
+
+def test_this_machine_runs_what_is_installed_on_it(here: Diagnosis) -> None:
+    assert here.rung("contract").available, here.rung("contract").reason
+    assert here.rung("reference").available, here.rung("reference").reason
+    assert here.rung("ort-cpu").available == (importlib.util.find_spec("onnxruntime") is not None)
+    rtx = importlib.util.find_spec("tensorrt_rtx") is not None
+    assert here.rung("trt-build").available >= rtx
+    assert here.rung("trt-build").available or "pip install" in here.rung("trt-build").mend
+    assert {"onnx", "numpy", "onnxfix"} <= {package.name for package in here.packages}
+    assert here.machine.cpus >= 1
+    assert here.machine.memory_mb is None or here.machine.memory_mb > 256
+
+
+def test_this_machines_gpus_are_the_drivers(here: Diagnosis) -> None:
+    assert here.machine.gpus == tuple(nvidia.gpus())
+    if not here.machine.gpus:
+        for name in ("ort-cuda", "trt-gpu"):
+            assert not here.rung(name).available
+            assert "GPU" in here.rung(name).reason
+
+
+def test_json_holds_everything(here: Diagnosis) -> None:
+    data = json.loads(json.dumps(here.to_json(), allow_nan=False))
+    assert set(data) == {"schema", "machine", "packages", "rungs", "problems"}
+    assert [rung["name"] for rung in data["rungs"]] == list(RUNGS)
+    assert set(data["rungs"][0]) == {"name", "available", "reason", "mend"}
+    assert data["machine"]["executable"] == sys.executable
+
+
+# -------------------------------------------------------------------------------- probes that do not return
+
+
+def segfault(**_: object) -> None:
+    ctypes.string_at(0)
+
+
+def hang(**_: object) -> None:
+    time.sleep(600)
+
+
+def raises(**_: object) -> None:
+    raise ImportError("first line\nsecond line")
+
+
+def not_what_was_asked_for(**_: object) -> Any:
+    return lambda: None  # does not pickle
+
+
+class Impatient(Worker):
+    """Waits two seconds for what hangs here, and as long as it takes for what works."""
+
+    def call(self, target: str, *, timeout: float, **arguments: Any) -> Outcome:
+        return super().call(target, timeout=2.0 if target.endswith("hang") else timeout, **arguments)
+
+
+ENDS: dict[Callable[..., Any], str] = {
+    segfault: "killed by SIGSEGV",
+    hang: "took more than 2 s and was stopped",
+    raises: "ImportError: first line second line",
+    not_what_was_asked_for: "pickle",
+}
+DRIVER = "NVIDIA's driver does not answer: "
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("question", "end", "start"),
+    [
+        *(("driver", end, DRIVER) for end in ENDS),
+        ("nvml", segfault, DRIVER),
+        ("contract", segfault, ""),
+        ("contract", raises, ""),
+        ("trt-build", segfault, "TensorRT does not answer: "),
+        ("trt-build", hang, "TensorRT does not answer: "),
+        ("cudnn", segfault, "a cuDNN that is installed does not load: "),
+    ],
+)
+def test_one_probe_that_dies_is_one_line(
+    question: str, end: Callable[..., Any], start: str, monkeypatch: pytest.MonkeyPatch, here: Diagnosis
+) -> None:
+    monkeypatch.setitem(facts.PROBES, question, f"{HERE}:{end.__name__}")
+    with Impatient() as worker:
+        found = examine(worker)
+    new = [problem for problem in found.problems if ENDS[end] in problem.text]
+    assert len(new) == 1, found.problems
+    assert new[0].text.startswith(start)
+    assert "\n" not in new[0].text
+    lost = {"contract": {"contract", "reference"}, "trt-build": {"trt-build", "trt-network", "trt-gpu"}}
+    for name in {"contract", "reference", "ort-cpu", "trt-build"} - lost.get(question, set()):
+        assert found.rung(name) == here.rung(name)
+    for name in lost.get(question, set()):
+        assert not found.rung(name).available
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("onnxruntime") is None,
+    reason="onnxruntime is not installed: pip install onnxruntime",
+)
+def test_an_onnxruntime_that_dies_costs_its_own_rungs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(facts.PROBES, "ort-cpu", f"{HERE}:segfault")
+    found = examine()
+    assert not found.rung("ort-cpu").available
+    assert "killed by SIGSEGV" in found.rung("ort-cpu").reason
+    assert found.rung("ort-cpu").mend.startswith("pip install --force-reinstall onnxruntime")
+    assert found.rung("reference").available
+
+
+def test_a_crash_is_laid_at_the_door_of_the_module_that_crashed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "crashing.py").write_text("import ctypes\nctypes.string_at(0)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with Worker() as worker:
+        asker = facts._Asker(worker, 60)
+        assert asker("contract", "nothing", modules=("json", "crashing")) == "nothing"
+    assert asker.faults["contract"].startswith("crashing does not load: killed by SIGSEGV")
+    assert asker.unloaded == {"contract": "crashing"}
+
+
+class Unstartable(Worker):
+    def call(self, target: str, *, timeout: float, **arguments: Any) -> Outcome:
+        raise OSError(11, "Resource temporarily unavailable")
+
+
+def test_a_machine_that_starts_no_process_is_examined_too() -> None:
+    found = examine(Unstartable())
+    (problem,) = [problem for problem in found.problems if "no child process" in problem.text]
+    assert "Resource temporarily unavailable" in problem.text
+    assert found.problems[0] == problem
+    assert tuple(rung.name for rung in found.rungs) == RUNGS
+    assert not any(rung.available for rung in found.rungs)
+    assert {rung.reason for rung in found.rungs} == {problem.text}
+    assert found.packages
+
+
+def test_each_question_has_a_child_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    pids: list[int | None] = []
+
+    class Watched(Worker):
+        def call(self, target: str, *, timeout: float, **arguments: Any) -> Outcome:
+            outcome = super().call("os:getpid", timeout=timeout)
+            pids.append(outcome.value)
+            return Outcome("error", message="not asked")
+
+    with Watched() as worker:
+        examine(worker)
+    assert len(pids) > 5
+    assert len(set(pids)) == len(pids)
+
+
+def test_every_probe_exists() -> None:
+    for target in facts.PROBES.values():
+        module, _, name = target.partition(":")
+        assert callable(getattr(importlib.import_module(module), name)), target
+
+
+# ------------------------------------------------------------------------------------------- text and CLI
+
+
+def test_the_text_is_narrow_and_cannot_be_forged() -> None:
+    card = Gpu("\x1b[2Jevil\n  ort-cuda yes", "9.0")
+    reason = "a long reason of many words " * 12
+    found = diagnose(
+        replace(
+            SOUND,
+            machine=machine(gpus=(card,)),
+            cuda_works=False,
+            cuda_refusal=Missing(reason),
+            versions=versions(onnx="1.2\x1b[0m\n  ort-cuda yes"),
+            too_old=(TooOld("onnx", "1.15", "1.19", "[bold]markup[/bold]"),),
+        )
+    )
+    lines = shown(found).splitlines()
+    assert all(len(line) <= WIDTH or "mend: " in line for line in lines)
+    assert not any("\x1b" in line for line in lines)
+    assert not any(line.startswith("  ort-cuda yes") for line in lines)
+    assert any("[bold]markup[/bold]" in line for line in lines)
+    (at,) = [number for number, line in enumerate(lines) if line.startswith("  ort-cuda ")]
+    assert lines[at].index("a long") == len(lines[at + 1]) - len(lines[at + 1].lstrip()), (
+        "words stand under words"
+    )
+
+
+def test_the_text_shows_what_matters() -> None:
+    found = diagnose(replace(SOUND, machine=machine(libraries=(replace(RUNTIME, wheel=False), CUDNN))))
+    text = shown(found)
+    for words in (
+        "NVIDIA H100 80GB HBM3, compute capability 9.0",
+        "NVIDIA 580.159.04, serves up to CUDA 13.0",
+        "13.0 (/site/nvidia/cu13/lib/libcudart.so.13)",
+        "9.28.0 for CUDA 13.5 (Python package)",
+        "128.0 GiB, of which a verification may take 87.9 GiB now",
+        "onnxruntime-gpu  1.31.1",
+        "  trt-network  yes  tensorrt 11.1.0.106, read back and run as on ort-cuda",
+    ):
+        assert words in text
+    bare = shown(diagnose(without_gpu(kernel_driver="580.1.2")))
+    assert "NVIDIA 580.1.2, its library is not here" in bare
+    assert "cuDNN         not found" in bare
+
+
+def cli(*arguments: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(app, ["doctor", *arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "examine", lambda: diagnose(SOUND))
+    code, out, err = cli()
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0] == "machine"
+    assert out.endswith("no problems\n")
+    code, out, err = cli("--format", "json")
+    assert (code, err) == (0, "")
+    assert json.loads(out) == json.loads(json.dumps(diagnose(SOUND).to_json()))
+    sick = replace(diagnose(SOUND), problems=(Problem("it is broken", "mend it"),))
+    monkeypatch.setattr(doctor, "examine", lambda: sick)
+    code, out, err = cli()
+    assert (code, err) == (1, "")
+    assert out.endswith("problems\n  it is broken\n    mend: mend it\n")
+    assert cli("--format", "json")[0] == 1
+
+
+def process(*arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    places = [str(path)] if path else []
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*places, str(ROOT), str(ROOT / "rules")])}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env=environment,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("broken", ["onnx", "numpy", "ml_dtypes"])
+def test_a_broken_package_does_not_break_the_doctor(broken: str, tmp_path: Path) -> None:
+    (tmp_path / broken).mkdir()
+    (tmp_path / broken / "__init__.py").write_text("import ctypes\nctypes.string_at(0)\n")
+    run = process("-m", "onnxfix", "doctor", "--format", "json", path=tmp_path)
+    assert run.returncode == 1, run.stderr
+    assert run.stderr == ""
+    found = json.loads(run.stdout)
+    rungs = {rung["name"]: rung for rung in found["rungs"]}
+    assert not rungs["contract"]["available"]
+    assert "does not load: killed by SIGSEGV" in rungs["contract"]["reason"]
+    assert any("killed by SIGSEGV" in problem["text"] for problem in found["problems"])
+
+
+def test_the_doctor_itself_loads_nothing_that_may_be_broken() -> None:
+    run = process("-X", "importtime", "-m", "onnxfix", "doctor")
+    loaded = {line.rsplit("|", 1)[1].strip() for line in run.stderr.splitlines() if line.count("|") == 2}
+    assert "onnxfix.doctor.facts" in loaded
+    assert not {name.partition(".")[0] for name in loaded} & {
+        "onnx",
+        "numpy",
+        "ml_dtypes",
+        "onnxruntime",
+        "tensorrt",
+        "tensorrt_rtx",
+        "polygraphy",
+        "google",
+    }

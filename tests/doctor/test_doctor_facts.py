@@ -1,0 +1,329 @@
+"""What the doctor finds: its questions, the driver, CUDA's libraries, the metadata of packages."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from onnxfix.doctor import examine, facts, probes
+from onnxfix.doctor.records import Driver, Library
+from onnxfix.nvidia import Missing
+from onnxfix.sandbox import Outcome, Worker
+from onnxfix.trt.package import Choice
+from support.doctor_cases import H100, RUNTIME
+
+# ----------------------------------------------------------------------------------------- the questions
+
+
+def test_the_driver_is_not_asked_for_gpus_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = answers(monkeypatch, {"driver": Driver(), "gpus": [H100]})
+    with asked as worker:
+        assert facts.gather(worker, 1).machine.gpus == ()
+    assert "gpus" not in asked.questions
+
+
+def test_cuda_is_tried_where_there_is_a_gpu_and_a_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facts, "ort_build", lambda: ("onnxruntime-gpu", "13.0"))
+    for refusal in (None, Missing("it fell back")):
+        asked = answers(monkeypatch, {"driver": Driver(True, "13.0"), "gpus": [H100], "ort-cuda": refusal})
+        with asked as worker:
+            found = facts.gather(worker, 1)
+        assert (found.cuda_works, found.cuda_refusal) == (refusal is None, refusal)
+    asked = answers(monkeypatch, {"driver": Driver(True, "13.0"), "gpus": []})
+    with asked as worker:
+        assert not facts.gather(worker, 1).cuda_works
+    assert "ort-cuda" not in asked.questions
+
+
+def test_a_provider_that_dies_does_not_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(facts, "ort_build", lambda: ("onnxruntime-gpu", "13.0"))
+    with answers(monkeypatch, {"driver": Driver(True, "13.0"), "gpus": [H100]}) as worker:
+        found = facts.gather(worker, 1)
+    assert not found.cuda_works
+    assert found.faults["ort-cuda"] == "no answer"
+
+
+def test_tensorrt_is_asked_why_it_was_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "tensorrt").mkdir()
+    (tmp_path / "tensorrt" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    rtx = Choice("tensorrt-rtx", "1.7.1", "8.9")
+    with answers(monkeypatch, {"trt-build": rtx, "tensorrt": Missing("it does not load")}) as worker:
+        found = facts.gather(worker, 1)
+    assert (found.trt, found.passed_over) == (rtx, Missing("it does not load"))
+    with answers(monkeypatch, {"trt-build": rtx}) as worker:
+        assert facts.gather(worker, 1).passed_over == Missing("no answer")
+
+
+class Answers(Worker):
+    """Answers from a dictionary of questions; "no answer" to the others."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        super().__init__()
+        self.given = given
+        self.questions: list[str] = []
+
+    def call(self, target: str, *, timeout: float, **arguments: Any) -> Outcome:
+        self.questions.append(target)
+        known = target in self.given
+        return Outcome("ok", self.given[target]) if known else Outcome("error", message="no answer")
+
+
+def answers(monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]) -> Answers:
+    monkeypatch.setattr(facts, "PROBES", {name: name for name in facts.PROBES})
+    return Answers(given)
+
+
+# -------------------------------------------------------------------------------------- driver, libraries
+
+
+class FakeLibrary:
+    """A shared library whose functions write into what they are given by reference."""
+
+    def __init__(self, **functions: Callable[..., int | bytes]) -> None:
+        for name, function in functions.items():
+            setattr(self, name, type("Function", (), {"__call__": staticmethod(function), "restype": None})())
+
+
+def sets(value: Any, status: int = 0) -> Callable[..., int]:
+    def function(*arguments: Any) -> int:
+        arguments[-1]._obj.value = value
+        return status
+
+    return function
+
+
+def libraries(monkeypatch: pytest.MonkeyPatch, found: dict[str, FakeLibrary]) -> None:
+    def load(name: str) -> FakeLibrary:
+        if name not in found:
+            raise OSError(f"{name}: cannot open shared object file")
+        return found[name]
+
+    monkeypatch.setattr(ctypes, "CDLL", load)
+
+
+def fake_driver(status: int) -> FakeLibrary:
+    return FakeLibrary(
+        cuDriverGetVersion=sets(12040),
+        cuInit=lambda _: status,
+        cuGetErrorName=sets(b"CUDA_ERROR_SYSTEM_DRIVER_MISMATCH"),
+        cuGetErrorString=sets(b"unsupported combination"),
+    )
+
+
+def test_the_driver_says_what_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    libraries(monkeypatch, {})
+    assert probes.driver() == Driver()
+    libraries(monkeypatch, {"libcuda.so.1": fake_driver(0)})
+    assert probes.driver() == Driver(True, "12.4", 0, "")
+    libraries(monkeypatch, {"libcuda.so.1": fake_driver(803)})
+    fault = "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH, unsupported combination"
+    assert probes.driver() == Driver(True, "12.4", 803, fault)
+
+
+def test_nvml_says_which_driver_the_kernel_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(buffer: Any, size: int) -> int:
+        buffer.value = b"580.159.04"[: size - 1]
+        return 0
+
+    libraries(monkeypatch, {})
+    assert probes.nvml() == ("", 0, "")
+    works = FakeLibrary(nvmlInit_v2=lambda: 0, nvmlShutdown=lambda: 0, nvmlSystemGetDriverVersion=version)
+    libraries(monkeypatch, {"libnvidia-ml.so.1": works})
+    assert probes.nvml() == ("580.159.04", 0, "")
+    differs = FakeLibrary(
+        nvmlInit_v2=lambda: 18, nvmlErrorString=lambda _: b"Driver/library version mismatch"
+    )
+    libraries(monkeypatch, {"libnvidia-ml.so.1": differs})
+    assert probes.nvml() == ("", 18, "Driver/library version mismatch")
+
+
+def test_libraries_say_their_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    cudart = FakeLibrary(cudaRuntimeGetVersion=sets(13050))
+    cudnn = FakeLibrary(cudnnGetVersion=lambda: 92800, cudnnGetCudartVersion=lambda: 12090)
+    libraries(monkeypatch, {"/wheel/libcudart.so.13": cudart, "libcudnn.so.9": cudnn})
+    assert probes.cuda_runtime("/wheel/libcudart.so.13", True) == Library(
+        "CUDA runtime", "13.5", "13.5", "/wheel/libcudart.so.13", True
+    )
+    assert probes.cuda_runtime("libcudart.so.12") is None
+    assert probes.cudnn("libcudnn.so.9") == Library("cuDNN", "9.28.0", "12.9", "libcudnn.so.9")
+    assert probes.cudnn("libcudnn.so.8") is None
+    with pytest.raises(OSError, match="cannot open"):
+        probes.cudnn("/wheel/libcudnn.so.9", True)
+
+
+@pytest.mark.parametrize(
+    ("number", "cuda", "cudnn"),
+    [(0, "", "0.0.0"), (12040, "12.4", "12.0.40"), (8907, "8.90", "8.9.7"), (91002, "91.0", "9.10.2")],
+)
+def test_version_numbers(number: int, cuda: str, cudnn: str) -> None:
+    assert (probes.cuda_version(number), probes.cudnn_version(number)) == (cuda, cudnn)
+
+
+def test_wheels_are_looked_at_before_the_loader(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    old, new, dnn = (
+        tmp_path / "nvidia" / name
+        for name in (
+            "cuda_runtime/lib/libcudart.so.12",
+            "cu13/lib/libcudart.so.13",
+            "cudnn/lib/libcudnn.so.9",
+        )
+    )
+    for path in (old, new, dnn):
+        path.parent.mkdir(parents=True)
+        path.touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    asked: list[tuple[str, str, bool]] = []
+
+    def ask(question: str, default: Any, /, *, path: str, wheel: bool) -> Any:
+        asked.append((question, path, wheel))
+        return RUNTIME if path == str(new) else default
+
+    assert list(facts._libraries(ask)) == [RUNTIME]  # type: ignore[arg-type]
+    runtimes = [path for question, path, wheel in asked if question == "cuda-runtime" and wheel]
+    assert {str(old), str(new)} <= set(runtimes)
+    assert ("cudnn", str(dnn), True) in asked
+    assert ("cuda-runtime", "libcudart.so.13", False) in asked
+    assert asked.index(("cuda-runtime", str(new), True)) < asked.index(
+        ("cuda-runtime", "libcudart.so.13", False)
+    )
+
+
+def test_a_file_that_is_no_library_is_a_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    broken = tmp_path / "nvidia" / "cudnn" / "lib" / "libcudnn.so.9"
+    broken.parent.mkdir(parents=True)
+    broken.write_text("not an ELF file")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = [problem.text for problem in examine().problems]
+    assert any(text.startswith("a cuDNN that is installed does not load: OSError") for text in found), found
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        (
+            "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12 19:39:15 UTC 2024\n",
+            "535.183.01",
+        ),
+        (
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\n"
+            "GCC version:  gcc version 13.3.0 (Ubuntu 13.3.0-6ubuntu2)\n",
+            "580.159.04",
+        ),
+        ("GCC version:  gcc version 13.3.0 \n", ""),
+        ("", ""),
+    ],
+)
+def test_the_kernel_says_its_driver(text: str, version: str) -> None:
+    assert facts.driver_version(text) == version
+
+
+# ----------------------------------------------------------------------------------------------- packages
+
+
+def distribution(folder: Path, name: str, version: str, requires: tuple[str, ...] = ()) -> None:
+    info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir()
+    lines = [f"Name: {name}", f"Version: {version}", *(f"Requires-Dist: {text}" for text in requires)]
+    (info / "METADATA").write_text("Metadata-Version: 2.1\n" + "\n".join(lines) + "\n\n")
+
+
+def test_distributions_are_read_from_their_metadata(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    distribution(tmp_path, "onnxruntime-gpu", "1.31.1")
+    distribution(tmp_path, "onnxruntime", "1.30.0")
+    distribution(tmp_path, "tensorrt_rtx", "1.6.0")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = facts.installed()
+    assert (found["onnxruntime-gpu"], found["onnxruntime"], found["tensorrt-rtx"]) == (
+        "1.31.1",
+        "1.30.0",
+        "1.6.0",
+    )
+    both = [problem for problem in examine().problems if "install the same files" in problem.text]
+    assert len(both) == 1
+    assert both[0].mend.startswith("pip uninstall -y onnxruntime onnxruntime-gpu && pip install ")
+
+
+@pytest.mark.parametrize("text", [None, b"", b"\xff\xfe\x00", b"Name: onnx\n\n"])
+def test_damaged_metadata_is_a_line(
+    text: bytes | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    info = tmp_path / "polygraphy-9.9.dist-info"
+    info.mkdir()
+    if text is not None:
+        (info / "METADATA").write_bytes(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert facts.installed()["polygraphy"] == facts.UNREADABLE
+    assert list(facts.too_old({"polygraphy": facts.UNREADABLE, "onnx": facts.UNREADABLE})) == []
+
+
+def test_lower_bounds_are_those_that_packages_declare(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    declared = (
+        "onnx>=1.19",
+        "ML-Dtypes (>=0.5)",
+        "numpy>=99; python_version < '3'",
+        "polygraphy<2,>=0.49.9 ; extra == 'tensorrt'",
+        "protobuf~=6.0",
+        "typer>=99",
+        "???",
+    )
+    distribution(tmp_path, "onnxfix", "0.1.0", declared)
+    monkeypatch.syspath_prepend(tmp_path)
+    have = {
+        "onnx": "1.18.9",
+        "ml_dtypes": "0.4.1",
+        "numpy": "1.0",
+        "polygraphy": "0.49.8",
+        "protobuf": "6.0rc1",
+    }
+    found = [
+        (old.name, old.version, old.lowest) for old in facts.too_old(have) if old.owner.startswith("onnxfix")
+    ]
+    assert found == [
+        ("onnx", "1.18.9", "1.19"),
+        ("ml_dtypes", "0.4.1", "0.5"),
+        ("polygraphy", "0.49.8", "0.49.9"),
+    ]
+    newer = dict.fromkeys(have, "100.0")
+    assert list(facts.too_old(newer)) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "numbers"),
+    [
+        ("1.20.0rc1", (1, 20)),
+        ("1.31.1+cu130", (1, 31, 1)),
+        ("v2", (2,)),
+        ("0.0", ()),
+        ("odd", ()),
+        ("10.0.1.6", (10, 0, 1, 6)),
+    ],
+)
+def test_release(version: str, numbers: tuple[int, ...]) -> None:
+    assert facts.release(version) == numbers
+
+
+def test_onnxruntimes_files_say_whose_they_are(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    capi = tmp_path / "onnxruntime" / "capi"
+    capi.mkdir(parents=True)
+    (capi.parent / "__init__.py").write_text("raise SystemExit('imported')")
+    written = "package_name = 'onnxruntime-gpu'\n__version__ = '1.31.1'\ncuda_version = '13.0'\n"
+    (capi / "build_and_package_info.py").write_text(written)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "onnxruntime", raising=False)
+    assert facts.ort_build() == ("onnxruntime-gpu", "13.0")
+
+
+def test_a_folder_without_a_module_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "leftover" / "__pycache__").mkdir(parents=True)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert not facts._there("leftover")
+    assert not facts._there("never_heard_of")
+    assert facts._there("json")

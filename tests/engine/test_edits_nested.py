@@ -1,0 +1,328 @@
+"""Edits that bring graphs with them: in several rounds, several in one round, and on random nested graphs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, parser
+
+from onnxfix import edits as ed
+from onnxfix import engine
+from onnxfix.edits import Draft
+from onnxfix.errors import EditError, ShadowedError
+from onnxfix.graph.overlay import Node, Scope
+from onnxfix.model import Model
+from onnxfix.pipeline import contract
+from onnxfix.registry import registry
+from onnxfix.rule import Fix, Match, rule
+from onnxfix.transaction import Transaction, commit
+from support.lanes import seeds
+from support.overlay_links import CHAIN, assert_links, node_at, proto_of
+from test_edits import add_branches
+
+HIDING = """g (float[N] x, bool c) => (float[N] y) { a = Neg(x)  y = If (c) <
+    then_branch = t () => (float[N] a) { a = Abs(x) }, else_branch = e () => (float[N] q) { q = Exp(x) }> }"""
+
+
+def copy_of(node: Node) -> NodeProto:
+    proto = NodeProto()
+    proto.CopyFrom(node.proto)
+    return proto
+
+
+def test_what_came_with_a_node_is_edited_and_removed_in_later_rounds() -> None:
+    model = Model(proto_of(CHAIN))
+    commit(model, [add_branches(model)], "TST001")
+    inner = node_at(model, "n11")
+    assert inner.place == "n1.then_branch / n2.body / n11"
+    assert [use.node.first_output for use in model.main.values["w"].uses] == ["d", "n11"]
+    assert model.main.values["b"].pinned
+    draft = Draft(inner)
+    draft.set_input(inner, 1, draft.add("Neg", ["n3"]))
+    draft.edits.append(ed.SetOutput(node_at(model, "n5"), 0, "n5 renamed"))
+    commit(model, [draft.edits], "TST002")
+    assert [node.proto.op_type for node in inner.scope.nodes] == ["Identity", "Neg", "Mul", "Sub"]
+    assert_links(model)
+    d = node_at(model, "d")
+    commit(model, [[ed.SetInput(d, 0, "b")]])
+    assert [node.op_type for node in model.main.nodes] == ["Neg", "Abs", "Mul", "If"]
+    assert not model.main.values["b"].pinned
+    assert_links(model)
+
+
+def test_names_that_came_with_a_node_are_taken() -> None:
+    model = Model(proto_of(CHAIN))
+    commit(model, [add_branches(model)])
+    for edit in (
+        ed.AddNode(model.main, parser.parse_node("n11 = Neg(x)")),
+        ed.AddInitializer(model.main, helper.make_tensor("n11", 1, [1], [0.0])),
+    ):
+        with pytest.raises(EditError):
+            commit(model, [[edit]])
+    commit(model, [[ed.AddNode(node_at(model, "p").scope, parser.parse_node("n11 = Neg(x)"))]])
+    assert_links(model)
+
+
+def test_fixes_of_one_round_do_not_hide_each_other_s_names() -> None:
+    for order in ((0, 1), (1, 0)):
+        model = Model(proto_of(CHAIN))
+        transaction = Transaction(model)
+        branch = node_at(model, "p").scope
+        inner = parser.parse_node("u = If (c) <then_branch = t () => (float[N] new) { new = Neg(x) }>")
+        edits = [ed.AddNode(branch, inner), ed.AddNode(model.main, parser.parse_node("new = Neg(x)"))]
+        transaction.apply([edits[order[0]]])
+        with pytest.raises(EditError):
+            transaction.apply([edits[order[1]]])
+        transaction.close()
+        assert_links(model)
+
+
+def test_a_body_that_hides_a_value_is_not_moved() -> None:
+    model = Model(proto_of(HIDING))
+    y = node_at(model, "y")
+    before = model.proto.SerializeToString(deterministic=True)
+    with pytest.raises(ShadowedError):
+        commit(model, [[ed.RemoveNode(y), ed.AddNode(model.main, copy_of(y))]])
+    assert model.proto.SerializeToString(deterministic=True) == before
+    assert_links(model)
+
+
+def test_a_branch_does_not_capture_what_goes_in_the_same_fix() -> None:
+    model = Model(proto_of("g (float[N] x, bool c) => (float[N] y) { a = Neg(x) y = Abs(x) }"))
+    a = node_at(model, "a")
+    for body, result in (("i = Neg(a)", "i"), ("", "a")):
+        node = parser.parse_node(f"n = If (c) <then_branch = t () => (float[N] {result}) {{ {body} }}>")
+        with pytest.raises(EditError):
+            commit(model, [[ed.RemoveNode(a), ed.AddNode(model.main, node)]])
+        assert_links(model)
+
+
+def test_a_removed_branch_gives_up_each_value_once() -> None:
+    """A branch that returns a value goes, then the branch around it, in one round; another one still returns it."""
+    text = """g (float[N] x, bool c) => (float[N] y) { a = Neg(x)
+        k = If (c) <then_branch = t () => (float[N] s) {
+            l = If (c) <then_branch = t2 () => (float[N] a) { }, else_branch = e2 () => (float[N] u) { u = Exp(x) }>
+            s = Abs(x) }, else_branch = e () => (float[N] r) { r = Exp(x) }>
+        y = If (c) <then_branch = t3 () => (float[N] a) { }, else_branch = e3 () => (float[N] v) { v = Exp(x) }> }"""
+    model = Model(proto_of(text))
+    commit(model, [[ed.RemoveNode(node_at(model, "l"))], [ed.RemoveNode(node_at(model, "k"))]])
+    assert model.main.values["a"].pinned
+    assert_links(model)
+
+
+def test_what_was_added_in_a_round_goes_with_what_holds_it() -> None:
+    model = Model(proto_of(CHAIN))
+    branch = node_at(model, "p").scope
+    node = parser.parse_node("""n = If (c) <then_branch = t () => (float[N] a) { },
+        else_branch = e () => (float[N] m) { m = Neg(b) }>""")
+    transaction = Transaction(model)
+    transaction.apply([ed.AddNode(branch, node)])
+    y = node_at(model, "y")
+    new = parser.parse_node("y = Identity(x)")
+    transaction.apply([ed.RemoveNode(y), ed.AddNode(model.main, new)])
+    transaction.close()
+    assert [node.op_type for node in model.main.nodes] == ["Identity"]
+    assert_links(model)
+    original = proto_of(CHAIN)
+    assert not contract.untouched_changes(original, model.proto, transaction.names)
+
+
+def test_the_contract_knows_every_name_that_came() -> None:
+    model = Model(proto_of(CHAIN))
+    transaction = Transaction(model)
+    transaction.apply(add_branches(model))
+    transaction.close()
+    assert not contract.untouched_changes(proto_of(CHAIN), model.proto, transaction.names)
+    assert {"n2", "n3", "n5", "n6", "n9", "n11"} <= transaction.names
+
+
+@pytest.mark.parametrize("way", ["an input is set", "a node is added"])
+def test_a_body_that_is_copied_keeps_what_another_fix_of_the_round_did_in_it(way: str) -> None:
+    """The copy was made before: it waits a round, or the other fix would be carried out in vain."""
+
+    @rule("TST001", per="scope")
+    def inside(scope: Scope, model: Model) -> Iterator[Match]:
+        if scope.attr != "then_branch" or model.main.values["a"].uses:
+            return
+        edit: ed.Edit = ed.SetInput(scope.nodes[0], 0, "a")
+        if way == "a node is added":
+            edit = ed.AddNode(scope, parser.parse_node("new = Neg(a)"))
+        yield Match("", scope=scope, fix=Fix(way, [edit]))
+
+    @rule("TST002", ops=["If"])
+    def whole(node: Node, model: Model) -> Iterator[Match]:
+        if not node.name:
+            moved = copy_of(node)
+            moved.name = "moved"
+            yield Match("", node=node, fix=Fix("move", [ed.RemoveNode(node), ed.AddNode(node.scope, moved)]))
+
+    text = """g (float[N] x, bool c) => (float[N] y) { a = Neg(x)  y = If (c) <
+        then_branch = t () => (float[N] p) { p = Exp(x) }, else_branch = e () => (float[N] q) { q = Abs(x) }> }"""
+    model = Model(proto_of(text))
+    run = engine.fix(model, [inside, whole])
+    assert [item.key.code for item in run.applied] == ["TST001", "TST002"]
+    assert not run.problems
+    assert [use.node.scope.path for use in model.main.values["a"].uses] == ["moved.then_branch"]
+    assert_links(model)
+
+
+# ------------------------------------------------------------------------------------------- random graphs
+
+
+class Maker:
+    """A random graph of Negs, Adds and nested Ifs, whose branches return their own values and outer ones."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.count = 0
+
+    def name(self) -> str:
+        self.count += 1
+        return f"v{self.count}"
+
+    def graph(self, visible: list[str], depth: int) -> GraphProto:
+        known, nodes, own = list(visible), [], []
+        weights = []
+        if self.rng.random() < 0.4:
+            weights.append(helper.make_tensor(self.name(), TensorProto.FLOAT, [1], [1.0]))
+            known.append(weights[0].name)
+        for _ in range(self.rng.randint(0 if depth else 2, 4)):
+            nodes.append(self.node(known, depth))
+            own.append(nodes[-1].output[0])
+            known.append(own[-1])
+        result = self.rng.choice(own if own and (not depth or self.rng.random() < 0.7) else visible)
+        output = helper.make_tensor_value_info(result, TensorProto.FLOAT, ["N"])
+        return helper.make_graph(nodes, self.name(), [], [output], weights)
+
+    def node(self, known: list[str], depth: int) -> NodeProto:
+        if depth < 3 and self.rng.random() < 0.4:
+            branches: dict[str, Any] = {
+                k: self.graph(known, depth + 1) for k in ("then_branch", "else_branch")
+            }
+            return helper.make_node("If", ["c"], [self.name()], **branches)
+        if self.rng.random() < 0.5:
+            return helper.make_node("Neg", [self.rng.choice(known)], [self.name()])
+        return helper.make_node("Add", self.rng.choices(known, k=2), [self.name()])
+
+    def model(self) -> ModelProto:
+        graph = self.graph(["x"], 0)
+        graph.input.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N"]))
+        graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+
+
+def seen_before(node: Node) -> list[str]:
+    """The values that may be read where ``node`` stands."""
+    names: list[str] = []
+    scope, at = node.scope, node
+    while True:
+        names += [v.name for v in scope.values.values() if v.producer is None and v.name != "c"]
+        for other in scope.nodes:
+            if other is at:
+                break
+            names += [v.name for v in other.outputs if v is not None]
+        if scope.parent is None or scope.owner is None:
+            return names
+        scope, at = scope.parent, scope.owner
+
+
+def random_fix(model: Model, rng: random.Random, number: int) -> list[ed.Edit]:
+    """A change that leaves an acyclic graph, if it is carried out."""
+    node = rng.choice(list(model.nodes()))
+    known = seen_before(node)
+    output = node.outputs[0]
+    assert output is not None
+    kind = rng.choice(["move", "wrap", "inside", "replace", "rename", "remove"])
+    if kind == "move":
+        return [ed.RemoveNode(node), ed.AddNode(node.scope, copy_of(node), node)]
+    if kind in ("wrap", "inside"):
+        maker = Maker(rng)
+        maker.count = 1000 * (number + 1)
+        depth = 2 if kind == "wrap" else 1
+        branches: dict[str, Any] = {k: maker.graph(known, depth) for k in ("then_branch", "else_branch")}
+        new = helper.make_node("If", ["c"], [maker.name()], **branches)
+        edits: list[ed.Edit] = [ed.AddNode(node.scope, new, node)]
+        if node.op_type != "If":
+            edits.append(ed.SetInput(node, 0, new.output[0]))
+        return edits
+    if kind == "replace":
+        return [ed.ReplaceUses(output, rng.choice(known))]
+    if kind == "rename" and node.op_type != "If":  # a scope is called after the If that it was read with
+        return [ed.SetOutput(node, 0, f"renamed {number} {rng.random()}")]
+    return [ed.RemoveNode(node)]
+
+
+def broken(scope: Scope) -> ed.Edit:
+    return ed.AddNode(scope, NodeProto(op_type="Neg", input=["no such value"], output=["never"]))
+
+
+@pytest.mark.parametrize("seed", seeds(150))
+def test_random_edits_of_nested_graphs_leave_true_links(seed: int) -> None:
+    """Rounds of fixes, some of them refused half way: the links are those of the graph, and the graph is valid."""
+    rng = random.Random(seed)
+    model = Model(Maker(rng).model())
+    for number in range(4):
+        transaction = Transaction(model)
+        original = ModelProto()
+        original.CopyFrom(model.proto)
+        written: set[object] = set()
+        for fix in [random_fix(model, rng, 10 * number + turn) for turn in range(4)]:
+            changes = ed.touched(fix) | ed.rewired(fix)
+            if not written.isdisjoint(changes):
+                continue  # as the engine has it
+            written |= changes
+            try:
+                transaction.apply([*fix, broken(model.main)] if rng.random() < 0.3 else fix)
+            except EditError:
+                continue
+        transaction.close()
+        assert_links(model)
+        assert all(scope.topological() == scope.nodes for scope in model.scopes)
+        assert not contract.untouched_changes(original, model.proto, transaction.names)
+
+
+def test_all_that_the_bodies_of_a_new_node_define_counts_as_written() -> None:
+    model = Model(
+        parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]> g (float[2] x, bool c) => (float[2] y) {
+            y = If(c)<then_branch = p () => (float[2] u) <float[2] k = {1, 2}> { n = Add(x, k)
+                          u = If(c)<then_branch = r () => (float[2] s) { s = Neg(n) },
+                                    else_branch = t () => (float[2] z) { z = Abs(n) }> },
+                      else_branch = q () => (float[2] v) { v = Exp(x) }> }""")
+    )
+    (node,) = model.main.nodes
+    names = {"k", "n", "u", "s", "z", "v"}
+    assert set(ed.defined(node.proto)) == names
+    assert ed.touched([ed.AddNode(model.main, node.proto)]) == {(model.main, name) for name in {"y", *names}}
+
+
+NAMESAKE = """<ir_version: 10, opset_import: ["" : 21]>
+g (uint8[2] x, bool k) => (float[2] y) { f = Cast <to = 1> (x)  y = Neg (f) }
+<domain: "", opset_import: ["" : 17]> Cast (a) => (b) { b = Expand <to = 9> (a) }"""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n = Cast <to = 7> (x)",
+        "n = If (k) <then_branch = t () => (u) { u = Cast <to = 7> (x) }, else_branch = e () => (v) { v = Neg (x) }>",
+    ],
+)
+def test_a_new_node_calls_no_function_of_the_model(text: str) -> None:
+    """A rule that adds a Cast means ONNX's: here it would be a call, exact on paper only."""
+    model = Model(parser.parse_model(NAMESAKE))
+    before = model.proto.SerializeToString()
+    with pytest.raises(ShadowedError, match="Cast is a local function"):
+        commit(model, [[ed.AddNode(model.main, parser.parse_node(text))]])
+    assert model.proto.SerializeToString() == before
+    assert_links(model)
+    commit(model, [[ed.AddNode(model.main, parser.parse_node(text.replace("Cast <to = 7>", "Abs")))]])
+    assert_links(model)
+
+
+def test_rules_do_not_chase_a_function_that_is_called_like_an_operator() -> None:
+    run = engine.fix(Model(parser.parse_model(NAMESAKE)), registry().rules)
+    assert run.rounds < 4
+    assert run.problems == ()

@@ -1,0 +1,449 @@
+"""What a run leaves on the disk: other models' weights as they were, no mode wider than the source's, nothing unneeded,
+and nothing under its final name without what belongs to it."""
+# Long because: the promises share their models, and a model in one file is one of every kind.
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper, parser
+
+import onnxfix
+from onnxfix import TrtOptions, UsageError
+from onnxfix.errors import OnnxfixError
+from onnxfix.files import wire
+from onnxfix.fleet import leftovers
+from onnxfix.fleet.work import Task
+from onnxfix.pipeline import lifting
+from onnxfix.trt.records import TrtBuild
+from onnxfix.verification.rungs import saved_engine
+from onnxfix.verification.verdict import RungResult, Verdict
+from support.cli import run
+from support.cli_models import CLEAN, FIXABLE, HEADER, external_model, write
+from support.peer_models import external
+from test_hostile_folder import watched
+from test_split_weights import LIMIT, SHORT, assert_split, large_model, names, written
+
+X = np.linspace(-1, 1, 256, dtype=np.float32)
+POSIX = pytest.mark.skipif(os.name != "posix", reason="modes, signals and fork are POSIX's")
+TEMPORARY = re.compile(r"\.out\.onnx\.[a-z0-9_]{8}\.tmp(/.*)?")
+
+
+@pytest.fixture
+def low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "PROTOBUF_LIMIT", LIMIT)
+    monkeypatch.setattr(wire, "SMALL", 0)
+
+
+@pytest.fixture
+def unproven(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No rung but one that passes at once, where there are dozens of runs."""
+    passed = Verdict((RungResult("contract", "passed", "said without a look"),))
+    monkeypatch.setattr("onnxfix.pipeline.prove.climb", lambda *_, **__: passed)
+
+
+def model_with_data(path: Path, location: str) -> Path:
+    """A Cast to remove, and a weight of 256 floats from byte 4096 on of a file, which may be the model's own: there is
+    text at that place."""
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [256]) for name in "xy"]
+    nodes = [
+        helper.make_node("Cast", ["x"], ["a"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["a", "w"], ["y"]),
+    ]
+    weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[256])
+    external(weight, location, 4096, 1024)
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], [weight])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    model.doc_string = "?" * 8192
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def outputs(path: Path) -> np.ndarray[Any, Any]:
+    session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(None, {"x": X})[0])
+
+
+def refused(*arguments: object) -> str:
+    code, out, err = run(*arguments)
+    assert (code, out, len(err.splitlines())) == (2, "", 1), (code, out, err)
+    return err
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+# ------------------------------------------------------------------------------------- models that are weights as well
+
+
+def test_a_model_that_holds_its_own_external_data_is_not_replaced(tmp_path: Path) -> None:
+    """The new file would have other bytes at the place of the weights."""
+    path = model_with_data(tmp_path / "m.onnx", "m.onnx")
+    other = write(tmp_path / "other.onnx", FIXABLE)
+    wanted, before = outputs(path), snapshot(tmp_path)
+    words = f"{path}: is also external data of {path}, which replacing it in place would change"
+    assert words in refused("apply", path, "--in-place")
+    for jobs in (1, 2):
+        assert words in refused("apply", other, path, "--in-place", "--jobs", jobs)
+    with pytest.raises(UsageError, match="external data"):
+        onnxfix.apply(path, in_place=True)
+    assert snapshot(tmp_path) == before
+    (tmp_path / "out").mkdir()
+    assert "is also external data" in refused("apply", path, "--output-dir", tmp_path / "out")
+    assert run("apply", path, "-o", tmp_path / "out/fixed.onnx")[0] == 0
+    assert np.array_equal(outputs(tmp_path / "out/fixed.onnx"), wanted)
+    assert snapshot(tmp_path)["m.onnx"] == before["m.onnx"]
+
+
+def test_by_another_name_it_is_the_same_file(tmp_path: Path) -> None:
+    path = model_with_data(tmp_path / "m.onnx", "w.bin")
+    os.link(path, tmp_path / "w.bin")
+    assert "in place would change" in refused("apply", path, "--in-place", "--no-verify")
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("first", [True, False])
+def test_a_model_that_holds_another_ones_external_data_is_not_replaced(
+    tmp_path: Path, jobs: int, first: bool
+) -> None:
+    holder = model_with_data(tmp_path / "a.onnx", "w.bin")
+    (tmp_path / "w.bin").write_bytes(bytes(4096) + X.tobytes())
+    reader = model_with_data(tmp_path / "b.onnx", "a.onnx")
+    before = snapshot(tmp_path)
+    models = (holder, reader) if first else (reader, holder)
+    told = refused("apply", *models, "--in-place", "--jobs", jobs)
+    assert f"{holder}: is also external data of {reader}" in told
+    assert snapshot(tmp_path) == before
+    assert run("apply", holder, reader, "--no-verify")[0] == 0  # to other names
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_no_result_goes_where_another_ones_external_data_is_copied_to(tmp_path: Path, jobs: int) -> None:
+    """The one that comes second would replace the other, or fail half-way through the list."""
+    (tmp_path / "y").mkdir()
+    (tmp_path / "y/a.onnx").write_bytes(bytes(4096) + X.tobytes())
+    models = write_in(tmp_path / "x/a.onnx"), model_with_data(tmp_path / "y/b.onnx", "a.onnx")
+    told = refused("apply", *models, "--output-dir", tmp_path / "out", "--jobs", jobs)
+    assert f"the output {tmp_path / 'out/a.onnx'}: is also external data of {models[1]}" in told
+    assert snapshot(tmp_path / "out") == {}
+
+
+def write_in(path: Path) -> Path:
+    path.parent.mkdir()
+    return write(path, FIXABLE)
+
+
+def test_no_result_goes_where_another_ones_external_data_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.fixed.onnx").write_bytes(bytes(4096) + X.tobytes())
+    models = write(tmp_path / "a.onnx", FIXABLE), model_with_data(tmp_path / "b.onnx", "a.fixed.onnx")
+    before = snapshot(tmp_path)
+    assert "is also external data" in refused("apply", *models)
+    assert snapshot(tmp_path) == before
+
+
+def test_models_that_share_their_external_data_are_fixed_in_place(tmp_path: Path) -> None:
+    """What is forbidden above is not forbidden to the usual case."""
+    (tmp_path / "w.bin").write_bytes(bytes(4096) + X.tobytes())
+    models = [model_with_data(tmp_path / name, "w.bin") for name in ("a.onnx", "b.onnx")]
+    models.append(write(tmp_path / "broken.onnx", CLEAN))
+    models[-1].write_bytes(b"location")
+    wanted = outputs(models[0])
+    code, _, err = run("apply", *models, "--in-place")
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "broken.onnx" in err
+    for path in models[:2]:
+        assert not [node for node in onnx.load(path).graph.node if node.op_type == "Cast"]
+        assert np.array_equal(outputs(path), wanted)
+
+
+# ------------------------------------------------------------------------------------------------------------- modes
+
+
+@pytest.fixture
+def umask() -> Iterator[None]:
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@POSIX
+@pytest.mark.usefixtures("umask")
+@pytest.mark.parametrize(
+    ("model", "data", "model_out", "data_out"),
+    [
+        (0o600, 0o600, 0o600, 0o600),
+        (0o644, 0o644, 0o644, 0o644),
+        (0o666, 0o777, 0o644, 0o644),
+        (0o640, 0o644, 0o640, 0o644),
+        (0o644, 0o600, 0o600, 0o600),  # folded into the model, weights are as secret as before
+    ],
+)
+def test_nobody_may_read_more_than_before(
+    tmp_path: Path, model: int, data: int, model_out: int, data_out: int
+) -> None:
+    path, out = external_model(tmp_path / "a"), tmp_path / "b"
+    out.mkdir()
+    path.chmod(model)
+    (tmp_path / "a/weights/w.bin").chmod(data)
+    assert onnxfix.apply(path, out / "m.onnx", verify=False).output
+    assert (mode(out / "m.onnx"), mode(out / "weights/w.bin")) == (model_out, data_out)
+
+
+@POSIX
+@pytest.mark.usefixtures("umask")
+def test_nor_of_a_model_that_is_unchanged(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.onnx", CLEAN)
+    path.chmod(0o600)
+    assert onnxfix.apply(path, tmp_path / "out.onnx", verify=False).output
+    assert mode(tmp_path / "out.onnx") == 0o600
+    os.umask(0o077)
+    path.chmod(0o644)
+    assert onnxfix.apply(path, tmp_path / "out2.onnx", verify=False).output
+    assert mode(tmp_path / "out2.onnx") == 0o600
+
+
+@POSIX
+@pytest.mark.usefixtures("umask")
+def test_a_file_that_is_there_keeps_its_mode_and_new_ones_beside_it_are_as_secret_as_their_source(
+    tmp_path: Path,
+) -> None:
+    path, out = external_model(tmp_path / "a"), tmp_path / "b"
+    out.mkdir()
+    path.chmod(0o600)
+    (tmp_path / "a/weights/w.bin").chmod(0o600)
+    (out / "m.onnx").write_bytes(b"old")
+    (out / "m.onnx").chmod(0o664)
+    assert onnxfix.apply(path, out / "m.onnx", verify=False).output
+    assert (mode(out / "m.onnx"), mode(out / "weights/w.bin")) == (0o664, 0o600)
+
+
+@POSIX
+@pytest.mark.usefixtures("umask", "low_limit", "unproven")
+@pytest.mark.parametrize("there", [False, True])
+def test_nor_of_weights_that_are_moved_out_of_the_model(tmp_path: Path, there: bool) -> None:
+    path, out = written(tmp_path), tmp_path / "out.onnx"
+    path.chmod(0o640)
+    if there:
+        out.write_bytes(b"old")
+        out.chmod(0o666)
+    assert onnxfix.apply(path, out).output
+    assert (mode(out), mode(tmp_path / "out.onnx.data")) == (0o666 if there else 0o640, 0o640)
+
+
+@POSIX
+@pytest.mark.usefixtures("umask")
+def test_engines_and_lifted_models_hold_the_weights_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(model: Path, profiles: Any, *, save_engine: str) -> TrtBuild:
+        Path(save_engine).write_bytes(b"engine")
+        return TrtBuild("accepted")
+
+    fake = SimpleNamespace(plain=lambda: SimpleNamespace(build=build, close=lambda: None))
+    monkeypatch.setattr(saved_engine, "builder", lambda options: fake)
+    path = write(tmp_path / "m.onnx", CLEAN)
+    path.chmod(0o600)
+    asked = TrtOptions(save_engine=str(tmp_path / "engine"))
+    loaded = wire.load(path)
+    saved_engine.save_engine(path, asked, TrtBuild("accepted"), lambda: None, loaded.mode)
+    lifting._install(path, tmp_path / "lifted.onnx", loaded.mode)
+    assert (mode(tmp_path / "engine"), mode(tmp_path / "lifted.onnx")) == (0o600, 0o600)
+
+
+# ---------------------------------------------------------------------------------------------------- what is needed
+
+
+def folded(folder: Path) -> Path:
+    """A model of which fixes fold what is in one file, and leave what is in another."""
+    model = parser.parse_model(
+        HEADER + "g (float[4] x) => (float[4] y) <float[4] w = {1, 2, 3, 4}, float[4] v = {1, 2, 3, 4}> "
+        "{ c = Add(w, w) d = Mul(x, c) y = Add(d, v) }"
+    )
+    (folder / "sub").mkdir(parents=True)
+    for tensor, name in zip(model.graph.initializer, ("sub/w.bin", "v.bin"), strict=True):
+        (folder / name).write_bytes(np.arange(4, dtype=np.float32).tobytes())
+        tensor.ClearField("float_data")
+        external(tensor, name, 0, 16)
+    (folder / "m.onnx").write_bytes(model.SerializeToString())
+    return folder / "m.onnx"
+
+
+@pytest.mark.parametrize("leave_data", [False, True])
+def test_only_data_that_the_fixed_model_refers_to_is_left_in_its_folder(
+    tmp_path: Path, leave_data: bool
+) -> None:
+    path, out = folded(tmp_path / "a"), tmp_path / "b"
+    out.mkdir()
+    report = onnxfix.apply(path, out / "m.onnx", leave_data=leave_data)
+    assert report.output
+    assert wire.external_files(onnx.load(out / "m.onnx", load_external_data=False)) == ["v.bin"]
+    assert sorted(snapshot(out)) == ["m.onnx", *(["sub/w.bin"] if leave_data else []), "v.bin"]
+    assert sorted(snapshot(tmp_path / "a")) == ["m.onnx", "sub/w.bin", "v.bin"]
+    onnx.checker.check_model(out / "m.onnx")
+
+
+def test_data_that_was_there_stays(tmp_path: Path) -> None:
+    path, out = folded(tmp_path / "a"), tmp_path / "b"
+    (out / "sub").mkdir(parents=True)
+    (out / "sub/w.bin").write_bytes((tmp_path / "a/sub/w.bin").read_bytes())
+    assert onnxfix.apply(path, out / "m.onnx", verify=False).output
+    assert sorted(snapshot(out)) == ["m.onnx", "sub/w.bin", "v.bin"]
+
+
+def test_data_is_compared_until_the_end(tmp_path: Path) -> None:
+    """Data that was found is what was proven, or nothing is written."""
+    path, out = folded(tmp_path / "a"), tmp_path / "b"
+    out.mkdir()
+    (out / "v.bin").write_bytes((tmp_path / "a/v.bin").read_bytes())
+
+    def say(words: str) -> None:
+        if words == "writing":
+            (out / "v.bin").write_bytes(bytes(16))
+
+    with pytest.raises(OnnxfixError, match=r"v\.bin: was changed or replaced"):
+        onnxfix.apply(path, out / "m.onnx", verify=False, progress=say)
+    assert sorted(snapshot(out)) == ["v.bin"]
+
+
+# ------------------------------------------------------------------------------------------ ended before its time
+
+
+@pytest.mark.usefixtures("low_limit")
+def test_a_split_model_is_proven_as_it_is_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under the names that it will have, in a folder of its own: byte for byte what the rungs have read."""
+    path, seen = written(tmp_path), dict[str, bytes]()
+    passed = Verdict((RungResult("contract", "passed", "said without a look"),))
+
+    def climb(original: Path, fixed: Path, *_: Any, **__: Any) -> Verdict:
+        assert names(tmp_path) == sorted(
+            ["m.onnx", "out.onnx", "out.onnx.data", fixed.parent.name, *ours(tmp_path)]
+        )
+        assert_split(fixed, path)
+        seen.update(snapshot(fixed.parent))
+        return passed
+
+    monkeypatch.setattr("onnxfix.pipeline.prove.climb", climb)
+    assert onnxfix.apply(path, tmp_path / "out.onnx").output
+    assert {name: data for name, data in snapshot(tmp_path).items() if name != "m.onnx"} == seen
+    assert sorted(seen) == ["out.onnx", "out.onnx.data"]
+
+
+def ours(folder: Path) -> list[str]:
+    return [item.name for item in folder.iterdir() if TEMPORARY.fullmatch(item.name) and item.is_file()]
+
+
+@pytest.mark.usefixtures("low_limit", "unproven")
+@pytest.mark.parametrize("there", [None, "the same", "another"])
+def test_weights_of_an_earlier_run(tmp_path: Path, there: str | None) -> None:
+    path, out = written(tmp_path), tmp_path / "out.onnx"
+    data = tmp_path / "out.onnx.data"
+    assert onnxfix.apply(path, out).output
+    if there == "another":
+        data.write_bytes(b"another")
+    elif there is None:
+        data.unlink()
+    before = data.stat().st_ino if there else None
+    if there == "another":
+        with pytest.raises(OnnxfixError, match=r"out\.onnx\.data: is in the way of the weights"):
+            onnxfix.apply(path, out)
+        assert data.read_bytes() == b"another"
+    else:
+        assert onnxfix.apply(path, out).output
+        assert_split(out, path)
+    if there is not None:
+        assert data.stat().st_ino == before
+    assert names(tmp_path) == ["m.onnx", "out.onnx", "out.onnx.data"]
+
+
+@pytest.mark.usefixtures("low_limit", "unproven")
+def test_external_data_that_has_the_weights_name(tmp_path: Path) -> None:
+    model = large_model()
+    (tmp_path / "out.onnx.data").write_bytes(SHORT.tobytes())
+    external(model.graph.initializer[-1], "out.onnx.data", 0, SHORT.nbytes)
+    path = written(tmp_path, model)
+    before = snapshot(tmp_path)
+    with pytest.raises(OnnxfixError, match=r"out\.onnx\.data: is in the way of the weights"):
+        onnxfix.apply(path, tmp_path / "out.onnx")
+    assert snapshot(tmp_path) == before
+
+
+def at_every_step(folder: Path, end: Callable[[], None]) -> Iterator[tuple[Path, bool]]:
+    """Split a model in a process of its own that comes to its end before its first step, its second, and so on; yields
+    the folder, and whether the run came through."""
+    (folder / "warm").mkdir()
+    onnxfix.apply(written(folder / "warm"), folder / "warm/out.onnx")  # no step is an import
+    for step in range(200):
+        there = folder / str(step)
+        there.mkdir()
+        path, at = written(there), [0]
+
+        def spy(at: list[int] = at, step: int = step) -> None:
+            at[0] += 1
+            if at[0] == step + 1:
+                end()
+
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                signal.signal(signal.SIGTERM, signal.default_int_handler)
+                with watched(spy), contextlib.suppress(KeyboardInterrupt):
+                    onnxfix.apply(path, there / "out.onnx")
+                    code = 0 if at[0] <= step else 1
+            finally:
+                os._exit(code)
+        done = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        yield there, done
+        if done:
+            return
+    pytest.fail("the run never ended")
+
+
+@POSIX
+@pytest.mark.usefixtures("low_limit", "unproven")
+def test_a_run_that_is_killed_leaves_no_weights_without_their_model(tmp_path: Path) -> None:
+    """But between the two renames, which nothing comes between."""
+    steps = alone = 0
+    for there, done in at_every_step(tmp_path, lambda: os.kill(os.getpid(), signal.SIGKILL)):
+        steps += 1
+        left = {name for name in snapshot(there) if not TEMPORARY.fullmatch(name)}
+        if left == {"m.onnx", "out.onnx.data"}:
+            alone += 1
+        elif left != {"m.onnx"}:
+            assert left == {"m.onnx", "out.onnx", "out.onnx.data"}
+            assert_split(there / "out.onnx", there / "m.onnx")
+        leftovers.tidy(Task(0, str(there / "m.onnx"), str(there / "out.onnx"), "apply"), 0.0)
+        assert not [name for name in names(there) if name.startswith(".")], (steps, done)
+    assert steps > 10
+    assert alone <= 1
+
+
+@POSIX
+@pytest.mark.usefixtures("low_limit", "unproven")
+def test_a_run_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
+    steps = 0
+    for there, _ in at_every_step(tmp_path, lambda: os.kill(os.getpid(), signal.SIGTERM)):
+        steps += 1
+        left = set(names(there))
+        assert left in ({"m.onnx"}, {"m.onnx", "out.onnx", "out.onnx.data"}), (steps, left)
+        if len(left) > 1:
+            assert_split(there / "out.onnx", there / "m.onnx")
+    assert steps > 10

@@ -1,0 +1,508 @@
+"""Models that are larger than one protobuf may be: their weights go to a file beside them.
+
+The limit is lowered to some kilobytes. Files are no larger than that makes them, so that onnx and ONNX Runtime, which
+know nothing of it, read originals and results alike.
+"""
+# Long because: one test for each thing that a run on a file over the limit promises.
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import ModelProto, TensorProto, helper, numpy_helper
+
+import onnxfix
+from onnxfix.errors import ModelError, OnnxfixError
+from onnxfix.files import lazy, tensors, wire
+from onnxfix.files.folders import Folder
+from support.cli import run
+from support.peer_models import external
+from support.toy_rules import unsafe_invalid, use
+from test_lazy_weights import refusing, tensor_of
+
+pytestmark = pytest.mark.corpus
+
+LIMIT = 12_000
+W = np.linspace(-1, 1, 4096, dtype=np.float32).reshape(64, 64)
+SHORT = np.arange(64, dtype=np.float32)
+
+
+@pytest.fixture(autouse=True)
+def low_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "PROTOBUF_LIMIT", LIMIT)
+    monkeypatch.setattr(wire, "SMALL", 0)
+
+
+def stored_as_floats(array: np.ndarray, name: str) -> TensorProto:
+    return helper.make_tensor(name, TensorProto.FLOAT, array.shape, array.reshape(-1).tolist())
+
+
+def large_model(chain: bool = True) -> ModelProto:
+    """Two weights of 16 kB, one of them a Constant's, floats in float_data, int64 in int64_data, and a short one."""
+    nodes = [
+        helper.make_node("Constant", [], ["c"], value=numpy_helper.from_array(-W, "")),
+        helper.make_node("Cast", ["x"], ["d"], to=11) if chain else helper.make_node("Neg", ["x"], ["d"]),
+        helper.make_node("Cast", ["d"], ["e"], to=1) if chain else helper.make_node("Neg", ["d"], ["e"]),
+        helper.make_node("MatMul", ["e", "w"], ["m"]),
+        helper.make_node("MatMul", ["m", "c"], ["n"]),
+        helper.make_node("Add", ["n", "f"], ["o"]),
+        helper.make_node("Gather", ["o", "i"], ["p"], axis=1),
+        helper.make_node("Add", ["p", "s"], ["y"]),
+    ]
+    weights = [tensor_of("w", W), stored_as_floats(W[:1], "f")]
+    weights.append(helper.make_tensor("i", TensorProto.INT64, [64], list(range(63, -1, -1))))
+    weights.append(tensor_of("s", SHORT))
+    x, y = (helper.make_tensor_value_info(name, 1, ["N", 64]) for name in "xy")
+    graph = helper.make_graph(nodes, "g", [x], [y], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+
+
+def written(folder: Path, model: ModelProto | None = None, name: str = "m.onnx") -> Path:
+    path = folder / name
+    path.write_bytes((model or large_model()).SerializeToString())
+    assert path.stat().st_size > 2 * LIMIT
+    return path
+
+
+def computed(path: Path) -> np.ndarray:
+    x = np.linspace(-2, 2, 128, dtype=np.float32).reshape(2, 64)
+    session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(None, {"x": x})[0])
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(item.name for item in folder.rglob("*"))
+
+
+# ---------------------------------------------------------------------------------------------------------- wire.save
+
+
+def test_save_moves_what_stayed_in_the_file(tmp_path: Path) -> None:
+    loaded = wire.load(written(tmp_path))
+    assert loaded.oversize
+    out, weights = tmp_path / "out.onnx", tmp_path / "out.onnx.data"
+    assert wire.save(loaded.proto, out, weights)
+    plain = onnx.load(out, load_external_data=False)
+    moved = {t.name: t for t in wire.all_tensors(plain) if t.data_location == TensorProto.EXTERNAL}
+    assert sorted(moved) == ["", "w"]
+    found = {}
+    for tensor in moved.values():
+        info = {entry.key: entry.value for entry in tensor.external_data}
+        assert list(info) == ["location", "offset", "length"]
+        assert info["location"] == "out.onnx.data"
+        assert int(info["offset"]) % 4096 == 0
+        assert not tensor.HasField("raw_data")
+        found[int(info["offset"])] = int(info["length"])
+    assert found == {0: W.nbytes, 16384: W.nbytes}
+    assert weights.stat().st_size == 2 * W.nbytes
+    whole, original = onnx.load(out), large_model()
+    for tensor in wire.all_tensors(whole):
+        tensor.ClearField("data_location")
+    assert whole == original
+    assert np.array_equal(computed(out), computed(tmp_path / "m.onnx"))
+    assert wire.load(out).proto == plain
+
+
+def test_offsets_are_aligned_behind_odd_lengths(tmp_path: Path) -> None:
+    arrays = [np.arange(size, dtype=np.uint8) % 251 for size in (5001, 4096, 1025, 8193)]
+    model = large_model()
+    model.graph.initializer.extend(tensor_of(f"b{index}", array) for index, array in enumerate(arrays))
+    loaded = wire.load(written(tmp_path, model))
+    assert wire.save(loaded.proto, tmp_path / "out.onnx", tmp_path / "data")
+    whole = onnx.load(tmp_path / "out.onnx")
+    values = {tensor.name: numpy_helper.to_array(tensor) for tensor in whole.graph.initializer}
+    for index, array in enumerate(arrays):
+        assert np.array_equal(values[f"b{index}"], array)
+    plain = onnx.load(tmp_path / "out.onnx", load_external_data=False)
+    offsets = [int(t.external_data[1].value) for t in wire.all_tensors(plain) if t.external_data]
+    assert len(offsets) == 6
+    assert all(offset % 4096 == 0 for offset in offsets)
+    assert len(set(offsets)) == 6
+
+
+KINDS = {
+    "raw": (lambda a: tensor_of("w", a), np.float32, True),
+    "float_data": (lambda a: stored_as_floats(a, "w"), np.float32, True),
+    "double_data": (lambda a: helper.make_tensor("w", 11, a.shape, a.reshape(-1).tolist()), np.float64, True),
+    "complex64": (lambda a: helper.make_tensor("w", 14, a.shape, a.reshape(-1).tolist()), np.complex64, True),
+    "complex128": (
+        lambda a: helper.make_tensor("w", 15, a.shape, a.reshape(-1).tolist()),
+        np.complex128,
+        True,
+    ),
+    "int64_data": (lambda a: helper.make_tensor("w", 7, a.shape, a.reshape(-1).tolist()), np.int64, False),
+    "int32_data": (lambda a: helper.make_tensor("w", 6, a.shape, a.reshape(-1).tolist()), np.int32, False),
+    "uint64_data": (lambda a: helper.make_tensor("w", 13, a.shape, a.reshape(-1).tolist()), np.uint64, False),
+    "half in int32_data": (
+        lambda a: helper.make_tensor("w", 10, a.shape, a.reshape(-1).tolist()),
+        np.float16,
+        False,
+    ),
+    "float8 in int32_data": (
+        lambda a: helper.make_tensor("w", 17, a.shape, a.reshape(-1).tolist()),
+        None,
+        False,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_which_fields_can_be_moved(tmp_path: Path, kind: str) -> None:
+    """What the wire format stores as raw data is; numbers in base 128 stay in the model, which has room for them."""
+    make, dtype, moves = KINDS[kind]
+    array = (np.arange(1200) % 200).astype(dtype or np.float32)
+    model = large_model()
+    model.graph.initializer.append(make(array))
+    model.graph.initializer[-1].name = "extra"
+    loaded = wire.load(written(tmp_path, model))
+    tensor = loaded.proto.graph.initializer[-1]
+    assert (lazy.range_of(tensor) is not None) == (
+        len(model.graph.initializer[-1].SerializeToString()) > 1100
+    )
+    wire.save(loaded.proto, tmp_path / "out.onnx", tmp_path / "data")
+    plain = onnx.load(tmp_path / "out.onnx", load_external_data=False).graph.initializer[-1]
+    assert (plain.data_location == TensorProto.EXTERNAL) == moves
+    found = onnx.load(tmp_path / "out.onnx").graph.initializer[-1]
+    wanted = numpy_helper.to_array(model.graph.initializer[-1])
+    assert numpy_helper.to_array(found).tobytes() == wanted.tobytes()
+    if not moves:
+        assert found == model.graph.initializer[-1]
+
+
+@pytest.mark.parametrize("constant", [False, True])
+def test_indices_of_sparse_tensors_stay(tmp_path: Path, constant: bool) -> None:
+    """onnx's checker reads them, and only from the model itself."""
+    model, indices = large_model(), np.arange(0, 1000, 4)
+    made = helper.make_sparse_tensor(tensor_of("sp", W.reshape(-1)[:250]), tensor_of("", indices), [1000])
+    if constant:
+        made.values.name = ""
+        model.graph.node.insert(0, helper.make_node("Constant", [], ["sp"], sparse_value=made))
+    else:
+        model.graph.sparse_initializer.append(made)
+    loaded = wire.load(written(tmp_path, model), large=lazy.TOKEN_SIZE)
+    assert wire.save(loaded.proto, tmp_path / "out.onnx", tmp_path / "data")
+    plain = onnx.load(tmp_path / "out.onnx", load_external_data=False).graph
+    found = plain.node[0].attribute[0].sparse_tensor if constant else plain.sparse_initializer[0]
+    assert np.array_equal(numpy_helper.to_array(found.indices), indices)
+    assert tensors.is_external(found.values)
+    onnx.checker.check_model(tmp_path / "out.onnx")
+    assert np.array_equal(computed(tmp_path / "out.onnx"), computed(tmp_path / "m.onnx"))
+
+
+def test_what_cannot_be_moved_far_enough(tmp_path: Path) -> None:
+    model = large_model()
+    model.graph.initializer.append(helper.make_tensor("big", 7, [9000], list(range(1000, 10000))))
+    loaded = wire.load(written(tmp_path, model))
+    with pytest.raises(ModelError, match=r"does not fit into one protobuf \(2 GB\)"):
+        wire.save(loaded.proto, tmp_path / "out.onnx", tmp_path / "data")
+    with pytest.raises(ModelError, match="does not fit"):
+        wire.save(loaded.proto, tmp_path / "out.onnx")
+    with pytest.raises(ModelError, match="does not fit"):
+        wire.serialize(loaded.proto)
+    assert names(tmp_path) == ["m.onnx"]
+
+
+def test_what_fits_is_not_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path)
+    size = path.stat().st_size
+    loaded = wire.load(path)
+    for limit, split in ((size, False), (size - 1, True)):
+        monkeypatch.setattr(wire, "PROTOBUF_LIMIT", limit)
+        assert wire.save(loaded.proto, tmp_path / "out.onnx", tmp_path / "data") is split
+        assert (tmp_path / "data").exists() is split
+        assert loaded.oversize is split
+
+
+# ------------------------------------------------------------------------------------------------- whole runs
+
+
+def assert_split(path: Path, like: Path) -> None:
+    data = path.with_name(path.name + ".data")
+    assert wire.external_files(onnx.load(path, load_external_data=False)) == [data.name]
+    assert path.stat().st_size < LIMIT
+    onnx.checker.check_model(path)
+    assert np.array_equal(computed(path), computed(like))
+
+
+@pytest.mark.parametrize("chain", [True, False], ids=["fixed", "nothing to fix"])
+def test_apply(tmp_path: Path, chain: bool) -> None:
+    """A model of which nothing was changed is split as well: nobody else reads it as it is."""
+    path, out = written(tmp_path, large_model(chain)), tmp_path / "out.onnx"
+    before = path.read_bytes()
+    report = onnxfix.apply(path, out)
+    assert report.verdict is not None
+    assert {rung.name: rung.status for rung in report.verdict.rungs}["ort-cpu"] == "passed"
+    assert any("out.onnx.data, beside the model" in note for note in report.notes)
+    assert report.changed
+    assert bool([item for item in report.applied if item.code.startswith("CST")]) == chain
+    assert names(tmp_path) == ["m.onnx", "out.onnx", "out.onnx.data"]
+    assert path.read_bytes() == before
+    assert_split(out, path)
+
+
+@pytest.mark.parametrize("verify", [[], ["--no-verify"]])
+def test_on_the_command_line(tmp_path: Path, verify: list[str]) -> None:
+    path, folder = written(tmp_path), tmp_path / "results"
+    folder.mkdir()
+    code, out, err = run("apply", path, "-o", tmp_path / "out.onnx", *verify)
+    assert (code, err) == (0, "")
+    assert "out.onnx.data, beside the model" in " ".join(out.split())
+    assert_split(tmp_path / "out.onnx", path)
+    code, _, err = run("apply", path, "--output-dir", folder, *verify)
+    assert (code, err) == (0, "")
+    assert names(folder) == ["m.onnx", "m.onnx.data"]
+    assert_split(folder / "m.onnx", path)
+
+
+def test_in_place(tmp_path: Path) -> None:
+    path, like = written(tmp_path), written(tmp_path, name="like.onnx")
+    code, _, err = run("apply", path, "--in-place")
+    assert (code, err) == (0, "")
+    assert names(tmp_path) == ["like.onnx", "m.onnx", "m.onnx.data"]
+    assert_split(path, like)
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+def test_not_through_links(tmp_path: Path, in_place: bool) -> None:
+    """The weights would lie beside the file, and be looked for beside the link."""
+    (tmp_path / "a").mkdir()
+    path, link = written(tmp_path / "a"), tmp_path / "link.onnx"
+    if not in_place:
+        (tmp_path / "out.onnx").write_bytes(b"old")
+    link.symlink_to("a/m.onnx" if in_place else "out.onnx")
+    before = path.read_bytes(), names(tmp_path)
+    target = [link, "--in-place"] if in_place else [path, "-o", link]
+    code, out, err = run("apply", *target, "--no-verify")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert f"{link}: is a symbolic link" in err
+    assert "name the file itself" in err
+    assert (path.read_bytes(), names(tmp_path)) == before
+
+
+def test_in_place_the_weights_are_as_safe_as_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the disk before the only other copy of them goes, and for nobody's eyes who could not see them before."""
+    path, done, real = written(tmp_path), [], os.replace
+    path.chmod(0o600)
+    monkeypatch.setattr(os, "fsync", lambda handle: done.append(os.fstat(handle).st_ino))
+    monkeypatch.setattr(os, "replace", lambda *given, **where: (done.append(0), real(*given, **where)))
+    onnxfix.apply(path, in_place=True, verify=False)
+    for item in (path, tmp_path / "m.onnx.data"):
+        assert item.stat().st_ino in done[: done.index(0)]
+        assert item.stat().st_mode & 0o777 == 0o600
+
+
+def test_an_interrupt_at_the_last_moment_leaves_a_model_with_its_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, like = written(tmp_path), written(tmp_path, name="like.onnx")
+
+    def sync(folder: Folder) -> None:  # the model is in its place by then
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Folder, "sync", sync)
+    with pytest.raises(KeyboardInterrupt):
+        onnxfix.apply(path, in_place=True, verify=False)
+    assert_split(path, like)
+
+
+def test_an_unsafe_fix_that_makes_no_valid_model_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where nothing else is changed, the model is written nevertheless, since it is split."""
+    model, out = large_model(chain=False), tmp_path / "out.onnx"
+    model.graph.node[1].op_type = "Sqrt"
+    path = written(tmp_path, model)
+    use(monkeypatch, [unsafe_invalid])
+    report = onnxfix.apply(path, out, unsafe_fixes=True, rungs=[])
+    assert [item.code for item in report.withdrawn] == ["BBB005"]
+    assert [node.op_type for node in onnx.load(out).graph.node] == [node.op_type for node in model.graph.node]
+
+
+def test_check_and_verify(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    before = path.read_bytes()
+    assert {item.code[:3] for item in onnxfix.check(path).findings} >= {"CST"}
+    report = onnxfix.verify(path)
+    assert report.verdict is not None
+    assert report.verdict.passed
+    onnxfix.apply(path, tmp_path / "out.onnx", verify=False)
+    for pair in ((path, tmp_path / "out.onnx"), (tmp_path / "out.onnx", path)):
+        both = onnxfix.verify(*pair)
+        assert both.verdict is not None
+        assert {rung.name: rung.status for rung in both.verdict.rungs}["ort-cpu"] == "passed"
+    assert run("check", path)[0] in (0, 1)
+    assert run("verify", path)[0] == 0
+    assert path.read_bytes() == before
+    assert names(tmp_path) == ["m.onnx", "out.onnx", "out.onnx.data"]
+
+
+def test_twice_is_once(tmp_path: Path) -> None:
+    path, first = written(tmp_path), tmp_path / "first.onnx"
+    onnxfix.apply(path, first, verify=False)
+    data = (tmp_path / "first.onnx.data").read_bytes()
+    again = onnxfix.apply(first, tmp_path / "second.onnx", verify=False)
+    assert not again.applied
+    assert not again.changed
+    assert (tmp_path / "second.onnx").read_bytes() == first.read_bytes()
+    assert (tmp_path / "first.onnx.data").read_bytes() == data
+    assert names(tmp_path) == ["first.onnx", "first.onnx.data", "m.onnx", "second.onnx"]
+    other = tmp_path / "other"
+    other.mkdir()
+    onnxfix.apply(path, other / "first.onnx", verify=False)
+    assert (other / "first.onnx").read_bytes() == first.read_bytes()
+    assert (other / "first.onnx.data").read_bytes() == data
+
+
+def test_without_a_destination(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    report = onnxfix.apply(path)
+    assert report.changed
+    assert report.model is not None
+    assert lazy.NONCE not in report.model.SerializeToString()
+    assert names(tmp_path) == ["m.onnx"]
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_without_a_destination_nothing_is_in_the_way(tmp_path: Path, verify: bool) -> None:
+    """The model's own external data may have the name that its moved weights would get beside an output."""
+    model = large_model()
+    (tmp_path / "m.onnx.data").write_bytes(SHORT.tobytes())
+    external(model.graph.initializer[-1], "m.onnx.data", 0, SHORT.nbytes)
+    report = onnxfix.apply(written(tmp_path, model), verify=verify)
+    assert report.changed
+    assert report.verdict is not None
+    assert report.verdict.passed
+    assert names(tmp_path) == ["m.onnx", "m.onnx.data"]
+    assert (tmp_path / "m.onnx.data").read_bytes() == SHORT.tobytes()
+
+
+@pytest.mark.parametrize("way", ["file", "folder", "dangling link"])
+@pytest.mark.parametrize("in_place", [True, False])
+def test_another_file_of_that_name(tmp_path: Path, way: str, in_place: bool) -> None:
+    path = written(tmp_path)
+    there = tmp_path / ("m.onnx.data" if in_place else "out.onnx.data")
+    if way == "file":
+        there.write_bytes(b"somebody's")
+    elif way == "folder":
+        there.mkdir()
+    else:
+        there.symlink_to("nowhere")
+    before = path.read_bytes()
+    for verify in ([], ["--no-verify"]):
+        target = ["--in-place"] if in_place else ["-o", tmp_path / "out.onnx"]
+        code, out, err = run("apply", path, *target, *verify)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert f"{there}: is in the way of the weights" in err
+        assert names(tmp_path) == sorted(["m.onnx", there.name])
+        assert path.read_bytes() == before
+    assert way != "file" or there.read_bytes() == b"somebody's"
+    assert way != "dangling link" or os.readlink(there) == "nowhere"
+
+
+def test_a_second_run_to_the_same_place(tmp_path: Path) -> None:
+    """The weights of the first run are there, and are those of the second."""
+    path = written(tmp_path)
+    assert run("apply", path, "-o", tmp_path / "out.onnx", "--no-verify")[0] == 0
+    before = {one.name: (one.read_bytes(), one.stat().st_ino) for one in tmp_path.iterdir()}
+    assert run("apply", path, "-o", tmp_path / "out.onnx", "--no-verify")[0] == 0
+    after = {one.name: (one.read_bytes(), one.stat().st_ino) for one in tmp_path.iterdir()}
+    assert {name: data for name, (data, _) in after.items()} == {
+        name: data for name, (data, _) in before.items()
+    }
+    assert after["out.onnx.data"] == before["out.onnx.data"]
+
+
+@pytest.mark.parametrize("leave", [False, True])
+def test_data_that_was_copied_for_nothing(tmp_path: Path, leave: bool) -> None:
+    """It goes with the run that brought it, unless another one may have found it there."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "out").mkdir()
+    onnx.save(
+        large_model(), tmp_path / "in" / "m.onnx", save_as_external_data=True, location="w", size_threshold=99
+    )
+    report = onnxfix.apply(
+        tmp_path / "in" / "m.onnx",
+        tmp_path / "out" / "m.onnx",
+        require=["ort-cuda"],
+        rungs=[],
+        leave_data=leave,
+    )
+    assert not report.output
+    assert names(tmp_path / "out") == (["w"] if leave else [])
+
+
+@pytest.mark.parametrize("step", [1, 2, 3, 4])
+def test_nothing_is_left_of_a_run_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """The disk is full while the weights, or the model itself, are written."""
+    path, real, calls = written(tmp_path), wire._write_pieces, [0]
+
+    def write(*arguments: object) -> None:
+        calls[0] += 1
+        real(*arguments)  # type: ignore[arg-type]
+        if calls[0] == step:
+            raise OnnxfixError("disk: cannot be written: No space left on device")
+
+    monkeypatch.setattr(wire, "_write_pieces", write)
+    with pytest.raises(OnnxfixError, match="No space left"):
+        onnxfix.apply(path, tmp_path / "out.onnx", verify=step > 2)  # where it is copied for backends first
+    assert names(tmp_path) == ["m.onnx"]
+
+
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path)
+    monkeypatch.setattr(wire, "_WORTH_IT", 0)
+    monkeypatch.setattr(os, "copy_file_range", refusing(errno.ENOSPC))
+    with pytest.raises(OnnxfixError, match="No space left"):
+        onnxfix.apply(path, tmp_path / "out.onnx", verify=False)
+    assert names(tmp_path) == ["m.onnx"]
+
+
+def test_without_proof_the_original_is_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is for backends that it is, and onnx.checker is given no weights."""
+    path, wrote, real = written(tmp_path), list[str](), wire._write_pieces
+    monkeypatch.setattr(
+        wire, "_write_pieces", lambda pieces, to, data: (wrote.append(to.name), real(pieces, to, data))
+    )
+    assert onnxfix.apply(path, tmp_path / "out.onnx", verify=False).output
+    assert len(wrote) == 2
+    assert all("out.onnx" in name for name in wrote)
+    assert np.array_equal(computed(tmp_path / "out.onnx"), computed(path))
+
+
+def test_a_result_that_does_not_verify(tmp_path: Path) -> None:
+    """A required rung that cannot run: nothing is written, the weights neither."""
+    path = written(tmp_path)
+    code, _, _ = run("apply", path, "-o", tmp_path / "out.onnx", "--require", "ort-cuda")
+    assert code != 0
+    assert names(tmp_path) == ["m.onnx"]
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_with_external_data_besides(tmp_path: Path, elsewhere: bool) -> None:
+    """A file over the limit, of which another weight is in a file of its own: both are found from the output."""
+    home, out = tmp_path / "home", tmp_path / "out"
+    home.mkdir()
+    out.mkdir()
+    model = large_model()
+    (home / "s.bin").write_bytes(SHORT.tobytes())
+    external(model.graph.initializer[-1], "s.bin", 0, SHORT.nbytes)
+    path = written(home, model)
+    target = (out if elsewhere else home) / "fixed.onnx"
+    report = onnxfix.apply(path, target)
+    assert report.output == str(target)
+    assert wire.external_files(onnx.load(target, load_external_data=False)) == ["fixed.onnx.data", "s.bin"]
+    assert np.array_equal(computed(target), computed(path))
+    assert names(home) == sorted(
+        {"m.onnx", "s.bin"} | (set() if elsewhere else {"fixed.onnx", "fixed.onnx.data"})
+    )
+    assert names(out) == (["fixed.onnx", "fixed.onnx.data", "s.bin"] if elsewhere else [])

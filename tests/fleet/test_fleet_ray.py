@@ -1,0 +1,475 @@
+"""Fleets on Ray: a real cluster of two nodes, one of which dies; and what is asked of Ray, on a Ray that is made up."""
+# Long because: both Rays are to answer the same questions.
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.fleets import command, environment, install, run, seen, without_times, write
+from support.paths import ROOT
+from support.patience import PATIENCE
+
+pytest.importorskip("ray", reason="the extra 'ray' is not installed")
+
+sys.path.insert(0, str(ROOT / "benchmarks"))
+from ray_nodes import Cluster
+
+from onnxfix.errors import OnnxfixError, UsageError
+from onnxfix.fleet import cluster, leftovers, ray_
+from onnxfix.fleet.budget import Size
+from onnxfix.fleet.work import Options, Outcome, Task
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]  # one cluster
+
+
+class Ray:
+    """Enough of Ray: tasks end as told, in the order in which they were sent. ``sent`` is what was asked for."""
+
+    def __init__(self, *ends: Any, nodes: tuple[tuple[int, int, int], ...] = ((2, 0, 4096),)) -> None:
+        self.ends = list(ends)
+        self.machines = nodes
+        self.sent: list[tuple[Task, dict[str, Any]]] = []
+        self.canceled: list[tuple[Any, bool]] = []
+        self.most = 0
+        self._flying: list[int] = []
+
+    def nodes(self) -> list[dict[str, Any]]:
+        named = [{"CPU": cpus, "GPU": gpus, "memory": float(mb << 20)} for cpus, gpus, mb in self.machines]
+        return [{"Alive": True, "Resources": one} for one in named] + [
+            {"Alive": False, "Resources": {"CPU": 64}}
+        ]
+
+    def remote(self, function: Any) -> Ray:
+        return self
+
+    def options(self, **asked: Any) -> Any:
+        ray = self
+
+        class Call:
+            def remote(self, payload: bytes, *_: Any) -> int:
+                ray.sent.append((pickle.loads(payload), asked))
+                ray._flying.append(len(ray.sent) - 1)
+                ray.most = max(ray.most, len(ray._flying))
+                return len(ray.sent) - 1
+
+        return Call()
+
+    def wait(self, refs: list[int], num_returns: int, timeout: float) -> tuple[list[int], list[int]]:
+        assert refs
+        done = sorted(refs)[: num_returns if self.ends else 0]
+        return done, [ref for ref in refs if ref not in done]
+
+    def get(self, ref: int) -> Any:
+        self._flying.remove(ref)
+        end = self.ends.pop(0)
+        if isinstance(end, BaseException):
+            raise end
+        return end if isinstance(end, str) else pickle.dumps(end)
+
+    def cancel(self, ref: int, force: bool = False) -> None:
+        self.canceled.append((ref, force))
+
+
+def tasks(count: int, options: Options | None = None) -> list[Task]:
+    return [Task(number, f"{number}.onnx", options=options or Options()) for number in range(count)]
+
+
+def done(**more: Any) -> Outcome:
+    return Outcome(Task(99, "of the worker's"), **more)
+
+
+def died() -> Exception:
+    from ray.exceptions import WorkerCrashedError
+
+    return WorkerCrashedError()
+
+
+# ------------------------------------------------------------------------------------------------ what is asked of Ray
+
+
+def test_a_task_asks_for_a_cpu_and_its_share_of_memory() -> None:
+    ray = Ray(done(), nodes=((2, 0, 4096), (8, 0, 32768)))
+    flight = ray_._Flight(ray, tasks(1))
+    assert [outcome.task.index for outcome in flight.outcomes()] == [0]
+    assert ray.sent[0][1] == {"num_cpus": 1, "num_gpus": 0, "max_retries": 0, "memory": 2048 << 20}
+
+
+@pytest.mark.parametrize("options", [Options(rungs=("ort-cuda",)), Options(require=("trt-gpu",))])
+def test_a_gpu_rung_asks_for_a_gpu(options: Options) -> None:
+    ray = Ray(done(), nodes=((2, 0, 999999), (4, 1, 8192)))
+    assert len(list(ray_._Flight(ray, tasks(1, options)).outcomes())) == 1
+    assert ray.sent[0][1]["num_gpus"] == 1
+    assert ray.sent[0][1]["memory"] == 2048 << 20  # of the node with the GPU
+    with pytest.raises(UsageError, match="no node of the cluster has a CPU and a GPU"):
+        ray_._Flight(Ray(), tasks(1, options))
+
+
+def test_a_large_model_asks_for_more_and_never_for_more_than_a_node_has(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes = {"0.onnx": 0.0, "1.onnx": 500.0, "2.onnx": 1e6}
+    monkeypatch.setattr(ray_, "size_of", lambda task: Size(sizes[task.source]))
+    ray = Ray(*[done()] * 3, nodes=((4, 0, 4096), (2, 0, 3000)))
+    options = Options(rungs=("ort-cpu",))
+    made = [Task(task.index, task.source, command="apply", options=options) for task in tasks(3)]
+    list(ray_._Flight(ray, made).outcomes())
+    assert [asked["memory"] >> 20 for _, asked in ray.sent] == [1024, 512 + 1100, 4096]
+
+
+def test_a_node_that_does_not_say_its_memory_is_asked_for_none() -> None:
+    ray = Ray(done(), nodes=((2, 0, 0),))
+    list(ray_._Flight(ray, tasks(1)).outcomes())
+    assert "memory" not in ray.sent[0][1]
+
+
+def test_ray_holds_a_bounded_number_of_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_, "IN_FLIGHT", 5)
+    for cpus, most in ((1, 5), (3, 12)):
+        ray = Ray(*[done()] * 40, nodes=((cpus, 0, 4096),))
+        outcomes = list(ray_._Flight(ray, tasks(40)).outcomes())
+        assert [outcome.task.index for outcome in outcomes] == list(range(40))
+        assert ray.most == most
+
+
+def test_two_results_that_bring_the_same_data_are_not_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    claims = {"0.onnx": frozenset({"a"}), "1.onnx": frozenset({"a", "b"}), "2.onnx": frozenset({"b"})}
+    monkeypatch.setattr(ray_, "size_of", lambda task: Size(1.0, claims[task.source]))
+    ray = Ray(*[done()] * 3)
+    assert len(list(ray_._Flight(ray, tasks(3)).outcomes())) == 3
+    assert ray.most == 1
+
+
+# ------------------------------------------------------------------------------------------------ what Ray says
+
+
+@pytest.fixture
+def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_, "PAUSES", (0.0,) * 3)
+
+
+@pytest.mark.usefixtures("no_pauses")
+def test_a_lost_worker_costs_another_attempt_elsewhere() -> None:
+    ray = Ray(died(), done(), done())
+    outcomes = {outcome.task.index: outcome for outcome in ray_._Flight(ray, tasks(2)).outcomes()}
+    assert {index: outcome.attempts for index, outcome in outcomes.items()} == {0: 2, 1: 1}
+    assert outcomes[0].task == tasks(1)[0]  # the driver's, whatever the worker calls it
+    assert not outcomes[0].error
+
+
+def test_a_lost_task_pauses_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(ray_.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(ray_.time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    monkeypatch.setattr(ray_, "IN_FLIGHT", 1)
+    monkeypatch.setattr(ray_, "PAUSES", (7.0,))
+    ray = Ray(died(), *[done()] * 3, nodes=((0, 0, 0), (1, 0, 0)))
+    monkeypatch.setattr(ray_.cluster, "nodes_of", lambda *_: [cluster.Node(0, 0)])
+    monkeypatch.setattr(ray_, "_grant", lambda *_: 0)
+    order = [(outcome.task.index, now[0]) for outcome in ray_._Flight(ray, tasks(3)).outcomes()]
+    assert order[:2] == [(1, 0.0), (2, 0.0)]
+    assert order[2][0] == 0
+    assert 7.0 <= order[2][1] < 8.0
+
+
+@pytest.mark.usefixtures("no_pauses")
+def test_a_model_that_kills_every_worker_is_an_error_of_its_own() -> None:
+    [outcome] = ray_._Flight(Ray(*[died()] * (len(ray_.PAUSES) + 1)), tasks(1)).outcomes()
+    assert outcome.error.startswith("0.onnx: its Ray worker died 4 times: The worker died unexpectedly")
+    assert "\n" not in outcome.error
+    assert (outcome.attempts, outcome.crashed, outcome.memory) == (4, True, False)
+
+
+def test_out_of_memory_is_tried_once_more_with_a_whole_node() -> None:
+    ray = Ray(
+        done(error="0.onnx: no", memory=True), done(error="0.onnx: no", memory=True), nodes=((4, 0, 8192),)
+    )
+    [outcome] = ray_._Flight(ray, tasks(1)).outcomes()
+    assert [asked["memory"] >> 20 for _, asked in ray.sent] == [2048, 8192]
+    assert (outcome.attempts, outcome.memory) == (2, True)
+
+
+def test_without_its_own_node_the_run_ends() -> None:
+    from ray.exceptions import LocalRayletDiedError
+
+    with pytest.raises(OnnxfixError, match="the Ray node through which this run is connected died"):
+        list(ray_._Flight(Ray(LocalRayletDiedError()), tasks(1)).outcomes())
+
+
+def test_a_node_with_another_onnxfix_ends_the_run() -> None:
+    with pytest.raises(UsageError, match="--ray: process 7 on node has another onnxfix"):
+        list(ray_._Flight(Ray("process 7 on node has another onnxfix"), tasks(1)).outcomes())
+
+
+def test_what_a_task_raises_is_that_models_error() -> None:
+    from ray.exceptions import RayTaskError
+
+    error = RayTaskError("work", "Traceback\n  much\nValueError: odd", ValueError("odd"))
+    [outcome] = ray_._Flight(Ray(error), tasks(1)).outcomes()
+    assert outcome.error.startswith("0.onnx: internal error of onnxfix, please report it: ValueError: odd")
+
+
+def test_a_file_that_only_we_have_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "0.onnx").touch()
+    ends = [
+        done(error=f"{name}.onnx: gone", worker="7 on 10.0.0.1", node="10.0.0.1", missing=True)
+        for name in (0, 1)
+    ]
+    outcomes = {one.task.index: one.error for one in ray_._Flight(Ray(*ends), tasks(2)).outcomes()}
+    assert outcomes == {
+        0: "0.onnx: gone (on Ray's node 10.0.0.1; with local paths, all nodes must share the folder)",
+        1: "1.onnx: gone",
+    }
+
+
+def test_what_no_node_has_room_for_any_more_is_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_, "_LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(ray_, "size_of", lambda task: Size(1e6))
+    ray = Ray(nodes=((1, 0, 2048), (1, 0, 8192)))
+    results = ray_._Flight(ray, tasks(1)).outcomes()
+    wait = ray.wait
+
+    def shrunk(*asked: Any, **more: Any) -> Any:
+        found = wait(*asked, **more)
+        if len(ray.sent) == 1:
+            ray.machines = ray.machines[:1]  # the large one is gone before the task ends
+        else:
+            ray.ends = [done()]
+        return found
+
+    monkeypatch.setattr(ray, "wait", shrunk)
+    assert next(results).task.index == 0
+    assert [asked["memory"] >> 20 for _, asked in ray.sent] == [8192, 2048]
+    assert ray.canceled == [(0, False)]
+
+
+def test_the_run_ends_when_no_node_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("_LOOK_SECONDS", "_LONELY_SECONDS", "_SLICE"):
+        monkeypatch.setattr(ray_, name, 0.0)
+    with pytest.raises(UsageError, match="no node of the cluster has a CPU"):
+        ray_._Flight(Ray(nodes=()), tasks(1))
+    ray = Ray()
+    flight = ray_._Flight(ray, tasks(1))
+    ray.machines = ()
+    with pytest.raises(OnnxfixError, match="no node of the Ray cluster is left"):
+        list(flight.outcomes())
+
+
+def test_what_is_under_way_is_canceled_and_then_killed() -> None:
+    ray = Ray()
+    flight = ray_._Flight(ray, tasks(2))
+    flight._launch()
+    flight.end()
+    assert ray.canceled == [(0, False), (1, False), (0, True), (1, True)]
+
+
+def test_leftovers_are_the_tasks_own_and_new(tmp_path: Path) -> None:
+    names = [
+        ".m.onnx.abcd1234.tmp", ".m.onnx.old_1234.tmp", ".m.onnx.v2.onnx.abcd1234.tmp", ".n.onnx.abcd1234.tmp",
+        ".m.onnx.abcd1234", "m.onnx",
+    ]  # fmt: skip
+    for name in names:
+        (tmp_path / name).touch()
+    os.utime(tmp_path / ".m.onnx.old_1234.tmp", (1, 1))
+    task = Task(0, "in.onnx", str(tmp_path / "m.onnx"), "apply")
+    leftovers.tidy(Task(0, "in.onnx", "memory://b/m.onnx", "apply"), time.time())
+    leftovers.tidy(Task(0, str(tmp_path / "m.onnx")), time.time())
+    assert len(list(tmp_path.iterdir())) == len(names)
+    leftovers.tidy(task, time.time())
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names[1:])
+
+
+# ------------------------------------------------------------------------------------------------ connecting
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("model.onnx", "is neither auto, nor local, nor HOST:PORT"),
+        ("127.0.0.1:1", "no Ray cluster answers there: Connection refused"),
+        ("ray://127.0.0.1:1", "no Ray cluster answers there"),
+        ("127.0.0.1:99999", "no Ray cluster answers there"),
+    ],
+)
+def test_a_wrong_address_is_refused_at_once(address: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words), cluster.connected(address):
+        pass
+
+
+def test_the_address_in_the_environment_is_looked_at_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    with (
+        pytest.raises(UsageError, match=r"--ray 127\.0\.0\.1:1: no Ray cluster answers there"),
+        cluster.connected("auto"),
+    ):
+        pass
+
+
+def test_without_ray_one_line_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "__init__.py").write_text("raise ImportError('no ray here')")
+    model = write(tmp_path / "m.onnx")
+    for more, words in (
+        ([], "onnxfix: --ray needs Ray: pip install 'onnxfix[ray]'\n"),
+        (
+            ["--jobs", "2"],
+            "onnxfix: --jobs is about this machine: with --ray the cluster says how many models run at once\n",
+        ),
+    ):
+        told = run(tmp_path, "check", model, "--ray", "local", *more)
+        assert (told.returncode, told.stdout, told.stderr) == (2, "", words)
+
+
+def test_what_rays_threads_print_is_dropped(capsys: pytest.CaptureFixture[str]) -> None:
+    import threading
+
+    with cluster._own_stdout():
+        thread = threading.Thread(target=lambda: print("noise"), name="ray_listen_error_messages")
+        thread.start()
+        thread.join()
+        print("result")
+    assert capsys.readouterr().out == "result\n"
+
+
+# ------------------------------------------------------------------------------------------------ a real cluster
+
+
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return install(tmp_path_factory.mktemp("pack"))
+
+
+@pytest.fixture(scope="module")
+def two_nodes(pack: Path) -> Iterator[Cluster]:
+    with Cluster(nodes=2, cpus=2, environ=environment(pack)) as found:
+        yield found
+
+
+def result(process: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(process.stdout)
+    return document
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def asked(folder: Path, output: str, *more: str) -> list[str]:
+    options = ["--no-verify", "--format", "json", "--fail-on", "never"]
+    return ["apply", f"{folder.name}/*.onnx", "--output-dir", output, *options, *more]
+
+
+def test_one_model_is_done_again_and_another_is_given_up(
+    two_nodes: Cluster, pack: Path, tmp_path: Path
+) -> None:
+    """The one whose worker was killed once is done, the one that kills every worker is an error, and so is the one that
+    is no model; all others are what they are without Ray. Paths are relative: workers go to the driver's folder."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name in ("a", "b", "c"):
+        write(folder / f"{name}.onnx")
+    write(folder / "once.onnx", "kill once")
+    write(folder / "poison.onnx", "kill")
+    (folder / "junk.onnx").write_bytes(b"junk")
+    (pack / "seen").unlink(missing_ok=True)
+    told = subprocess.run(
+        command(*asked(folder, "ray", "--ray", two_nodes.address)),
+        cwd=tmp_path, env=two_nodes.environ, capture_output=True, text=True, timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    assert told.returncode == 2, told.stderr
+    found = result(told)
+    assert [report["path"] for report in found["reports"]] == [
+        f"in/{name}.onnx" for name in ("a", "b", "c", "once")
+    ]
+    assert [error["path"] for error in found["errors"]] == ["in/junk.onnx", "in/poison.onnx"]
+    assert found["errors"][1]["message"].startswith("in/poison.onnx: its Ray worker died 4 times: ")
+    messages = [f"onnxfix: {error['message']}" for error in found["errors"]]
+    assert sorted(told.stderr.splitlines()) == sorted(messages)
+    counts = {name: seen(pack).count(name) for name in ("poison", "once")}
+    assert counts == {"poison": 1 + len(ray_.PAUSES), "once": seen(pack).count("a") + 1}
+    (folder / "poison.onnx").unlink()
+    local = run(pack, *asked(folder, "local"), cwd=tmp_path)
+    assert files(tmp_path / "ray") == files(tmp_path / "local")
+    same = json.loads(local.stdout.replace('"local/', '"ray/'))
+    assert without_times(found["reports"]) == without_times(same["reports"])
+
+
+def test_an_interrupted_run_leaves_nothing_behind(two_nodes: Cluster, pack: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (pack / "seconds").write_text("600")
+    for number in range(8):
+        write(folder / f"m{number}.onnx", "sleep")
+    (pack / "seen").unlink(missing_ok=True)
+    process = subprocess.Popen(
+        command(*asked(folder, "out", "--ray", two_nodes.address)),
+        cwd=tmp_path, env=two_nodes.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        until = time.monotonic() + PATIENCE
+        while not seen(pack) and time.monotonic() < until:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        out, words = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, out) == (2, "")
+    assert words == "onnxfix: interrupted; nothing half-written was left behind\n"
+    assert files(tmp_path / "out") == {}
+
+
+def test_a_cluster_with_other_rules_is_refused(two_nodes: Cluster, tmp_path: Path) -> None:
+    other = dict(two_nodes.environ, PYTHONPATH=environment()["PYTHONPATH"])  # without the pack of the nodes
+    told = subprocess.run(
+        command("check", write(tmp_path / "m.onnx"), "--ray", two_nodes.address),
+        env=other, capture_output=True, text=True, timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    assert (told.returncode, told.stdout) == (2, "")
+    assert "has another onnxfix or other rules; install the same onnxfix on each node" in told.stderr
+    assert told.stderr.count("\n") == 1
+
+
+def test_a_node_dies_and_every_model_is_done(two_nodes: Cluster, pack: Path, tmp_path: Path) -> None:
+    """Last, for it takes one of the two nodes away."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (pack / "seconds").write_text("600")
+    for number in range(12):  # four are done at once, and the others when the node is dead
+        write(folder / f"m{number:02}.onnx", "sleep" if number >= 4 else "")
+    process = subprocess.Popen(
+        command(*asked(folder, "ray", "--ray", two_nodes.address)),
+        cwd=tmp_path, env=two_nodes.environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        until = time.monotonic() + PATIENCE
+        while len(list((tmp_path / "ray").glob("*.onnx"))) < 4 and time.monotonic() < until:
+            time.sleep(0.02)
+        assert process.poll() is None
+        two_nodes.nodes[1].kill()
+        (pack / "awake").write_text("0")
+        (pack / "awake").replace(pack / "seconds")  # at once, for somebody may be reading it
+        out, words = process.communicate(timeout=PATIENCE)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, words) == (0, "")
+    found = json.loads(out)
+    assert [report["path"] for report in found["reports"]] == [
+        f"in/m{number:02}.onnx" for number in range(12)
+    ]
+    local = run(pack, *asked(folder, "local"), cwd=tmp_path)
+    assert local.returncode == 0
+    assert files(tmp_path / "ray") == files(tmp_path / "local")
+    assert len(files(tmp_path / "ray")) == 12

@@ -1,0 +1,619 @@
+"""What was done is not done again, unless something that the result hangs on has changed."""
+# Long because: one test for each thing that a result hangs on, and for each way in which a journal may be damaged.
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from onnxfix.causes import Problem
+from onnxfix.errors import OnnxfixError, UsageError
+from onnxfix.fleet import journal as journals
+from onnxfix.fleet import stamps, versions, work
+from onnxfix.fleet.drive import drive, tasks_of
+from onnxfix.fleet.here import Here
+from onnxfix.fleet.journal import NAME, Journal, place_of
+from onnxfix.fleet.recall import recall
+from onnxfix.fleet.work import Options, Outcome, Stamp, Task
+from onnxfix.report.report import WORKED_OUT, Report, plain
+from onnxfix.trt.records import Profile, TrtBuild, TrtOptions
+from onnxfix.verification.compare.compare import Metrics
+from onnxfix.verification.verdict import RungResult, Verdict
+from support.fleets import ROOT, run, without_times, write
+
+pytestmark = pytest.mark.slow
+
+LIGHT = Options(verify=False)
+
+
+class Counting(Here):
+    """Says which models it was given."""
+
+    def __init__(self) -> None:
+        self.given: list[str] = []
+
+    def run(self, tasks: object, progress: object = None) -> Iterator[Outcome]:
+        for task in tasks:  # type: ignore[attr-defined]
+            self.given.append(Path(task.source).name)
+            yield work.perform(task)
+
+
+def go(
+    folder: Path,
+    options: Options = LIGHT,
+    *,
+    out: str | None = "out",
+    resume: bool = True,
+    command: str = "apply",
+) -> tuple[list[str], list[Outcome]]:
+    """Work through the models of a folder; what was done, and all outcomes."""
+    place = folder / "journal"
+    tasks = tasks_of(
+        [str(folder / "*.onnx")],
+        command,  # type: ignore[arg-type]
+        options,
+        output_dir=str(folder / out) if out else None,
+        stamped=True,
+    )
+    executor = Counting()
+    outcomes = list(drive(tasks, executor, place, resume=resume))
+    return executor.given, outcomes
+
+
+def age(*paths: Path) -> None:
+    """Make files an hour old: young ones are read again to be sure."""
+    for path in paths:
+        then = time.time() - 3600
+        os.utime(path, (then, then))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    age(*(write(tmp_path / f"m{i}.onnx") for i in range(3)))
+    return tmp_path
+
+
+ALL = ["m0.onnx", "m1.onnx", "m2.onnx"]
+
+
+def test_nothing_is_done_twice_and_reports_are_the_same(folder: Path) -> None:
+    given, first = go(folder)
+    assert given == ALL
+    size = (folder / "journal").stat().st_size
+    given, second = go(folder)
+    assert given == []
+    assert [outcome.task.index for outcome in second] == [0, 1, 2]
+    for old, new in zip(first, second, strict=True):
+        assert new.reused
+        assert old.report is not None
+        assert new.report == replace(old.report, reused=True)
+        assert new.report.to_json() == old.report.to_json() | {"reused": True}
+    assert (folder / "journal").stat().st_size == size
+
+
+def test_without_resume_all_is_done_and_noted(folder: Path) -> None:
+    go(folder)
+    given, outcomes = go(folder, resume=False)
+    assert given == ALL
+    assert not any(outcome.reused for outcome in outcomes)
+    assert go(folder)[0] == []
+
+
+def test_a_changed_model_is_done_again_and_the_others_not(folder: Path) -> None:
+    go(folder)
+    write(folder / "m1.onnx", "another")
+    assert go(folder)[0] == ["m1.onnx"]
+    assert go(folder)[0] == []
+
+
+def test_same_bytes_under_another_time_or_inode_are_the_same_model(folder: Path) -> None:
+    go(folder)
+    copy = folder / "copy"
+    for path in folder.glob("*.onnx"):
+        shutil.copyfile(path, copy)
+        os.replace(copy, path)
+    age(*folder.glob("*.onnx"))
+    assert go(folder)[0] == []
+
+
+def test_times_that_were_found_to_mean_nothing_are_noted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go(folder)
+    age(*folder.glob("*.onnx"))
+    assert go(folder)[0] == []  # reads the files
+
+    def unread(path: str) -> str:
+        raise AssertionError(f"{path} was read again")
+
+    monkeypatch.setattr(stamps, "digest", unread)
+    assert go(folder)[0] == []
+
+
+def test_a_model_written_twice_in_a_moment_is_not_taken_for_the_first(folder: Path) -> None:
+    """Same size, inode and time: a file system's clock is coarse, and a young file may still change."""
+    path = write(folder / "m1.onnx", "aaaa")
+    now = os.stat(path).st_mtime_ns
+    go(folder)
+    data = path.read_bytes().replace(b"aaaa", b"bbbb")
+    with path.open("r+b") as file:
+        file.write(data)
+    os.utime(path, ns=(now, now))
+    assert go(folder)[0] == ["m1.onnx"]
+
+
+def test_a_change_under_the_same_time_is_a_change(folder: Path) -> None:
+    """Who copies or unpacks a file sets its time, and inodes are used again."""
+    go(folder)
+    path = folder / "m1.onnx"
+    then = path.stat()
+    data = path.read_bytes()
+    with path.open("r+b") as file:
+        file.write(data.replace(b"m1", b"M1") if b"m1" in data else data[:-1] + bytes([data[-1] ^ 1]))
+    os.utime(path, ns=(then.st_atime_ns, then.st_mtime_ns))
+    assert path.read_bytes() != data
+    now = path.stat()
+    assert (now.st_size, now.st_mtime_ns, now.st_ino) == (then.st_size, then.st_mtime_ns, then.st_ino)
+    assert go(folder)[0] == ["m1.onnx"]
+
+
+@pytest.mark.parametrize("damage", ["gone", "other bytes", "longer"])
+def test_an_output_that_is_not_there_as_it_was_is_made_again(folder: Path, damage: str) -> None:
+    go(folder)
+    path = folder / "out" / "m2.onnx"
+    whole = path.read_bytes()
+    if damage == "gone":
+        path.unlink()
+    else:
+        path.write_bytes(whole + b"x" if damage == "longer" else bytes([whole[0] ^ 1]) + whole[1:])
+    assert go(folder)[0] == ["m2.onnx"]
+    assert path.read_bytes() == whole
+
+
+def test_external_data_is_part_of_the_model_and_of_the_output(tmp_path: Path) -> None:
+    weights = numpy_helper.from_array(np.arange(4096, dtype=np.float32), "w")
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["x", "w"], ["a"]), helper.make_node("Identity", ["a"], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 4096])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", 4096])],
+        [weights],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="w.bin", size_threshold=0)
+    assert go(tmp_path)[0] == ["m.onnx"]
+    assert (tmp_path / "out" / "w.bin").is_file()
+    assert go(tmp_path)[0] == []
+    (tmp_path / "out" / "w.bin").unlink()
+    assert go(tmp_path)[0] == ["m.onnx"]
+    for path in (tmp_path / "w.bin", tmp_path / "out" / "w.bin"):
+        with path.open("r+b") as file:
+            file.write(b"\1\2\3\4")
+    assert go(tmp_path)[0] == ["m.onnx"]
+
+
+def test_other_options_are_other_work(folder: Path) -> None:
+    go(folder)
+    for options in (
+        replace(LIGHT, target="rtx"),
+        replace(LIGHT, select=("CST",)),
+        replace(LIGHT, ignore=("CST",)),
+        replace(LIGHT, numeric_fixes=True),
+        replace(LIGHT, seed=1),
+        replace(LIGHT, trt=TrtOptions(tf32=True)),
+        LIGHT,
+    ):
+        assert go(folder, options)[0] == ALL, options
+        assert go(folder, options)[0] == []
+
+
+def test_check_and_apply_and_other_places_are_apart(folder: Path) -> None:
+    go(folder)
+    assert go(folder, Options(), command="check", out=None)[0] == ALL
+    assert go(folder, out="elsewhere")[0] == ALL
+    assert go(folder)[0] == go(folder, Options(), command="check", out=None)[0] == []
+
+
+def test_other_versions_are_other_work(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go(folder)
+    known = versions.versions()
+    for name in ("onnx", "onnxfix", "GPUs", "source of onnxfix_rules", "source of onnxfix"):
+        assert name in known
+        monkeypatch.setattr(journals, "versions", lambda name=name: known | {name: "another"})
+        assert go(folder)[0] == ALL, name
+
+
+def test_a_rule_pack_is_known_by_its_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "some_pack"
+    (package / "inner").mkdir(parents=True)
+    for name in ("__init__", "_helper", "inner/rule"):
+        (package / f"{name}.py").write_text("x = 1\n")
+    (tmp_path / "some_module.py").write_text("x = 1\n")
+    (tmp_path / "stranger.py").write_text("x = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    names = [name for name, _ in versions._sources("some_pack.inner")]
+    assert names == ["__init__.py", "_helper.py", "inner/rule.py"]
+    assert [path.name for _, path in versions._sources("some_module")] == ["some_module.py"]
+    assert list(versions._sources("no_such_module")) == []
+    before = versions._hash(versions._sources("some_pack"))
+    (package / "_helper.py").write_text("x = 2\n")
+    changed = versions._hash(versions._sources("some_pack"))
+    (package / "_helper.py").rename(package / "_other.py")
+    assert len({before, changed, versions._hash(versions._sources("some_pack"))}) == 3
+
+
+def test_files_that_options_name_count_by_content(tmp_path: Path) -> None:
+    write(tmp_path / "m.onnx")
+    script, inputs = tmp_path / "script.py", tmp_path / "feeds"
+    script.write_text("def fix(graph): pass\n")
+    inputs.mkdir()
+    np.save(inputs / "x.npy", np.zeros(3, np.float32))
+    task = Task(0, "m.onnx", "", "apply", Options(graphsurgeon=(str(script),), inputs=str(inputs)))
+
+    def key() -> str:
+        with Journal(tmp_path / "journal") as journal:
+            return journal._key(task)
+
+    first = key()
+    assert key() == first
+    script.write_text("def fix(graph): return\n")
+    second = key()
+    np.save(inputs / "x.npy", np.ones(3, np.float32))
+    third = key()
+    np.save(inputs / "z.npy", np.ones(3, np.float32))
+    assert len({first, second, third, key()}) == 4
+
+
+def test_in_place_the_result_is_what_need_not_be_done_again(folder: Path) -> None:
+    options = replace(LIGHT, in_place=True)
+    assert go(folder, options, out=None)[0] == ALL
+    fixed = [path.read_bytes() for path in sorted(folder.glob("*.onnx"))]
+    assert go(folder, options, out=None)[0] == []
+    assert [path.read_bytes() for path in sorted(folder.glob("*.onnx"))] == fixed
+    write(folder / "m0.onnx")
+    assert go(folder, options, out=None)[0] == ["m0.onnx"]
+
+
+def test_errors_and_lacks_of_memory_are_tried_again(folder: Path) -> None:
+    (folder / "m1.onnx").write_bytes(b"no model")
+    given, outcomes = go(folder)
+    assert given == ALL
+    assert outcomes[1].error
+    assert go(folder)[0] == ["m1.onnx"]
+    with Journal(folder / "other") as journal:
+        journal.note(replace(outcomes[0], memory=True))
+        assert journal.done(outcomes[0].task) is None
+        journal.note(outcomes[0])
+        assert journal.done(outcomes[0].task) is not None
+
+
+def test_a_failed_verification_is_known_too(tmp_path: Path) -> None:
+    """What was not verified stays not verified: its report is given again, with its exit code."""
+    path = write(tmp_path / "m.onnx")
+    call = (
+        "apply",
+        path,
+        "--require",
+        "ort-cuda",
+        "--rungs",
+        "ort-cpu",
+        "--resume",
+        "--output-dir",
+        tmp_path / "o",
+    )
+    results = [run(None, *call, "--format", "json") for _ in range(2)]
+    assert [result.returncode for result in results] == [3, 3], results[0].stderr
+    first, second = (json.loads(result.stdout)["reports"][0] for result in results)
+    assert not first["reused"]
+    assert second == first | {"reused": True}
+    assert [one.name for one in (tmp_path / "o").iterdir()] == [NAME]
+
+
+def test_a_model_that_changes_meanwhile_is_not_noted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from onnxfix import api
+
+    real = api.apply
+
+    def meddled(source: Path, *arguments: object, **options: object) -> Report:
+        report = real(source, *arguments, **options)  # type: ignore[arg-type]
+        if source.name == "m1.onnx":
+            write(source, "written to meanwhile")
+        return report
+
+    monkeypatch.setattr(api, "apply", meddled)
+    _, outcomes = go(folder)
+    assert [bool(outcome.read) for outcome in outcomes] == [True, False, True]
+    monkeypatch.setattr(api, "apply", real)
+    assert go(folder)[0] == ["m1.onnx"]
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_model_that_changes_while_it_is_stamped_is_not_noted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, in_place: bool
+) -> None:
+    """A large file takes a while to be read: what is read must not be taken for what was worked on."""
+    real = stamps.digest
+
+    def meddled(path: str) -> str:
+        if Path(path) == folder / "m1.onnx":
+            write(folder / "m1.onnx", "written to meanwhile")
+        return real(path)
+
+    monkeypatch.setattr(stamps, "digest", meddled)
+    options, out = replace(LIGHT, in_place=in_place), None if in_place else "out"
+    _, outcomes = go(folder, options, out=out)
+    assert [bool(outcome.read) for outcome in outcomes] == [True, False, True]
+    monkeypatch.setattr(stamps, "digest", real)
+    assert go(folder, options, out=out)[0] == ["m1.onnx"]
+
+
+def test_in_place_too_a_model_that_changes_meanwhile_is_not_noted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from onnxfix import api
+
+    def refuted(source: Path, *arguments: object, **options: object) -> Report:
+        """Writes nothing, and somebody else does."""
+        if source.name == "m1.onnx":
+            write(source, "written to meanwhile")
+        return Report(str(source), "apply", "trt11")
+
+    monkeypatch.setattr(api, "apply", refuted)
+    _, outcomes = go(folder, replace(LIGHT, in_place=True), out=None)
+    assert [bool(outcome.read) for outcome in outcomes] == [True, False, True]
+
+
+def test_a_report_with_problems_is_tried_again(folder: Path) -> None:
+    _, outcomes = go(folder)
+    report = outcomes[0].report
+    assert report is not None
+    with Journal(folder / "other") as journal:
+        journal.note(replace(outcomes[0], report=replace(report, problems=(Problem("a rule failed"),))))
+        assert journal.done(outcomes[0].task) is None
+
+
+def test_a_gpu_that_came_or_went_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(versions, "_DRIVER", tmp_path)
+    seen = [versions._gpus()]
+    (tmp_path / "gpus" / "0").mkdir(parents=True)
+    for model, number in (("H100", 1), ("L4", 1), ("L4", 2)):
+        text = f"Model: \t\t NVIDIA {model}\nIRQ:   \t\t {number}\n"
+        (tmp_path / "gpus" / "0" / "information").write_text(text)
+        seen.append(versions._gpus())
+    assert len(set(seen)) == 3
+    assert seen[2] == seen[3]  # its interrupt is no matter
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert versions._gpus() not in seen
+
+
+def test_a_journal_that_is_written_anew_meanwhile_is_in_use(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import fcntl
+
+    path = folder / "journal"
+    go(folder)
+
+    def late(*_: object) -> None:
+        """The run that had it has put another file in its place, and ends."""
+        shutil.copyfile(path, folder / "anew")
+        os.replace(folder / "anew", path)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with pytest.raises(UsageError, match="another run uses this journal"):
+        Journal(path)
+
+
+@pytest.mark.parametrize("cut", [1, 40, 400])
+def test_a_torn_last_line_is_ignored_and_the_next_is_whole(folder: Path, cut: int) -> None:
+    go(folder)
+    path = folder / "journal"
+    path.write_bytes(path.read_bytes()[:-cut])
+    assert go(folder)[0] == (["m2.onnx"] if cut > 1 else [])
+    assert go(folder)[0] == []
+
+
+def test_lines_that_are_no_entries_are_ignored(folder: Path) -> None:
+    go(folder)
+    with (folder / "journal").open("a") as file:
+        file.write('nonsense\n{"key": 1}\n[]\n\n{"key": "k", "command": "apply"}\n')
+    assert go(folder)[0] == []
+
+
+@pytest.mark.parametrize("there", [b"", b"{", b'{"onnxfix-journal": 1}', b'{"onnxfix-journal": 1}\n'])
+def test_a_beginning_that_is_torn_begins_anew(folder: Path, there: bytes) -> None:
+    (folder / "journal").write_bytes(there)
+    assert go(folder)[0] == ALL
+    assert go(folder)[0] == []
+
+
+@pytest.mark.parametrize("there", [b"no journal\n", b"{}\n", b"\0\1\2", b'{\n "reports": []\n}\n'])
+def test_another_file_is_refused_and_left_alone(folder: Path, there: bytes) -> None:
+    path = folder / "journal"
+    path.write_bytes(there)
+    with pytest.raises(UsageError, match="is no journal of onnxfix"):
+        go(folder)
+    assert path.read_bytes() == there
+
+
+def test_two_runs_do_not_share_a_journal(folder: Path) -> None:
+    with Journal(folder / "journal"), pytest.raises(UsageError, match="another run uses this journal"):
+        go(folder)
+    assert go(folder)[0] == ALL
+
+
+@pytest.mark.parametrize("place", ["missing/journal", ".", "m0.onnx/journal"])
+def test_a_journal_that_cannot_be_written(folder: Path, place: str) -> None:
+    models = sorted(folder.glob("*.onnx"))
+    result = run(None, "check", *models, "--journal", folder / place)
+    assert result.returncode == 2
+    assert len(result.stderr.splitlines()) == 1, result.stderr
+    assert str(folder / place) in result.stderr
+
+
+def test_a_journal_does_not_replace_a_file_of_the_run(folder: Path) -> None:
+    models = sorted(folder.glob("*.onnx"))
+    report = folder / "report.json"
+    before = models[0].read_bytes()
+    for journal, more in ((models[0], ()), (report, ("--report", report))):
+        result = run(None, "check", *models, "--journal", journal, *more)
+        assert result.returncode == 2
+        assert "name another file" in result.stderr
+    assert models[0].read_bytes() == before
+    assert not report.exists()
+
+
+def test_an_old_journal_is_written_anew_with_what_counts(folder: Path) -> None:
+    path = folder / "journal"
+    for seed in range(4):
+        go(folder, replace(LIGHT, seed=seed))
+    lines = path.read_bytes().splitlines(keepends=True)
+    assert len(lines) <= 1 + 3 * 3
+    path.write_bytes(b"".join(lines[:1] + 5 * lines[1:]))
+    with Journal(path), pytest.raises(UsageError):
+        Journal(path)  # the new file is held as the old one was
+    assert len(path.read_bytes().splitlines()) == 1 + 3
+    assert go(folder, replace(LIGHT, seed=3))[0] == []
+
+
+def test_a_journal_that_cannot_be_written_to_ends_the_work(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = []
+
+    class Long(Here):
+        def run(self, tasks: object, progress: object = None) -> Iterator[Outcome]:
+            try:
+                yield from super().run(tasks, None)  # type: ignore[arg-type]
+            finally:
+                ended.append(True)
+
+    def full(fd: int, data: bytes) -> None:
+        if b"report" in data:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(journals, "_write", full)
+    tasks = tasks_of([str(folder / "*.onnx")], "check", LIGHT, stamped=True)
+    with pytest.raises(OnnxfixError, match="journal: cannot be written: No space left"):
+        list(drive(tasks, Long(), folder / "journal"))
+    assert ended == [True]
+
+
+def test_where_the_journal_is(tmp_path: Path) -> None:
+    named = tmp_path / "j"
+    assert place_of(None, False, None) is None
+    assert place_of(named, False, None) == place_of(named, True, "out") == named
+    assert place_of(None, True, "out") == Path("out") / NAME
+    for folder in (None, "s3://bucket/out"):
+        with pytest.raises(UsageError, match="--journal"):
+            place_of(None, True, folder)
+
+
+def test_without_a_journal_nothing_is_read_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unwanted(*_: object) -> None:
+        raise AssertionError("nobody asked for it")
+
+    monkeypatch.setattr(stamps, "digest", unwanted)
+    [task] = tasks_of([str(write(tmp_path / "m.onnx"))], "check", Options())
+    [outcome] = drive([task], Here())
+    assert outcome.report is not None
+    assert outcome.read == ()
+
+
+def test_recall_gives_real_reports_back(tmp_path: Path) -> None:
+    from onnxfix import api
+
+    path = ROOT / "fixtures" / "mixed_precision.legacy.op17.onnx"
+    reports = [
+        api.check(path),
+        api.apply(path, numeric_fixes=True),
+        api.apply(ROOT / "fixtures" / "trt" / "hard_coded_batch.onnx", unsafe_fixes=True),
+    ]
+    for report in reports:
+        data = json.loads(json.dumps(report.to_json()))
+        worked_out = {name: data.pop(name) for name in WORKED_OUT}
+        again = recall(Report, data)
+        assert again.to_json() == data | worked_out
+        assert again == replace(report, pending=None)
+        assert again.exit_code() == report.exit_code()
+    assert any(report.verdict is not None for report in reports)
+
+
+def test_recall_of_what_real_reports_seldom_hold() -> None:
+    shape = ((1, 2), (3, 4), (5, 6))
+    build = TrtBuild("accepted", profiles=(Profile({"x": shape}, {"n": ((1,), (2,), (3,))}, True),))
+    metrics = Metrics(
+        "y", "different", max_abs=float("inf"), max_rel=float("nan"), first=(0, 1), values=("1", "2")
+    )
+    rung = RungResult("trt-build", "passed", builds=(build,))
+    report = Report("m.onnx", "apply", "trt11", verdict=Verdict((rung,), ("trt-build",)), build=build)
+    assert recall(Report, {k: v for k, v in report.to_json().items() if k not in WORKED_OUT}) == report
+    again = recall(Metrics, json.loads(json.dumps(plain(metrics))))
+    assert again.max_abs == float("inf")
+    assert again.max_rel != again.max_rel
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        [],
+        {"path": "p", "quick": 1},
+        {"path": "p"},
+        {"path": None, "quick": "", "sha256": ""},
+        {"path": "p", "quick": "", "sha256": "", "more": 1},
+    ],
+)
+def test_recall_refuses_what_is_another_record(data: object) -> None:
+    with pytest.raises(ValueError, match="record"):
+        recall(Stamp, data)
+
+
+def test_recall_refuses_wrong_types() -> None:
+    good = plain(Report("p", "check", "trt11"))
+    del good["pending"]
+    assert recall(Report, good) == Report("p", "check", "trt11")
+    for name, value in (
+        ("changed", 1),
+        ("nodes_before", True),
+        ("seconds", "1"),
+        ("findings", {}),
+        ("findings", [1]),
+        ("verdict", []),
+        ("notes", "text"),
+    ):
+        with pytest.raises(ValueError, match="record"):
+            recall(Report, good | {name: value})
+
+
+def test_a_report_of_another_schema_is_not_reused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go(folder)
+    path = folder / "journal"
+    path.write_text(path.read_text().replace('"schema": 2,', '"schema": 3,', 1))
+    assert go(folder)[0] == ["m0.onnx"]
+
+
+@pytest.mark.slow
+def test_the_summary_tells_what_was_left_out(folder: Path) -> None:
+    models = sorted(folder.glob("*.onnx"))
+    call = ("apply", *models, "--no-verify", "--resume", "--output-dir", folder / "out")
+    first, second = run(None, *call), run(None, *call)
+    assert "not done again" not in first.stdout
+    assert second.stdout.splitlines()[-1].endswith("3 unchanged and not done again")
+    assert second.stdout.count("unchanged, not done again:") == 3
+    assert "fixed CST" in first.stdout
+    assert "fixed CST" not in second.stdout  # told in full already
+    assert "fixed CST" in run(None, *call, "--verbose").stdout
+    document = json.loads(run(None, *call, "--format", "json").stdout)
+    assert [report["reused"] for report in document["reports"]] == [True] * 3
+    assert without_times(document)["errors"] == []

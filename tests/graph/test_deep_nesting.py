@@ -1,0 +1,277 @@
+"""Building and ordering a model costs what its nodes cost, however deep they are nested, and gives what it gave."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
+from typer.testing import CliRunner
+
+from onnxfix import engine
+from onnxfix.causes import Problem
+from onnxfix.cli.app import app
+from onnxfix.errors import ModelError
+from onnxfix.graph import order
+from onnxfix.graph.build import MAX_NESTING
+from onnxfix.graph.overlay import Node, Scope
+from onnxfix.model import Model
+from onnxfix.registry import registry
+from onnxfix.shapes import inference
+from support.lanes import seeds
+from support.overlay_links import assert_links
+from support.shape_oracle import parse
+
+
+def nested(levels: int, inner: str = "x") -> ModelProto:
+    """Ifs in Ifs, each level reading ``inner``: deeper than a file can be, so made in place."""
+    model = helper.make_model(
+        helper.make_graph([], "g", [], []), opset_imports=[helper.make_opsetid("", 18)], ir_version=9
+    )
+    graph = model.graph
+    graph.input.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N"]))
+    graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
+    graph.output.append(helper.make_tensor_value_info("r0", TensorProto.FLOAT, None))
+    for level in range(levels):
+        graph.node.add(op_type="Neg", input=["x"], output=[f"n{level}"])
+        node = graph.node.add(op_type="If", name=f"i{level}", input=["c"], output=[f"r{level}"])
+        for name in ("then_branch", "else_branch"):
+            node.attribute.add(name=name, type=AttributeProto.GRAPH).g.name = f"{name}{level}"
+        other = node.attribute[1].g
+        other.node.add(op_type="Abs", input=[inner], output=[f"e{level}"])
+        other.output.add().name = f"e{level}"
+        graph = node.attribute[0].g
+        graph.output.add().name = f"r{level + 1}"
+    graph.node.add(op_type="Abs", input=["x"], output=[f"r{levels}"])
+    return model
+
+
+def count_reads(monkeypatch: pytest.MonkeyPatch, levels: int) -> int:
+    """How often a value that is read is looked at to build and to describe a model."""
+    looked = 0
+    reads = order._reads
+
+    def counted(scopes: Any) -> Iterator[Any]:
+        nonlocal looked
+        for item in reads(scopes):
+            looked += 1
+            yield item
+
+    proto = nested(levels)
+    with monkeypatch.context() as patch:
+        patch.setattr(order, "_reads", counted)
+        model = Model(proto)
+        assert len(model.orders) == 2 * levels + 1
+        for _ in range(3):
+            assert model.shapes is model.shapes
+    return looked
+
+
+def test_order_is_linear_in_nesting(monkeypatch: pytest.MonkeyPatch) -> None:
+    few, many = count_reads(monkeypatch, 50), count_reads(monkeypatch, 200)
+    assert 0 < many <= 4.2 * few
+
+
+def test_names_are_looked_up_in_one_step_however_deep(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise AssertionError("a way up through all scopes")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Scope, "lookup", refused)
+        model = Model(nested(100))
+    assert model.main.values["x"].use_count == 100 + 100 + 1
+    assert_links(model)
+
+
+def test_an_inner_name_hides_an_outer_one_and_only_inside() -> None:
+    model = Model(
+        parse(
+            """g (float[N] x, bool c) => (float[] y) { a = Neg(x)
+            y = If (c) <then_branch = t () => (float[] p) { x = Abs(a) p = Relu(x) },
+                        else_branch = e () => (float[] q) { q = Relu(x) }> }"""
+        )
+    )
+    inner, outer = model.scopes[1].values["x"], model.main.values["x"]
+    assert [use.node.first_output for use in inner.uses] == ["p"]
+    assert [use.node.first_output for use in outer.uses] == ["a", "q"]
+
+
+def test_what_a_branch_defines_is_not_seen_beside_it() -> None:
+    text = """g (float[N] x, bool c) => (float[] y) {
+        y = If (c) <then_branch = t () => (float[] p) { p = Abs(x) },
+                    else_branch = e () => (float[] q) { q = Relu(p) }> }"""
+    with pytest.raises(ModelError, match=r"input 'p' of node .* is produced by no node"):
+        Model(parse(text))
+
+
+# ---- the order itself, against the plain way to find it
+
+
+def plainly(scope: Scope) -> list[Node]:
+    """Depth first through the producers of each node, those that its subgraphs read included."""
+    done: list[Node] = []
+
+    def visit(node: Node) -> None:
+        if node in done:
+            return
+        inside = [value for sub in node.subgraphs for value in sub.captures()]
+        for value in (*node.inputs, *inside):
+            if value is not None and value.producer is not None and value.scope is scope:
+                visit(value.producer)
+        done.append(node)
+
+    for node in scope.nodes:
+        visit(node)
+    return done
+
+
+class Maker:
+    """Random graphs with nested Ifs whose nodes stand in any order."""
+
+    def __init__(self, rng: random.Random, shuffled: bool) -> None:
+        self.rng = rng
+        self.shuffled = shuffled
+        self.count = 0
+
+    def graph(self, visible: list[str], depth: int) -> GraphProto:
+        known, nodes = list(visible), []
+        for _ in range(self.rng.randint(1, 6)):
+            nodes.append(self.node(known, depth))
+            known.append(nodes[-1].output[0])
+        result = self.rng.choice(known[len(visible) :] if self.rng.random() < 0.6 else known)
+        if self.shuffled:
+            self.rng.shuffle(nodes)
+        output = helper.make_tensor_value_info(result, TensorProto.FLOAT, None)
+        return helper.make_graph(nodes, f"g{self.count}", [], [output])
+
+    def node(self, known: list[str], depth: int) -> NodeProto:
+        self.count += 1
+        name = f"v{self.count}"
+        if depth < 3 and self.rng.random() < 0.4:
+            branches: dict[str, Any] = {
+                k: self.graph(known, depth + 1) for k in ("then_branch", "else_branch")
+            }
+            return helper.make_node("If", ["c"], [name], **branches)
+        return helper.make_node("Add", self.rng.choices(known, k=2), [name])
+
+    def model(self) -> Model:
+        graph = self.graph(["x"], 0)
+        graph.input.append(helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N"]))
+        graph.input.append(helper.make_tensor_value_info("c", TensorProto.BOOL, []))
+        return Model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]))
+
+
+@pytest.mark.parametrize("seed", seeds(60))
+def test_order_is_the_one_found_plainly(seed: int) -> None:
+    model = Maker(random.Random(seed), shuffled=seed % 3 > 0).model()
+    assert list(model.orders) == model.scopes
+    for scope, found in model.orders.items():
+        assert found == plainly(scope) == scope.topological()
+        assert seed % 3 or found is scope.nodes
+
+
+def test_a_cycle_by_way_of_a_branch_is_refused() -> None:
+    text = """g (float[N] x, bool c) => (float[] y) { a = Neg(y)
+        y = If (c) <then_branch = t () => (float[] p) { p = If (c) <then_branch = u () => (float[] r) { r = Abs(a) },
+                                                                   else_branch = v () => (float[] s) { s = Abs(x) }> },
+                    else_branch = e () => (float[] q) { q = Abs(x) }> }"""
+    with pytest.raises(ModelError, match=r"cycle through .*"):
+        Model(parse(text))
+
+
+# ---- two hundred levels, as the benchmark has them, and more
+
+
+def test_two_hundred_levels_are_checked_and_fixed() -> None:
+    model = Model(nested(200))
+    inner = model.scopes[-1] if model.scopes[-1].attr == "then_branch" else model.scopes[-2]
+    graph = inner.proto
+    assert isinstance(graph, GraphProto)
+    del graph.node[:]
+    for name, source, kind in (("a", "x", TensorProto.DOUBLE), ("b", "a", TensorProto.FLOAT)):
+        node = graph.node.add(op_type="Cast", input=[source], output=[f"{name}"])
+        node.attribute.add(name="to", type=AttributeProto.INT, i=kind)
+    graph.node.add(op_type="Relu", input=["b"], output=[graph.output[0].name])
+    model = Model(model.proto)
+    problems: list[Problem] = []
+    found = engine.check(model, registry().choose(), problems)
+    assert {item.rule.code for item in found} == {"CST003", "GRA001"}
+    run = engine.fix(model, registry().choose())
+    assert {item.key.code for item in run.applied} == {"CST003", "GRA001"}
+    assert not any(node.op_type == "Cast" for node in model.nodes())
+    assert (problems, run.problems, run.remaining) == ([], (), ())
+    assert_links(model)
+
+
+def test_more_levels_than_are_followed_are_refused_in_one_line() -> None:
+    with pytest.raises(ModelError, match=rf"^subgraphs are nested deeper than {MAX_NESTING} levels at .*"):
+        Model(nested(MAX_NESTING + 10))
+
+
+def test_the_inference_of_onnx_is_not_asked_about_what_it_cannot_be_given() -> None:
+    proto = nested(500)
+    proto.opset_import.add(domain="ai.onnx.ml", version=3)
+    proto.graph.node.add(op_type="ArrayFeatureExtractor", domain="ai.onnx.ml", input=["x", "x"], output=["z"])
+    model = Model(proto)
+    assert inference.infer(model) == {}
+    assert model.shapes.rank(model.main.values["z"]) is None
+    assert model.shapes.rank(model.main.values["n0"]) == 1
+
+
+# ---- files, which protobuf parses to a depth of 100 messages
+
+
+def field(number: int, data: bytes) -> bytes:
+    """A length-delimited field as protobuf has it on the wire."""
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+
+def varint(number: int) -> bytes:
+    low, rest = number & 127, number >> 7
+    return bytes([low | 128]) + varint(rest) if rest else bytes([low])
+
+
+def nested_file(levels: int) -> bytes:
+    """A ModelProto with Ifs in Ifs: protobuf writes none that is too deep, so this one is put together by hand."""
+    result = helper.make_tensor_value_info("r", TensorProto.FLOAT, None)
+    body = helper.make_graph([helper.make_node("Neg", ["x"], ["r"])], "b", [], [result]).SerializeToString()
+    for level in range(levels):
+        leaf = helper.make_graph([helper.make_node("Abs", ["x"], [f"e{level}"])], "e", [], [])
+        leaf.output.add().name = f"e{level}"
+        branches = [("then_branch", body), ("else_branch", leaf.SerializeToString())]
+        attributes = b"".join(
+            field(
+                5, field(1, name.encode()) + field(6, graph) + varint(20 << 3) + varint(AttributeProto.GRAPH)
+            )
+            for name, graph in branches
+        )
+        node = field(1, b"c") + field(2, f"r{level}".encode()) + field(4, b"If") + attributes
+        result.name = f"r{level}"
+        body = field(1, node) + field(2, b"g") + field(12, result.SerializeToString())
+    for name, elem in (("x", TensorProto.FLOAT), ("c", TensorProto.BOOL)):
+        body += field(11, helper.make_tensor_value_info(name, elem, []).SerializeToString())
+    opset = helper.make_opsetid("", 18).SerializeToString()
+    return varint(1 << 3) + varint(9) + field(7, body) + field(8, opset)
+
+
+@pytest.mark.parametrize(
+    "command", [["check"], ["apply", "--no-verify", "-o", "out.onnx"]], ids=lambda c: c[0]
+)
+def test_a_file_that_is_nested_too_deeply_ends_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("deep.onnx").write_bytes(nested_file(30))
+    assert CliRunner().invoke(app, [*command, "deep.onnx"]).exit_code == 0
+    Path("out.onnx").unlink(missing_ok=True)
+    for levels in (40, 200, 2000):
+        Path("deep.onnx").write_bytes(nested_file(levels))
+        ended = CliRunner().invoke(app, [*command, "deep.onnx"])
+        assert isinstance(ended.exception, SystemExit)
+        assert ended.exit_code == 2
+        assert ended.stderr.count("\n") == 1
+        assert "nested deeper than 100 levels" in ended.stderr
+        assert not Path("out.onnx").exists()

@@ -1,0 +1,482 @@
+"""The rules about branches, loops and sequences: against TensorRT's parser and builder, and on random bodies.
+
+TensorRT is asked where it is installed; no engine is executed. Values are ONNX Runtime's, without optimizations.
+"""
+# Long because: its models hold subgraphs, each of which takes a screen of text.
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import ModelProto
+
+from onnxfix.registry import registry
+from onnxfix.rule import Example, Severity
+from onnxfix.sandbox import Worker
+from onnxfix.testing import assert_interface_kept, findings, fixed, model_of
+from support.real_tensorrt import REAL, built
+
+CODES = ("CTL010", "CTL011", "CTL012", "CTL013", "CTL014", "CTL015", "CTL020")
+RULES = {rule.code: rule for rule in registry().rules if rule.code in CODES}
+Feed = dict[str, Any]
+
+
+def model(text: str, opset: int = 18) -> ModelProto:
+    return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : {opset}]>\n{text}')
+
+
+def runtime(proto: ModelProto, feed: Feed) -> list[Any]:
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    session = ort.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
+    return list(session.run(None, feed))
+
+
+def identical(first: list[Any], second: list[Any]) -> None:
+    for one, other in zip(first, second, strict=True):
+        assert one.dtype == other.dtype
+        assert one.shape == other.shape
+        assert one.tobytes() == other.tobytes()
+
+
+def feed_of(proto: ModelProto, size: int = 3) -> Feed:
+    """Random inputs; named sizes are ``size``."""
+    random = np.random.default_rng(7)
+    weights = {tensor.name for tensor in proto.graph.initializer}
+    feed: Feed = {}
+    for info in proto.graph.input:
+        tensor = info.type.tensor_type
+        shape = [d.dim_value if d.HasField("dim_value") else size for d in tensor.shape.dim]
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+        value = random.integers(1, 5, shape) if dtype.kind in "iub" else random.standard_normal(shape)
+        if info.name not in weights:
+            feed[info.name] = np.asarray(value).astype(dtype)
+    return feed
+
+
+def repaired(proto: ModelProto, *codes: str) -> ModelProto:
+    """The model after the rules' fixes, of which there is one at least, and after which there is nothing to fix."""
+    rules = [RULES[code] for code in codes]
+    result, run = fixed(rules, proto)
+    assert not run.problems
+    assert run.applied
+    again, more = fixed(rules, result)
+    assert not more.applied
+    assert again.SerializeToString(deterministic=True) == result.SerializeToString(deterministic=True)
+    assert_interface_kept(proto, result)
+    return result
+
+
+# --------------------------------------------------------------------------------------------- every example
+
+# TensorRT refuses sequences as outputs, and the condition that CTL012 writes next.
+NOT_FOR_TENSORRT = (
+    "a sequence that goes out",
+    "a loop with a count alone, whose condition is left out at the end",
+)
+FIXED = [
+    pytest.param(rule.code, example, id=f"{rule.code}-{example.why[:50]}")
+    for rule in RULES.values()
+    for example in rule.examples
+    if example.after is not None and example.why not in NOT_FOR_TENSORRT
+]
+
+
+# A branch that never runs does not fit the shape, and an outer value is returned directly.
+NOT_FOR_ORT = ("the other way round, where the size is not 1", "several outputs: the same twice, a weight")
+
+
+@pytest.mark.parametrize(
+    ("code", "example"), [p for p in FIXED if not p.values[1].why.startswith(NOT_FOR_ORT)]
+)
+def test_onnx_runtime_computes_the_same(code: str, example: Example) -> None:
+    """Bit for bit, without optimizations."""
+    before = model_of(example)
+    feed = feed_of(before)
+    if "p" in feed:  # the sizes of a split
+        feed["p"] = np.array([1, 2, 3])
+    identical(runtime(before, feed), runtime(repaired(before, code), feed))
+
+
+@REAL
+@pytest.mark.parametrize(("code", "example"), FIXED)
+def test_tensorrt_parses_what_a_fix_leaves(
+    code: str, example: Example, worker: Worker, tmp_path: Path
+) -> None:
+    build = built(worker, model_of(example, example.after), tmp_path)
+    assert build.stage != "parse", build.errors
+
+
+# ------------------------------------------------------------------------------- what TensorRT says, and then
+
+_NEG = (
+    "<then_branch = p () => (float[2] u) { u = Neg(x) }, else_branch = q () => (float[2] v) { v = Abs(x) }>"
+)
+_GUARD = """<int64[1] a = {0}, int64 z = {0}, int64 o = {1}> {
+    s = Shape(x)  d = Gather(s, z)  c = Equal(d, o)  t = If(c)
+    <then_branch = p () => (float[K] u) { u = Squeeze(x, a) }, else_branch = q () => (float[A,B] v) { v = %s }>
+    y = ReduceMax<keepdims = 0>(t) }"""
+_LOOP = "<body = b (int64 i, bool on, float[A] v) => (bool more, float[B] w) { more = %s  w = %s }>"
+_TRUE = "Constant<value = bool {1}>()"
+
+REPAIRED = [
+    pytest.param(
+        ("CTL010",),
+        "g (float[1,3,3] x) => (float y) "
+        + _GUARD.replace("A,B", "K").replace("float[K] u", "float[A,B] u") % "Det(x)",
+        "",
+        id="an unsupported operator where no condition goes",
+    ),
+    pytest.param(
+        ("CTL010",),
+        """g (float[1,3,3] x) => (float y) <int64 o = {1}> { r = Size(x)  c = Equal(r, o)  y = If(c)
+        <then_branch = p () => (float u) { d = Det(x)  u = ReduceMax<keepdims = 0>(d) },
+         else_branch = q () => (float v) { v = ReduceMin<keepdims = 0>(x) }> }""",
+        "",
+        id="and one in the other branch",
+    ),
+    pytest.param(
+        ("CTL012",),
+        "g (float[2] x, int64 n) => (float[2] y) { y = Loop(n, , x)"
+        + _LOOP % ("Identity(on)", "Add(v, x)")
+        + " }",
+        "Node input was not registered",
+        id="the usual counted loop",
+    ),
+    pytest.param(
+        ("CTL012",),
+        "g (float[2] x, int64 n) => (float[2] y) { y = Loop(n, , x)"
+        + _LOOP % (_TRUE, "Where(on, v, x)")
+        + " }",
+        "Node input was not registered",
+        id="a condition that a node of the body reads",
+    ),
+    pytest.param(
+        ("CTL014",),
+        "g (float[2] x) => (float[6] y) <int64 n = {2}> { y = Loop(n, , x)"
+        + _LOOP % (_TRUE, "Concat<axis = 0>(v, x)")
+        + " }",
+        "IRecurrenceLayer must have inputs with same shape",
+        id="a state that grows",
+    ),
+    pytest.param(
+        ("CTL014",),
+        """g (float[2,3] x) => (float[3,2] y) <int64 n = {3}> { y = Loop(n, , x)
+        <body = b (int64 i, bool on, float[A,B] v) => (bool more, float[C,D] w) {
+            more = Constant<value = bool {1}>()  w = Transpose(v) }> }""",
+        "IRecurrenceLayer must have inputs with same shape",
+        id="a state that is turned",
+    ),
+    pytest.param(
+        ("CTL020",),
+        """g (float[2] x, float[2] z) => (float[2] y) <int64 k = {1}> {
+        s = SequenceConstruct(x, z)  y = SequenceAt(s, k) }""",
+        "",
+        id="a listed tensor",
+    ),
+    pytest.param(
+        ("CTL020",),
+        """g (float[4,3] x) => (float[4,3] y, int64 n) { s = SplitToSequence<keepdims = 0>(x)
+        y = ConcatFromSequence<axis = 0, new_axis = 1>(s)  n = SequenceLength(s) }""",
+        "",
+        id="unbind and stack",
+    ),
+    pytest.param(
+        ("CTL020",),
+        """g (float[N,5] x) => (float[N,3] y) <int64[2] p = {2, 3}, int64 k = {-1}> {
+        s = SplitToSequence<axis = -1>(x, p)  y = SequenceAt(s, k) }""",
+        "",
+        id="the last part",
+    ),
+]
+
+
+@REAL
+@pytest.mark.parametrize(("codes", "text", "says"), REPAIRED)
+def test_refused_before_and_accepted_after(
+    codes: tuple[str, ...], text: str, says: str, worker: Worker, tmp_path: Path
+) -> None:
+    proto = model(text)
+    build = built(worker, proto, tmp_path)
+    assert build.status == "refused"
+    assert says in build.errors[0].text
+    result = repaired(proto, *codes)
+    after = built(worker, result, tmp_path)
+    assert after.status == "accepted", after.errors
+    feed = feed_of(proto)
+    identical(runtime(proto, feed), runtime(result, feed))
+
+
+DETECTED = [
+    ("CTL011", "g (float[N,3] x) => (float y) " + _GUARD % "Identity(x)", "Must have inputs with equal ranks"),
+    (
+        "CTL011",
+        """g (float[1,3] x, bool c) => (float y) <int64[1] a = {0}> { t = If(c)<then_branch = p () => (float[K] u) {
+        u = Squeeze(x, a) }, else_branch = q () => (float[1,3] v) { v = Neg(x) }>  y = ReduceMax<keepdims = 0>(t) }""",
+        "Must have inputs with equal ranks",
+    ),
+    *(
+        ("CTL015", f"g ({inputs}, int64 n) => (float y) {weights} {{ t = Loop(n, , x)" + _LOOP % (_TRUE, step)
+         + "  y = ReduceMax<keepdims = 0>(t) }", says)
+        for inputs, weights, step, says in (
+            ("float[2] x", "", "Concat<axis = 0>(v, x)", "IRecurrenceLayer must have inputs with same shape"),
+            ("float[N] x", "", "Concat<axis = 0>(v, x)", "inputs to IRecurrenceLayer have different shapes"),
+            ("float[4] x", "<int64[1] a = {0}>", "ReduceSum(v, a)", "must have inputs with same shape"),
+            ("float[1] x, float[4] q", "", "Add(v, q)", "IRecurrenceLayer must have inputs with same shape"),
+        )
+    ),
+    (
+        "CTL012",
+        "g (float[2] x, int64 n) => (float[2] y) { y = Loop(n, , x)" + _LOOP % ("Not(on)", "Add(v, x)") + " }",
+        "Node input was not registered",
+    ),
+    (
+        "CTL012",
+        """g (float[2] x, int64 n) => (float[2] y) { y = Loop(n, , x)
+        <body = b (int64 i, bool on, float[2] v) => (bool on, float[2] w) { w = Where(on, v, x) }> }""",
+        "Node input was not registered",
+    ),
+]  # fmt: skip
+
+
+@REAL
+@pytest.mark.parametrize(("code", "text", "says"), DETECTED)
+def test_refused_and_found(code: str, text: str, says: str, worker: Worker, tmp_path: Path) -> None:
+    proto = model(text)
+    found = findings(RULES[code], proto)
+    assert [one.severity for one in found] == [Severity.ERROR]
+    assert found[0].match.fix is None
+    build = built(worker, proto, tmp_path)
+    assert build.status == "refused"
+    assert any(says in issue.text for issue in build.errors)
+
+
+SILENT = [
+    """g (float[2] x, int64 n) => (float[2] y) { y = Loop(n, , x)
+    <body = b (int64 i, bool on, float[2] v) => (bool on, float[2] w) { w = Neg(v) }> }""",
+    "g (float[2] x, bool c) => (float[2] y) { d = Not(c)  y = If(d)" + _NEG + " }",
+    """g (float[4,3] x, bool c) => (float y) { t = If(c)<then_branch = p () => (float[4,3] u) { u = Neg(x) },
+    else_branch = q () => (float[3,4] v) { v = Transpose(x) }>  y = ReduceMax<keepdims = 0>(t) }""",
+    "g (float[N] x, int64 n) => (float[N] y) { y = Loop(n, , x)" + _LOOP % (_TRUE, "Add(v, x)") + " }",
+    "g (float[2] x, int64 n, bool c) => (float[2] y) { d = Not(c)  y = Loop(n, d, x)"
+    + _LOOP % ("Identity(on)", "Add(v, x)") + " }",
+    """g (float[M] x, float[N] q, int64 n) => (float y) { t = Loop(n, , x)"""
+    + _LOOP % (_TRUE, "Add(v, q)") + "  y = ReduceMax<keepdims = 0>(t) }",
+]  # fmt: skip
+
+
+@REAL
+@pytest.mark.parametrize("text", SILENT)
+def test_accepted_and_silent(text: str, worker: Worker, tmp_path: Path) -> None:
+    proto = model(text)
+    assert not [one.rule.code for rule in RULES.values() for one in findings(rule, proto)]
+    assert built(worker, proto, tmp_path).status == "accepted"
+
+
+@REAL
+def test_a_condition_costs_layers(worker: Worker, tmp_path: Path) -> None:
+    proto = model(
+        "g (float[2] x, int64 n) => (float[2] y) <bool t = {1}> { y = Loop(n, t, x)"
+        + _LOOP % ("Identity(on)", "Add(v, x)")
+        + " }"
+    )
+    before, after = (dict(built(worker, one, tmp_path).layers) for one in (proto, repaired(proto, "CTL013")))
+    assert (before["TRIP_LIMIT"], before["RECURRENCE"]) == (2, 3)
+    assert (after["TRIP_LIMIT"], after["RECURRENCE"]) == (1, 2)
+
+
+# ------------------------------------------------------------------------------------------ random bodies
+
+_UNARY = ("Neg", "Abs", "Identity", "Floor")
+_BINARY = ("Add", "Sub", "Max")
+
+
+@st.composite
+def bodies(draw: st.DrawFn, names: tuple[str, ...], results: int, *, prefix: str) -> tuple[str, list[str]]:
+    """Statements over float[2] values that read ``names``, and what they hand out: any of all these."""
+    known = list(names)
+    lines = []
+    # Names repeat between branches, and those of values outside are avoided only as far as ONNX asks for it.
+    for number in range(draw(st.integers(0, 4))):
+        name = f"{prefix}{number}"
+        if draw(st.booleans()):
+            lines.append(f"{name} = {draw(st.sampled_from(_UNARY))}({draw(st.sampled_from(known))})")
+        else:
+            a, b = draw(st.sampled_from(known)), draw(st.sampled_from(known))
+            lines.append(f"{name} = {draw(st.sampled_from(_BINARY))}({a}, {b})")
+        known.append(name)
+    return "  ".join(lines), [draw(st.sampled_from(known)) for _ in range(results)]
+
+
+def _graph(name: str, inputs: str, outputs: list[str], statements: str, extra: str = "") -> str:
+    """A subgraph; an output that comes from outside or twice gets an Identity, as ONNX's checker wants it."""
+    lines, listed = [statements], []
+    for number, output in enumerate(outputs):
+        lines.append(f"{name}_o{number} = Identity({output})")
+        listed.append(f"float[2] {name}_o{number}")
+    return f"{name} ({inputs}) => ({extra}{', '.join(listed)}) <float[2] {name}_k = {{1, -3}}> {{ {'  '.join(lines)} }}"
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_random_branches(data: st.DataObject) -> None:
+    """Captures from the graph, from around an inner If, shared names in both branches, weights, graph outputs.
+
+    The inner If's condition is known as well, or comes from outside: then it stays, with all that it reads.
+    """
+    taken, twice, nested = data.draw(st.booleans()), data.draw(st.booleans()), data.draw(st.booleans())
+    inner_condition = data.draw(st.sampled_from(["c", "d"]))
+    around = ("x", "w", "e")
+    parts = []
+    for branch, name in (("then_branch", "p"), ("else_branch", "q")):
+        statements, outputs = data.draw(bodies((*around, f"{name}_k"), 2, prefix="b"))
+        if nested:
+            inner = []
+            for attr, sub in (("then_branch", "r"), ("else_branch", "s")):
+                known = (*around, f"{name}_k", f"{sub}_k", *(["b0"] if "b0 =" in statements else []))
+                lines, held = data.draw(bodies(known, 1, prefix=f"{sub}d"))
+                inner.append(
+                    f"{attr} = {_graph(f'{name}{sub}', '', held, lines).replace(f'{name}{sub}_k', f'{sub}_k')}"
+                )
+            statements += f"  {name}n = If({inner_condition})<{', '.join(inner)}>"
+            outputs[0] = f"{name}n"
+        parts.append(f"{branch} = {_graph(name, '', outputs, statements)}")
+    tail = "z = Add(m, e)" if twice else "z = Neg(e)"
+    text = f"""g (float[2] x, bool d) => (float[2] y, float[2] m, float[2] z)
+        <float[2] w = {{2, 5}}, bool c = {{{int(taken)}}}> {{ e = Exp(x)  y, m = If(c)<{", ".join(parts)}>  {tail} }}"""
+    proto = model(text)
+    result = repaired(proto, "CTL010")
+    onnx.checker.check_model(result, full_check=True)
+    left = [node for node in result.graph.node if node.op_type == "If"]
+    assert len(left) == int(nested and inner_condition == "d")
+    assert all(list(node.input) == ["d"] for node in left)
+    for flag in (False, True):
+        feed = {"x": np.array([0.5, -2], np.float32), "d": np.array(flag)}
+        identical(runtime(proto, feed), runtime(result, feed))
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_random_loops(data: st.DataObject) -> None:
+    """States in any order, captures, weights, the counter, scan outputs, branches, and 0 to 4 iterations."""
+    count, states, rows = (
+        data.draw(st.integers(0, 4)),
+        data.draw(st.integers(1, 3)),
+        data.draw(st.integers(0, 2)),
+    )
+    opset = data.draw(st.sampled_from([11, 13, 18]))
+    given_condition = data.draw(st.booleans())
+    inner = [f"v{k}" for k in range(states)]
+    around, branches = ("x", "e", "b_k", "f", *inner), ""
+    if data.draw(st.booleans()):
+        parts = []
+        for attr, name in (("then_branch", "p"), ("else_branch", "q")):
+            lines, held = data.draw(bodies((*around, f"{name}_k"), 1, prefix="s"))
+            parts.append(f"{attr} = {_graph(name, '', held, lines)}")
+        branches, around = f"nb = If(d)<{', '.join(parts)}>", (*around, "nb")
+    lines, held = data.draw(bodies(around, states + rows, prefix="t"))
+    inputs = ", ".join(["int64 i", "bool on", *(f"float[2] {name}" for name in inner)])
+    more = "more = Identity(on)" if given_condition else "more = Constant<value = bool {1}>()"
+    body = _graph(
+        "b", inputs, held, f"{more}  h = Cast<to = 1>(i)  f = Add(h, x)  {branches}  {lines}", "bool more, "
+    )
+    starts = [data.draw(st.sampled_from(["x", "e", "w"])) for _ in range(states)]
+    outputs = [f"y{k}" for k in range(states)] + [f"z{k}" for k in range(rows)]
+    declared = [f"float[2] y{k}" for k in range(states)] + [f"float[K,2] z{k}" for k in range(rows)]
+    kept = data.draw(st.sets(st.sampled_from(range(len(outputs))), min_size=1))
+    used = [declared[k] for k in sorted(kept)]
+    text = f"""g (float[2] x, bool d) => ({", ".join(used)}, float[2] last)
+        <float[2] w = {{2, 5}}, int64 n = {{{count}}}, bool c = {{1}}> {{
+        e = Exp(x)  {", ".join(outputs)} = Loop(n, {"c" if given_condition else ""}, {", ".join(starts)})<body = {body}>
+        last = Add(y0, e) }}"""
+    proto = model(text, opset)
+    if not count and any(k >= states for k in kept):
+        assert not findings(RULES["CTL014"], proto)
+        return
+    result = repaired(proto, "CTL014")
+    onnx.checker.check_model(result, full_check=True)
+    assert not any(node.op_type == "Loop" for node in result.graph.node)
+    for flag in (False, True):
+        feed = {"x": np.array([0.5, -2], np.float32), "d": np.array(flag)}
+        identical(runtime(proto, feed), runtime(result, feed))
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_random_sequences(data: st.DataObject) -> None:
+    """Chains of insertions and removals, read in every way."""
+    keep, sizes = data.draw(st.booleans()), data.draw(st.sampled_from(["", ", p", ", l"]))
+    keep = keep or sizes != ""  # ONNX Runtime does not ignore the attribute there, as ONNX has it
+    lines = [
+        data.draw(
+            st.sampled_from(
+                [
+                    f"s = SplitToSequence<keepdims = {int(keep)}>(x{sizes})",
+                    "s = SequenceConstruct(a, b)",
+                    "s = SequenceEmpty()",
+                ]
+            )
+        )
+    ]
+    split = lines[0].startswith("s = Split")
+    length = (2 if sizes else 4) if split else (2 if "Construct" in lines[0] else 0)
+    flat = split and not keep and not sizes  # rows without the axis
+    last = "s"
+    weights = ["int64[2] p = {1, 3}", "int64 l = {2}"]
+    for number in range(data.draw(st.integers(0, 4))):
+        erase = length > 0 and data.draw(st.booleans())
+        low, high = -length, length - 1 if erase else length
+        at = data.draw(st.none() | st.integers(low, high))
+        weights.append(f"int64 k{number} = {{{at or 0}}}")
+        where = "" if at is None else f", k{number}"
+        tensor = "r" if flat else data.draw(st.sampled_from(["a", "b"]))
+        call = f"SequenceErase({last}{where})" if erase else f"SequenceInsert({last}, {tensor}{where})"
+        lines.append(f"s{number} = {call}")
+        length += -1 if erase else 1
+        last = f"s{number}"
+    lines.append(f"n = SequenceLength({last})")
+    declared = ["int64 n"]
+    if length:
+        axis = data.draw(st.integers(-1, 0))
+        lines.append(f"y = ConcatFromSequence<axis = {axis if flat or axis == 0 else 0}>({last})")
+        weights.append(f"int32 q = {{{data.draw(st.integers(-length, length - 1))}}}")
+        lines.append(f"z = SequenceAt({last}, q)")
+        shape = "A" if flat else "A,B"
+        declared += [f"float[{shape}] y", f"float[{shape}] z"]
+    text = f"""g (float[4,3] x, float[2,3] a, float[1,3] b, float[3] r) => ({", ".join(declared)})
+        <{", ".join(weights)}> {{ {"  ".join(lines)} }}"""
+    proto = model(text)
+    result = repaired(proto, "CTL020")
+    assert not any("Sequence" in node.op_type for node in result.graph.node)
+    feed = feed_of(proto)
+    identical(runtime(proto, feed), runtime(result, feed))
+
+
+def test_a_node_of_the_branch_keeps_no_name_that_another_has() -> None:
+    """ONNX Runtime refuses two nodes of one name, and branches may use the graph's names again."""
+    proto = model(f"g (float[2] x) => (float[2] y) <bool c = {{1}}> {{ t = If(c){_NEG}  y = Exp(t) }}")
+    proto.graph.node[1].name = "same"
+    for attribute in proto.graph.node[0].attribute:
+        attribute.g.node[0].name = "same"
+    result = repaired(proto, "CTL010")
+    feed = feed_of(proto)
+    identical(runtime(proto, feed), runtime(result, feed))
+
+
+def test_a_weight_of_the_body_is_written_once() -> None:
+    proto = model(
+        """g (float[2] x) => (float[2] y) <int64 n = {5}> { y = Loop(n, , x)
+        <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) <float[2] k = {1, 2}> {
+            more = Constant<value = bool {1}>()  w = Add(v, k) }> }"""
+    )
+    result = repaired(proto, "CTL014")
+    assert len(result.graph.initializer) == 1
+    assert len(result.graph.node) == 5

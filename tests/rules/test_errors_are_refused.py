@@ -1,0 +1,136 @@
+"""What is an error is refused by the real TensorRT-RTX, or known to be read as something else, in every example."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from onnxfix.registry import registry
+from onnxfix.rule import NO_MODEL, Example, Rule, Severity
+from onnxfix.sandbox import Worker
+from onnxfix.testing import findings, model_of
+from onnxfix_rules.trt._common import known
+from support.lifted import both, feed_of
+from support.real_tensorrt import REAL, built, older_than
+
+pytestmark = pytest.mark.corpus
+
+#: TensorRT takes these and means something else, as their pages and tests show.
+MISREAD = {
+    "CTL001": "rows of a scan output that the loop never made",
+    "GRA003": "a declared type that nothing has",
+    "IFC001": "an input of unknown shape as a scalar",
+    "IFC002": "float64 as float32",
+    "OPS010": "the lower triangle for the upper one",
+    "OPS011": "the batch as time",
+    "OPS012": "channels in another order",
+    "OPS013": "a result that is moved by a pixel",
+    "OPS014": "another size of the result",
+    "OPS015": "keys that are padding, or outside of the window",
+    "OPS016": "pads that do not count",
+    "OPS017": "an input of another name",
+    "OPS018": "a bias where ONNX has none",
+    "OPS034": "another bound",
+    "OPS035": "an index that is none",
+    "OPS036": "a reflection of what is not there",
+    "OPS060": "the operator of that name",
+    "OPS072": "each channel by itself for all together",
+    "OPS073": "the element for its amount, square or logarithm",
+    "OPS074": "0 for the bounds",
+    "OPS075": "a window that starts in the padding",
+    "OPS076": "a mean times the size of a full window",
+    "OPS080": "half a pixel aside",
+    "OPS081": "the ratio of lengths for the scale",
+    "OPS082": "0 for the activation",
+    "OPS083": "another size of the result",
+    "OPS084": "NaN for the dividend",
+    "OPS085": "an input of another name",
+    "OPS086": "a mask of one key for all of them, or one that does not fit",
+    "QDQ004": "uint8 as int8",
+    "QDQ017": "blocks of one size",
+    "QDQ018": "the bytes of words",
+    "QDQ019": "a vector for a scalar",
+}
+#: Those whose misreading the network that TensorRT imports shows, read back as a model.
+READ_BACK = ("OPS072", "OPS073", "OPS074", "OPS075", "OPS076", "OPS080", "OPS081", "OPS082", "OPS084")
+#: It builds for the one size that it works for.
+ONE_SIZE = {"OPS064"}
+
+RULES = [
+    rule for rule in registry().rules if rule.per not in NO_MODEL and rule.module.startswith("onnxfix_rules")
+]
+
+
+def errors(rule: Rule) -> Iterator[Example]:
+    """The rule's examples in which it finds an error for TensorRT-RTX."""
+    for example in rule.examples:
+        if example.found and any(
+            found.severity is Severity.ERROR for found in findings(rule, model_of(example), "rtx")
+        ):
+            yield example
+
+
+CASES = [
+    pytest.param(rule, example, id=f"{rule.code}-{example.why[:60]}")
+    for rule in RULES
+    if rule.code not in MISREAD.keys() | ONE_SIZE
+    for example in errors(rule)
+]
+
+
+@REAL
+@pytest.mark.parametrize(("rule", "example"), CASES)
+def test_tensorrt_refuses_what_is_an_error(
+    rule: Rule, example: Example, worker: Worker, tmp_path: Path
+) -> None:
+    build = built(worker, model_of(example), tmp_path)
+    assert build.status != "accepted", f"{rule.code} calls it an error, and TensorRT-RTX builds it"
+
+
+#: Those that an older TensorRT-RTX may refuse: its parser (QDQ019), or its builder, which has no such kernels (OPS015)
+#: or wants a GPU to choose them.
+REFUSED_BEFORE = {"OPS015": "1.7", **dict.fromkeys(("OPS074", "QDQ004", "QDQ017", "QDQ019"), "1.5")}
+
+
+@REAL
+@pytest.mark.parametrize("code", sorted(MISREAD.keys() | ONE_SIZE))
+def test_the_exceptions_are_needed(code: str, worker: Worker, tmp_path: Path) -> None:
+    rule = next(rule for rule in RULES if rule.code == code)
+    taken = []
+    for example in errors(rule):
+        taken.append(built(worker, model_of(example), tmp_path).status == "accepted")
+    assert any(taken) or older_than(REFUSED_BEFORE.get(code, "0")), f"{code} needs no exception"
+
+
+@REAL
+@pytest.mark.parametrize("code", READ_BACK)
+def test_a_misreading_is_read_back(code: str, worker: Worker, tmp_path: Path) -> None:
+    """What TensorRT does not refuse computes something else in the network that it imports."""
+    for example in errors(next(rule for rule in RULES if rule.code == code)):
+        model = model_of(example)
+        if built(worker, model, tmp_path).status == "accepted":
+            wanted, read = both(worker, model, tmp_path, feed_of(model))
+            same = wanted[0].shape == read[0].shape
+            assert not same or not np.allclose(wanted[0], read[0], atol=1e-2, equal_nan=True), example.why
+
+
+def test_most_rules_are_asked() -> None:
+    assert len({case.values[0].code for case in CASES}) > 60
+    assert len(CASES) > 400
+
+
+#: The text is of something else, which the model has too.
+BESIDE = {"GRA020", "IFC005", "OPS001"}
+
+
+@REAL
+@pytest.mark.parametrize("code", sorted({case.values[0].code for case in CASES} - BESIDE))
+def test_what_tensorrt_says_is_known_to_be_about_the_rule(code: str, worker: Worker, tmp_path: Path) -> None:
+    """Else the rule's finding would not be confirmed, and TensorRT's would point elsewhere."""
+    for case in (case for case in CASES if case.values[0].code == code):
+        build = built(worker, model_of(case.values[1]), tmp_path)
+        about = known(build.errors[0].text) if build.errors else None
+        assert about is None or code in about, f"{case.values[1].why}: {build.errors[0].text}"

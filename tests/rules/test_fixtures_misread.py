@@ -1,0 +1,60 @@
+"""The models of fixtures/misread: what make.py makes, and what the README's first screen says of them."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import onnxfix
+from support.paths import FIXTURES
+from support.real_tensorrt import REAL
+
+FOLDER = FIXTURES / "misread"
+
+
+def make() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("make_misread", FOLDER / "make.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_files_are_what_make_writes() -> None:
+    models = make().MODELS
+    assert {path.stem for path in FOLDER.glob("*.onnx")} == set(models)
+    for name, model in models.items():
+        assert (FOLDER / f"{name}.onnx").read_bytes() == model().SerializeToString(deterministic=True)
+
+
+@REAL
+def test_the_decoder_is_found_repaired_and_proven(tmp_path: Path) -> None:
+    report = onnxfix.apply(FOLDER / "decoder.onnx", tmp_path / "fixed.onnx")
+    assert [one.code for one in report.applied] == ["OPS013"]
+    assert report.applied[0].confirmed.startswith("ConvTranspose: tensor upsampled at [0, 0, 0, 0] is 0.67")
+    assert not report.findings
+    assert report.verdict is not None
+    rung = report.verdict.rung("trt-network")
+    assert rung is not None
+    assert rung.status == "passed"
+    assert "TensorRT reads the original differently: upsampled (decode): ConvTranspose" in rung.reason
+    assert report.exit_code() == 0
+
+
+@REAL
+def test_without_its_rule_the_decoder_is_left_and_reported(tmp_path: Path) -> None:
+    report = onnxfix.apply(FOLDER / "decoder.onnx", tmp_path / "fixed.onnx", ignore=["OPS013"])
+    assert [(one.code, one.severity) for one in report.findings] == [("TRT004", "error")]
+    assert report.exit_code() == 1
+
+
+@REAL
+@pytest.mark.parametrize(("select", "pointer"), [(None, "OPS013 fixes it"), (["TRT"], "")])
+def test_check_names_the_rule_that_mends_it(select: list[str] | None, pointer: str) -> None:
+    report = onnxfix.check(FOLDER / "decoder.onnx", select=select, trt=True)
+    [found] = [one for one in report.findings if one.code == "TRT004"]
+    assert found.pointer == pointer

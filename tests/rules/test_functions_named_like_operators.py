@@ -1,0 +1,254 @@
+"""Local functions with a standard operator's name: what TensorRT reads before and after their bodies are written out.
+
+No engine is executed: ``trt_reading`` runs the imported network in numpy.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import ModelProto
+
+from onnxfix.registry import registry
+from onnxfix.sandbox import Worker
+from onnxfix.testing import assert_interface_kept, findings, fixed
+from onnxfix_rules.ops.misimports import _calls
+from support.lanes import seeds
+from support.patience import PATIENCE
+from support.real_tensorrt import REAL
+from support.trt_reading import Network
+
+RULE = next(rule for rule in registry().rules if rule.code == "OPS060")
+HEAD = '<ir_version: 10, opset_import: ["" : 18, "my" : 1]>\n'
+FUNCTION = '<domain: "my", opset_import: ["" : 18, "my" : 1]>'
+X = np.array([0.5, -2.0], np.float32)
+
+
+def model(text: str) -> ModelProto:
+    return onnx.parser.parse_model(HEAD + text)
+
+
+def reading(worker: Worker, proto: ModelProto, tmp_path: Path) -> Network:
+    path = tmp_path / "model.onnx"
+    onnx.save(proto, path)
+    outcome = worker.call("support.trt_reading:read", timeout=PATIENCE, path=str(path))
+    assert outcome.ok, outcome.message
+    network: Network = outcome.value
+    return network
+
+
+def runtime(proto: ModelProto, feed: dict[str, Any]) -> list[Any]:
+    """ONNX Runtime without optimizations."""
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    session = ort.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
+    return list(session.run(None, feed))
+
+
+def repaired(proto: ModelProto) -> ModelProto:
+    """The model with every call written out, in which the rule finds nothing more, nor on a second run."""
+    result, run = fixed([RULE], proto)
+    assert run.applied
+    assert not run.problems
+    assert not run.remaining
+    assert not findings(RULE, result)
+    assert_interface_kept(proto, result)
+    onnx.checker.check_model(result)
+    assert [f.SerializeToString() for f in proto.functions if not f.node] == []
+    assert len(result.functions) == len(proto.functions)
+    return result
+
+
+CALLED = {
+    "from the graph": f"""g (float[2] x) => (float[2] y) {{ y = my.Relu(x) }}
+        {FUNCTION} Relu (a) => (b) {{ c = Abs(a)  b = Neg(c) }}""",
+    "from a function that is called twice": f"""g (float[2] x) => (float[2] y) {{ z = my.F(x)  y = my.F(z) }}
+        {FUNCTION} F (a) => (b) {{ c = Neg(a)  b = my.Abs(c) }}
+        {FUNCTION} Abs (a) => (b) {{ c = Add(a, a)  b = Neg(c) }}""",
+    "from a branch": f"""g (float[2] x, bool c) => (float[2] y) {{ y = If(c)<
+            then_branch = p () => (float[2] u) {{ u = my.Relu(x) }},
+            else_branch = q () => (float[2] v) {{ w = my.Relu(x)  v = Neg(w) }}> }}
+        {FUNCTION} Relu (a) => (b) {{ c = Abs(a)  b = Add(c, a) }}""",
+    "with an attribute": f"""g (float[2] x) => (float[2] y) {{ z = my.Relu<alpha = 0.5>(x)  y = my.Relu(z) }}
+        {FUNCTION} Relu <alpha: float = 0.125> (a) => (b) {{
+            k = Constant<value_float: float = @alpha>()  b = Mul(a, k) }}""",
+    "with a second input that the operator has not": f"""g (float[2] x) => (float[2] y) {{ y = my.Neg(x, x) }}
+        {FUNCTION} Neg (a, b) => (c) {{ c = Mul(a, b) }}""",
+    "one inside the other": f"""g (float[2] x) => (float[2] y) {{ y = my.Relu(x) }}
+        {FUNCTION} Relu (a) => (b) {{ c = my.Abs(a)  b = my.Abs(c) }}
+        {FUNCTION} Abs (a) => (b) {{ k = Constant<value = float[2] {{3, 4}}>()  b = Sub(k, a) }}""",
+}
+
+
+@REAL
+@pytest.mark.parametrize("name", CALLED)
+def test_tensorrt_reads_the_function_after_the_fix(name: str, worker: Worker, tmp_path: Path) -> None:
+    proto = model(CALLED[name])
+    feed: dict[str, Any] = {"x": X}
+    if "c" in [info.name for info in proto.graph.input]:
+        feed["c"] = np.array(False)
+    wanted = runtime(proto, feed)[0]
+    assert not np.array_equal(reading(worker, proto, tmp_path).run(**feed)["y"], wanted)
+    result = repaired(proto)
+    assert np.array_equal(runtime(proto, feed)[0], runtime(result, feed)[0])
+    np.testing.assert_allclose(reading(worker, result, tmp_path).run(**feed)["y"], wanted, rtol=1e-6)
+
+
+def test_an_attribute_that_is_handed_through() -> None:
+    """The graph's call gives it, the default gives it, and nobody gives it to the operator in the end."""
+    proto = model(f"""g (float[2] x) => (float[2] y, float[2] z) {{ y = my.F<beta = 0.5>(x)  z = my.F(x) }}
+        {FUNCTION} F <beta: float = 0.25> (a) => (b) {{ b = my.Relu<alpha: float = @beta>(a) }}
+        {FUNCTION} Relu <alpha> (a) => (b) {{ b = LeakyRelu<alpha: float = @alpha>(a) }}""")
+    result = repaired(proto)
+    node = result.functions[0].node[0]
+    assert [(a.name, a.ref_attr_name, a.type) for a in node.attribute] == [
+        ("alpha", "beta", onnx.AttributeProto.FLOAT)
+    ]
+    for one, other in zip(runtime(proto, {"x": X}), runtime(result, {"x": X}), strict=True):
+        assert one.tobytes() == other.tobytes()
+
+
+REFUSED = {
+    "a default behind an attribute that may be missing": f"""g (float[2] x) => (float[2] y) {{ y = my.F(x) }}
+        {FUNCTION} F <beta> (a) => (b) {{ b = my.Relu<alpha: float = @beta>(a) }}
+        {FUNCTION} Relu <alpha: float = 0.5> (a) => (b) {{ b = LeakyRelu<alpha: float = @alpha>(a) }}""",
+    "an input that is left out comes back": f"""g (float[2] x) => (float[2] y, float[2] z) {{ y, z = my.Relu(x) }}
+        {FUNCTION} Relu (a, b) => (c, b2) {{ c = Neg(a)  b2 = Identity(b) }}""",
+    "a branch returns an input that is left out": f"""g (float[2] x) => (float[2] y) {{ y = my.Where(x) }}
+        {FUNCTION} Where (a, b) => (c) {{ t = Constant<value = bool {{1}}>()
+            c = If(t)<then_branch = p () => (u) {{ u = Identity(a) }}, else_branch = q () => (b) {{ }}> }}""",
+    "more outputs than the function has": f"""g (float[2] x) => (float[2] y) {{ y, z = my.Relu(x) }}
+        {FUNCTION} Relu (a) => (b) {{ b = Neg(a) }}""",
+    "functions that call each other": f"""g (float[2] x) => (float[2] y) {{ y = my.Relu(x) }}
+        {FUNCTION} Relu (a) => (b) {{ b = my.Abs(a) }}
+        {FUNCTION} Abs (a) => (b) {{ b = my.Relu(a) }}""",
+    "a function of a domain that the graph does not import": """g (float[2] x) => (float[2] y) { y = my.Relu(x) }
+        <domain: "my", opset_import: ["" : 18, "your" : 1]> Relu (a) => (b) { b = your.F(a) }
+        <domain: "your", opset_import: ["" : 18]> F (a) => (b) { b = Neg(a) }""",
+    "a domain that the graph does not import": """g (float[2] x) => (float[2] y) { y = my.Relu(x) }
+        <domain: "my", opset_import: ["" : 18, "its" : 1]> Relu (a) => (b) { b = its.Foo(a) }""",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_left_alone(name: str) -> None:
+    found = findings(RULE, model(REFUSED[name]))
+    assert found
+    assert not any(one.match.fix for one in found)
+
+
+@pytest.mark.parametrize("depth", [50, 3000])
+def test_functions_inside_functions(depth: int) -> None:
+    text = "g (float[2] x) => (float[2] y) { y = my.Relu(x) }"
+    names = ["Relu", *(f"F{k}" for k in range(depth))]
+    for one, other in itertools.pairwise(names):
+        text += f"\n{FUNCTION} {one} (a) => (b) {{ b = my.{other}(a) }}"
+    text += f"\n{FUNCTION} {names[-1]} (a) => (b) {{ b = Neg(a) }}"
+    assert [one.match.fix is None for one in findings(RULE, model(text))] == [depth > _calls.DEPTH_LIMIT]
+
+
+def test_functions_that_stand_for_a_billion_nodes_are_not_counted_out() -> None:
+    names = ["Relu", *(f"F{k}" for k in range(40))]
+    text = "g (float[2] x) => (float[2] y) { y = my.Relu(x) }"
+    for one, other in itertools.pairwise(names):
+        text += f"\n{FUNCTION} {one} (a) => (b) {{ c = my.{other}(a)  b = my.{other}(c) }}"
+    text += f"\n{FUNCTION} {names[-1]} (a) => (b) {{ b = Neg(a) }}"
+    assert [one.match.fix for one in findings(RULE, model(text))] == [None]
+    assert _calls.NODE_LIMIT < 2**40
+
+
+# ------------------------------------------------------------------------------------------ random functions
+
+NAMES = ["Relu", "Abs", "Neg", "Elu", "Where", "Plain"]
+
+
+class Maker:
+    """Random functions of one to three inputs and one or two outputs, each of which may call those made before it."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.made: list[tuple[str, int, int]] = []
+        self.count = 0
+
+    def lines(self, known: list[str], prefix: str, depth: int, attribute: bool) -> list[str]:
+        found = []
+        for number in range(self.rng.randint(1, 4)):
+            name = f"{prefix}{number}"
+            found.append(f"{name} = {self.call(known, f'{prefix}{number}_', depth, attribute)}")
+            if found[-1].startswith(f"{name} = two "):
+                found[-1] = f"{name}, {name}b = {found[-1].removeprefix(f'{name} = two ')}"
+                known.append(f"{name}b")
+            known.append(name)
+        return found
+
+    def call(self, known: list[str], prefix: str, depth: int, attribute: bool) -> str:
+        kind = self.rng.random()
+        pick = lambda: self.rng.choice(known)  # noqa: E731
+        if kind < 0.3 and self.made:
+            name, inputs, outputs = self.rng.choice(self.made)
+            given = f"<alpha = {self.rng.choice([0.5, 2.0])}>" if self.rng.random() < 0.5 else ""
+            return f"{'two ' if outputs == 2 else ''}my.{name}{given}({', '.join(pick() for _ in range(inputs))})"
+        if kind < 0.5 and depth < 2:
+            branches = []
+            for label in ("then_branch", "else_branch"):
+                # The same names in both, and, in a function, as outside it.
+                own = [*known]
+                lines = self.lines(own, f"{prefix}i", depth + 1, attribute)
+                lines.append(f"{prefix}r = Identity({self.rng.choice(own)})")
+                kind_of = "float[2] " if not attribute else ""
+                branches.append(
+                    f"{label} = {label}_{prefix} () => ({kind_of}{prefix}r) {{ {'  '.join(lines)} }}"
+                )
+            return f"If(c)<{', '.join(branches)}>"
+        if attribute and kind < 0.65:
+            return f"LeakyRelu<alpha: float = @alpha>({pick()})"
+        if kind < 0.8:
+            return f"{self.rng.choice(['Exp', 'Floor', 'Neg', 'Identity'])}({pick()})"
+        return f"{self.rng.choice(['Add', 'Sub', 'Max'])}({pick()}, {pick()})"
+
+    def function(self, name: str) -> str:
+        inputs = [f"a{k}" for k in range(self.rng.randint(1, 3))]
+        known = [*inputs]
+        lines = [f"c = Constant<value = bool {{{self.rng.randint(0, 1)}}}>()"]
+        lines += self.lines(known, "t", 0, True)
+        outputs = ["o", "p"][: self.rng.randint(1, 2)]
+        lines += [f"{one} = Identity({self.rng.choice(known)})" for one in outputs]
+        self.made.append((name, len(inputs), len(outputs)))
+        return (
+            f"{FUNCTION} {name} <alpha: float = 0.25> ({', '.join(inputs)}) => ({', '.join(outputs)}) "
+            f"{{ {'  '.join(lines)} }}"
+        )
+
+    def model(self) -> ModelProto:
+        names = self.rng.sample(NAMES, 4)
+        functions = [self.function(name) for name in names]
+        known = ["x", "w"]
+        lines = self.lines(known, "v", 0, False)
+        lines += [f"y = Identity({known[-1]})", f"z = my.{names[-1]}({', '.join(['x'] * self.made[-1][1])})"]
+        if self.made[-1][2] == 2:
+            lines[-1] = f"z, zz = {lines[-1].removeprefix('z = ')}"
+        text = f"g (float[2] x, bool c) => (float[2] y, float[2] z) <float[2] w = {{2, -3}}> {{ {'  '.join(lines)} }}"
+        return model("\n".join([text, *functions]))
+
+
+@pytest.mark.parametrize("seed", seeds(60))
+def test_random_functions_keep_every_bit(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls in branches and in functions, attributes, captures, shared names, weights, several outputs."""
+    monkeypatch.setattr(_calls, "NODE_LIMIT", 10**6)
+    proto = Maker(seed).model()
+    if not any(one.match.fix for one in findings(RULE, proto)):
+        assert "my.Plain" in onnx.printer.to_text(proto)  # nothing else is called
+        return
+    result = repaired(proto)
+    for flag in (False, True):
+        feed = {"x": X, "c": np.array(flag)}
+        for one, other in zip(runtime(proto, feed), runtime(result, feed), strict=True):
+            assert one.tobytes() == other.tobytes()

@@ -1,0 +1,188 @@
+"""GRA020 against the real TensorRT-RTX and through a whole run; the old operators of the reference evaluator."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, parser
+
+import onnxfix
+from onnxfix.backends.reference import evaluator
+from onnxfix.edits import SetImport, SetInput
+from onnxfix.errors import EditError
+from onnxfix.model import Model
+from onnxfix.sandbox import Worker
+from onnxfix.transaction import Transaction
+from onnxfix.trt.build import attempt
+from support.real_tensorrt import REAL
+
+WORDS = "Pre-opset 7 broadcasting is unsupported"
+SCALES = "Attribute scales is missing"
+
+
+def model(text: str, opset: int = 6) -> ModelProto:
+    return parser.parse_model(f'<ir_version: 3, opset_import: ["" : {opset}]>\n{text}')
+
+
+PROBES = {
+    "add": (
+        "g (float[2,3,3] x, float[3] b) => (float[2,3,3] y) { y = Add<broadcast=1, axis=1>(x, b) }",
+        WORDS,
+    ),
+    "negative axis": (
+        "g (float[2,3,3] x, float[3] b) => (float[2,3,3] y) { y = Sub<broadcast=1, axis=-2>(x, b) }",
+        WORDS,
+    ),
+    "two dimensions": (
+        "g (float[2,2,2,2] x, float[2,2] b) => (float[2,2,2,2] y) { y = Mul<broadcast=1, axis=1>(x, b) }",
+        WORDS,
+    ),
+    "scalar": ("g (float[2,3] x, float b) => (float[2,3] y) { y = Div<broadcast=1, axis=0>(x, b) }", WORDS),
+    "less": ("g (float[2,2] x, float[2] b) => (bool[2,2] y) { y = Less<broadcast=1, axis=0>(x, b) }", WORDS),
+    "sum": ("g (float[2,3] x) => (float[2,3] y) { y = Sum(x, x) }", WORDS),
+    "prelu": ("g (float[1,2,2,2] x, float[2] s) => (float[1,2,2,2] y) { y = PRelu(x, s) }", WORDS),
+    "prelu of rank 3": ("g (float[1,2,2] x, float[2] s) => (float[1,2,2] y) { y = PRelu(x, s) }", WORDS),
+    "gemm": (
+        "g (float[2,3] x, float[3,2] w, float[2] b) => (float[2,2] y) { y = Gemm<broadcast=1>(x, w, b) }",
+        WORDS,
+    ),
+    "norm": (
+        """g (float[2,3,2,2] x, float[3] s, float[3] v) => (float[2,3,2,2] y) {
+            a = BatchNormalization<is_test=1>(x, s, s, s, v)  y = Add(a, a) }""",
+        WORDS,
+    ),
+    "upsample": (
+        "g (float[1,1,2,2] x) => (float[1,1,4,4] y) { y = Upsample<height_scale=2.0, width_scale=2.0>(x) }",
+        SCALES,
+    ),
+}
+NO_KERNEL = {"upsample"}
+"""What onnx.reference does not run at operator set 6."""
+
+
+@REAL
+@pytest.mark.parametrize("name", PROBES)
+def test_refused_before_and_accepted_after(name: str, worker: Worker, tmp_path: Path) -> None:
+    text, words = PROBES[name]
+    path, out = tmp_path / "m.onnx", tmp_path / "out.onnx"
+    onnx.save(model(text), path)
+    before = attempt(worker, path, package="tensorrt-rtx")
+    assert before.status == "refused"
+    assert words in before.errors[0].text
+    onnxfix.apply(path, out, select=["GRA020"], unsafe_fixes=True, verify=False)
+    after = attempt(worker, out, package="tensorrt-rtx")
+    assert after.status == "accepted", after.errors
+
+
+@REAL
+@pytest.mark.parametrize(
+    ("text", "opset"),
+    [
+        ("g (float[2,3,3,3] x) => (float[2,3,3,3] y) { a = Relu(x)  y = MaxPool<kernel_shape=[1,1]>(a) }", 6),
+        ("g (float[2,3] x) => (float[2,3] y) { a = Softmax(x)  y = Dropout<is_test=1>(a) }", 5),
+        ("g (float[2,3] x, float[3] b) => (float[2,3] y) { y = Add(x, b) }", 7),
+    ],
+)
+def test_what_tensorrt_takes_is_no_finding(text: str, opset: int, worker: Worker, tmp_path: Path) -> None:
+    onnx.save(model(text, opset), tmp_path / "m.onnx")
+    assert attempt(worker, tmp_path / "m.onnx", package="tensorrt-rtx").status == "accepted"
+    assert onnxfix.check(tmp_path / "m.onnx", select=["GRA020"]).findings == ()
+
+
+@pytest.mark.parametrize("name", [name for name in PROBES if name not in NO_KERNEL])
+def test_the_values_are_proven_and_the_import_is_said(name: str, tmp_path: Path) -> None:
+    path, out = tmp_path / "m.onnx", tmp_path / "out.onnx"
+    onnx.save(model(PROBES[name][0]), path)
+    rungs = ["contract", "reference", "ort-cpu"]
+    report = onnxfix.apply(path, out, unsafe_fixes=True, rungs=rungs, select=["GRA020"])
+    assert [(item.code, item.safety) for item in report.applied] == [("GRA020", "unsafe")]
+    assert report.problems == ()
+    assert report.verdict is not None
+    assert report.verdict.passed
+    reference, contract = report.verdict.rung("reference"), report.verdict.rung("contract")
+    assert reference is not None
+    assert contract is not None
+    assert (reference.status, reference.reason.split()[0]) == ("passed", "identical")
+    assert "'opset_import' changed" in contract.reason
+    fixed = onnx.load(out)
+    assert [entry.version for entry in fixed.opset_import] == [7]
+    onnx.checker.check_model(fixed)
+    again = onnxfix.apply(out, tmp_path / "again.onnx", unsafe_fixes=True, rungs=rungs, select=["GRA020"])
+    assert again.applied == ()
+
+
+def test_without_the_flag_the_model_stays(tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(model(PROBES["add"][0]), path)
+    report = onnxfix.apply(path, tmp_path / "out.onnx", numeric_fixes=True, rungs=["contract", "reference"])
+    assert (tmp_path / "out.onnx").read_bytes() == path.read_bytes()
+    finding = next(item for item in report.findings if item.code == "GRA020")
+    assert (finding.severity, finding.safety) == ("error", "unsafe")
+
+
+def test_other_fixes_wait_for_another_round(tmp_path: Path) -> None:
+    """A fix of the same round would have been written for the old operator set."""
+    text = """g (float[2,3,3] x, float[3] b) => (float[2,3,3] y, float[2,3,3] z) {
+        d = Cast<to=11>(x)  e = Cast<to=1>(d)  z = Neg(e)  y = Add<broadcast=1, axis=1>(x, b) }"""
+    report = onnxfix.apply(model(text), unsafe_fixes=True, verify=False, select=["CST", "GRA020"])
+    rounds = {item.code[:3]: item.round for item in report.applied}
+    assert set(rounds) == {"CST", "GRA"}
+    assert rounds["GRA"] > rounds["CST"]
+    assert report.model is not None
+    onnx.checker.check_model(report.model)
+
+
+@pytest.mark.parametrize(
+    ("text", "values", "expected"),
+    [
+        ("y = Add<broadcast=1, axis=1>(x, b)", (1, 20, 300), [1, 1, 20, 20, 300, 300]),
+        ("y = Add<broadcast=1, axis=-2>(x, b)", (1, 20, 300), [1, 1, 20, 20, 300, 300]),
+    ],
+)
+def test_the_evaluator_aligns_by_axis(text: str, values: tuple[int, ...], expected: list[int]) -> None:
+    proto = model(f"g (float[1,3,2] x, float[3] b) => (float[1,3,2] y) {{ {text} }}")
+    feed = {"x": np.zeros((1, 3, 2), np.float32), "b": np.array(values, np.float32)}
+    (got,) = evaluator(proto).run(None, feed)
+    assert got.ravel().tolist() == expected
+
+
+def test_the_evaluators_slope_is_the_channels_before_7_and_the_last_dimensions_after() -> None:
+    text = "g (float[1,2,2] x, float[2] s) => (float[1,2,2] y) { y = PRelu(x, s) }"
+    feed = {"x": -np.ones((1, 2, 2), np.float32), "s": np.array([1, 2], np.float32)}
+    assert evaluator(model(text, 6)).run(None, feed)[0].ravel().tolist() == [-1, -1, -2, -2]
+    assert evaluator(model(text, 7)).run(None, feed)[0].ravel().tolist() == [-1, -2, -1, -2]
+
+
+@pytest.mark.parametrize(
+    ("opset", "attributes"), [(6, "<is_test=1>"), (7, ""), (8, ""), (9, ""), (14, ""), (15, "")]
+)
+def test_the_evaluator_normalizes_by_the_given_statistics(opset: int, attributes: str) -> None:
+    text = f"""g (float[2,1,2] x, float[1] s, float[1] b, float[1] m, float[1] v) => (float[2,1,2] y) {{
+        y = BatchNormalization{attributes}(x, s, b, m, v) }}"""
+    given = {"s": 2.0, "b": 1.0, "m": 3.0, "v": 4.0}
+    feed = {name: np.array([value], np.float32) for name, value in given.items()}
+    feed["x"] = np.array([[[3, 5]], [[7, -1]]], np.float32)
+    (got,) = evaluator(model(text, opset)).run(None, feed)
+    assert np.allclose(got.ravel(), [1, 3, 5, -3], atol=1e-4)
+
+
+def test_an_import_that_is_set_can_be_taken_back() -> None:
+    proto = model("g (float[2] x) => (float[2] y) { y = Sum(x, x) }")
+    before = proto.SerializeToString(deterministic=True)
+    mine = Model(proto)
+    transaction = Transaction(mine)
+    with pytest.raises(EditError):  # the second cannot be done, so neither is
+        transaction.apply([SetImport(mine.main, 7), _bad(mine)])
+    transaction.close()
+    assert proto.SerializeToString(deterministic=True) == before
+    transaction = Transaction(mine)
+    transaction.apply([SetImport(mine.main, 7)])
+    transaction.close()
+    assert mine.opset() == 7
+
+
+def _bad(mine: Model) -> SetInput:
+    return SetInput(mine.main.nodes[0], 0, "nosuchname")

@@ -1,0 +1,398 @@
+"""OPS075 to OPS081: pools that round up, chosen boxes and resizes, by ONNX Runtime and by TensorRT's own network.
+
+``lifted`` imports a model by the real parser and writes the imported network as ONNX again; ONNX Runtime then computes
+both. No engine is executed. The windows of pools are compared with an enumeration, too.
+"""
+# Long because: seven rules are shown to TensorRT in the same way, each by models of its own.
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto, helper
+
+from onnxfix.registry import registry
+from onnxfix.rule import Example, Safety, Severity
+from onnxfix.sandbox import Worker
+from onnxfix.shapes.symbols import as_dim, symbol
+from onnxfix.testing import assert_interface_kept, findings, fixed, model_of, overlay
+from onnxfix_rules.ops.misimports._ratios import ratios
+from onnxfix_rules.ops.misimports._windows import Axis, rounded_up
+from support.lifted import Feed, both, feed_of, lifted, run, text
+from support.real_tensorrt import REAL, built
+
+pytestmark = pytest.mark.corpus
+
+CODES = ("OPS075", "OPS076", "OPS077", "OPS078", "OPS079", "OPS080", "OPS081")
+RULES = {rule.code: rule for rule in registry().rules if rule.code in CODES}
+#: One by one in place of every unknown size.
+SIZES = (3, 4, 5, 12)
+#: What TensorRT says where it does not even build it.
+REFUSED = {
+    "OPS075": "padding size is larger than or equal to the filter size for exclusive-counting pooling",
+    "OPS081": "`axes` attribute is supported with `scales` tensor only when it's trivial",
+}
+#: Left alone although TensorRT does not take them, or not as ONNX Runtime does.
+NOT_ABOUT = {
+    "gaps, which TensorRT refuses: OPS037",
+    "a norm: OPS076",
+    "another norm, which TensorRT refuses: OPS066",
+    "a signal, which TensorRT refuses",
+    "by sizes, for which TensorRT refuses it",
+    "antialiasing, which TensorRT refuses (OPS031), and whose filter depends on the scales",
+    "an attribute that there was not before opset 10, and that TensorRT does not read there",  # no ONNX
+}
+
+
+def fed(model: ModelProto, size: int) -> Feed:
+    """Random numbers; an unknown dimension is ``size``."""
+    copy = ModelProto()
+    copy.CopyFrom(model)
+    for info in copy.graph.input:
+        for dim in info.type.tensor_type.shape.dim:
+            if not dim.HasField("dim_value"):
+                dim.dim_value = size
+    random = np.random.default_rng(size)
+    return {
+        name: random.standard_normal(value.shape).astype(value.dtype) if value.dtype == np.float32 else value
+        for name, value in feed_of(copy).items()
+    }
+
+
+def same(one: Any, other: Any) -> bool:
+    return one.shape == other.shape and np.allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+def computed(worker: Worker, model: ModelProto, folder: Path, feeds: list[Feed]) -> list[tuple[Any, Any]]:
+    """What ONNX Runtime makes of the model and of TensorRT's reading of it, for each feed."""
+    found = lifted(worker, model, folder)
+    assert found.lifted, found.reason
+    paths = folder / "model.onnx", Path(found.path)
+    return [(run(paths[0], feed)[0], run(paths[1], feed)[0]) for feed in feeds]
+
+
+def examples(*codes: str, found: bool) -> list[Any]:
+    return [
+        pytest.param(code, example, id=f"{code}-{example.why[:50]}")
+        for code in codes
+        for example in RULES[code].examples
+        if example.found == found and example.why not in NOT_ABOUT
+    ]
+
+
+WHOLE = ("OPS075", "OPS076", "OPS080", "OPS081")
+
+
+@REAL
+@pytest.mark.corpus
+@pytest.mark.parametrize(("code", "example"), examples(*WHOLE, found=True))
+def test_what_is_found_is_read_otherwise_until_it_is_fixed(
+    worker: Worker, tmp_path: Path, code: str, example: Example
+) -> None:
+    model = model_of(example)
+    severities = {one.severity for one in findings(RULES[code], model)}
+    feeds = [fed(model, size) for size in SIZES]
+    build = built(worker, model, tmp_path)
+    if build.status == "refused":
+        assert severities == {Severity.ERROR}
+        assert REFUSED[code] in build.errors[0].text
+    else:
+        wrong = [not same(*pair) for pair in computed(worker, model, tmp_path, feeds)]
+        assert any(wrong) or severities == {Severity.INFO}
+        assert all(wrong) or severities != {Severity.ERROR}
+    if example.after is not None:
+        result, record = fixed([RULES[code]], model, safety=example.safety)
+        assert record.applied
+        assert_interface_kept(model, result)
+        assert built(worker, result, tmp_path).status == "accepted"
+        wanted = [run(_saved(model, tmp_path), feed)[0] for feed in feeds]
+        for one, (again, read) in zip(wanted, computed(worker, result, tmp_path, feeds), strict=True):
+            if example.safety != Safety.UNSAFE or code == "OPS076":
+                assert same(one, again)
+            assert same(again, read)
+
+
+def _saved(model: ModelProto, folder: Path) -> Path:
+    path = folder / "original.onnx"
+    onnx.save(model, path)
+    return path
+
+
+@REAL
+@pytest.mark.parametrize(("code", "example"), examples(*WHOLE, found=False))
+def test_what_is_left_alone_is_read_right(
+    worker: Worker, tmp_path: Path, code: str, example: Example
+) -> None:
+    model = model_of(example)
+    for one, read in computed(worker, model, tmp_path, [fed(model, size) for size in SIZES]):
+        assert same(one, read), code
+
+
+# -- both values, by hand
+
+
+@REAL
+def test_a_window_in_the_padding(worker: Worker, tmp_path: Path) -> None:
+    feed = {"x": np.array([1, 2, 3, 4], np.float32).reshape(1, 1, 2, 2)}
+    model = text("""g (float[1,1,2,2] x) => (float[1,1,A,B] y) {
+        y = MaxPool<kernel_shape = [1,1], strides = [2,2], ceil_mode = 1>(x) }""")
+    [[wanted], [read]] = both(worker, model, tmp_path, feed)
+    assert wanted.tolist() == [[[[1]]]]
+    assert read.shape == (1, 1, 2, 2)
+    result, _ = fixed([RULES["OPS075"]], model)
+    assert [one[0].tolist() for one in both(worker, result, tmp_path, feed)] == [[[[[1]]]]] * 2
+
+
+@REAL
+@pytest.mark.parametrize(
+    ("p", "wrong", "right"), [(1, [4, 4, 4, 4], [4, 2, 2, 1]), (2, [2] * 4, [2, 2**0.5, 2**0.5, 1])]
+)
+def test_a_norm_over_the_edge(
+    worker: Worker, tmp_path: Path, p: int, wrong: list[float], right: list[float]
+) -> None:
+    feed = {"x": np.ones((1, 1, 3, 3), np.float32)}
+    model = text(f"""g (float[1,1,3,3] x) => (float[1,1,2,2] y) {{
+        y = LpPool<kernel_shape = [2,2], strides = [2,2], p = {p}, ceil_mode = 1>(x) }}""")
+    [[wanted], [read]] = both(worker, model, tmp_path, feed)
+    np.testing.assert_allclose(wanted.reshape(-1), right, rtol=1e-6)
+    np.testing.assert_allclose(read.reshape(-1), wrong, rtol=1e-6)
+    result, _ = fixed([RULES["OPS076"]], model, safety=Safety.UNSAFE)
+    [_, [read]] = both(worker, result, tmp_path, feed)
+    np.testing.assert_allclose(read.reshape(-1), right, rtol=1e-6)
+
+
+@REAL
+@pytest.mark.parametrize("opset", [11, 12, 13, 18])
+def test_half_a_pixel_aside(worker: Worker, tmp_path: Path, opset: int) -> None:
+    model = text(
+        """g (float[1,1,4] x) => (float[1,1,8] y) <float[0] r = {}, float[3] s = {1, 1, 2}> {
+        y = Resize<mode = "linear", coordinate_transformation_mode = "tf_half_pixel_for_nn">(x, r, s) }""",
+        opset,
+    )
+    feed = {"x": np.arange(4, dtype=np.float32).reshape(1, 1, 4)}
+    right, wrong = [0.25, 0.75, 1.25, 1.75, 2.25, 2.75, 3, 3], [0, 0.25, 0.75, 1.25, 1.75, 2.25, 2.75, 3]
+    [[wanted], [read]] = both(worker, model, tmp_path, feed)
+    assert wanted.reshape(-1).tolist() == right
+    assert read.reshape(-1).tolist() == wrong
+    result, _ = fixed([RULES["OPS080"]], model)
+    assert [one[0].reshape(-1).tolist() for one in both(worker, result, tmp_path, feed)] == [right, right]
+
+
+@REAL
+def test_the_ratio_of_lengths_for_the_scale(worker: Worker, tmp_path: Path) -> None:
+    model = text("""g (float[1,5] x) => (float[1,8] y) <float[1] o = {1}, float[1] k = {1.7}> {
+        s = Concat<axis = 0>(o, k)  y = Resize<mode = "linear">(x, , s) }""")
+    feed = {"x": np.arange(5, dtype=np.float32).reshape(1, 5)}
+    places = np.arange(8) + 0.5
+    right, wrong = (np.clip(places / scale - 0.5, 0, 4) for scale in (1.7, 1.6))
+    [[wanted], [read]] = both(worker, model, tmp_path, feed)
+    np.testing.assert_allclose(wanted[0], right, rtol=1e-5)
+    np.testing.assert_allclose(read[0], wrong, rtol=1e-5)
+    result, _ = fixed([RULES["OPS081"]], model)
+    [_, [read]] = both(worker, result, tmp_path, feed)
+    np.testing.assert_allclose(read[0], right, rtol=1e-5)
+
+
+# -- boxes
+
+
+def apart(number: int) -> np.ndarray[Any, Any]:
+    """Boxes that do not overlap."""
+    corner = np.arange(number, dtype=np.float32)[:, None] * 2
+    return np.concatenate([corner, corner, corner + 1, corner + 1], axis=1)[None]
+
+
+def severity(code: str, model: ModelProto) -> list[Severity]:
+    return [one.severity for one in findings(RULES[code], model)]
+
+
+@REAL
+def test_rows_by_score_whatever_the_class(worker: Worker, tmp_path: Path) -> None:
+    model = text("""g (float[1,2,4] b, float[1,2,2] s) => (int64[R,3] y)
+        <int64 m = {2}, float i = {0.5}, float t = {0}> {
+        y = NonMaxSuppression(b, s, m, i, t) }""")
+    assert severity("OPS077", model) == [Severity.WARNING]
+    feed = {"b": apart(2), "s": np.array([[[0.1, 0.4], [0.2, 0.3]]], np.float32)}
+    [[wanted], [read]] = both(worker, model, tmp_path, feed)
+    assert wanted.tolist() == [[0, 0, 1], [0, 0, 0], [0, 1, 1], [0, 1, 0]]
+    assert read.tolist() == [[0, 0, 1], [0, 1, 1], [0, 1, 0], [0, 0, 0]]
+
+
+@REAL
+@pytest.mark.parametrize("overlap", [", i", ""])
+def test_scores_that_are_not_above_0(worker: Worker, tmp_path: Path, overlap: str) -> None:
+    model = text(f"""g (float[1,4,4] b, float[1,1,4] s) => (int64[R,3] y) <int64 m = {{4}}, float i = {{0.5}}> {{
+        y = NonMaxSuppression(b, s, m{overlap}) }}""")
+    assert severity("OPS078", model) == [Severity.WARNING]
+    feed = {"b": apart(4), "s": np.array([[[0.1, -5, 0, 3]]], np.float32)}
+    [[wanted], [read]] = both(worker, model, tmp_path, feed)
+    assert wanted[:, 2].tolist() == [3, 0, 2, 1]
+    assert read[:, 2].tolist() == [3, 0]
+    result, _ = fixed([RULES["OPS078"]], model, safety=Safety.NUMERIC)
+    assert [one[0][:, 2].tolist() for one in both(worker, result, tmp_path, feed)] == [[3, 0, 2, 1]] * 2
+
+
+@REAL
+def test_the_highest_5000_scores(worker: Worker, tmp_path: Path) -> None:
+    scores = np.linspace(0.9, 0.1, 5002, dtype=np.float32).reshape(1, 2, 2501)
+    for number, severities in ((2500, []), (2501, [Severity.WARNING])):
+        model = text(f"""g (float[1,{number},4] b, float[1,2,{number}] s) => (int64[R,3] y)
+            <int64 m = {{3000}}, float i = {{0.5}}, float t = {{0}}> {{ y = NonMaxSuppression(b, s, m, i, t) }}""")
+        assert severity("OPS079", model) == severities
+        feed = {"b": apart(number), "s": scores[:, :, :number]}
+        [[wanted], [read]] = both(worker, model, tmp_path, feed)
+        assert len(wanted) == 2 * number
+        assert len(read) == 5000
+
+
+RAW = "g (float[1,6,4] b, float[1,6,2] a) => (int64[R,3] y) <int64 m = {3}>"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "wanted"),
+    [
+        ("p = Sigmoid(a)", Severity.INFO),
+        ("q = Softmax(a)  p = Mul(q, q)", Severity.INFO),
+        ("q = Sigmoid(a)  p = Concat<axis = 1>(q, q)", Severity.INFO),
+        ("q = Sigmoid(a)  p = Mul(q, a)", Severity.WARNING),
+        ("q = Sigmoid(a)  p = Concat<axis = 1>(q, a)", Severity.WARNING),
+        ("p = Relu(a)", Severity.WARNING),  # many a score is exactly 0
+        ("p = Identity(a)", Severity.WARNING),
+    ],
+)
+def test_probabilities_are_above_0(nodes: str, wanted: Severity) -> None:
+    model = text(f"{RAW} {{ {nodes}  s = Transpose<perm = [0,2,1]>(p)  y = NonMaxSuppression(b, s, m) }}")
+    assert severity("OPS078", model) == [wanted]
+
+
+def test_what_depends_on_unknown_numbers_is_no_more_than_information() -> None:
+    for classes, boxes, wanted in (
+        ("2", "6", [[Severity.WARNING], []]),
+        ("C", "6", [[Severity.INFO], [Severity.INFO]]),
+        ("C", "5001", [[Severity.INFO], [Severity.WARNING]]),
+        ("1", "B", [[], [Severity.INFO]]),
+    ):
+        model = text(f"""g (float[1,{boxes},4] b, float[1,{classes},{boxes}] s) => (int64[R,3] y)
+            <int64 m = {{3}}> {{ y = NonMaxSuppression(b, s, m) }}""")
+        assert [severity(code, model) for code in ("OPS077", "OPS079")] == wanted
+    for factor, wanted in (("Mul(f, k)", [Severity.INFO]), ("Div(k, k)", []), ("Add(k, k)", [Severity.INFO])):
+        model = text(f"""g (float[H] x) => (float[A] y) <float[1] k = {{0.4}}> {{
+            l = Shape(x)  f = Cast<to = 1>(l)  s = {factor}  y = Resize<mode = "linear">(x, , s) }}""")
+        assert severity("OPS081", model) == wanted
+    model = text("""g (float[H] x) => (float[A] y) <float[1] k = {0.4}> {
+        s = Identity(k)  y = Resize<mode = "linear">(x, , s) }""")
+    assert severity("OPS081", model) == [Severity.WARNING]
+
+
+# -- windows
+
+
+def starts(size: int, axis: Axis, *, up: bool, end: int) -> list[int]:
+    """Where the windows start, counted from the padding; ``up``: as ONNX rounds up."""
+    padded = axis.begin + size + end
+    found = [0]
+    while found[-1] + axis.kernel < padded if up else found[-1] + axis.step + axis.kernel <= padded:
+        found.append(found[-1] + axis.step)
+    return [place for place in found if not up or place < axis.begin + size]
+
+
+def axes() -> Iterator[Axis]:
+    for kernel, step in itertools.product(range(1, 5), range(1, 6)):
+        for begin, end in itertools.product(range(kernel), range(kernel)):
+            yield Axis(symbol("H"), kernel, step, begin, end)
+
+
+def test_one_padding_does_for_all_sizes() -> None:
+    for axis in axes():
+        for size in range(max(axis.kernel - axis.begin - axis.end, 1), 14):
+            known = Axis(as_dim(size), axis.kernel, axis.step, axis.begin, axis.end)
+            wanted = starts(size, axis, up=True, end=axis.end)
+            for padding in (axis.padding, known.padding):
+                assert starts(size, axis, up=False, end=padding) == wanted
+                assert 0 <= padding < axis.kernel
+            kept = -(-(size + axis.begin + axis.end - axis.kernel) // axis.step) + 1
+            assert known.in_padding.yes == (kept > len(wanted))
+            reaches = wanted[-1] + axis.kernel > axis.begin + size + axis.end
+            assert known.beyond.yes == reaches
+            assert not known.in_padding.unknown
+            assert not known.beyond.unknown
+            assert not axis.in_padding.no or known.in_padding.no
+            assert not axis.beyond.no or known.beyond.no
+
+
+def test_pools_stay_the_same_to_the_bit(tmp_path: Path) -> None:
+    random = np.random.default_rng(5)
+    made = 0
+    for number in range(150):
+        kind = ("MaxPool", "AveragePool", "LpPool")[number % 3]
+        kernel, steps = (random.integers(1, 5, 2).tolist() for _ in range(2))
+        pads = [int(random.integers(0, one)) for one in (*kernel, *kernel)]
+        sizes = random.integers(4, 9, 2).tolist()
+        node = helper.make_node(
+            kind, ["x"], ["y"], kernel_shape=kernel, strides=steps, pads=pads, ceil_mode=1
+        )
+        shape = [1, 2, *(sizes if number % 2 else "HW")]
+        values = [helper.make_tensor_value_info("x", 1, shape), helper.make_tensor_value_info("y", 1, None)]
+        graph = helper.make_graph([node], "g", values[:1], values[1:])
+        model = helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", 22)])
+        result, record = fixed([RULES["OPS075"], RULES["OPS076"]], model, safety=Safety.UNSAFE)
+        made += bool(record.applied)
+        feed = {"x": random.standard_normal((1, 2, *sizes)).astype(np.float32)}
+        one, other = (run(_saved(proto, tmp_path), feed)[0] for proto in (model, result))
+        assert one.shape == other.shape
+        assert one.tobytes() == other.tobytes()
+    assert made > 40
+
+
+def test_a_pool_is_no_pool_that_rounds_up() -> None:
+    for attributes in (
+        "strides = [2]",
+        "strides = [0,2]",
+        "strides = [2,2], pads = [1,0,0]",
+        "strides = [2,2], pads = [1,0,0,0]",
+        'strides = [2,2], auto_pad = "VALID", pads = [0,0,1,1]',
+        "kernel_shape = [1,1,1]",
+    ):
+        kernel = "" if "kernel" in attributes else "kernel_shape = [1,1], "
+        model = overlay(
+            text(
+                f"g (float[1,1,4,4] x) => (float y) {{ y = MaxPool<{kernel}{attributes}, ceil_mode = 1>(x) }}"
+            )
+        )
+        assert rounded_up(model.main.nodes[0], model, 10) is None, attributes
+
+
+# -- scales
+
+
+@pytest.mark.parametrize(
+    ("nodes", "wanted"),
+    [
+        ("s = Mul(f, a)", [None, 4.0]),
+        ("q = Div(f, f)  s = Mul(q, a)", [1.5, 1.0]),
+        ("q = Div(a, f)  s = Mul(f, q)", [1.5, 1.0]),
+        ("s = Div(a, z)", None),
+        ("s = Sqrt(f)", None),
+        ("q = Reshape(a, n)  s = Mul(q, a)", [2.25, 1.0]),
+        ("s = Mul(a, b)", None),
+        ("s = Mul(a, c)", [4.5, 3.0]),
+    ],
+)
+def test_ratios(nodes: str, wanted: list[float | None] | None) -> None:
+    model = overlay(
+        text(f"""g (float[H,4] x) => (float[2] s)
+        <float[2] a = {{1.5, 1}}, float[3] b = {{1, 2, 3}}, float[1] c = {{3}}, float[2] z = {{1, 0}},
+        int64[1] n = {{2}}> {{ l = Shape(x)  f = Cast<to = 1>(l)  {nodes} }}""")
+    )
+    found = ratios(model.main.outputs[0], model)
+    if wanted is None:
+        assert found is None
+    else:
+        assert found is not None
+        assert [None if one.constant is None else float(one.constant) for one in found] == wanted

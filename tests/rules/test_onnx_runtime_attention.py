@@ -1,0 +1,247 @@
+"""OPS093 and OPS094: ONNX Runtime's kinds of attention against its own kernels, and what TensorRT-RTX says of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto
+
+import onnxfix
+from onnxfix.engine import check
+from onnxfix.registry import registry
+from onnxfix.rule import Safety, Severity
+from onnxfix.sandbox import Worker
+from onnxfix.testing import fixed, overlay
+from support.real_tensorrt import FACT, REAL
+from support.runtime_operators import MINE, decomposed, feeds_of, model, run
+from test_onnx_runtime_operators import build
+
+ALL = registry().choose()
+MARGIN = 2e-5
+
+#: Attributes, inputs behind the first three, declarations of those.
+ATTENTION = {
+    "plain": ("", "", ""),
+    "scale": (", scale = 0.3", "", ""),
+    "causal": (", unidirectional = 1", "", ""),
+    "raw mask": ("", ", m", ", int32[3,5] m"),
+    "raw mask and causal": (", unidirectional = 1", ", m", ", int32[3,5] m"),
+    "filter": (", mask_filter_value = -5.0", ", m", ", int32[3,5] m"),
+    "lengths": ("", ", n", ", int32[3] n"),
+    "lengths and causal": (", unidirectional = 1", ", n", ", int32[3] n"),
+    "a mask for each query": ("", ", q", ", int32[3,5,5] q"),
+    "bias of scores": ("", ", , , a", ", float[3,2,5,5] a"),
+    "bias of all": ("", ", m, , a", ", int32[3,5] m, float[1,1,5,5] a"),
+}
+SEVERAL = {
+    "plain": ("", "", ""),
+    "scale": (", scale = 0.3", "", ""),
+    "bias": ("", ", b", ", float[24] b"),
+    "lengths": ("", ", , n", ", int32[3] n"),
+    "raw mask": ("", ", , m", ", int32[3,7] m"),
+    "raw mask, filter, bias": (", mask_filter_value = -3.0", ", b, m", ", int32[3,7] m, float[24] b"),
+    "bias of scores": ("", ", , , a", ", float[3,2,5,7] a"),
+    "bias of all": ("", ", b, m, a", ", float[24] b, int32[3,7] m, float[1,2,5,7] a"),
+}
+WEIGHTED = """g (float[D0,D1,8] x, float[8,24] w, float[24] c{more}) => (float[E,F,8] y) {{
+    y = com.microsoft.Attention<num_heads = 2{attributes}>(x, w, c{inputs}) }}"""
+HEADED = """g (float[3,5,8] x, float[3,7,8] k, float[3,7,8] v{more}) => (float[3,5,8] y) {{
+    y = com.microsoft.MultiHeadAttention<num_heads = 2{attributes}>(x, k, v{inputs}) }}"""
+ALIKE = HEADED.replace("3,7,8", "3,5,8")
+
+
+def masked(feeds: dict[str, Any], seed: int = 0) -> dict[str, Any]:
+    """The feeds with masks of 0 and 1 and lengths that fit."""
+    rng = np.random.default_rng(seed)
+    for name, array in feeds.items():
+        if name in ("m", "q"):
+            feeds[name] = rng.integers(0, 2, array.shape).astype(array.dtype)
+        elif name == "n":
+            feeds[name] = rng.integers(0, 6, array.shape).astype(array.dtype)
+    return feeds
+
+
+def agree(proto: ModelProto, after: ModelProto, feeds: dict[str, Any]) -> None:
+    for got, wanted in zip(run(after, feeds), run(proto, feeds), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=MARGIN, atol=MARGIN)
+
+
+@pytest.mark.parametrize("dims", ["3,5", "B,S"])
+@pytest.mark.parametrize("opset", [11, 13, 17])
+@pytest.mark.parametrize("name", sorted(ATTENTION))
+def test_attention_is_what_the_kernel_computes(name: str, opset: int, dims: str) -> None:
+    attributes, inputs, more = ATTENTION[name]
+    more = more.replace("3,5", dims) if "int32[3,5,5]" not in more else more
+    if dims != "3,5" and name.startswith("lengths"):
+        more = more.replace("int32[3]", "int32[B]")
+    text = WEIGHTED.replace("D0,D1", dims).format(attributes=attributes, inputs=inputs, more=more)
+    proto = model(text, opset)
+    after = decomposed(proto)
+    for seed in range(3):
+        feeds = feeds_of(proto, seed)
+        agree(proto, after, masked(feeds if dims == "3,5" else sized(proto, seed), seed))
+
+
+def sized(proto: ModelProto, seed: int) -> dict[str, Any]:
+    """Feeds at batch 3 and length 5."""
+    copy = ModelProto()
+    copy.CopyFrom(proto)
+    for info in copy.graph.input:
+        for dim in info.type.tensor_type.shape.dim:
+            if dim.dim_param:
+                dim.dim_value = {"B": 3, "S": 5}[dim.dim_param]
+    return feeds_of(copy, seed)
+
+
+def test_what_comes_out_beside_the_result() -> None:
+    proto = model(
+        """g (float[3,5,8] x, float[8,24] w, float[24] c) => (float[3,5,8] y, float[2,3,2,5,4] z) {
+        y, z = com.microsoft.Attention<num_heads = 2>(x, w, c) }"""
+    )
+    agree(proto, decomposed(proto), feeds_of(proto))
+    proto = model(
+        """g (float[3,5,8] x, float[3,7,8] k, float[3,7,8] v) => (float[3,5,8] y, float[3,2,7,4] z, float[3,2,7,4] u) {
+        y, z, u = com.microsoft.MultiHeadAttention<num_heads = 2>(x, k, v) }"""
+    )
+    agree(proto, decomposed(proto), feeds_of(proto))
+
+
+@pytest.mark.parametrize("opset", [11, 17])
+@pytest.mark.parametrize("attributes", ["", ", unidirectional = 1"])
+@pytest.mark.parametrize(("inputs", "more"), [("", ""), ("m", ", int32[3,9] m")])
+def test_states_of_the_past(attributes: str, inputs: str, more: str, opset: int) -> None:
+    proto = model(
+        f"""g (float[3,5,8] x, float[8,24] w, float[24] c, float[2,3,2,4,4] p{more}) => (float[3,5,8] y,
+        float[2,3,2,9,4] z) {{ y, z = com.microsoft.Attention<num_heads = 2{attributes}>(x, w, c, {inputs}, p) }}""",
+        opset,
+    )
+    after = decomposed(proto)
+    for seed in range(3):
+        agree(proto, after, masked(feeds_of(proto, seed), seed))
+
+
+@FACT
+@REAL
+def test_tensorrt_builds_attention_with_a_past_of_any_length(worker: Worker, tmp_path: Path) -> None:
+    proto = model(
+        """g (float[B,S,8] x, float[8,24] w, float[24] c, float[2,B,2,P,4] p) => (float[B,S,8] y, float[2,B,2,T,4] z) {
+        y, z = com.microsoft.Attention<num_heads = 2, unidirectional = 1>(x, w, c, , p) }"""
+    )
+    assert build(worker, tmp_path, decomposed(proto)).accepted
+
+
+def test_values_of_another_width_and_no_bias() -> None:
+    proto = model(
+        """g (float[3,5,8] x, float[8,20] w, float[20] c) => (float[3,5,4] y) {
+        y = com.microsoft.Attention<num_heads = 2, qkv_hidden_sizes = [8, 8, 4]>(x, w, c) }"""
+    )
+    agree(proto, decomposed(proto), feeds_of(proto))
+    proto = model(
+        """g (float[3,5,8] x, float[8,24] w) => (float[3,5,8] y) {
+        y = com.microsoft.Attention<num_heads = 4>(x, w) }"""
+    )
+    agree(proto, decomposed(proto), feeds_of(proto))
+    proto = model(
+        """g (float[3,5,8] x, float[3,7,8] k, float[3,7,6] v) => (float[3,5,6] y) {
+        y = com.microsoft.MultiHeadAttention<num_heads = 2>(x, k, v) }"""
+    )
+    agree(proto, decomposed(proto, target="trt8.6"), feeds_of(proto))
+
+
+@pytest.mark.parametrize("opset", [11, 13, 17])
+@pytest.mark.parametrize("name", sorted(SEVERAL))
+def test_several_heads_are_what_the_kernel_computes(name: str, opset: int) -> None:
+    attributes, inputs, more = SEVERAL[name]
+    proto = model(HEADED.format(attributes=attributes, inputs=inputs, more=more), opset)
+    after = decomposed(proto, target="trt8.6")
+    for seed in range(3):
+        agree(proto, after, masked(feeds_of(proto, seed), seed))
+
+
+@pytest.mark.parametrize("more", ["", "bias", "raw mask"])
+def test_several_heads_that_look_back(more: str) -> None:
+    _, inputs, declared = SEVERAL[more or "plain"]
+    declared = declared.replace("3,7", "3,5")
+    proto = model(ALIKE.format(attributes=", unidirectional = 1", inputs=inputs, more=declared))
+    after = decomposed(proto, target="trt8.6")
+    for seed in range(3):
+        agree(proto, after, masked(feeds_of(proto, seed), seed))
+
+
+def test_the_last_query_sees_more_where_there_are_more_keys() -> None:
+    """Which is nothing to copy: who decomposes it would have to say what ONNX Runtime leaves out."""
+    proto = model(HEADED.format(attributes=", unidirectional = 1", inputs="", more=""))
+    _, done = fixed(MINE, proto, safety=Safety.NUMERIC, target="trt8.6")
+    assert not done.applied
+    feeds = feeds_of(proto)
+    before = run(proto, feeds)[0]
+    feeds["v"][:, 6] += 1
+    after = run(proto, feeds)[0]
+    assert (before[:, :4] == after[:, :4]).all()
+    assert (before[:, 4] != after[:, 4]).any()
+
+
+def test_keys_that_have_their_heads_already() -> None:
+    proto = model(
+        """g (float[3,5,8] x, float[3,2,7,4] k, float[3,2,7,4] v) => (float[3,5,8] y) {
+        y = com.microsoft.MultiHeadAttention<num_heads = 2>(x, k, v) }"""
+    )
+    agree(proto, decomposed(proto, target="trt8.6"), feeds_of(proto))
+
+
+def test_one_batch_and_one_length_cannot_be_told_apart() -> None:
+    """A mask of one number: a length, or the starts and ends of nothing."""
+    text = WEIGHTED.replace("D0,D1", "1,5").format(attributes="", inputs=", n", more=", int32[1] n")
+    _, done = fixed(MINE, model(text), safety=Safety.NUMERIC, target="rtx")
+    assert not done.applied
+
+
+REFUSED = [
+    *[(WEIGHTED.replace("D0,D1", "3,5").format(attributes=a, inputs=i, more=m), "") for a, i, m in ATTENTION.values()],
+    *[(HEADED.format(attributes=a, inputs=i, more=m), "not supported by TensorRT-RTX")
+      for a, i, m in SEVERAL.values() if ", b" in i or "m" in i or "n" in i],
+    (ALIKE.format(attributes=", unidirectional = 1", inputs=", , , a", more=", float[3,2,5,5] a"), "Invalid Node"),
+]  # fmt: skip
+
+
+@FACT
+@REAL
+@pytest.mark.parametrize(("text", "words"), REFUSED)
+def test_tensorrt_refuses_it_before_and_builds_it_after(
+    worker: Worker, tmp_path: Path, text: str, words: str
+) -> None:
+    proto = model(text)
+    errors = [found for found in check(overlay(proto, "rtx"), ALL) if found.severity is Severity.ERROR]
+    assert len(errors) == 1, "one cause, one finding"
+    before = build(worker, tmp_path, proto)
+    assert before.status == "refused"
+    assert words in before.reason
+    assert build(worker, tmp_path, decomposed(proto)).accepted
+
+
+@FACT
+@REAL
+@pytest.mark.parametrize(
+    ("name", "one_way"),
+    [
+        ("plain", ""),
+        ("scale", ""),
+        ("bias of scores", ""),
+        ("plain", ", unidirectional = 1"),
+        ("scale", ", unidirectional = 1"),
+    ],
+)
+def test_what_tensorrt_takes_is_left_alone(name: str, one_way: str, tmp_path: Path) -> None:
+    attributes, inputs, more = SEVERAL[name]
+    attributes += one_way
+    text = ALIKE if one_way else HEADED
+    more = more.replace("5,7", "5,5") if one_way else more
+    onnx.save(model(text.format(attributes=attributes, inputs=inputs, more=more)), tmp_path / "m.onnx")
+    report = onnxfix.check(tmp_path / "m.onnx", target="rtx", trt=True)
+    assert not [one for one in report.findings if one.severity == "error"]
+    assert report.network is not None
+    assert report.network.status == "agrees"

@@ -1,0 +1,271 @@
+"""Operators that ONNX Runtime's optimizer writes (OPS088 to OPS092): what the rules write against its own kernels, and
+what TensorRT-RTX says before and after. Their examples are run by test_rules.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import ModelProto
+
+from onnxfix.engine import check
+from onnxfix.registry import registry
+from onnxfix.rule import Safety, Severity
+from onnxfix.sandbox import Worker
+from onnxfix.testing import overlay
+from onnxfix.trt.build import attempt
+from onnxfix_rules.ops._runtimes import ADVICE, TOOLS
+from support.patience import PATIENCE
+from support.real_tensorrt import FACT, REAL
+from support.runtime_operators import decomposed, feeds_of, model, run
+
+ALL = registry().choose()
+PLUGIN = "Plugin not found, are the plugin name, version, and namespace correct?"
+
+
+_UNARY = "g (TYPE[3,5,8] x) => (TYPE[3,5,8] y) { y = com.microsoft.CALL }"
+_BIASED = "g (TYPE[3,5,8] x, TYPE[8] b) => (TYPE[3,5,8] y) { y = com.microsoft.CALL }"
+_NORM = (
+    "g (TYPE[3,5,8] x, TYPE[3,5,8] k, TYPE[8] s, TYPE[8] b, TYPE[8] c) => (TYPE[3,5,8] yREST) "
+    "{ yNAMES = com.microsoft.CALL }"
+)
+ELEMENTWISE = [
+    (_UNARY, "FastGelu(x)"),
+    (_UNARY, "QuickGelu(x)"),
+    (_UNARY, "QuickGelu<alpha = -0.7>(x)"),
+    (_BIASED, "BiasGelu(x, b)"),
+    (_BIASED, "FastGelu(x, b)"),
+]
+"""Models of one operator, as text with TYPE and CALL in it."""
+NORMS = [
+    "SkipLayerNormalization(x, k, s)",
+    "SkipLayerNormalization<epsilon = 0.01>(x, k, s, b)",
+    "SkipLayerNormalization<epsilon = 0.01>(x, k, s, , c)",
+    "SkipLayerNormalization(x, k, s, b, c)",
+]
+
+
+def has_kernel(proto: ModelProto) -> bool:
+    """Whether ONNX Runtime runs the model on the CPU."""
+    try:
+        run(proto, feeds_of(proto))
+    except onnxruntime.capi.onnxruntime_pybind11_state.NotImplemented:
+        return False
+    except onnxruntime.capi.onnxruntime_pybind11_state.InvalidGraph:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("kind", ["float", "float16", "double"])
+@pytest.mark.parametrize("opset", [13, 17, 20])
+@pytest.mark.parametrize(("text", "call"), ELEMENTWISE, ids=[call for _, call in ELEMENTWISE])
+def test_a_gelu_is_what_the_kernel_computes(text: str, call: str, opset: int, kind: str) -> None:
+    proto = model(text.replace("TYPE", kind).replace("CALL", call), opset)
+    after = decomposed(proto)
+    if not has_kernel(proto):
+        assert kind != "float", "ONNX Runtime has no kernel to compare with"
+        return
+    feeds = feeds_of(proto)
+    margin = 4e-3 if kind == "float16" else 2e-6
+    np.testing.assert_allclose(run(after, feeds)[0], run(proto, feeds)[0], rtol=margin, atol=margin)
+
+
+@pytest.mark.parametrize("kind", ["float", "float16"])
+@pytest.mark.parametrize("opset", [9, 17])
+def test_gelu_for_a_target_without_one(opset: int, kind: str) -> None:
+    proto = model(_UNARY.replace("TYPE", kind).replace("CALL", "Gelu(x)"), opset)
+    after = decomposed(proto, target="trt8.6")
+    feeds = feeds_of(proto)
+    if has_kernel(proto):
+        margin = 4e-3 if kind == "float16" else 2e-6
+        np.testing.assert_allclose(run(after, feeds)[0], run(proto, feeds)[0], rtol=margin, atol=margin)
+
+
+@pytest.mark.parametrize("kind", ["float", "float16"])
+@pytest.mark.parametrize("opset", [13, 17, 18, 23])
+@pytest.mark.parametrize("extra", ["", "sum", "statistics"])
+@pytest.mark.parametrize("call", NORMS)
+def test_a_norm_is_what_the_kernel_computes(call: str, extra: str, opset: int, kind: str) -> None:
+    rest = {
+        "": ("", ""),
+        "sum": (", TYPE[3,5,8] z", ", , , z"),
+        "statistics": (", float[3,5,1] m, float[3,5,1] i", ", m, i"),
+    }[extra]
+    text = _NORM.replace("REST", rest[0]).replace("NAMES", rest[1])
+    proto = model(text.replace("TYPE", kind).replace("CALL", call), opset)
+    after, feeds = decomposed(proto), feeds_of(proto)
+    margin = 1e-2 if kind == "float16" else 1e-5
+    for got, wanted in zip(run(after, feeds), run(proto, feeds), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=margin, atol=margin)
+
+
+@pytest.mark.parametrize("kind", ["float", "float16", "double"])
+@pytest.mark.parametrize("opset", [13, 17, 23])
+@pytest.mark.parametrize(
+    "call",
+    [
+        "com.microsoft.SkipSimplifiedLayerNormalization<epsilon = 0.01>(x, k, s)",
+        "com.microsoft.SkipSimplifiedLayerNormalization(x, k, s, c)",
+        "SimplifiedLayerNormalization(x, s)",
+        "SimplifiedLayerNormalization<epsilon = 0.01, axis = 2>(x, s)",
+    ],
+)
+def test_a_norm_without_the_mean(call: str, opset: int, kind: str) -> None:
+    text = _NORM.replace("REST", "").replace("NAMES", "").replace("com.microsoft.CALL", call)
+    proto = model(text.replace("TYPE", kind), opset)
+    after, feeds = decomposed(proto, target="trt8.6"), feeds_of(proto)
+    if kind == "double" and "Skip" in call:
+        assert not has_kernel(proto)
+        return
+    margin = 1e-2 if kind == "float16" else 1e-5
+    np.testing.assert_allclose(run(after, feeds)[0], run(proto, feeds)[0], rtol=margin, atol=margin)
+
+
+ACTIVATIONS = [
+    'activation = "Relu"',
+    'activation = "Sigmoid"',
+    'activation = "Tanh"',
+    'activation = "LeakyRelu", activation_params = [0.3]',
+    'activation = "Clip", activation_params = [-0.1, 0.6]',
+    'activation = "HardSigmoid", activation_params = [0.3, 0.4]',
+]
+SIZES = [
+    ("2,8,17,19", "24,8,3,3", 1),
+    ("1,8,9,9", "8,1,3,3", 8),
+    ("1,16,5,5", "4,16,1,1", 1),
+    ("1,3,300", "5,3,4", 1),
+]
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: size[1])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_a_convolution_has_the_bits_of_the_kernel(activation: str, size: tuple[str, str, int]) -> None:
+    data, filters, group = size
+    dims = ",".join(f"D{number}" for number in range(data.count(",") + 1))
+    call = f"com.microsoft.FusedConv<group = {group}, {activation}>(x, w)"
+    proto = model(f"g (float[{data}] x, float[{filters}] w) => (float[{dims}] y) {{ y = {call} }}", 13)
+    after, feeds = decomposed(proto, Safety.EXACT), feeds_of(proto)
+    assert run(after, feeds)[0].tobytes() == run(proto, feeds)[0].tobytes()
+    feeds["x"].reshape(-1)[::97] = np.nan
+    feeds["x"].reshape(-1)[5::197] = np.inf
+    np.testing.assert_array_equal(run(after, feeds)[0], run(proto, feeds)[0])
+
+
+@pytest.mark.parametrize("bias", ["b", ""])
+@pytest.mark.parametrize("activation", ["", *ACTIVATIONS])
+def test_a_convolution_with_an_addend(activation: str, bias: str) -> None:
+    call = (
+        f"com.microsoft.FusedConv<pads = [1, 1, 1, 1]{', ' * bool(activation)}{activation}>(x, w, {bias}, z)"
+    )
+    proto = model(
+        "g (float[N,4,5,5] x, float[6,4,3,3] w, float[6] b, float[N,6,5,5] z) => (float[N,6,5,5] y) "
+        f"{{ y = {call} }}",
+        10,
+    )
+    after, feeds = decomposed(proto), feeds_of(proto)
+    np.testing.assert_allclose(run(after, feeds)[0], run(proto, feeds)[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        'activation = "Relu", transB = 1',
+        'activation = "LeakyRelu", activation_alpha = 0.3, alpha = 0.5, beta = 2.0',
+        'activation = "Sigmoid"',
+        'activation = "Tanh", transA = 1',
+        'activation = "HardSigmoid", activation_alpha = 0.3, activation_beta = 0.4',
+    ],
+)
+def test_a_product_with_an_activation(attributes: str) -> None:
+    proto = model(
+        "g (float[5,5] x, float[5,5] w, float[5] c) => (float[5,5] y) "
+        f"{{ y = com.microsoft.FusedGemm<{attributes}>(x, w, c) }}"
+    )
+    after, feeds = decomposed(proto), feeds_of(proto)
+    np.testing.assert_allclose(run(after, feeds)[0], run(proto, feeds)[0], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("length", ["3", "S"])
+@pytest.mark.parametrize("opset", [11, 17])
+@pytest.mark.parametrize(
+    "inputs", ["i, t, w, p, e, s, b, k", "i, , w, p, , s, b, k", "i, t, w, p, e, s, b, k, o"]
+)
+def test_embeddings_are_what_the_kernel_computes(inputs: str, opset: int, length: str) -> None:
+    proto = model(
+        f"g (int32[2,{length}] i, int32[2,{length}] t, int32[2,{length}] k, int32[2,{length}] o, float[9,4] w, "
+        "float[5,4] p, float[2,4] e, float[4] s, float[4] b) => (float[A,B,4] y, int32[C] m, float[A,B,4] z) "
+        f"{{ y, m, z = com.microsoft.EmbedLayerNormalization<epsilon = 0.01>({inputs}) }}",
+        opset,
+    )
+    feeds = feeds_of(proto)
+    feeds |= {name: np.abs(feeds[name] % size) for name, size in (("i", 9), ("t", 2), ("k", 3), ("o", 5))}
+    for got, wanted in zip(run(decomposed(proto), feeds), run(proto, feeds), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)
+
+
+REFUSED = [
+    ("g (int32[2,3] i, int32[2,3] t, int32[2,3] k, float[9,4] w, float[5,4] p, float[2,4] e, float[4] s) "
+     "=> (float[2,3,4] y, int32[2] m) { y, m = com.microsoft.EmbedLayerNormalization(i, t, w, p, e, s, s, k) }", 17),
+    *[(text.replace("CALL", call).replace("TYPE", "float"), opset) for text, call in ELEMENTWISE for opset in (17, 20)],
+    *[(_NORM.replace("REST", "").replace("NAMES", "").replace("CALL", NORMS[3]).replace("TYPE", kind), opset)
+      for kind in ("float", "float16") for opset in (13, 17)],
+    *[("g (float[1,4,5,5] x, float[6,4,3,3] w, float[6] b, float[1,6,3,3] z) => (float[1,6,3,3] y) "
+       f"{{ y = com.microsoft.FusedConv<{activation}>(x, w, b, z) }}", 17) for activation in ACTIVATIONS],
+    ("g (float[5,5] x, float[5,5] w, float[5] c) => (float[5,5] y) "
+     '{ y = com.microsoft.FusedGemm<activation = "Relu">(x, w, c) }', 17),
+]  # fmt: skip
+
+
+def build(worker: Worker, folder: Path, proto: ModelProto) -> Any:
+    path = folder / "model.onnx"
+    path.write_bytes(proto.SerializeToString())
+    return attempt(worker, path, package="tensorrt-rtx", timeout=PATIENCE)
+
+
+@FACT
+@REAL
+@pytest.mark.parametrize(("text", "opset"), REFUSED)
+def test_tensorrt_refuses_it_before_and_builds_it_after(
+    worker: Worker, tmp_path: Path, text: str, opset: int
+) -> None:
+    proto = model(text, opset)
+    errors = [found for found in check(overlay(proto, "rtx"), ALL) if found.severity is Severity.ERROR]
+    assert len(errors) == 1, "one cause, one finding"
+    before = build(worker, tmp_path, proto)
+    assert before.status == "refused"
+    assert PLUGIN in before.reason
+    assert build(worker, tmp_path, decomposed(proto)).accepted
+
+
+def test_the_table_names_operators_that_onnx_runtime_has() -> None:
+    assert set(TOOLS.values()) == ADVICE.keys()
+    known = {schema.name for schema in onnxruntime.capi.onnxruntime_pybind11_state.get_all_operator_schema()}
+    assert len(TOOLS.keys() & known) > 60
+    assert {name for name in TOOLS if name not in known} <= {"MatMulPacked"}
+
+
+def test_a_finding_says_which_tool_wrote_the_operator_and_what_to_do() -> None:
+    proto = model(
+        "g (float[2,3] x, float[2,3] w) => (float[2,3] y) { y = com.microsoft.DynamicQuantizeLSTM(x, w) }"
+    )
+    (found,) = [item for item in check(overlay(proto, "rtx"), ALL) if item.severity is Severity.ERROR]
+    assert found.rule.code == "OPS088"
+    assert "quantize_dynamic" in found.match.message
+    assert "QuantFormat.QDQ" in found.match.message
+
+
+def test_a_namesake_says_so_too() -> None:
+    text = (
+        "g (float[1,8,3,3] x, float[8,8,1,1] w) => (float[1,8,3,3] y) { y = com.microsoft.nchwc.Conv(x, w) }"
+    )
+    proto = onnx.parser.parse_model(
+        f'<ir_version: 8, opset_import: ["" : 17, "com.microsoft.nchwc" : 1]> {text}'
+    )
+    (found,) = [item for item in check(overlay(proto, "rtx"), ALL) if item.severity is Severity.ERROR]
+    assert found.rule.code == "OPS060"
+    assert "ORT_ENABLE_BASIC" in found.match.message

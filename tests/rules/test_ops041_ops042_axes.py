@@ -1,0 +1,406 @@
+"""OPS041 and OPS042: axes that come at run time, by ONNX's own models, at random, and by the real TensorRT-RTX."""
+
+# Long because: ONNX's models, random ones, and profiles for TensorRT share the ways to make and judge them.
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from onnx import ModelProto, TensorProto, helper, parser
+from onnx.reference import ReferenceEvaluator
+
+from onnxfix.engine import check
+from onnxfix.registry import registry
+from onnxfix.rule import Severity
+from onnxfix.sandbox import Worker
+from onnxfix.testing import assert_interface_kept, assert_same_outputs, findings, fixed, overlay
+from onnxfix.trt.build import attempt
+from onnxfix.trt.records import Profile, TrtBuild
+from onnxfix_rules.ops.limits.ops025_reduction_of_booleans import reduction_of_booleans
+from onnxfix_rules.ops.limits.ops041_reduction_over_non_constant_axes import (
+    _REDUCTIONS,
+    _layers,
+    reduction_over_non_constant_axes,
+)
+from onnxfix_rules.ops.limits.ops042_squeeze_over_non_constant_axes import squeeze_over_non_constant_axes
+from support.real_tensorrt import FACT, REAL
+
+Feeds = dict[str, Any]
+RULES = [reduction_of_booleans, reduction_over_non_constant_axes, squeeze_over_non_constant_axes]
+
+
+def model_of(text: str, opset: int = 18) -> ModelProto:
+    return parser.parse_model(f'<ir_version: 9, opset_import: ["" : {opset}]>\n{text}')
+
+
+def one_node(
+    op_type: str, dims: list[int | str], count: int, elem: int = 1, *, opset: int = 18, **attributes: int
+) -> ModelProto:
+    """A model of one node whose axes are an input; it says nothing of the result's shape."""
+    node = helper.make_node(op_type, ["x", "a"], ["y"], **attributes)
+    result = helper.make_tensor_value_info("y", elem, None)
+    inputs = [helper.make_tensor_value_info("x", elem, dims), helper.make_tensor_value_info("a", 7, [count])]
+    graph = helper.make_graph([node], "g", inputs, [result])
+    return helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", opset)])
+
+
+def after(model: ModelProto) -> ModelProto:
+    """The model after the exact fixes, which a second run leaves as it is."""
+    result, run = fixed(RULES, model, target="rtx")
+    assert not run.problems
+    again, more = fixed(RULES, result, target="rtx")
+    assert not more.applied
+    assert again.SerializeToString() == result.SerializeToString()
+    assert_interface_kept(model, result)
+    return result
+
+
+def run(model: ModelProto, feeds: Feeds) -> list[Any]:
+    """By ONNX Runtime, else, for operator sets and types that it has not, by ONNX's reference."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+    except Exception:
+        return list(ReferenceEvaluator(model).run(None, feeds))
+    return list(session.run(None, feeds))
+
+
+def assert_same(first: list[Any], second: list[Any]) -> None:
+    for one, two in zip(first, second, strict=True):
+        assert one.dtype == two.dtype
+        assert one.shape == two.shape
+        assert one.tobytes() == two.tobytes()
+
+
+def rank_of_axes(op_type: str, rank: int, count: int) -> int:
+    return rank + count if op_type == "Unsqueeze" else rank
+
+
+# ------------------------------------------------------------------------------- ONNX's own test models
+
+
+@cache
+def _cases() -> dict[str, Any]:
+    from onnx.backend.test.case.node import collect_testcases
+
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore")
+        cases = [case for case in collect_testcases(None) if case.model is not None]
+    return {case.name: case for case in cases if _reads_axes(case.model)}
+
+
+def _reads_axes(model: ModelProto) -> bool:
+    inputs = {info.name for info in model.graph.input}
+    return any(
+        node.op_type in (*_REDUCTIONS, "Squeeze", "Unsqueeze") and set(node.input[1:]) & inputs
+        for node in model.graph.node
+    )
+
+
+@pytest.mark.corpus
+@pytest.mark.filterwarnings("ignore")
+def test_onnx_models_give_what_onnx_expects_and_the_same_for_other_axes() -> None:
+    others = 0
+    for name, case in _cases().items():
+        result = after(case.model)
+        assert not findings(reduction_over_non_constant_axes, result, "rtx"), name
+        onnx.checker.check_model(result)
+        for inputs, outputs in case.data_sets:
+            feeds = dict(zip((info.name for info in case.model.graph.input), inputs, strict=True))
+            for got, expected in zip(run(result, feeds), outputs, strict=True):
+                assert (got.dtype, got.shape) == (expected.dtype, np.shape(expected)), name
+                wide = np.asarray(got, np.float64), np.asarray(expected, np.float64)
+                np.testing.assert_allclose(*wide, case.rtol, 1e-7, err_msg=name)
+        others += _with_other_axes(case.model, result, feeds)
+    assert len(_cases()) >= 135
+    assert others > 600
+
+
+def _with_other_axes(model: ModelProto, result: ModelProto, feeds: Feeds) -> int:
+    """How often both gave the same bits. The models' declared results are those of their own axes."""
+    data, count = feeds[model.graph.input[0].name], len(feeds["axes"])
+    if data.size == 0 or not count or model.graph.node[0].op_type == "Squeeze":
+        return 0
+    free = [ModelProto.FromString(one.SerializeToString()) for one in (model, result)]
+    for one in free:
+        one.graph.output[0].type.tensor_type.ClearField("shape")
+    rank = rank_of_axes(model.graph.node[-1].op_type, data.ndim, count)
+    choices = list(itertools.permutations(range(-rank, rank), count))
+    unique = [axes for axes in choices if len({axis % rank for axis in axes}) == count][:24]
+    for axes in unique:
+        given = feeds | {"axes": np.array(axes)}
+        assert_same(run(free[0], given), run(free[1], given))
+    return len(unique)
+
+
+# ------------------------------------------------------------------------------------------------ at random
+
+
+@st.composite
+def reductions(draw: st.DrawFn) -> tuple[ModelProto, Feeds]:
+    op_type = draw(st.sampled_from(_REDUCTIONS))
+    rank = draw(st.integers(1, 5))
+    sizes = draw(st.lists(st.integers(0, 4), min_size=rank, max_size=rank))
+    count = draw(st.integers(0, rank))
+    opset = (
+        draw(st.sampled_from([18, 20])) if op_type != "ReduceSum" else draw(st.sampled_from([13, 14, 18, 20]))
+    )
+    dims: list[int | str] = [draw(st.sampled_from([size, f"D{axis}"])) for axis, size in enumerate(sizes)]
+    axes = draw(st.permutations(range(rank)))[:count]
+    if 0 not in sizes:  # ONNX Runtime 1.31 does not count from the end in an empty tensor
+        axes = [axis - draw(st.sampled_from([0, rank])) for axis in axes]
+    integers = op_type not in ("ReduceL2", "ReduceLogSum", "ReduceLogSumExp")
+    elem = draw(st.sampled_from([TensorProto.FLOAT, TensorProto.INT32] if integers else [TensorProto.FLOAT]))
+    keep = draw(st.integers(0, 1))
+    idle = draw(st.integers(0, 1))
+    model = one_node(op_type, dims, count, elem, opset=opset, keepdims=keep, noop_with_empty_axes=idle)
+    values = np.random.default_rng(draw(st.integers(0, 99))).uniform(-9, 9, sizes)
+    return model, {"x": values.astype(helper.tensor_dtype_to_np_dtype(elem)), "a": np.array(axes, np.int64)}
+
+
+@settings(max_examples=100, deadline=None)
+@given(reductions())
+@pytest.mark.filterwarnings("ignore")
+def test_a_reduction_computes_the_same_bits(case: tuple[ModelProto, Feeds]) -> None:
+    model, feeds = case
+    assert_same(run(model, feeds), run(after(model), feeds))
+
+
+@st.composite
+def squeezes(draw: st.DrawFn) -> tuple[ModelProto, Feeds]:
+    op_type = draw(st.sampled_from(["Squeeze", "Unsqueeze"]))
+    rank = draw(st.integers(0, 4))
+    count = (
+        draw(st.integers(0, 8 - rank)) if op_type == "Unsqueeze" else draw(st.integers(min(1, rank), rank))
+    )
+    of = rank_of_axes(op_type, rank, count)
+    axes = draw(st.permutations(range(of)))[:count]
+    sizes = draw(st.lists(st.integers(0, 3), min_size=rank, max_size=rank))
+    if op_type == "Squeeze":
+        sizes = [1 if axis in axes else size for axis, size in enumerate(sizes)]
+    dims: list[int | str] = [draw(st.sampled_from([size, f"D{axis}"])) for axis, size in enumerate(sizes)]
+    axes = [axis - draw(st.sampled_from([0, of])) for axis in axes]
+    model = one_node(op_type, dims, count, opset=draw(st.sampled_from([13, 14, 21])))
+    feeds = {"x": np.arange(math.prod(sizes), dtype=np.float32).reshape(sizes), "a": np.array(axes, np.int64)}
+    return model, feeds
+
+
+@settings(max_examples=100, deadline=None)
+@given(squeezes())
+def test_a_squeeze_gives_the_same_shape(case: tuple[ModelProto, Feeds]) -> None:
+    model, feeds = case
+    if model.graph.node[0].op_type == "Squeeze" and not len(feeds["a"]):
+        return  # ONNX Runtime and ONNX's reference disagree on what that means
+    assert_same(run(model, feeds), run(after(model), feeds))
+
+
+@pytest.mark.parametrize(
+    "elem", [TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE, TensorProto.INT64]
+)
+@pytest.mark.parametrize("op_type", ["ReduceSum", "ReduceMax", "ReduceMean"])
+def test_other_types(elem: int, op_type: str) -> None:
+    model = one_node(op_type, ["N", 3, 4], 2, elem)
+    result = after(model)
+    assert len(result.graph.node) > 10
+    values = np.random.default_rng(elem).integers(-50, 50, (2, 3, 4)) / 8
+    for axes in ([0, 1], [2, -3], [-1, 1]):
+        feeds = {"x": values.astype(helper.tensor_dtype_to_np_dtype(elem)), "a": np.array(axes)}
+        assert_same(run(model, feeds), run(result, feeds))
+
+
+@pytest.mark.parametrize("op_type", ["ReduceMax", "ReduceMin"])
+@pytest.mark.parametrize("keep", [0, 1])
+def test_booleans_become_integers_first(op_type: str, keep: int) -> None:
+    model = one_node(op_type, [3, 2], 1, TensorProto.BOOL, opset=20, keepdims=keep)
+    result = after(model)
+    assert sum(node.op_type == op_type for node in result.graph.node) == 2
+    x = np.array([[True, True], [True, False], [False, False]])
+    for axis in (-2, -1, 0, 1):
+        feeds = {"x": x, "a": np.array([axis])}
+        assert_same(list(ReferenceEvaluator(model).run(None, feeds)), run(result, feeds))
+
+
+# ------------------------------------------------------------------------------------- edges of the rewrite
+
+
+@pytest.mark.parametrize("rank", range(2, 9))
+def test_no_two_sets_of_axes_are_taken_for_each_other(rank: int) -> None:
+    """Every set of every number of axes; a power of two for each axis would do for a reduction as well."""
+    sizes = [2 + axis % 2 for axis in range(rank)]
+    x = np.arange(math.prod(sizes), dtype=np.int32).reshape(sizes)
+    for count in range(1, rank):
+        result = after(one_node("ReduceSum", list(sizes), count, TensorProto.INT32))
+        for axes in itertools.islice(itertools.combinations(range(rank), count), 12):
+            (got,) = run(result, {"x": x, "a": np.array(axes)})
+            np.testing.assert_array_equal(got, x.sum(axes, dtype=np.int32, keepdims=True))
+
+
+@pytest.mark.parametrize("axes", [[1, 1], [2, 2], [0, -3], [0, 0]])
+@pytest.mark.parametrize("keep", [0, 1])
+def test_axes_that_repeat_are_taken_for_no_others(axes: list[int], keep: int) -> None:
+    model = one_node("ReduceSum", ["N", 3, 4], 2, keepdims=keep)
+    (got,) = run(after(model), {"x": np.ones((2, 3, 4), np.float32), "a": np.array(axes)})
+    assert got.size == 0
+
+
+def test_a_dynamic_axis_may_be_the_one_that_goes() -> None:
+    model = one_node("Squeeze", ["N", 3, 1], 1)
+    result = after(model)
+    x = np.zeros((1, 3, 1), np.float32)
+    for axis, shape in ((0, (3, 1)), (2, (1, 3)), (-3, (3, 1)), (-1, (1, 3))):
+        assert run(result, {"x": x, "a": np.array([axis])})[0].shape == shape
+
+
+def test_names_do_not_meet() -> None:
+    model = model_of(
+        """g (float[2,3] y_places, int64[1] y_place) => (float[A,B] y, float[C,D,E] z) {
+        y = ReduceSum(y_places, y_place)  z = Unsqueeze(y_places, y_place) }"""
+    )
+    assert_same_outputs(model, after(model))
+
+
+def test_of_the_axes_of_two_reductions_in_a_row_both_come_at_run_time() -> None:
+    model = model_of(
+        """g (float[2,3,4] x, int64[1] a, int64[1] b) => (float[P] y) {
+        r = ReduceSum<keepdims = 0>(x, a)  y = ReduceMax<keepdims = 0>(r, b) }"""
+    )
+    result = after(model)
+    assert sum(node.op_type.startswith("ReduceMax") for node in result.graph.node) == 2
+    x = np.random.default_rng(1).random((2, 3, 4), np.float32)
+    for first, second in itertools.product((-3, 1, 2), (-2, 1)):
+        feeds = {"x": x, "a": np.array([first]), "b": np.array([second])}
+        assert_same(run(model, feeds), run(result, feeds))
+
+
+SAID_ONCE = [
+    ("g (float[2,3] x, int64[1] a) => (float[A,B] y) { y = ReduceSum(x, a) }", "OPS041"),
+    ("g (float[2,3] x, int64[1] a) => (float[A,B,C] y) { y = Unsqueeze(x, a) }", "OPS042"),
+    ("g (float[2,3] x, int64[K] a) => (float[A,B] y) { y = ReduceSum(x, a) }", "OPS040"),
+    ("g (bool[2,3] x, int64[1] a) => (bool[A,B] y) { y = ReduceMax(x, a) }", "OPS025"),
+    ("g (float x, int64[0] a) => (float y) { y = ReduceSum(x, a) }", "OPS024"),
+    ("g (int32[2,3] x, int64[1] a) => (int32[A,B] y) { y = ReduceLogSum(x, a) }", "INT006"),
+    ("g (float[1,3] x, int64[0] a) => (float[A] y) { y = Squeeze(x, a) }", "OPS040"),
+]
+
+
+@pytest.mark.parametrize(("text", "code"), SAID_ONCE)
+def test_nothing_is_said_twice(text: str, code: str) -> None:
+    found = check(overlay(model_of(text, 20), "rtx"), registry().choose())
+    assert [item.rule.code for item in found if item.severity == Severity.ERROR] == [code]
+
+
+# ------------------------------------------------------------------------------------ the real TensorRT-RTX
+
+
+def build(worker: Worker, model: ModelProto, feeds: list[Feeds], folder: Path) -> TrtBuild:
+    path = folder / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    return attempt(worker, path, package="tensorrt-rtx", profiles=[Profile.of_feeds(feeds)])
+
+
+def all_axes(rank: int, count: int, x: Any) -> list[Feeds]:
+    """Feeds whose profile holds every choice of axes."""
+    choices = [range(-rank, count - rank), range(rank - count, rank), range(count)]
+    return [{"x": x, "a": np.array(axes)} for axes in choices]
+
+
+PROBES = [
+    ("ReduceMean", [2, 3, 4], 1, 18, "Axis input must resolve to a build-time constant"),
+    ("ReduceSum", [2, 3, 4], 2, 13, "Axis input must resolve to a build-time constant"),
+    ("ReduceMax", ["N", 3], 1, 18, "Axis input must resolve to a build-time constant"),
+    ("ReduceL2", ["N", 3], 2, 18, "Axis input must resolve to a build-time constant"),
+    ("Unsqueeze", [2, 3], 1, 13, "unsqueeze axis is not a constant"),
+    ("Unsqueeze", ["N", 3], 2, 18, "unsqueeze axis is not a constant"),
+    ("Squeeze", [1, 3, 1], 1, 13, "squeeze axis is not a constant"),
+    ("Squeeze", [1, 3, 4], 1, 18, "squeeze axis is not a constant"),
+]
+
+
+@FACT
+@REAL
+@pytest.mark.parametrize(("op_type", "dims", "count", "opset", "words"), PROBES)
+def test_tensorrt_refuses_it_and_takes_the_rewrite(
+    worker: Worker, tmp_path: Path, op_type: str, dims: list[int | str], count: int, opset: int, words: str
+) -> None:
+    model = one_node(op_type, dims, count, opset=opset)
+    x = np.ones([2 if isinstance(dim, str) else dim for dim in dims], np.float32)
+    feeds = all_axes(rank_of_axes(op_type, len(dims), count), count, x)
+    before = build(worker, model, feeds, tmp_path)
+    assert not before.accepted
+    assert words in before.reason
+    built = build(worker, after(model), feeds, tmp_path)
+    assert built.accepted, built.reason
+
+
+@REAL
+@pytest.mark.parametrize(
+    "text",
+    [
+        "g (float[2,3] x) => (float[2,1] y) <int64[1] a = {1}> { y = ReduceSum(x, a) }",
+        "g (float[2,3] x) => (float[1,1] y) { y = ReduceSum(x) }",
+        "g (float[2,3] x) => (float[2,1,3] y) <int64[1] a = {1}> { y = Unsqueeze(x, a) }",
+        "g (float[2,3] x, int64 a) => (float[2,3] y) { y = CumSum(x, a) }",
+    ],
+)
+def test_near_misses_are_silent_and_taken(worker: Worker, tmp_path: Path, text: str) -> None:
+    model = model_of(text)
+    assert not any(findings(rule, model, "rtx") for rule in RULES)
+    feeds = {"x": np.ones((2, 3), np.float32), "a": np.array(1)}
+    assert build(worker, model, [feeds], tmp_path).accepted
+
+
+@FACT
+@REAL
+@pytest.mark.corpus
+@pytest.mark.parametrize("op_type", _REDUCTIONS)
+@pytest.mark.parametrize(
+    ("rank", "count", "dynamic"), [(3, 1, False), (4, 2, True), (5, 2, False), (8, 4, False)]
+)
+def test_layers_are_as_many_as_estimated(
+    worker: Worker, tmp_path: Path, op_type: str, rank: int, count: int, dynamic: bool
+) -> None:
+    expected = _layers(op_type, rank, count, dynamic=dynamic)
+    model = one_node(op_type, ["N" if dynamic else 2, *[2] * (rank - 1)], count)
+    result = after(model)
+    assert (len(result.graph.node) > 1) == (expected <= 200)
+    if expected <= 200:
+        x = np.ones([2] * rank, np.float32)
+        built = build(worker, result, all_axes(rank, count, x), tmp_path)
+        assert built.accepted, built.reason
+        assert abs(built.layer_count - expected) <= 3
+
+
+@REAL
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("int64[1] b) => (float[A,B] y) <int64[1] o = {1}> { a = Sub(o, b)  y = ReduceSum(x, a) }", True),
+        ("int32[1] b) => (float[A,B] y) { a = Cast<to = 7>(b)  y = ReduceSum(x, a) }", True),
+        (
+            "float[M] b) => (float[A,B] y) <int64[1] o = {1}> { s = Shape(b)  a = Sub(s, o)  y = ReduceSum(x, a) }",
+            True,
+        ),
+        ("float[1] b) => (float[A,B] y) { a = Cast<to = 7>(b)  y = ReduceSum(x, a) }", False),
+    ],
+)
+def test_axes_that_are_computed(worker: Worker, tmp_path: Path, text: str, wanted: bool) -> None:
+    model = model_of("g (float[2,3] x, " + text)
+    result = after(model)
+    assert (len(result.graph.node) > len(model.graph.node)) == wanted
+    elem = model.graph.input[1].type.tensor_type.elem_type
+    b = np.ones(1, helper.tensor_dtype_to_np_dtype(elem))
+    feeds = [{"x": np.ones((2, 3), np.float32), "b": b}]
+    assert build(worker, result, feeds, tmp_path).accepted == wanted

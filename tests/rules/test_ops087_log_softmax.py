@@ -1,0 +1,226 @@
+"""The logarithm of a softmax, which TensorRT takes of probabilities: OPS087 against the network that it imports.
+
+Each model is imported by the real parser and read back (``onnxfix.trt.lift``): before the fix the network gives
+-inf where ONNX gives a number, and after it the same. No engine is executed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import ModelProto
+
+from onnxfix import backends
+from onnxfix.registry import registry
+from onnxfix.rule import NO_MODEL, Safety, Severity
+from onnxfix.sandbox import Worker
+from onnxfix.testing import assert_interface_kept, assert_same_outputs, findings, fixed
+from support import lifted
+from support.real_tensorrt import REAL, built
+
+pytestmark = pytest.mark.corpus
+
+RULE = next(rule for rule in registry().rules if rule.code == "OPS087")
+TYPES = {"float": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "double": np.float64}
+#: For each type a distance at which a probability is still above 0, and one at which it is 0.
+EDGES = {"float": (103, 105), "float16": (17, 18), "bfloat16": (92, 94)}
+
+
+def one(shape: str, axis: int | None = None, opset: int = 21, kind: str = "float") -> ModelProto:
+    """``y = LogSoftmax(x)``."""
+    given = "" if axis is None else f"<axis = {axis}>"
+    source = f"g ({kind}[{shape}] x) => ({kind}[{shape}] y) {{ y = LogSoftmax{given}(x) }}"
+    return lifted.text(source, opset)
+
+
+def repaired(proto: ModelProto) -> ModelProto:
+    """The model after the fix, which leaves nothing to find and the interface as it was."""
+    assert {found.severity for found in findings(RULE, proto)} == {Severity.WARNING}
+    same, run = fixed([RULE], proto)
+    assert not run.applied, "numeric fixes are asked for"
+    assert same == proto
+    result, run = fixed([RULE], proto, safety=Safety.NUMERIC)
+    assert run.applied
+    assert not run.problems
+    assert not run.remaining
+    assert_interface_kept(proto, result)
+    onnx.checker.check_model(result, full_check=True)
+    return result
+
+
+def mended(worker: Worker, proto: ModelProto, feed: Any, folder: Path, tolerance: float = 1e-6) -> Any:
+    """What TensorRT's reading gave before the fix. Asserts that ONNX gives finite numbers, and both readings of the
+    fixed model, which is built, the same ones."""
+    [meant], [understood] = lifted.both(worker, proto, folder, feed)
+    result = repaired(proto)
+    assert built(worker, result, folder).status == "accepted"
+    [again], [read] = lifted.both(worker, result, folder, feed)
+    assert np.isfinite(meant).all()
+    for other in (again, read):
+        assert other.dtype == meant.dtype
+        np.testing.assert_allclose(other, meant, rtol=tolerance, atol=tolerance)
+    return understood
+
+
+def read_in_half(worker: Worker, proto: ModelProto, scores: Any, folder: Path) -> Any:
+    """What TensorRT's reading gives, rounded after each layer: ONNX Runtime computes half precision in float32."""
+    found = lifted.lifted(worker, proto, folder)
+    assert found.lifted, found.reason
+    [read] = lifted.run(Path(found.path), {"x": scores}, "reference")
+    return read
+
+
+@REAL
+def test_two_hundred_below(worker: Worker, tmp_path: Path) -> None:
+    made, feed = one("N,2"), {"x": np.array([[0, -200], [-200, 0], [5, 5]], np.float32)}
+    [meant], _ = lifted.both(worker, made, tmp_path, feed)
+    assert meant[:2].tolist() == [[0, -200], [-200, 0]]
+    understood = mended(worker, made, feed, tmp_path)
+    assert understood[:2].tolist() == [[0, -np.inf], [-np.inf, 0]]
+    np.testing.assert_allclose(understood[2], -np.log(2), rtol=1e-6)
+
+
+@REAL
+@pytest.mark.corpus
+@pytest.mark.parametrize("opset", [7, 11, 12, 13, 17, 18, 21])
+@pytest.mark.parametrize("axis", [None, 0, 1, 2, -1, -2])
+def test_every_axis_in_every_opset(axis: int | None, opset: int, worker: Worker, tmp_path: Path) -> None:
+    if opset < 11 and axis is not None and axis < 0:
+        axis = None  # not before opset 11
+    scores = np.random.default_rng(4).permutation(24).reshape(2, 3, 4).astype(np.float32) * -150
+    for shape in ("2,3,4", "A,B,C"):
+        understood = mended(worker, one(shape, axis, opset), {"x": scores}, tmp_path)
+        assert np.isneginf(understood).any()
+
+
+@REAL
+def test_half_precision_and_a_vocabulary(worker: Worker, tmp_path: Path) -> None:
+    """70000 equal scores, of whose exponentials half precision cannot hold the sum, and one far below."""
+    made, scores = one("N,70001", 1, 18, "float16"), np.zeros((2, 70001), np.float16)
+    scores[:, 7] = -20
+    [meant], _ = lifted.both(worker, made, tmp_path, {"x": scores})
+    assert meant[:, 7].tolist() == [-31.15625] * 2
+    assert np.isneginf(read_in_half(worker, made, scores, tmp_path)[:, 7]).all()
+    read = read_in_half(worker, repaired(made), scores, tmp_path)
+    np.testing.assert_allclose(read, meant, rtol=1e-3)
+
+
+@REAL
+def test_double_is_read_as_float(worker: Worker, tmp_path: Path) -> None:
+    made = one("2,3", kind="double")
+    path = tmp_path / "seen.onnx"
+    onnx.save(made, path)
+    scores = np.array([[0, -1, -300], [-300, 0, 0]], np.float64)
+    found = lifted.lifted(worker, made, tmp_path)
+    [read] = lifted.run(Path(found.path), {"x": scores.astype(np.float32)})
+    assert np.isneginf(read).sum() == 2
+    found = lifted.lifted(worker, repaired(made), tmp_path)
+    [again] = lifted.run(Path(found.path), {"x": scores.astype(np.float32)})
+    np.testing.assert_allclose(again, lifted.run(path, {"x": scores})[0], rtol=1e-6)
+
+
+@REAL
+@pytest.mark.parametrize("kind", EDGES)
+def test_where_it_begins(kind: str, worker: Worker, tmp_path: Path) -> None:
+    """The layers are a softmax and a logarithm of the input's type, and 0 is where the message says."""
+    found = lifted.lifted(worker, one("N,2", kind=kind), tmp_path)
+    assert found.lifted, found.reason
+    kinds = [node.op_type for node in onnx.load(found.path).graph.node]
+    assert kinds.index("Softmax") < kinds.index("Log")
+    near, far = EDGES[kind]
+    (match,) = findings(RULE, one("N,2", kind=kind))
+    assert any(f"{number} below" in match.match.message for number in (near, far, (near + far) // 2))
+    scores = np.array([[0, -near], [0, -far]], TYPES[kind])
+    [read] = lifted.run(Path(found.path), {"x": scores}, "reference")
+    assert np.isneginf(read.astype(np.float32)).tolist() == [[False, False], [False, True]]
+
+
+@REAL
+def test_a_branch(worker: Worker, tmp_path: Path) -> None:
+    made = lifted.text("""g (float[2,3] x, bool c) => (float[2,3] y) {
+        y = If(c)<then_branch = p () => (float[2,3] u) { u = LogSoftmax(x) },
+                  else_branch = q () => (float[2,3] v) { v = Neg(x) }> }""")
+    scores = np.array([[0, -1, -300], [-300, 0, 0]], np.float32)
+    understood = mended(worker, made, {"x": scores, "c": np.array(True)}, tmp_path)
+    assert np.isneginf(understood).sum() == 2
+
+
+@REAL
+@pytest.mark.parametrize("source", [
+    "g (float[N,1,4] x) => (float[N,1,4] y) { y = LogSoftmax<axis = 1>(x) }",
+    "g (float[N,8] x) => (int64[N,1] y) { z = LogSoftmax<axis = 1>(x)  y = ArgMax<axis = -1>(z) }",
+])  # fmt: skip
+def test_what_is_left_alone_is_read_rightly(source: str, worker: Worker, tmp_path: Path) -> None:
+    made = lifted.text(source)
+    assert not findings(RULE, made)
+    feed = {name: value * 10 for name, value in lifted.feed_of(made).items()}
+    lifted.agree(worker, made, tmp_path, feed)
+
+
+@pytest.mark.parametrize("special", [np.inf, -np.inf, np.nan])
+def test_what_is_no_number_stays(special: float, tmp_path: Path) -> None:
+    scores = np.array([[1, special, 2], [special, special, special], [0, -300, 3]], np.float32)
+    found = []
+    for name, proto in (("a", one("N,3")), ("b", repaired(one("N,3")))):
+        onnx.save(proto, tmp_path / name)
+        found.append(lifted.run(tmp_path / name, {"x": scores})[0])
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-6)
+
+
+def test_no_other_rule_finds_fault_with_the_result() -> None:
+    """The sum is in float32, and nothing is undone."""
+    rules = [rule for rule in registry().rules if rule.per not in NO_MODEL]
+    for kind in ("float", "float16"):
+        result, run = fixed(rules, one("4,60000", 1, 18, kind), safety=Safety.NUMERIC)
+        assert {done.key.code for done in run.applied} == {"OPS087"}
+        assert not run.remaining
+        assert "LogSoftmax" not in {node.op_type for node in result.graph.node}
+
+
+def test_a_vector_is_made_a_matrix_first() -> None:
+    rules = [rule for rule in registry().rules if rule.code in ("OPS023", "OPS087")]
+    made = one("8")
+    result, run = fixed(rules, made, safety=Safety.NUMERIC)
+    assert [done.key.code for done in run.applied] == ["OPS023", "OPS087"]
+    assert_same_outputs(made, result, exact=False)
+
+
+@pytest.mark.parametrize("opset", [6, 9, 11, 12, 13, 18])
+@pytest.mark.parametrize("axis", [None, 0, 1, 2, -2])
+def test_the_reference_takes_no_logarithm_of_0(axis: int | None, opset: int, tmp_path: Path) -> None:
+    """onnx's own evaluator does, and normalizes along one axis before opset 13 too; else the fix would be withdrawn."""
+    if opset < 11 and axis is not None and axis < 0:
+        axis = None
+    onnx.save(one("2,3,4", axis, opset), tmp_path / "m")
+    feed = {"x": np.random.default_rng(4).permutation(24).reshape(2, 3, 4).astype(np.float32) * -150}
+    [meant], [found] = (
+        backends.load(name, str(tmp_path / "m")).run(feed) for name in ("ort-cpu", "reference")
+    )
+    assert found.dtype == meant.dtype
+    np.testing.assert_allclose(found, meant, rtol=1e-6)
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+@pytest.mark.parametrize("weighted", ["", ", w"])
+def test_the_reference_takes_no_loss_of_infinity(reduction: str, weighted: str, tmp_path: Path) -> None:
+    model = lifted.text(f"""g (float[2,3,2] x, int64[2,2] t, float[3] w) => (float y, float[2,3,2] l) {{
+        y, l = SoftmaxCrossEntropyLoss<reduction = "{reduction}", ignore_index = 1>(x, t{weighted}) }}""")
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    onnx.save(model, tmp_path / "m")
+    scores = np.random.default_rng(4).permutation(12).reshape(2, 3, 2).astype(np.float32) * -150
+    feed = {"x": scores, "t": np.array([[0, 2], [1, 2]]), "w": np.array([1, 2, 4], np.float32)}
+    meant, found = (backends.load(name, str(tmp_path / "m")).run(feed) for name in ("ort-cpu", "reference"))
+    for right, other in zip(meant, found, strict=True):
+        assert other.dtype == right.dtype
+        np.testing.assert_allclose(other, right, rtol=1e-6)
+
+
+def test_the_reference_of_nothing(tmp_path: Path) -> None:
+    onnx.save(one("N,0"), tmp_path / "m")
+    [found] = backends.load("reference", str(tmp_path / "m")).run({"x": np.zeros((3, 0), np.float32)})
+    assert found.shape == (3, 0)

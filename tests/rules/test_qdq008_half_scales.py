@@ -1,0 +1,144 @@
+"""QDQ008: products whose scales are of half precision keep the specification's bits, and ONNX Runtime's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import ModelProto, TensorProto, helper
+
+from onnxfix.backends.reference import evaluator
+from onnxfix.registry import registry
+from onnxfix.rule import Safety
+from onnxfix.sandbox import Worker
+from onnxfix.testing import fixed
+from support.real_tensorrt import FACT, REAL, built
+
+QDQ008 = next(rule for rule in registry().rules if rule.code == "QDQ008")
+Array = np.ndarray[Any, Any]
+KINDS = {"int8": (TensorProto.INT8, np.int8, 0), "uint8": (TensorProto.UINT8, np.uint8, 128)}
+NAMES = ("a", "s", "z", "b", "t", "v", "u", "o")
+CASES = [
+    ("int8", NAMES, 1),
+    ("uint8", NAMES, 1),
+    ("int8", ("a",), 1),
+    ("uint8", ("a",), 1),
+    ("int8", ("a", "b"), 1),
+    ("int8", ("a", "s", "u"), 1),
+    ("int8", ("a",), 3),
+    ("uint8", ("a", "b"), 3),
+]
+
+
+def model_of(
+    kind: str, inputs: tuple[str, ...], columns: int, shift: int = 0
+) -> tuple[ModelProto, list[Array]]:
+    """A product of [3, 4] and [4, 3], and what its operands are where they are constant."""
+    elem, dtype, middle = KINDS[kind]
+    rng = np.random.default_rng(columns)
+    zero = np.array([middle + shift], dtype)
+    values = [
+        rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, (3, 4)).astype(dtype),
+        np.array([0.0066], np.float16),
+        zero,
+        rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, (4, 3)).astype(dtype),
+        np.array([0.00705, 0.0031, 0.00213][:columns], np.float16),
+        np.repeat(zero, columns),
+        np.array([0.0307], np.float16),
+        zero,
+    ]
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("QLinearMatMul", NAMES, ["y"])],
+        "g",
+        [
+            info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+            for name, value in zip(NAMES, values, strict=True)
+            if name in inputs
+        ],
+        [info("y", elem, [3, 3])],
+        [
+            helper.make_tensor(
+                name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape, value.tobytes(), True
+            )
+            for name, value in zip(NAMES, values, strict=True)
+            if name not in inputs
+        ],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), values
+
+
+def feeds(inputs: tuple[str, ...], values: list[Array]) -> list[dict[str, Array]]:
+    """Bytes over their whole range, and scales that differ by up to a half."""
+    rng = np.random.default_rng(8)
+    found = []
+    for _ in range(150):
+        drawn = []
+        for value in values:
+            if value.dtype == np.float16:
+                drawn.append((value * rng.uniform(0.5, 1.5, value.shape)).astype(np.float16))
+            else:
+                ends = np.iinfo(value.dtype)
+                drawn.append(rng.integers(ends.min, ends.max + 1, value.shape).astype(value.dtype))
+        found.append({name: one for name, one in zip(NAMES, drawn, strict=True) if name in inputs})
+    return found
+
+
+def session(model: ModelProto) -> onnxruntime.InferenceSession:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    return onnxruntime.InferenceSession(model.SerializeToString(), options)
+
+
+@pytest.mark.parametrize(("kind", "inputs", "columns"), CASES)
+def test_the_same_bits(kind: str, inputs: tuple[str, ...], columns: int) -> None:
+    """onnx.reference rounds the product of the scales in half precision, ONNX Runtime does not: the fixed model gives
+    what each of them gives."""
+    model, values = model_of(kind, inputs, columns)
+    result, run = fixed([QDQ008], model, safety=Safety.NUMERIC)
+    assert [item.key.code for item in run.applied] == ["QDQ008"]
+    assert not [
+        n
+        for n in result.graph.node
+        if n.op_type in ("DequantizeLinear", "QuantizeLinear") and n.input[1] in "stu"
+    ]
+    pairs = [(evaluator(m), session(m)) for m in (model, result)]
+    steps = set()
+    for feed in feeds(inputs, values):
+        (wanted, theirs), (found, ours) = ([one.run(None, feed)[0] for one in pair] for pair in pairs)
+        np.testing.assert_array_equal(found, wanted)
+        np.testing.assert_array_equal(ours, theirs)
+        steps.update(found.reshape(-1).tolist())
+    assert len(steps) > 60  # not only the ends of the range
+
+
+@pytest.mark.parametrize(("shift", "pairs"), [(0, True), (1, False)])
+def test_int8_is_kept_around_the_middle(shift: int, pairs: bool) -> None:
+    model, _ = model_of("int8", ("a", "b"), 1, shift)
+    result, _ = fixed([QDQ008], model, safety=Safety.NUMERIC)
+    assert ("DequantizeLinear" in [node.op_type for node in result.graph.node]) is pairs
+
+
+def test_scales_of_several_types_are_left_alone() -> None:
+    model, _ = model_of("int8", NAMES, 1)
+    model.graph.input[1].type.tensor_type.elem_type = TensorProto.FLOAT
+    assert not fixed([QDQ008], model, safety=Safety.NUMERIC)[1].applied
+
+
+@FACT
+@REAL
+@pytest.mark.parametrize(("kind", "inputs", "columns"), CASES)
+def test_tensorrt_takes_it(
+    kind: str, inputs: tuple[str, ...], columns: int, worker: Worker, tmp_path: Path
+) -> None:
+    model, _ = model_of(kind, inputs, columns)
+    assert not built(worker, model, tmp_path).accepted
+    rules = [rule for rule in registry().rules if rule.code.startswith(("QDQ", "OPS"))]
+    result, run = fixed(rules, model, safety=Safety.NUMERIC)
+    assert not run.problems
+    build = built(worker, result, tmp_path)
+    assert build.accepted, build.reason

@@ -1,0 +1,440 @@
+"""TRT004: silent mis-imports found by reading TensorRT's network back, without the rule that knows them, and gone after
+its fix. The real TensorRT-RTX imports; nothing is executed by it."""
+# Long because: a table of models that TensorRT reads differently, one for each trap that is known.
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from onnx import ModelProto
+from typer.testing import CliRunner
+
+import onnxfix
+from onnxfix import engine
+from onnxfix.cli.app import app
+from onnxfix.edits import Draft
+from onnxfix.graph.overlay import Node
+from onnxfix.model import Model
+from onnxfix.place import Place
+from onnxfix.registry import Registry, registry
+from onnxfix.report import confirm
+from onnxfix.report.headline import headline, unread
+from onnxfix.report.render.text import render_report
+from onnxfix.report.report import Finding, Report
+from onnxfix.rule import Fix, Match, Safety, rule
+from onnxfix.trt.reading import Misread, Reading
+from onnxfix.trt.records import TrtBuild
+from support import networks
+from support.places import at
+from support.real_tensorrt import REAL
+
+RULES = registry().rules
+RUNGS = ("contract", "trt-network")
+LOOP = """g (float[2] x) => (float[2] last, float[M,2] rows)
+    <int64 n = {6}, bool c = {1}, float[2] z = {0,0}, float[1] one = {1}, float lim = {2.5}> {
+    last, rows = Loop(n, c, z)<body = b (int64 i, bool ci, float[2] s) => (bool co, float[2] so, float[2] r) {
+        so = Add(s, one) t = ReduceMax<keepdims = 0>(so) co = Less(t, lim) r = Add(so, x) }> }"""
+RECURRENT = """g (float[3,2,4] x, float[1,12,4] w, float[1,12,3] r) => (float[3,2,1,3] y, float[3,1,3] h) {
+    y, h = LSTM<hidden_size = 3, layout = 1>(x, w, r) }"""
+ATTENTION = """g (float[1,2,4,8] q, float[1,2,4,8] k, float[1,2,4,8] v{more}) => (float[1,2,4,8] y) {{
+    y = Attention{how} }}"""
+
+
+def shapeless() -> ModelProto:
+    model = networks.model("g (float[2] x) => (float[2] y) { y = Relu(x) }")
+    for info in (*model.graph.input, *model.graph.output):
+        info.type.tensor_type.ClearField("shape")
+    return model
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model that TensorRT reads differently. ``found`` are the kinds and places of TRT004's findings that are errors,
+    or warnings with ``mild``; ``rule`` is what knows it; ``fix`` says which fixes repair it, "" for none."""
+
+    text: str | ModelProto
+    found: tuple[tuple[str, str], ...]
+    rule: str
+    fix: str = "exact"
+    opset: int = 20
+    mild: bool = False
+
+
+CASES = {
+    "46 Trilu without upper": Case(
+        "g (float[4,4] x) => (float[4,4] y) { t = Neg(x) u = Trilu(t) y = Abs(u) }",
+        (("value", "u"),),
+        "OPS010",
+    ),
+    "7 QuantizeLinear without a zero point": Case(
+        "g (float[2,3] x) => (uint8[2,3] y) <float s = {0.01}> { y = QuantizeLinear(x, s) }",
+        (("value", "y"), ("type", "y")),
+        "QDQ004",
+        "numeric",
+    ),
+    "7 a scale of 256, whose limits no random value reaches": Case(
+        "g (float[2,3] x) => (float[2,3] y) <float s = {256.0}, uint8 z = {0}> {"
+        " q = QuantizeLinear(x, s, z) y = DequantizeLinear(q, s, z) }",
+        (("value", "q"),),
+        "QDQ004",
+        "numeric",
+    ),
+    "13 a foreign operator": Case(
+        '<ir_version: 10, opset_import: ["" : 20, "my.dom" : 1]> '
+        "g (float[2,3] x) => (float[2,3] y) { t = Neg(x) y = my.dom.Relu(t) }",
+        (("refused", "y"),),
+        "OPS060",
+        "",
+    ),
+    "16 float64": Case(
+        "g (double[2,3] x) => (double[2,3] y) { y = Neg(x) }",
+        (("type", "x"), ("type", "y")),
+        "IFC002",
+        "",
+        mild=True,
+    ),
+    "18 an input without a shape": Case(shapeless(), (("shape", "x"),), "IFC001", ""),
+    "40 the type of an output": Case(
+        "g (float[2,3] x) => (int64[2,3] y) { t = Neg(x) y = Abs(t) }", (("type", "y"),), "GRA003", ""
+    ),
+    "40 the type of a tensor": Case(
+        "g (float[2,3] x) => (float[2,3] y) <int64[2,3] t> { t = Neg(x) y = Abs(t) }",
+        (("refused", "t"), ("type", "t")),
+        "GRA003",
+        mild=True,
+    ),
+    "40 the shape of an output": Case(
+        "g (float[2,3] x) => (float[2,4] y) { t = Neg(x) y = Abs(t) }",
+        (("shape", "y"),),
+        "GRA003",
+        "",
+        mild=True,
+    ),
+    "43 Clip with crossed bounds": Case(
+        "g (float[2,3] x) => (float[2,3] y) <float a = {1.0}, float b = {-1.0}> { y = Clip(x, a, b) }",
+        (("value", "y"),),
+        "OPS034",
+    ),
+    "43 an index out of range": Case(
+        "g (float[2,3] x) => (float[2,1] y) <int64[1] i = {7}> { y = Gather<axis = 1>(x, i) }",
+        (("refused", "y"),),
+        "OPS035",
+        "",
+    ),
+    "43 a reflection of what is not there": Case(
+        'g (float[2,3] x) => (float[2,9] y) <int64[4] p = {0,3,0,3}> { y = Pad<mode = "reflect">(x, p) }',
+        (("refused", "y"),),
+        "OPS036",
+        "",
+    ),
+    "47 batch first": Case(RECURRENT, (("shape", "y"),), "OPS011"),
+    "48 SpaceToDepth in CRD": Case(
+        'g (float[1,2,4,4] x) => (float[1,8,2,2] y) { y = SpaceToDepth<blocksize = 2, mode = "CRD">(x) }',
+        (("value", "y"),),
+        "OPS012",
+        opset=28,
+    ),
+    "49 ConvTranspose with output_shape": Case(
+        "g (float[1,1,3,3] x, float[1,1,3,3] w) => (float[1,1,6,6] y) {"
+        " y = ConvTranspose<strides = [2,2], output_shape = [6,6]>(x, w) }",
+        (("value", "y"),),
+        "OPS013",
+    ),
+    "50 ConvTranspose with auto_pad": Case(
+        "g (float[1,1,3,3] x, float[1,1,3,3] w) => (float[1,1,8,8] y) {"
+        ' y = ConvTranspose<strides = [2,2], auto_pad = "VALID", output_padding = [1,1]>(x, w) }',
+        (("shape", "y"),),
+        "OPS014",
+    ),
+    "51 Attention with lengths": Case(
+        ATTENTION.format(more=", int64[1] n", how="(q, k, v, , , , n)"),
+        (("value", "y"),),
+        "OPS015",
+        "numeric",
+        24,
+    ),
+    "52 Attention in a window": Case(
+        ATTENTION.format(more="", how="<left_window_size = 1, right_window_size = 0>(q, k, v)"),
+        (("value", "y"),),
+        "OPS015",
+        "numeric",
+        25,
+    ),
+    "53 a Loop that ends early": Case(LOOP, (("shape", "last"),), "CTL001", ""),
+}
+EACH = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+
+
+def saved(case: Case, folder: Path) -> Path:
+    text = networks.model(case.text, case.opset) if isinstance(case.text, str) else case.text
+    return networks.write(folder / "m.onnx", text)
+
+
+def of_tensorrt(report: Report) -> list[Finding]:
+    return [item for item in report.findings if item.code == "TRT004"]
+
+
+@REAL
+@EACH
+def test_found_without_its_own_rule(case: Case, tmp_path: Path) -> None:
+    report = onnxfix.apply(saved(case, tmp_path), select=["TRT004"], rungs=RUNGS)
+    (reading,) = report.networks
+    shown = [one for one in reading.misreads if one.harmless == case.mild]
+    assert tuple((one.kind, one.place.text) for one in shown) == case.found
+    level = "warning" if case.mild else "error"
+    found = [(item.severity, item.place.text) for item in of_tensorrt(report)]
+    assert [item for item in found if item[0] == level] == [(level, place) for _, place in case.found]
+    assert reading.status == ("agrees" if case.mild else "differs")
+    assert report.exit_code() == 1
+    assert json.dumps(report.to_json(), allow_nan=False)
+
+
+@REAL
+@EACH
+def test_gone_after_its_fix_and_borne_out(case: Case, tmp_path: Path) -> None:
+    report = onnxfix.apply(
+        saved(case, tmp_path), tmp_path / "out.onnx", rungs=RUNGS, numeric_fixes=case.fix == "numeric"
+    )
+    borne = [item.code for item in (*report.findings, *report.applied) if item.confirmed]
+    assert case.rule in borne
+    if not case.fix:
+        assert of_tensorrt(report)
+        assert {item.pointer for item in of_tensorrt(report)} == {f"see {case.rule}"}
+        return
+    assert case.rule in [item.code for item in report.applied]
+    assert of_tensorrt(report) == []
+    assert [one.status for one in report.networks] == ["agrees" if case.mild else "differs", "agrees"]
+    assert (tmp_path / "out.onnx").exists()
+
+
+QUANTIZED = """g (float[1,1,4,4] x, float[1,1,4,4] w) => (float[1,4,4,2] y) <float s = {256.0}, uint8 z = {0}> {
+    a = QuantizeLinear(x, s, z) b = QuantizeLinear(w, s, z) c = Concat<axis = 1>(a, b)
+    m = MaxPool<kernel_shape = [1, 1]>(c) t = Transpose<perm = [0, 2, 3, 1]>(m) y = DequantizeLinear(t, s, z) }"""
+
+
+@REAL
+def test_saturation_between_quantizers_and_what_follows_them(tmp_path: Path) -> None:
+    """Nothing but the feed around the quantizers' limits shows it."""
+    path = networks.write(tmp_path / "m.onnx", networks.model(QUANTIZED))
+    report = onnxfix.verify(path, rungs=RUNGS)
+    (reading,) = report.networks
+    assert reading.status == "differs"
+    assert {one.place.output for one in reading.misreads} == {"a", "b"}
+    assert {one.feed for one in reading.misreads} == {"quantized values; seed 50"}
+    rung = report.verdict.rung("trt-network") if report.verdict is not None else None
+    assert rung is not None
+    assert [feed.status == "different" for feed in rung.feeds] == [*[False] * (len(rung.feeds) - 1), True]
+
+
+@REAL
+def test_a_kernel_of_onnx_runtime_that_approximates_is_no_difference(tmp_path: Path) -> None:
+    """Its GRU is 2e-4 off with inputs of 1e4; ONNX's reference evaluator is asked for a second opinion."""
+    text = """g (float[2,3,2] x, float[2,15,2] w, float[2,15,5] r) => (float[2,2,3,5] y) {
+        y = GRU<hidden_size = 5, direction = "bidirectional">(x, w, r) }"""
+    path = networks.write(tmp_path / "m.onnx", networks.model(text, 14))
+    for seed in range(4):
+        report = onnxfix.verify(path, rungs=RUNGS, seed=seed)
+        assert [one.status for one in report.networks] == ["agrees"], report.networks
+
+
+@REAL
+def test_check_reads_the_network_unless_nobody_wants_it(tmp_path: Path) -> None:
+    path = saved(CASES["46 Trilu without upper"], tmp_path)
+    report = onnxfix.check(path, trt=True)
+    assert report.headline.endswith(" accepts it and reads it differently")
+    assert report.network is not None
+    (said,) = of_tensorrt(report)
+    assert (said.place.text, said.severity, said.pointer) == ("u", "error", "OPS010 fixes it")
+    assert "in ONNX and 0.0 in TensorRT (12 of 16 elements are out of tolerance)" in said.message
+    assert "[layers: " in said.message
+    (own,) = [item for item in report.findings if item.code == "OPS010"]
+    assert own.confirmed == said.message
+    assert onnxfix.check(path, trt=True, ignore=["TRT004"]).network is None
+    assert onnxfix.check(path, trt=True, select=["OPS"]).network is None
+    assert onnxfix.check(path).network is None
+
+
+@REAL
+def test_the_command_line_shows_what_was_found_and_repaired(tmp_path: Path) -> None:
+    path = saved(CASES["46 Trilu without upper"], tmp_path)
+    found = CliRunner().invoke(
+        app, ["apply", str(path), "--rungs", "trt-network", "--require", "trt-network", "-v"]
+    )
+    assert found.exit_code == 0
+    first, second = found.output.splitlines()[:2]
+    assert " read it differently and reads the result as it is meant; 1 fixed, 0 left" in first
+    assert second.startswith("  before: u: Trilu: tensor u at [0, 1] is ")
+    assert "trt-network passed  what TensorRT-RTX" in found.output
+    assert "    original: read differently, 4 feeds, ONNX Runtime on the CPU, " in found.output
+    found = CliRunner().invoke(app, ["verify", str(path), "--rungs", "trt-network"])
+    assert found.exit_code == 3
+    assert "not verified: TensorRT reads it differently" in found.output
+
+
+#: Not valid ONNX; onnx.checker (the last one with full_check alone) and ONNX Runtime refuse them, TensorRT does not.
+INVALID = {
+    "an unknown attribute": ("g (float[2] x) => (float[2] y) { y = Relu<foo = 3>(x) }", 20),
+    "two inputs of Relu": ("g (float[2] x) => (float[2] y) { y = Relu(x, x) }", 20),
+    "axes of another opset": ("g (float[2,1] x) => (float[2] y) { y = Squeeze<axes = [1]>(x) }", 13),
+    "a ratio of another opset": ("g (float[2] x) => (float[2] y) { y = Dropout<ratio = 0.5>(x) }", 13),
+    "opset 6 in opset 13": (
+        "g (float[2,3] x, float[3] k) => (float[2,3] y) { y = Add<broadcast = 1>(x, k) }",
+        13,
+    ),
+    "a shape in int32": ("g (float[2,3] x) => (float[3,2] y) <int32[2] s = {3,2}> { y = Reshape(x, s) }", 20),
+    "one stride of two": (
+        "g (float[1,1,4,4] x, float[1,1,1,1] w) => (float[1,1,4,4] y) { y = Conv<strides = [1]>(x, w) }",
+        20,
+    ),
+}
+
+
+@REAL
+@pytest.mark.parametrize(("text", "opset"), INVALID.values(), ids=INVALID)
+def test_an_invalid_model_is_not_read_differently(text: str, opset: int, tmp_path: Path) -> None:
+    path = networks.write(tmp_path / "m.onnx", networks.model(text, opset))
+    report = onnxfix.check(path, trt=True)
+    assert report.build is not None
+    assert report.build.accepted
+    assert of_tensorrt(report) == []
+    assert "differently" not in report.headline
+    told = "TensorRT's network could not be compared with the model: it is not valid ONNX: "
+    assert any(note.startswith(told) for note in report.notes)
+    verdict = onnxfix.verify(path, rungs=RUNGS).verdict
+    assert verdict is not None
+    rung = verdict.rung("trt-network")
+    assert rung is not None
+    assert rung.status == "skipped"
+    assert "it is not valid ONNX: " in rung.reason
+
+
+# ------------------------------------------------------------------------------------------------ withdrawal
+
+
+@rule("BBB001", ops=["Trilu"], safety=Safety.EXACT)
+def default_upper(node: Node, model: Model) -> Iterator[Match]:
+    """Right by ONNX, and misread."""
+    if node.attribute("upper") is not None:
+        draft = Draft(node)
+        draft.remove(node)
+        draft.add("Trilu", list(node.inputs), output=node.first_output)
+        yield Match("upper is the default", node=node, fix=Fix("leave it out", draft.edits))
+
+
+@REAL
+def test_a_fix_that_tensorrt_reads_differently_is_withdrawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Registry((default_upper, registry().get("TRT004")), ())
+    text = "g (float[4,4] x) => (float[4,4] y) { u = Trilu<upper = 1>(x) y = Abs(u) }"
+    path = networks.write(tmp_path / "m.onnx", text)
+    monkeypatch.setattr("onnxfix.api.registry", lambda: one)
+    report = onnxfix.apply(path, tmp_path / "out.onnx", rungs=("contract", "ort-cpu", "trt-network"))
+    assert [(item.code, item.place.text) for item in report.withdrawn] == [("BBB001", "u")]
+    assert "reads the fixed model differently: u: Trilu: " in report.withdrawn[0].reason
+    assert (report.applied, of_tensorrt(report)) == ((), [])
+
+
+# ------------------------------------------------------------------------------------------------ without TensorRT
+
+
+GRAVE = Misread(
+    "value",
+    Place((), "n", "Abs", "b", 1),
+    "tensor",
+    "1.0",
+    "0.0",
+    (0, 1),
+    "3 of 6 differ",
+    ("L b",),
+    name="b",
+)
+READING = Reading("differs", "", (GRAVE, replace(GRAVE, kind="shape", index=None, harmless=True)))
+
+
+INNER = Place(("n.body",), "inner", "Neg", "c", around=Place((), "n", "Abs", "b", 1))
+
+
+def finding(code: str, place: str = "b (n)", severity: str = "error", fix: str = "do it") -> Finding:
+    return Finding(code, code.lower(), severity, at(place), "found", fix, "exact" if fix else "")
+
+
+def test_severity_place_and_words() -> None:
+    first, second = engine.check_build(None, RULES, reading=READING)
+    assert (first.severity.name, first.match.place.text) == ("ERROR", "b (n)")
+    assert first.match.message == (
+        "Abs: tensor b at [0, 1] is 1.0 in ONNX and 0.0 in TensorRT (3 of 6 differ) [layers: L b]"
+    )
+    assert (second.severity.name, second.rule.code) == ("WARNING", "TRT004")
+    nowhere = Reading("differs", "", (Misread("refused", Place(), "model", "no"),))
+    (lone,) = engine.check_build(None, RULES, reading=nowhere)
+    assert (lone.match.place.text, lone.match.message) == (
+        "the graph",
+        "ONNX Runtime refuses what TensorRT imports: no",
+    )
+    many = replace(GRAVE, layers=tuple("ABCDE"))
+    (said,) = engine.check_build(None, RULES, reading=replace(READING, misreads=(many,)))
+    assert said.match.message.endswith(" [layers: A, B, C, ...]")
+    assert engine.check_build(None, RULES) == []
+
+
+@pytest.mark.parametrize(
+    ("own", "pointer", "borne"),
+    [
+        (finding("XYZ001"), "XYZ001 fixes it", True),
+        (finding("XYZ001", "b"), "XYZ001 fixes it", True),
+        (finding("XYZ001", severity="warning"), "XYZ001 may fix it", True),
+        (finding("XYZ001", severity="info"), "", False),
+        (finding("XYZ001", fix=""), "see XYZ001", True),
+        (finding("XYZ001", "c"), "", False),
+        (replace(finding("XYZ001"), place=INNER), "XYZ001 fixes it", True),
+        (finding("XYZ001", "other.body / b"), "", False),
+    ],
+)
+def test_pointers_and_what_is_borne_out(own: Finding, pointer: str, borne: bool) -> None:
+    reading = replace(READING, misreads=(GRAVE,))
+    found = confirm.together([own], None, RULES, RULES, [], reading)
+    assert [item.pointer for item in found if item.code == "TRT004"] == [pointer]
+    assert [bool(item.confirmed) for item in found if item.code == "XYZ001"] == [borne]
+
+
+AGREES = Reading("agrees", "", package="tensorrt-rtx", version="1.7.1.116")
+DIFFERS = replace(AGREES, status="differs", misreads=(GRAVE,))
+BUILT = TrtBuild("accepted", package="tensorrt-rtx", version="1.7.1.116")
+
+
+@pytest.mark.parametrize(
+    ("readings", "expected"),
+    [
+        ([AGREES], "TensorRT-RTX 1.7.1 accepts it"),
+        ([DIFFERS], "TensorRT-RTX 1.7.1 accepts it and reads it differently"),
+        ([DIFFERS, AGREES], "TensorRT-RTX 1.7.1 read it differently and reads the result as it is meant"),
+        ([DIFFERS, DIFFERS], "TensorRT-RTX 1.7.1 accepts it and still reads it differently"),
+        ([AGREES, DIFFERS], "TensorRT-RTX 1.7.1 accepts it"),
+        ([], "TensorRT-RTX 1.7.1 accepts it"),
+    ],
+)
+def test_headline(readings: list[Reading], expected: str) -> None:
+    assert headline([BUILT], readings, asked=True) == expected
+    refused = replace(BUILT, status="refused", stage="parse")
+    assert "differently" not in headline([refused], readings, asked=True)
+
+
+def test_a_network_that_was_not_read_is_told() -> None:
+    gap = Reading("gap", "NMS layer n: not known")
+    assert list(unread(gap)) == ["TensorRT's network cannot be read back: NMS layer n: not known"]
+    unknown = list(unread(Reading("unknown", "no kernel")))
+    assert unknown == ["TensorRT's network could not be compared with the model: no kernel"]
+    assert [*unread(AGREES), *unread(None), *unread(Reading("refused", "no"))] == []
+
+
+def test_verbose_text_has_the_network() -> None:
+    report = Report("m.onnx", "check", "trt11", network=DIFFERS)
+    text = "\n".join(line.plain for line in render_report(report, verbose=True))
+    assert "  network: read differently, 0 layers, 0.00 s to parse" in text
+    assert "    differs b (n): Abs: tensor b at [0, 1] is 1.0 in ONNX and 0.0 in TensorRT" in text
+    assert "      layers: L b" in text

@@ -1,0 +1,395 @@
+"""Types, operators and sizes that TensorRT has not: IFC005, IFC006, CST005, BRC007, BRC008, OPS068 to OPS071, and what
+INT001, GRA001, GRA010, OPS001 and OPS002 say of them. Against the real TensorRT-RTX: what is an error is refused, what
+is repaired is accepted, and what all rules are silent about builds. Their examples are run by test_rules.py.
+"""
+
+# Long because: tables of models, with what TensorRT says to each.
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import ModelProto
+
+from onnxfix.engine import Found, check
+from onnxfix.registry import registry
+from onnxfix.rule import Safety, Severity
+from onnxfix.sandbox import Worker
+from onnxfix.testing import assert_interface_kept, findings, fixed, overlay
+from onnxfix.trt.build import attempt
+from onnxfix_rules.ops.limits.ops071_shape_from_floats import FOLLOWED
+from support.patience import PATIENCE
+from support.real_tensorrt import FACT, REAL
+
+RULES = {rule.code: rule for rule in registry().rules}
+ALL = registry().choose()
+E, N, U = Safety.EXACT, Safety.NUMERIC, Safety.UNSAFE
+
+INPUT = "Failed to convert ONNX date type to TensorRT data type."
+CAST = "Unsupported data type for the Cast operator!"
+WEIGHT = "Failed to import initializer"
+PLUGIN = "Plugin not found, are the plugin name, version, and namespace correct?"
+AXES = "Axis input must resolve to a build-time constant"
+SHAPE = "must have type Int32 or Int64"
+INSIDE = "!isInFlight(p.second.symbolicRep)"
+MS, ML = '<ir_version: 8, opset_import: ["" : 17, "com.microsoft" : 1]>', '["" : 18, "ai.onnx.ml" : 3]'
+RANGE = "<int64 a = {1}, int64 b = {2}, int64 d = {1}>"
+
+REFUSED = [
+    ("IFC005", "g (int16[2] x) => (float[2] y) { y = Cast<to = 1>(x) }", INPUT, None),
+    ("IFC005", "g (float[2] x) => (uint32[2] y) { y = Cast<to = 12>(x) }", CAST, None),
+    ("IFC005", "g (float[2] x, string[2] s) => (float[2] y) { y = Neg(x) }", INPUT, None),
+    ("IFC005", "g (float[2] x, seq(float[2]) s) => (float[2] y) { y = Neg(x) }", INPUT, None),
+    ("IFC005", "g (float8e5m2[2] x) => (float8e5m2[2] y) { y = Identity(x) }", INPUT, None),
+    ("IFC005", "g (uint4[2] x) => (uint4[2] y) { y = Identity(x) }", INPUT, None),
+    (
+        "CST005",
+        "g (int32[2] x) => (int32[2] y) { a = Cast<to = 4>(x)  b = Add(a, a)  y = Cast<to = 6>(b) }",
+        CAST,
+        None,
+    ),
+    ("CST005", "g (float[2] x) => (int64[1] y) { a = Cast<to = 12>(x)  y = Shape(a) }", CAST, None),
+    (
+        "CST005",
+        "g (float[2] x, int64[2] i) => (float[2] y) <uint16[2] w = {1, 2}> "
+        "{ a = Gather(w, i)  b = Add(a, a)  c = Cast<to = 1>(b)  y = Add(x, c) }",
+        WEIGHT,
+        None,
+    ),
+    ("CST005", "g (float[2] x) => (int4[2] y) { y = Cast<to = 22>(x) }", "datatype Int4", None),
+    (
+        "INT001",
+        "g (float[2] x) => (float[2] y) <uint16[2] w = {1, 2}> { a = Cast<to = 1>(w)  y = Add(x, a) }",
+        WEIGHT,
+        E,
+    ),
+    (
+        "INT001",
+        f"g (float[2,3] x) => (float[2,1] y) {RANGE} {{ r = Range(a, b, d)  y = ReduceSum(x, r) }}",
+        AXES,
+        E,
+    ),
+    (
+        "INT001",
+        "g (float[2,1] x) => (float[2,1] y) { r = Shape<start = 1>(x)  y = ReduceMax(x, r) }",
+        AXES,
+        E,
+    ),
+    (
+        "GRA010",
+        "g (float[2] x) => (float[2] y) <float8e5m2[2] w = {1, 2}> { a = Cast<to = 1>(w)  y = Add(x, a) }",
+        WEIGHT,
+        E,
+    ),
+    ("GRA001", "g (float[2] x) => (float[2] y) { a = Cast<to = 4>(x)  y = Neg(x) }", CAST, E),
+    ("GRA001", "g (float[2,2] x) => (float[2,2] y) { d = Det(x)  y = Neg(x) }", "checkDet", E),
+    (
+        "OPS001",
+        f"<ir_version: 9, opset_import: {ML}> g (float[2,3] x) => (float[2,3] y) "
+        "{ y = ai.onnx.ml.Scaler<scale = [1.0], offset = [0.0]>(x) }",
+        PLUGIN,
+        None,
+    ),
+    (
+        "OPS001",
+        f"<ir_version: 9, opset_import: {ML}> g (float[2,3] x) => (float[2,3] y) {{ y = ai.onnx.ml.Binarizer(x) }}",
+        PLUGIN,
+        None,
+    ),
+    ("OPS002", "g (bool[2,3] x) => (int64[1,3] y) { y = ArgMax(x) }", "first input has type Bool", None),
+    (
+        "OPS002",
+        "g (int64[1] s) => (uint8[K] y) { y = ConstantOfShape<value = uint8[1] {3}>(s) }",
+        "Invalid input type for ConstantOfShape",
+        None,
+    ),
+    (
+        "OPS068",
+        f"{MS} g (float[2,3] x, float[3,4] w) => (float[2,4] y) {{ y = com.microsoft.FusedMatMul(x, w) }}",
+        PLUGIN,
+        E,
+    ),
+    (
+        "OPS068",
+        f"{MS} g (float[2,5,3] x, float[2,4,3] w) => (float[2,5,4] y) "
+        "{ y = com.microsoft.FusedMatMul<transB = 1, alpha = 0.5>(x, w) }",
+        PLUGIN,
+        N,
+    ),
+    (
+        "BRC007",
+        "g (float[N,2,4,4] x) => (float[N,2,4,4] y) <float[2] s = {1, 2}> { y = PRelu(x, s) }",
+        "slope tensor must be unidirectional broadcastable to input tensor",
+        U,
+    ),
+    (
+        "BRC007",
+        "g (float[1,1,4] x) => (float[1,1,4] y) <float[2,1] s = {1, 2}> { y = PRelu(x, s) }",
+        "slope tensor must be unidirectional broadcastable to input tensor",
+        None,
+    ),
+    (
+        "BRC008",
+        "g (float[2,1] x) => (float[2,3] y) <int64[2] s = {-1, 3}> { y = Expand(x, s) }",
+        "Invalid",
+        U,
+    ),
+    (
+        "BRC008",
+        "g (float[N,1] x) => (float[N,3] y) <int64[2] s = {-1, 3}> { y = Expand(x, s) }",
+        "ISliceLayer size elements must be non-negative",
+        U,
+    ),
+]
+"""Code, model, what TensorRT says, and up to which safety the rule repairs it; None: it does not."""
+
+BUILDS = [
+    "g (uint8[2] x) => (uint8[2] y) { y = Identity(x) }",
+    "g (int8[2] x, float8e4m3fn[2] e) => (int8[2] y, float8e4m3fn[2] z) { y = Identity(x)  z = Identity(e) }",
+    "g (float[2] x, int4[2] u) => (float[2] y) { y = Neg(x) }",
+    "g (bfloat16[2] x) => (float[2] y) { y = Cast<to = 1>(x) }",
+    "g (float[2] x) => (uint8[2] y) { y = Cast<to = 2>(x) }",
+    "g (float[2] x) => (float[2] y) { a = Cast<to = 16>(x)  b = Neg(a)  y = Cast<to = 1>(b) }",
+    """g (float[2] x) => (float[2] y) <bool c = {0}> {
+        y = If(c)<then_branch = p () => (float[2] u) <uint16[2] w = {1, 2}> { a = Cast<to = 1>(w)  u = Add(x, a) },
+                  else_branch = q () => (float[2] v) { v = Abs(x) }> }""",
+    f"""g (float[2,3] x) => (float[2,3] y) <bool c = {{0}}, {RANGE[1:]} {{ r = Range(a, b, d)
+        y = If(c)<then_branch = p () => (float[2,1] u) {{ u = ReduceSum(x, r) }},
+                  else_branch = q () => (float[2,3] v) {{ v = Abs(x) }}> }}""",
+    "g (float[2,3] x) => (float[2,1] y) <int32[1] o = {1}> { r = Cast<to = 7>(o)  y = ReduceSum(x, r) }",
+    "g (float[2,3] x) => (float[2,1] y) <int64[1] o = {1}> { r = Identity(o)  y = ReduceSum(x, r) }",
+    f"g (float[2,1] x) => (float[2] y) {RANGE} {{ r = Range(a, b, d)  y = Squeeze(x, r) }}",
+    f"g (float[2,3] x) => (float[2,1,3] y) {RANGE} {{ r = Range(a, b, d)  y = Unsqueeze(x, r) }}",
+    """g (int64[3] i) => (float[3,5] y) <float[2] v = {0, 1}, int64 d = {3}, int64 e = {2}> {
+        k = Add(d, e)  y = OneHot(i, k, v) }""",
+    "g (float[N,4,2,4] x) => (float[N,4,2,4] y) <float[4] s = {1, 2, 3, 4}> { y = PRelu(x, s) }",
+    "g (float[N,2,4,4] x) => (float[N,2,4,4] y) <float[2,1,1] s = {1, 2}> { y = PRelu(x, s) }",
+    "g (float[N,1] x) => (float[N,3] y) <int64[2] s = {1, 3}> { y = Expand(x, s) }",
+    "g (int64[1] s) => (int32[K] y) { y = ConstantOfShape<value = int32[1] {3}>(s) }",
+    """g (float[N,4] x) => (float[A,B] y) <int64[1] m = {-1}, float h = {0.5}> {
+        s = Shape<end = 1>(x)  f = Cast<to = 1>(s)  g = Mul(f, h)  i = Cast<to = 7>(g)
+        t = Concat<axis = 0>(i, m)  y = Reshape(x, t) }""",
+    """g (float[4,4] x, int64[1] s) => (float[A,B] y) <int64[1] m = {-1}, float h = {0.5}> {
+        f = Cast<to = 1>(s)  g = Mul(f, h)  i = Cast<to = 7>(g)  t = Concat<axis = 0>(i, m)  y = Reshape(x, t) }""",
+    """g (float[4,4] x, float[1,2] s) => (float[A] y) <int64[1] m = {16}> {
+        k = ArgMax<axis = 1, keepdims = 0>(s)  t = Add(k, m)  y = Reshape(x, t) }""",
+    "g (float[2] x, float a, float b) => (float[2] y) { y = Clip(x, a, b) }",
+    "g (float[N] x) => (bool[N] y, int64[1] s) { y = Equal(x, x)  s = Shape(x) }",
+]
+"""Near misses: TensorRT-RTX builds them, and nothing that is found there is an error."""
+
+
+def model(text: str, opset: int = 21) -> ModelProto:
+    if not text.lstrip().startswith("<"):
+        text = f'<ir_version: 10, opset_import: ["" : {opset}]>\n{text}'
+    return onnx.parser.parse_model(text)
+
+
+def found(proto: ModelProto, target: str = "rtx") -> list[Found]:
+    return check(overlay(proto, target), ALL)
+
+
+def errors(proto: ModelProto, target: str = "rtx") -> set[str]:
+    return {item.rule.code for item in found(proto, target) if item.severity == Severity.ERROR}
+
+
+def build(worker: Worker, folder: Path, proto: ModelProto) -> Any:
+    path = folder / "model.onnx"
+    path.write_bytes(proto.SerializeToString())
+    return attempt(worker, path, package="tensorrt-rtx", timeout=PATIENCE)
+
+
+@FACT
+@REAL
+@pytest.mark.parametrize(("code", "text", "words", "safety"), REFUSED)
+def test_what_is_an_error_is_refused_and_what_is_repaired_builds(
+    worker: Worker, tmp_path: Path, code: str, text: str, words: str, safety: Safety | None
+) -> None:
+    proto = model(text)
+    assert code in errors(proto)
+    assert any(code == item.rule.code for item in findings(RULES[code], proto, "rtx"))
+    before = build(worker, tmp_path, proto)
+    assert before.status == "refused"
+    assert words in before.reason
+    if safety is None:
+        assert not fixed([RULES[code]], proto, safety=U, target="rtx")[1].applied
+        return
+    if safety > E:
+        assert not fixed([RULES[code]], proto, target="rtx")[1].applied
+    after, run = fixed([RULES[code], RULES["GRA002"]], proto, safety=safety, target="rtx")
+    assert code in {item.key.code for item in run.applied}
+    assert_interface_kept(proto, after)
+    assert build(worker, tmp_path, after).accepted
+    assert not errors(after)
+
+
+@FACT
+@REAL
+@pytest.mark.parametrize("text", BUILDS)
+def test_what_builds_is_no_error(worker: Worker, tmp_path: Path, text: str) -> None:
+    proto = model(text)
+    assert not errors(proto)
+    built = build(worker, tmp_path, proto)
+    assert built.accepted, built.reason
+
+
+_THROUGH = {
+    "Concat": "a = Concat<axis = 0>(s, s)  t = Slice(a, zero, two)",
+    "Equal": "a = Equal(s, s)",
+    "Gather": "a = Gather(s, order)",
+    "Greater": "a = Greater(s, half)",
+    "Less": "a = Less(s, half)",
+    "ReduceMax": "a = ReduceMax(s)  b = Concat<axis = 0>(a, a)",
+    "ReduceSum": "a = ReduceSum(s)  b = Concat<axis = 0>(a, a)",
+    "Reshape": "a = Reshape(s, two)",
+    "Slice": "a = Slice(s, zero, two)",
+    "Squeeze": "a = Unsqueeze(s, zero)  b = Squeeze(a, zero)",
+    "Unsqueeze": "a = Unsqueeze(s, zero)  b = Squeeze(a, zero)",
+    "Where": "c = Greater(s, half)  a = Where(c, s, half)",
+}
+
+
+@REAL
+@pytest.mark.parametrize("op_type", sorted(FOLLOWED))
+def test_a_size_from_floats_is_refused_behind_each_operator(
+    worker: Worker, tmp_path: Path, op_type: str
+) -> None:
+    inputs = "s, half" if op_type in ("Add", "Div", "Max", "Min", "Mul", "Pow", "Sub") else "s"
+    made = _THROUGH.get(op_type, f"a = {op_type}{'<to = 10>' if op_type == 'Cast' else ''}({inputs})")
+    last = "t" if "t = " in made else "b" if "b = " in made else "a"
+    proto = model(
+        f"""g (float[4,4] x, float[2] s) => (float[A,B] y)
+        <float[2] half = {{0.5, 0.5}}, int64[1] zero = {{0}}, int64[1] two = {{2}}, int64[2] order = {{1, 0}}>
+        {{ {made}  size = Cast<to = 7>({last})  y = Reshape(x, size) }}"""
+    )
+    assert "OPS071" in errors(proto)
+    reason = build(worker, tmp_path, proto).reason
+    assert INSIDE in reason or SHAPE in reason
+
+
+_SIZES = [
+    ("float[4,4] x", "y = Expand(x, t)"),
+    ("float[4,4] x", "y = Tile(x, t)"),
+    ("float[4,4] x", "z = ConstantOfShape(t)  y = Identity(z)"),
+    ("float[4,4] x", "y = Slice(x, t, m)"),
+    ("float[4,4] x", "y = Slice(x, m, t)"),
+    ("float[4,4] x", 'y = Resize<mode = "nearest">(x, , , t)'),
+    ("float[4] x", "y = Pad(x, t)"),
+]
+_KINDS = [(*size, kind) for size in _SIZES for kind in ("float", "float16", "bool")]
+
+
+@REAL
+@pytest.mark.parametrize(
+    ("data", "made", "kind"), [*_KINDS, ("float[4,4] x", 'y = Resize<mode = "nearest">(x, , s)', "float")]
+)
+def test_a_size_from_floats_is_refused_at_each_operator(
+    worker: Worker, tmp_path: Path, data: str, made: str, kind: str
+) -> None:
+    cast = "" if "(x, , s)" in made else "t = Cast<to = 7>(s)"
+    result = "float[A]" if "Pad" in made else "float[A,B]"
+    proto = model(f"g ({data}, {kind}[2] s) => ({result} y) <int64[2] m = {{0, 0}}> {{ {cast} {made} }}")
+    assert "OPS071" in errors(proto)
+    reason = build(worker, tmp_path, proto).reason
+    assert INSIDE in reason or SHAPE in reason
+
+
+def run(proto: ModelProto, **feed: Any) -> Any:
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(
+        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    [result] = session.run(None, feed)
+    return result
+
+
+_FACTORS = [
+    (ranks, turn, batch)
+    for ranks, turn, batch in itertools.product(
+        [(2, 2), (3, 3), (4, 4), (4, 3), (2, 3)], ["", "A", "B", "AB"], ["", "A", "B", "AB"]
+    )
+    if not batch or ranks in ((3, 3), (4, 4))  # ONNX Runtime refuses to move the batch of others
+]
+
+
+@pytest.mark.parametrize(("ranks", "turn", "batch"), _FACTORS)
+def test_fused_product(ranks: tuple[int, int], turn: str, batch: str) -> None:
+    rng = np.random.default_rng(0)
+    arrays = {}
+    for side, rank, matrix in (("A", ranks[0], (5, 3)), ("B", ranks[1], (3, 7))):
+        shape = list((2, 4)[4 - rank :] if rank > 2 else ()) + list(matrix)
+        if side in turn:
+            shape[-2:] = shape[:-3:-1]
+        if side in batch:
+            shape = [shape[-2], *shape[:-2], shape[-1]]
+        arrays[side] = rng.standard_normal(shape).astype(np.float32)
+    attributes = [f"trans{side} = 1" for side in turn] + [f"transBatch{side} = 1" for side in batch]
+    texts = {side: ",".join(map(str, array.shape)) for side, array in arrays.items()}
+    result = ",".join(f"K{i}" for i in range(max(ranks)))
+    proto = model(
+        f"{MS} g (float[{texts['A']}] a, float[{texts['B']}] b) => (float[{result}] y) "
+        f"{{ y = com.microsoft.FusedMatMul<{', '.join([*attributes, 'alpha = 0.3'])}>(a, b) }}"
+    )
+    after, done = fixed([RULES["OPS068"]], proto, safety=N)
+    assert done.applied
+    assert "FusedMatMul" not in {node.op_type for node in after.graph.node}
+    expected = run(proto, a=arrays["A"], b=arrays["B"])
+    np.testing.assert_allclose(run(after, a=arrays["A"], b=arrays["B"]), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64, np.float16])
+def test_clip_at_run_time(kind: Any) -> None:
+    name = {np.float32: "float", np.float64: "double", np.float16: "float16"}[kind]
+    proto = model(f"g ({name}[N] x, {name} a, {name} b) => ({name}[N] y) {{ y = Clip(x, a, b) }}", 13)
+    after, done = fixed([RULES["OPS069"]], proto, safety=N, target="trt8.6")
+    assert done.applied
+    x = np.array([-2, -0.0, 0.0, 0.5, 3, np.inf, -np.inf, np.nan], kind)
+    for low, high in itertools.product([-1, 0, 1, np.inf, -np.inf], repeat=2):
+        bounds = {"a": np.array(low, kind), "b": np.array(high, kind)}
+        assert np.array_equal(run(after, x=x, **bounds), run(proto, x=x, **bounds), equal_nan=True)
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1, -1])
+@pytest.mark.parametrize("length", [0, 1, 2, 3])
+def test_compress(axis: int | None, length: int) -> None:
+    attribute = "" if axis is None else f"<axis = {axis}>"
+    result = "float[A]" if axis is None else "float[A,B]"
+    proto = model(
+        f"g (float[3,4] x, bool[{length}] c) => ({result} y) {{ y = Compress{attribute}(x, c) }}", 11
+    )
+    after, done = fixed([RULES["OPS070"]], proto, target="trt10")
+    assert done.applied
+    assert not errors(after, "trt10")
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    for bits in itertools.product([False, True], repeat=length):
+        condition = np.array(bits, bool)
+        assert np.array_equal(run(after, x=x, c=condition), run(proto, x=x, c=condition))
+
+
+def test_findings_of_a_missing_type_do_not_repeat() -> None:
+    nodes = "  ".join(f"a{i + 1} = Add(a{i}, a{i})" for i in range(50))
+    text = f"g (int32[2] x) => (int32[2] y) {{ a0 = Cast<to = 4>(x)  {nodes}  y = Cast<to = 6>(a50) }}"
+    assert [item.match.node.place for item in found(model(text)) if item.match.node is not None] == ["a0"]
+    text = text.replace("int32[2] x", "uint16[2] x").replace("Cast<to = 4>", "Neg")
+    assert [item.rule.code for item in found(model(text))] == ["IFC005"]
+
+
+def test_an_input_that_goes_out_is_one_finding() -> None:
+    same = "g (uint16[2] x, float[2] z) => (uint16[2] x, float[2] y) { y = Neg(z) }"
+    # What the network's input would be called (OPS085) is another matter than its type.
+    assert [item.rule.code for item in found(model(same))] == ["IFC005", "OPS085"]
+
+
+def test_another_rule_that_says_more_speaks_alone() -> None:
+    chain = "g (float[2] x) => (float[2] y) { a = Cast<to = 4>(x)  y = Cast<to = 1>(a) }"
+    assert errors(model(chain)) == {"CST004"}
+    table = """g (int64[3] i) => (float[3,2] y) <uint16[3,2] w = {1, 2, 3, 4, 5, 6}> {
+        e = Gather(w, i)  y = Cast<to = 1>(e) }"""
+    assert errors(model(table)) == {"OPS032"}

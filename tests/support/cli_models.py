@@ -1,0 +1,32 @@
+"""Models for tests of the command line: one with something to fix, one without, one with external data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from onnx import TensorProto, parser
+
+HEADER = '<ir_version: 10, opset_import: ["" : 18]>\n'
+FIXABLE = "g (float[N] x) => (int64[N] y) { a = Cast<to=11>(x) b = Cast<to=7>(a) c = Cast<to=7>(b) y = Identity(c) }"
+CLEAN = "g (float[N] x) => (float[N] y) { y = Neg(x) }"
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_bytes(parser.parse_model(HEADER + text).SerializeToString())
+    return path
+
+
+def external_model(folder: Path) -> Path:
+    proto = parser.parse_model(
+        HEADER + "g (float[256] x) => (float[256] y) <float[256] w> { a = Cast<to=1>(x) y = Mul(a, w) }"
+    )
+    del proto.graph.initializer[:]
+    del proto.graph.value_info[:]
+    tensor = TensorProto(name="w", data_type=1, dims=[256], data_location=TensorProto.EXTERNAL)
+    tensor.external_data.add(key="location", value="weights/w.bin")
+    proto.graph.initializer.append(tensor)
+    (folder / "weights").mkdir(parents=True)
+    (folder / "weights" / "w.bin").write_bytes(np.arange(256, dtype=np.float32).tobytes())
+    (folder / "m.onnx").write_bytes(proto.SerializeToString())
+    return folder / "m.onnx"

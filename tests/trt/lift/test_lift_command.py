@@ -1,0 +1,169 @@
+"""``onnxfix lift``: what is written, what is said, and what is left alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import onnxfix
+from onnxfix.pipeline import lifting
+from onnxfix.report.render.lift import MOST, lifted_lines
+from onnxfix.trt.lift.records import Gap, Lifted, NetTensor
+from support import lifted
+from support.cli import run
+from support.paths import ROOT
+from support.patience import PATIENCE
+from support.real_tensorrt import REAL
+
+TURN = "g (float[N,3] x) => (float[3,N] y) { y = Transpose<perm = [1, 0]>(x) }"
+
+
+def command(*arguments: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(ROOT), str(ROOT / "rules")])
+    return subprocess.run(
+        [sys.executable, "-m", "onnxfix", "lift", *map(str, arguments)],
+        cwd=cwd,
+        env={**os.environ, "PYTHONPATH": path, "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+
+
+@REAL
+def test_the_network_is_written_and_runs(tmp_path: Path) -> None:
+    onnx.save(lifted.text(TURN), tmp_path / "m.onnx")
+    before = (tmp_path / "m.onnx").read_bytes()
+    done = command("m.onnx", "-o", "seen.onnx", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    first, *rest = done.stdout.splitlines()
+    assert first.startswith("m.onnx: TensorRT-RTX ")
+    assert first.endswith("→ seen.onnx")
+    assert [line.split() for line in rest] == [
+        ["input", "x", "FLOAT", "[N,", "3]"],
+        ["output", "y", "FLOAT", "[3,", "?]"],
+    ]
+    onnx.checker.check_model(tmp_path / "seen.onnx")
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    np.testing.assert_array_equal(lifted.run(tmp_path / "seen.onnx", {"x": x})[0], x.T)
+    assert (tmp_path / "m.onnx").read_bytes() == before
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["m.onnx", "seen.onnx"]
+    nodes = onnx.load(tmp_path / "seen.onnx").graph.node
+    told = {entry.key: entry.value for node in nodes for entry in node.metadata_props}
+    assert told["onnx_node"] == "node_of_y"
+    assert told["trt_kind"] == "SHUFFLE"
+
+
+@REAL
+def test_without_an_output_the_model_lends_its_name(tmp_path: Path) -> None:
+    onnx.save(lifted.text(TURN), tmp_path / "m.onnx")
+    done = command("m.onnx", "--format", "json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["model"] == "m.onnx"
+    assert told["status"] == "lifted"
+    assert told["path"] == "m.lifted.onnx"
+    assert told["names"]["y"] == "y"
+    assert (tmp_path / "m.lifted.onnx").is_file()
+
+
+@REAL
+def test_a_model_that_is_refused_writes_nothing(tmp_path: Path) -> None:
+    source = "g (float[2,3] x) => (float[2,3] y) { y = my.dom.Nothing(x) }"
+    model = lifted.text(source)
+    model.opset_import.append(helper.make_opsetid("my.dom", 1))
+    onnx.save(model, tmp_path / "m.onnx")
+    done = command("m.onnx", "-o", "seen.onnx", cwd=tmp_path)
+    assert done.returncode == 1
+    assert " refuses it: " in done.stdout
+    assert not (tmp_path / "seen.onnx").exists()
+
+
+@REAL
+def test_the_weights_of_a_large_model_lie_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifting, "EMBEDDED", 100)
+    weight = numpy_helper.from_array(np.arange(1024, dtype=np.float32).reshape(32, 32), "w")
+    node = helper.make_node("Concat", ["x", "w"], ["y"], axis=0)
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 32])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [33, 32])
+    opset = helper.make_opsetid("", 17)
+    graph = helper.make_graph([node], "g", [x], [y], [weight])
+    onnx.save(helper.make_model(graph, opset_imports=[opset], ir_version=8), tmp_path / "m.onnx")
+    found = onnxfix.lift(tmp_path / "m.onnx", tmp_path / "seen.onnx")
+    assert found.lifted
+    assert (tmp_path / "seen.onnx.data").stat().st_size == 4096
+    feed = {"x": np.zeros((1, 32), np.float32)}
+    for one, other in zip(
+        lifted.run(tmp_path / "seen.onnx", feed), lifted.run(tmp_path / "m.onnx", feed), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+    with pytest.raises(onnxfix.UsageError, match=r"seen\.onnx\.data: is in the way of the weights"):
+        onnxfix.lift(tmp_path / "m.onnx", tmp_path / "seen.onnx")
+
+
+@REAL
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["m.onnx", "-o", "m.onnx"], "m.onnx: is also a model of this run"),
+        (["m.onnx", "-o", "no/seen.onnx"], "no: no such directory for the output"),
+        (["m.onnx", "-o", "."], ".: is a directory"),
+        (["none.onnx"], "none.onnx: no such file"),
+        (["junk.onnx"], "junk.onnx: "),
+        (["m.onnx", "--trt-package", "tensorrt"], "tensorrt is not installed"),
+    ],
+)
+def test_bad_input_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], words: str
+) -> None:
+    onnx.save(lifted.text(TURN), tmp_path / "m.onnx")
+    (tmp_path / "junk.onnx").write_bytes(b"no protobuf at all")
+    before = {one.name: one.read_bytes() for one in tmp_path.iterdir()}
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run("lift", *arguments)
+    assert code == 2
+    [line] = err.splitlines()
+    assert words in line
+    assert not out
+    assert {one.name: one.read_bytes() for one in tmp_path.iterdir()} == before
+
+
+def test_what_is_missing_is_listed_up_to_a_limit() -> None:
+    gaps = tuple(Gap("PLUGIN_V3", f"p{n}", f"n{n}", "a plugin") for n in range(MOST + 2))
+    found = Lifted(
+        "unlifted",
+        reason=str(gaps[0]),
+        path="seen.onnx",
+        inputs=(NetTensor("x", "FLOAT", ("N", 3)),),
+        layers=(("PLUGIN_V3", MOST + 2),),
+        gaps=gaps,
+        notes=("an assertion was dropped",),
+        package="tensorrt-rtx",
+        version="1.7.1.116",
+    )
+    first, *rest = [line.plain for line in lifted_lines(Path("m.onnx"), found)]
+    assert first == (
+        "m.onnx: TensorRT-RTX 1.7.1 imports it as 12 layers → seen.onnx, which cannot be run: "
+        "12 of them are not read back"
+    )
+    assert rest[0] == "  input   x  FLOAT [N, 3]"
+    assert rest[1] == "  note    an assertion was dropped"
+    assert rest[2] == "  missing PLUGIN_V3 layer p0 of ONNX node n0: a plugin"
+    assert rest[-1] == "  and 2 more"
+    assert len(rest) == MOST + 3
+    assert found.exit_code == 1
+
+
+def test_a_child_that_died_says_how() -> None:
+    found = Lifted("crash", "TensorRT's parser was killed by SIGSEGV")
+    assert [line.plain for line in lifted_lines(Path("m.onnx"), found)] == [
+        "m.onnx: its network could not be read: TensorRT's parser was killed by SIGSEGV"
+    ]

@@ -1,0 +1,295 @@
+"""Normalization layers, read back from TensorRT."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+
+from onnxfix.sandbox import Worker
+from onnxfix.trt.lift import Lifted, kinds
+from onnxfix.trt.lift.emit import Emit
+from onnxfix.trt.lift.network import Layer, Tensor, Unliftable
+from support import lifted
+from support.patience import PATIENCE
+from support.real_tensorrt import REAL
+
+pytestmark = REAL
+Array = Any
+DTYPES: dict[str, Any] = {"FLOAT": np.float32, "HALF": np.float16, "BF16": ml_dtypes.bfloat16}
+WORDS = {"FLOAT": "float", "HALF": "float16", "BF16": "bfloat16"}
+TOLERANCE = {"FLOAT": 1e-5, "HALF": 4e-3, "BF16": 4e-2}
+
+
+def _random(shape: Sequence[int], dtype: Any = np.float32, seed: int = 0) -> Array:
+    return (np.random.default_rng([seed, *shape]).normal(size=tuple(shape)) * 2 + 1).astype(dtype)
+
+
+def _normal(data: Array, axes: Sequence[int], epsilon: float = 1e-5, groups: int = 1) -> Array:
+    """(X - mean) / sqrt(variance + epsilon) in double precision; groups also over their channels."""
+    rows = data.astype(np.float64)
+    if groups != 1:
+        rows = rows.reshape(data.shape[0], groups, -1)
+        axes = (2,)
+    off = rows - rows.mean(axis=tuple(axes), keepdims=True)
+    return (off / np.sqrt((off * off).mean(axis=tuple(axes), keepdims=True) + epsilon)).reshape(data.shape)
+
+
+def _spread(values: Array, rank: int) -> Array:
+    """A vector along axis 1."""
+    return values.astype(np.float64).reshape(1, -1, *[1] * (rank - 2))
+
+
+def _lift(worker: Worker, folder: Path, source: str, opset: int) -> Lifted:
+    found = lifted.lifted(worker, lifted.text(source, opset), folder)
+    assert found.lifted, found.reason
+    assert dict(found.layers)["NORMALIZATION"] == 1
+    onnx.checker.check_model(found.path, full_check=True)
+    return found
+
+
+def _run(found: Lifted, *values: Array) -> Array:
+    [got] = lifted.run(Path(found.path), dict(zip("xsb", values, strict=False)))
+    return got
+
+
+def _close(got: Array, wanted: Array, dtype: str = "FLOAT") -> None:
+    assert got.dtype == DTYPES[dtype]
+    assert got.shape == wanted.shape
+    np.testing.assert_allclose(got.astype(np.float64), wanted, rtol=TOLERANCE[dtype], atol=TOLERANCE[dtype])
+
+
+def _nodes(found: Lifted) -> list[str]:
+    return [
+        node.op_type for node in onnx.load(found.path).graph.node if node.op_type.endswith("Normalization")
+    ]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(2, 3, 7), (2, 3, 4, 5), (2, 3, 2, 4, 3)])
+def test_instance_normalization(worker: Worker, tmp_path: Path, shape: tuple[int, ...], dtype: str) -> None:
+    word, dims = WORDS[dtype], ",".join(map(str, shape))
+    found = _lift(
+        worker,
+        tmp_path,
+        f"g ({word}[{dims}] x, {word}[3] s, {word}[3] b) => ({word}[{dims}] y) "
+        "{ y = InstanceNormalization<epsilon = 0.01>(x, s, b) }",
+        21,
+    )
+    data, scale, bias = (_random(one, DTYPES[dtype], seed) for seed, one in enumerate((shape, (3,), (3,))))
+    wanted = _normal(data, range(2, len(shape)), 0.01)
+    _close(
+        _run(found, data, scale, bias), wanted * _spread(scale, len(shape)) + _spread(bias, len(shape)), dtype
+    )
+    assert _nodes(found) == ["InstanceNormalization"]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("opset", [18, 21])
+@pytest.mark.parametrize("groups", [2, 4])
+def test_group_normalization(worker: Worker, tmp_path: Path, groups: int, opset: int, dtype: str) -> None:
+    """Opset 18 has a scale for each group, opset 21 for each channel."""
+    word, many = WORDS[dtype], 4 if opset == 21 else groups
+    found = _lift(
+        worker,
+        tmp_path,
+        f"g ({word}[n,4,3,w] x, {word}[{many}] s, {word}[{many}] b) => ({word}[n,4,3,w] y) "
+        f"{{ y = GroupNormalization<num_groups = {groups}, epsilon = 0.01>(x, s, b) }}",
+        opset,
+    )
+    data, scale, bias = (
+        _random(one, DTYPES[dtype], seed) for seed, one in enumerate(((2, 4, 3, 5), (many,), (many,)))
+    )
+    wanted = _normal(data, (), 0.01, groups)
+    for_channels = (_spread(np.repeat(one, 4 // many), 4) for one in (scale, bias))
+    _close(_run(found, data, scale, bias), wanted * next(for_channels) + next(for_channels), dtype)
+
+
+@pytest.mark.parametrize(("opset", "many"), [(18, 1), (21, 4)])
+def test_one_group_is_read_as_an_instance_normalization(
+    worker: Worker, tmp_path: Path, opset: int, many: int
+) -> None:
+    """ONNX: mean and variance of all channels together. TensorRT gets a layer of one group over the spatial axes,
+    which is the layer of an InstanceNormalization: mean and variance of each channel."""
+    found = _lift(
+        worker,
+        tmp_path,
+        f"g (float[2,4,3,5] x, float[{many}] s, float[{many}] b) => (float[2,4,3,5] y) "
+        "{ y = GroupNormalization<num_groups = 1>(x, s, b) }",
+        opset,
+    )
+    data, scale, bias = (_random(one, seed=seed) for seed, one in enumerate(((2, 4, 3, 5), (many,), (many,))))
+    data += np.arange(4, dtype=np.float32).reshape(4, 1, 1)
+    got = _run(found, data, scale, bias)
+    _close(got, _normal(data, (2, 3)) * _spread(scale, 4) + _spread(bias, 4))
+    onnx_means = _normal(data, (1, 2, 3)) * _spread(scale, 4) + _spread(bias, 4)
+    assert abs(got - onnx_means).max() > 0.5
+    if opset == 21:  # the operator of opset 18 is deprecated, and ONNX Runtime has none
+        [original] = lifted.run(tmp_path / "model.onnx", {"x": data, "s": scale, "b": bias})
+        _close(original, onnx_means)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("axis", [0, 1, 2, -1])
+@pytest.mark.parametrize("bias", [True, False])
+def test_layer_normalization(worker: Worker, tmp_path: Path, axis: int, bias: bool, dtype: str) -> None:
+    word, shape = WORDS[dtype], (2, 3, 4, 5)
+    inner = ",".join(map(str, shape[axis:]))
+    found = _lift(
+        worker,
+        tmp_path,
+        f"g ({word}[2,3,4,5] x, {word}[{inner}] s{f', {word}[{inner}] b' if bias else ''}) => ({word}[2,3,4,5] y) "
+        f"{{ y = LayerNormalization<axis = {axis}, epsilon = 0.01>(x, s{', b' if bias else ''}) }}",
+        21,
+    )
+    values = [
+        _random(one, DTYPES[dtype], seed) for seed, one in enumerate((shape, shape[axis:], shape[axis:]))
+    ]
+    data, scale, shift = (one.astype(np.float64) for one in values)
+    wanted = _normal(data, range(axis % 4, 4), 0.01) * scale + (shift if bias else 0)
+    _close(_run(found, *values[: 3 if bias else 2]), wanted, dtype)
+    assert _nodes(found) == ["LayerNormalization"]
+
+
+def test_layer_normalization_of_dynamic_rows(worker: Worker, tmp_path: Path) -> None:
+    found = _lift(
+        worker,
+        tmp_path,
+        "g (float[n,t,5] x, float[5] s, float[5] b) => (float[n,t,5] y) { y = LayerNormalization(x, s, b) }",
+        21,
+    )
+    assert _nodes(found) == ["LayerNormalization"]
+    for shape in ((1, 4, 5), (3, 2, 5)):
+        data, scale, bias = (_random(one, seed=seed) for seed, one in enumerate((shape, (5,), (5,))))
+        _close(_run(found, data, scale, bias), _normal(data, (2,)) * scale + bias)
+
+
+def test_half_is_normalized_in_float(worker: Worker, tmp_path: Path) -> None:
+    """The squares of what is off the mean are beyond HALF's 65504, and epsilon 1e-12 is below its least number."""
+    found = _lift(
+        worker,
+        tmp_path,
+        "g (float16[2,8] x, float16[8] s, float16[8] b) => (float16[2,8] y) "
+        "{ y = LayerNormalization<epsilon = 1e-12>(x, s, b) }",
+        21,
+    )
+    data = np.array([[-3000.0, 3000.0] * 4, [1e-4, -1e-4] * 4], np.float16)
+    ones, zeros = np.ones(8, np.float16), np.zeros(8, np.float16)
+    _close(_run(found, data, ones, zeros), np.array([[-1.0, 1.0] * 4, [1.0, -1.0] * 4]), "HALF")
+
+
+#: Layers that the parser does not make: shape of the data, of scale and bias, axes, groups, version 2.
+#: Dynamic dimensions of the data are 7 at run time, those of scale and bias 1.
+HAND: dict[str, tuple[tuple[int, ...], tuple[int, ...], Sequence[int], int, bool]] = {
+    "axes with one between": ((2, 3, 4, 5), (1, 3, 4, 5), (1, 3), 1, True),
+    "an inner axis, a scale of all after it": ((2, 3, 4, 5), (1, 3, 4, 5), (1,), 1, True),
+    "dynamic trailing axis": ((2, 3, -1), (1, 1, -1), (2,), 1, True),
+    "spatial, dynamic channels": ((2, -1, 4), (1, -1, 1), (2,), 1, True),
+    "two dimensions": ((4, 5), (1, 5), (0,), 1, True),
+    "one inner axis": ((2, 3, 4, 5), (1, 3, 1, 5), (1,), 1, True),
+    "the batch": ((4, 3, 5), (1, 3, 5), (0,), 1, True),
+    "first and last": ((2, 3, 4), (1, 3, 1), (0, 2), 1, True),
+    "trailing axes, a scale of one of them": ((2, 3, 4, 5), (1, 1, 1, 5), (2, 3), 1, True),
+    "trailing axes, a scale of all": ((2, 3, 5), (2, 3, 5), (2,), 1, True),
+    "one scale": ((2, 3, 5), (1, 1, 1), (2,), 1, True),
+    "spatial, version 1": ((2, 3, 5), (1, 3, 1), (2,), 1, False),
+    "dynamic channels": ((-1, -1, 5), (1, 1, 5), (2,), 1, True),
+    "groups of version 1": ((2, 6, 5), (1, 3, 1), (2,), 3, False),
+    "groups, one scale": ((2, 6, 5), (1, 1, 1), (2,), 3, True),
+    "groups, a scale of all": ((2, 6, 5), (1, 6, 5), (2,), 3, True),
+}
+
+
+def _made(
+    worker: Worker,
+    folder: Path,
+    shape: Any,
+    scale: Any,
+    axes: Any,
+    groups: int,
+    second: bool,
+    bias: Any = None,
+) -> Lifted:
+    outcome = worker.call(
+        "support.handmade:write",
+        timeout=PATIENCE,
+        inputs={"x": ("FLOAT", shape), "s": ("FLOAT", scale), "b": ("FLOAT", bias or scale)},
+        method="add_normalization_v2" if second else "add_normalization",
+        given=("x", "s", "b", sum(1 << axis for axis in axes)),
+        settings={"num_groups": groups, "epsilon": 0.01},
+        out=str(folder / "lifted.onnx"),
+    )
+    assert outcome.ok, outcome.message
+    found: Lifted = outcome.value
+    return found
+
+
+@pytest.mark.parametrize("form", HAND)
+def test_layers_made_by_hand(worker: Worker, tmp_path: Path, form: str) -> None:
+    shape, scale_shape, axes, groups, second = HAND[form]
+    found = _made(worker, tmp_path, *HAND[form])
+    assert found.lifted, found.reason
+    onnx.checker.check_model(found.path, full_check=True)
+    real = [7 if size < 0 else size for size in shape]
+    few = [abs(size) for size in scale_shape]
+    data, scale, bias = (_random(one, seed=seed) for seed, one in enumerate((real, few, few)))
+    got = _run(found, data, scale, bias)
+    if not second and groups != 1:
+        scale, bias = (np.repeat(one, shape[1] // groups, axis=1) for one in (scale, bias))
+    if -1 in scale_shape:  # ONNX promises no broadcast there
+        assert _nodes(found) == []
+    _close(got, _normal(data, axes, 0.01, groups) * scale + bias)
+
+
+def test_layer_normalization_with_one_bias(worker: Worker, tmp_path: Path) -> None:
+    found = _made(worker, tmp_path, (2, 3, 5), (1, 1, 5), (2,), 1, True, (1, 1, 1))
+    data, scale, bias = (
+        _random(one, seed=seed) for seed, one in enumerate(((2, 3, 5), (1, 1, 5), (1, 1, 1)))
+    )
+    _close(_run(found, data, scale, bias), _normal(data, (2,), 0.01) * scale + bias)
+    assert _nodes(found) == ["LayerNormalization"]
+
+
+@pytest.mark.parametrize(
+    ("form", "why"),
+    [
+        (((2, 4, 3, 5), (1, 4, 1, 1), (1, 2, 3), 2, True), "TensorRT finds no shape"),
+        (((2, 4, 3, 5), (1, 4, 1, 1), (2, 3), 2, False), "2 groups with a scale of (1, 4, 1, 1)"),
+        (((2, 4, 3), (1, 4, 3), (), 1, True), "TensorRT finds no shape"),
+    ],
+)
+def test_layers_that_are_not_documented(worker: Worker, tmp_path: Path, form: Any, why: str) -> None:
+    found = _made(worker, tmp_path, *form)
+    assert found.status == "unlifted"
+    assert why in found.reason
+
+
+@pytest.mark.parametrize(
+    ("axes", "groups", "dtype", "why"),
+    [
+        (0b0000, 1, "FLOAT", "over axes 0b0 of 4 dimensions"),
+        (0b11000, 1, "FLOAT", "over axes 0b11000 of 4 dimensions"),
+        (0b1110, 2, "FLOAT", "of 2 groups over axes [1, 2, 3]"),
+        (0b1100, 1, "INT8", "x is of type INT8"),
+    ],
+)
+def test_layers_that_this_tensorrt_refuses(
+    tmp_path: Path, axes: int, groups: int, dtype: str, why: str
+) -> None:
+    """Should another take them, they are not guessed."""
+    shapes = {"x": (2, 4, 3, 5), "s": (1, 4, 1, 1), "b": (1, 4, 1, 1)}
+    inputs = tuple(Tensor(name, dtype, shape, True, None) for name, shape in shapes.items())
+    output = Tensor("y", dtype, shapes["x"], False, None)
+    native = SimpleNamespace(axes=axes, num_groups=groups, epsilon=1e-5, is_v2=True)
+    emit = Emit(tmp_path / "weights")
+    for tensor in inputs:
+        emit.declare(tensor)
+    with pytest.raises(Unliftable, match=re.escape(why)):
+        kinds.table()["NORMALIZATION"](emit, Layer(0, "NORMALIZATION", "n", "", inputs, (output,), native))

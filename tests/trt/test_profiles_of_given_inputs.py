@@ -1,0 +1,318 @@
+"""Optimization profiles of the inputs and the input shapes that models are verified with."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import onnx
+import pytest
+from typer.testing import CliRunner
+
+from onnxfix.cli.app import app
+from onnxfix.errors import UsageError
+from onnxfix.sandbox import Outcome, Worker
+from onnxfix.trt import build as tensorrt
+from onnxfix.trt import profiles as trt_profiles
+from onnxfix.trt.build import attempt
+from onnxfix.trt.records import Profile, TrtOptions
+from onnxfix.verification.feeds.profiles import bound_profile, chosen_profiles, of_one_rank, symbols_of
+from onnxfix.verification.feeds.signature import Signature, signature
+from onnxfix.verification.ladder import verify
+from onnxfix.verification.rungs import batch_sweep
+from onnxfix.verification.rungs.trials import Trial, profiles
+from onnxfix.verification.verdict import RungResult
+from support.models import write
+from support.paths import FIXTURES
+from support.real_tensorrt import REAL
+
+FROZEN = FIXTURES / "trt" / "hard_coded_batch.onnx"
+HEADER = '<ir_version: 10, opset_import: ["" : 20]>\n'
+RELU = "g (float[N,4] x) => (float[N,4] y) { y = Relu(x) }"
+TWO = "g (float[N,S,4] x, float[N,T] w) => (float[N,S,4] y, float[N,T] z) { y = Relu(x)  z = Abs(w) }"
+PAST = 'g (float[N,S] x, float[N,"S + 1"] p) => (float[N,S] y, float[N,A] z) { y = Relu(x)  z = Abs(p) }'
+RESHAPE = "g (int64[2] s, float[N] x) => (float[A,B] y) { y = Reshape(x, s) }"
+NO_OPTIONS = TrtOptions()
+
+
+def known(text: str) -> Signature:
+    return signature(onnx.parser.parse_model(HEADER + text))
+
+
+def zeros(*shape: int) -> Any:
+    return np.zeros(shape, np.float32)
+
+
+def climbed(path: Path, fixed: Path | None = None, *, asked: Any = None, **given: Any) -> RungResult:
+    options = TrtOptions(package="tensorrt-rtx", **asked or {})
+    return verify(path, fixed or path, exact=True, rungs=["trt-build"], trt=options, **given).rungs[0]
+
+
+# ---------------------------------------------------------------------------------------------- which profile
+
+
+def test_input_shapes_bind_their_symbols_and_leave_the_others() -> None:
+    found, told = chosen_profiles(NO_OPTIONS, known(TWO), {"N": 1, "S": 3}, None)
+    # w is left open: T is to be derived.
+    symbols = {"N": (1, 1, 1), "S": (3, 3, 3)}
+    assert found == (Profile({"x": ((1, 3, 4),) * 3}, symbols=symbols),)
+    assert told == (
+        "the optimization profile has the sizes of the input shapes given: N=1, S=3; other sizes are derived"
+    )
+    assert symbols_of(found[0], known(TWO)) == symbols
+    _, told = chosen_profiles(NO_OPTIONS, known(RELU), {"N": 1}, None)
+    assert told.endswith("given: N=1")
+
+
+def test_only_open_inputs_are_part_of_a_profile() -> None:
+    found = bound_profile(
+        known("g (float[N,4] x, float[4] b, float s) => (float[N,4] y) { y = Add(x, b) }"), {"N": 1}
+    )
+    assert found is not None
+    assert list(found.shapes) == ["x"]
+    assert symbols_of(Profile(symbols={"N": (1, 2, 3)}), known(RELU)) == {"N": (1, 2, 3)}
+
+
+def test_sizes_that_follow_from_others_are_bound_too() -> None:
+    found = bound_profile(known(PAST), {"N": 2, "S": 5})
+    assert found is not None
+    assert found.shapes == {"x": ((2, 5),) * 3, "p": ((2, 6),) * 3}
+
+
+def test_a_model_of_static_shape_or_without_a_rank_binds_nothing() -> None:
+    static = known(RELU.replace("N", "3"))
+    assert chosen_profiles(NO_OPTIONS, static, {}, None) == (None, "")
+    model = onnx.parser.parse_model(HEADER + RELU)
+    model.graph.input[0].type.tensor_type.ClearField("shape")
+    assert bound_profile(signature(model), {"x.rank": 2, "x.0": 1, "x.1": 4}) is None
+
+
+def test_inputs_with_a_default_are_no_part_of_a_profile() -> None:
+    text = "g (float[N,4] x, float[N,1] w) => (float[N,4] y) <float[1,1] w = {1}> { y = Add(x, w) }"
+    found = bound_profile(known(text), {"N": 1})
+    assert found is not None
+    assert list(found.shapes) == ["x"]
+
+
+def test_given_inputs_are_covered() -> None:
+    feeds = [{"x": zeros(5, 4)}, {"x": zeros(1, 4)}, {"x": zeros(2, 4)}]
+    found, told = chosen_profiles(NO_OPTIONS, known(RELU), {"N": 7}, feeds)
+    assert found == (Profile({"x": ((1, 4), (2, 4), (5, 4))}),)
+    assert told == "the optimization profile covers the 3 inputs that were given"
+    assert chosen_profiles(NO_OPTIONS, known(RELU), {}, feeds[:1])[1].endswith(
+        "covers the inputs that were given"
+    )
+
+
+def test_inputs_of_another_rank_than_the_last_are_left_out() -> None:
+    feeds: list[dict[str, Any]] = [{"x": zeros(5)}, {"x": zeros(1, 4), "k": [zeros(1), zeros(2)]}]
+    assert of_one_rank(feeds) == feeds[1:]
+    found, told = chosen_profiles(NO_OPTIONS, known(RELU), {}, feeds)
+    assert found == (Profile({"x": ((1, 4),) * 3}),)
+    assert told == (
+        "the optimization profile covers 1 of the 2 inputs, which have different ranks, that were given"
+    )
+
+
+def test_the_options_win() -> None:
+    options = TrtOptions(opt_shapes=("x:2x4",))
+    for shapes, feeds in (({"N": 1}, None), ({}, [{"x": zeros(1, 4)}])):
+        found = chosen_profiles(options, known(RELU), shapes, feeds)
+        assert found == ((Profile({"x": ((2, 4),) * 3}, strict=True),), "")
+    with pytest.raises(UsageError, match="has rank 2"):
+        chosen_profiles(TrtOptions(opt_shapes=("x:2",)), known(RELU), {"N": 1}, None)
+
+
+def test_engines_are_fed_from_the_same_profile() -> None:
+    trials = [Trial("", None, {"x": zeros(size, 4)}) for size in (1, 3)]
+    bound = bound_profile(known(RELU), {"N": 3})
+    assert bound is not None
+    assert profiles(trials, None, bound) == [
+        (Profile({"x": ((1, 4), (3, 4), (3, 4))}),),
+        (Profile({"x": ((3, 4),) * 3}),),
+        (bound,),
+    ]
+    assert profiles(trials, None)[-1] is None
+
+
+# ------------------------------------------------------------------------------------------------ with TensorRT
+
+
+@REAL
+def test_a_frozen_batch_is_built_at_the_shape_that_was_given(tmp_path: Path) -> None:
+    assert climbed(FROZEN).status == "failed"
+    given = tmp_path / "one.npz"
+    np.savez(given, x=zeros(1, 3, 4))
+    for how, told in (
+        ({"input_shapes": ["x:1x3x4"]}, "has the sizes of the input shapes given: N=1"),
+        ({"inputs": given}, "covers the inputs that were given"),
+    ):
+        rung = climbed(FROZEN, **how)
+        assert rung.status == "passed", rung.reason
+        assert rung.notes == (f"the optimization profile {told}",)
+        assert rung.builds[0].profiles[0].shapes == {"x": ((1, 3, 4),) * 3}
+        assert not rung.builds[0].profiles[0].derived
+    for argument in (["--input-shapes", "x:1x3x4"], ["--inputs", str(given)]):
+        found = CliRunner().invoke(app, ["verify", str(FROZEN), "--rungs", "trt-build", *argument])
+        assert found.exit_code == 0, found.output
+
+
+@REAL
+def test_what_tensorrt_refuses_of_the_given_shape_is_refused() -> None:
+    rung = climbed(FROZEN, input_shapes=["x:2x3x4"])
+    assert rung.status == "failed"
+    assert "[2,3,4] to [1,12]" in rung.reason
+    wins = climbed(FROZEN, input_shapes=["x:1x3x4"], asked={"opt_shapes": ("x:2x3x4",)})
+    assert wins.status == "failed"
+    assert not [note for note in wins.notes if "optimization profile" in note]
+
+
+@REAL
+def test_what_is_not_given_is_derived(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.onnx", TWO)
+    fixed = write(tmp_path / "f.onnx", TWO.replace("g (", "h ("))
+    rung = climbed(path, fixed, input_shapes=["x:2x5x4"])
+    assert rung.status == "passed", rung.reason
+    for build in rung.builds:
+        (profile,) = build.profiles
+        assert profile.shapes == {"x": ((2, 5, 4),) * 3, "w": ((2, 1), (2, 3), (2, 8))}
+        assert profile.derived
+
+
+@REAL
+def test_values_of_shape_tensors_are_those_of_the_inputs(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.onnx", RESHAPE)
+    feeds = [{"s": np.array([2, 3]), "x": zeros(6)}]
+    rung = climbed(path, inputs=feeds)
+    assert rung.status == "passed", rung.reason
+    assert rung.builds[0].profiles[0].values == {"s": ((2, 3),) * 3}
+    assert rung.builds[0].profiles[0].shapes == {"x": ((6,),) * 3}
+
+
+@REAL
+def test_a_model_of_static_shape_has_no_profile_to_speak_of(tmp_path: Path) -> None:
+    path = write(tmp_path / "m.onnx", RELU.replace("N", "3"))
+    rung = climbed(path, inputs=[{"x": zeros(3, 4)}])
+    assert (rung.status, rung.notes) == ("passed", ())
+
+
+# -------------------------------------------------------------------------------------------- the sweep's range
+
+
+@pytest.mark.parametrize(
+    ("given", "asked", "greatest", "told"),
+    [
+        ([], 2, 2, ""),
+        ([(1, 2, 2)], 2, 2, ""),
+        ([(1, 4, 4)], 4, 4, ""),
+        ([(2, 4, 8)], 2, 8, "its greatest batch, 8, is that of the optimization profile given"),
+        ([(1, 1, 8), (2, 4, 8)], 2, 8, "its greatest batch, 8, is that of the optimization profile given"),
+        (
+            [(2, 4, 8)],
+            4,
+            4,
+            "it has its own range, batch 1 to 4; the optimization profile given has batch 2 to 8",
+        ),
+        (
+            [(1, 1, 1)],
+            2,
+            2,
+            "it has its own range, batch 1 to 2; the optimization profile given has batch 1",
+        ),
+        (
+            [(1, 4, 8), (1, 4, 4)],
+            2,
+            2,
+            "it has its own range, batch 1 to 2; the optimization profile given has batch 1 to 8, 1 to 4",
+        ),
+    ],
+)
+def test_the_range_of_a_sweep(
+    given: list[tuple[int, int, int]], asked: int, greatest: int, told: str
+) -> None:
+    assert batch_sweep._range(given, asked) == (greatest, told)
+
+
+@REAL
+@pytest.mark.parametrize(
+    ("more", "greatest", "told"),
+    [
+        ([], 8, "its greatest batch, 8, is that of the optimization profile given"),
+        (["--max-batch", "3"], 3, "it has its own range, batch 1 to 3; the optimization profile given has"),
+    ],
+)
+def test_a_sweep_takes_the_users_range_or_says_that_it_does_not(
+    more: list[str], greatest: int, told: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path / "m.onnx", RELU)
+    shapes = ["--trt-min-shapes", "x:2x4", "--trt-opt-shapes", "x:4x4", "--trt-max-shapes", "x:8x4"]
+    command = ["verify", str(path), "--rungs", "trt-build", *shapes, "--batch-sweep", *more, "--verbose"]
+    found = CliRunner().invoke(app, command)
+    assert found.exit_code == 0, found.output
+    words = " ".join(found.stdout.split())
+    assert f"a profile of batch 1 to {greatest} (N)" in words
+    assert f"batch sweep: {told}" in words
+
+
+@REAL
+def test_a_sweep_keeps_the_sizes_of_the_input_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Profile] = []
+    real = batch_sweep._Work.pair
+
+    def kept(self: Any, *rest: Any) -> Any:
+        asked.append(self.profile)
+        return real(self, *rest)
+
+    monkeypatch.setattr(batch_sweep._Work, "pair", kept)
+    path = write(tmp_path / "m.onnx", TWO)
+    rung = climbed(path, input_shapes=["x:1x5x4"], asked={"batch_sweep": 2})
+    assert rung.status == "passed", rung.reason
+    assert asked == [Profile(symbols={"N": (1, 2, 2), "S": (5, 5, 5)})]
+    assert any(
+        note.startswith("batch sweep: it has its own range") and note.endswith(" has batch 1")
+        for note in rung.notes
+    )
+
+
+# ---------------------------------------------------------------------------------------- where a child ended
+
+
+def dying_over_profiles(**options: Any) -> None:
+    """In the sandbox: TensorRT itself, which dies when the model is parsed and profiles are made."""
+    trt_profiles.candidates = lambda *_: os.abort()
+    tensorrt.build(**options)
+
+
+@REAL
+def test_a_death_over_the_profiles_comes_after_parsing(tmp_path: Path) -> None:
+    class Elsewhere(Worker):
+        def call(self, target: str, *, timeout: float, **options: Any) -> Outcome:
+            return super().call(f"{__name__}:dying_over_profiles", timeout=timeout, **options)
+
+    with Elsewhere() as worker:
+        found = attempt(worker, write(tmp_path / "m.onnx", RELU), package="tensorrt-rtx")
+    assert (found.status, found.stage) == ("crash", "profile")
+    assert found.reason == "TensorRT was killed by SIGABRT"
+
+
+@pytest.mark.parametrize(
+    ("note", "stage", "who"),
+    [
+        ("", "", "TensorRT"),
+        ("asked", "", "TensorRT"),
+        ("parse", "parse", "the parser"),
+        ("planning", "profile", "TensorRT"),
+        ("build", "build", "the builder"),
+        ("saving", "build", "the builder"),
+    ],
+)
+def test_a_death_before_and_after_parsing_has_its_stage(note: str, stage: str, who: str) -> None:
+    outcome = Outcome("timeout", None, "took more than 1 s and was stopped", note)
+    dying = SimpleNamespace(call=lambda *_, **__: outcome)
+    found = attempt(cast(Worker, dying), "model.onnx", package="tensorrt-rtx")
+    assert (found.status, found.stage, found.errors[0].stage) == ("timeout", stage, stage)
+    assert found.reason == f"{who} took more than 1 s and was stopped"
+    assert found.judged

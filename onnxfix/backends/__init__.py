@@ -21,8 +21,8 @@ BACKENDS = {
 
 
 class Unsupported(Exception):
-    """The backend cannot do this, and that is nobody's mistake. ``str`` says what, in one line, and ``cause`` the same
-    as data, where it is known."""
+    """The backend cannot do this, and the model is not to blame. ``str`` is the reason, in one line, and ``cause`` the
+    same as data, where it is known."""
 
     def __init__(self, text: str = "", cause: Cause = "") -> None:
         super().__init__(text)

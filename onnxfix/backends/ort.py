@@ -1,6 +1,6 @@
 """ONNX Runtime on the CPU, with every optimization off.
 
-ORT's own optimizer changes results (Pad before MaxPool, double Q/DQ pairs, ``allowzero``), so it is no oracle.
+ORT's optimizer changes results (Pad before MaxPool, double Q/DQ pairs, ``allowzero``), so it cannot be the reference.
 Its Python API neither takes nor returns what numpy has no type for (bfloat16, float8, int4, ...): those cross by
 address, as OrtValue.
 """
@@ -72,7 +72,7 @@ def load(
 
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     if mapped and where.skeleton is not None:
-        with contextlib.suppress(Exception):  # of what is odd about it, it is told of the model itself
+        with contextlib.suppress(Exception):  # an error of the model shows below
             return load_mapped(where.skeleton, where, options)
     with _mapping(where.outside):
         return _session(path, options)
@@ -167,8 +167,8 @@ def _kernels() -> Iterator[None]:
 class OrtSession:
     """An ``onnxruntime.InferenceSession`` that takes and returns every element type.
 
-    ``providers`` are names, or names with options, as ONNX Runtime takes them. It may leave one out without a word;
-    what it does not do here is to try again on the CPU when a provider raises.
+    ``providers`` are names, or names with options, in ONNX Runtime's form. It may silently skip one, but does not try
+    again on the CPU when a provider raises.
     """
 
     def __init__(
@@ -240,14 +240,14 @@ class OrtSession:
             if not isinstance(value, self._ort.OrtValue):
                 odd = self._types[self._odd[0]]
                 raise Unsupported(
-                    f"onnxruntime's Python API cannot return {odd} when input {name} is no number tensor"
+                    f"onnxruntime's Python API cannot return {odd} when input {name} is not a number tensor"
                 )
             values[name] = value
         return values
 
 
 def _element(kind: str) -> str | None:
-    """``tensor(int4)`` and ``optional(tensor(int4))`` -> ``int4``; None for what is no tensor."""
+    """``tensor(int4)`` and ``optional(tensor(int4))`` -> ``int4``; None for another type."""
     kind = kind.removeprefix("optional(")
     return kind.removeprefix("tensor(").rstrip(")") if kind.startswith("tensor(") else None
 

@@ -1,7 +1,7 @@
-"""ONNX Runtime on the GPU, with every optimization off and, unless asked for, without TF32.
+"""ONNX Runtime on the GPU, with every optimization off and, by default, without TF32.
 
-ONNX Runtime goes on without its CUDA provider when a library is missing, and puts single nodes on the CPU: both are
-looked for here, since otherwise the CPU would be compared with the CPU under the name of the GPU.
+ONNX Runtime goes on without its CUDA provider when a library is missing, and runs single nodes on the CPU. Both are
+detected here, since otherwise the CPU would be compared with the CPU under the name of the GPU.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from onnxfix.sandbox import one_line
 PROVIDER = "CUDAExecutionProvider"
 TF32_VARIABLE = "NVIDIA_TF32_OVERRIDE"
 _WINDOWS = sys.platform == "win32"
-_NO_GPU = "the driver shows no GPU"
+_NO_GPU = "no NVIDIA GPU found"
 _NOT_INSTALLED = "onnxruntime-gpu is not installed:"
 #: Both packages write the same files: who removes one has broken the other.
 _REINSTALL = 'pip uninstall -y onnxruntime onnxruntime-gpu; pip install "onnxfix[gpu]"'
@@ -39,9 +39,9 @@ _PARTS = ("cublas", "cuda_nvrtc", "curand", "cufft", "cuda_runtime")
 
 
 def missing() -> str | None:
-    """Why CUDA cannot be used here, as far as that shows without loading it; ``unavailable`` says the rest."""
+    """Why CUDA cannot be used here, as far as that shows without loading it; see also ``unavailable``."""
     if not _has_driver():
-        return f"{_NO_GPU}, for there is no NVIDIA driver here"
+        return "no NVIDIA driver found"
     package = importlib.util.find_spec("onnxruntime")
     if package is None:
         return f'{_NOT_INSTALLED} pip install "onnxfix[gpu]"'
@@ -109,7 +109,7 @@ def _why_fallen(onnxruntime: Any, said: str) -> Missing:
     if not nvidia.gpus():
         return Missing(_NO_GPU, "no-gpu")
     name = "onnxruntime_providers_cuda.dll" if _WINDOWS else "libonnxruntime_providers_cuda.so"
-    cause = said or "for a reason that it does not give"
+    cause = said or "no reason given"
     try:
         ctypes.CDLL(str(Path(onnxruntime.__file__).parent / "capi" / name))
     except OSError as error:
@@ -195,7 +195,7 @@ class CudaSession(OrtSession):
         options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         super().__init__(path, options, _providers(tf32))
         if PROVIDER not in self._session.get_providers():
-            raise Unsupported("onnxruntime fell back to the CPU for this model, without a word")
+            raise Unsupported("onnxruntime silently fell back to the CPU for this model")
         self.places = _places(self._session)
 
     def run(self, feed: dict[str, Any]) -> list[Any]:
@@ -216,7 +216,7 @@ def _on_cpu(path: str) -> OrtSession | None:
 
 
 def _places(session: Any) -> dict[str, int] | None:
-    """Nodes by provider, those of subgraphs included; None where this version of ONNX Runtime does not say."""
+    """Nodes by provider, those of subgraphs included; None where this version of ONNX Runtime does not report it."""
     if not hasattr(session, "get_provider_graph_assignment_info"):
         return None
     counts: Counter[str] = Counter()

@@ -71,7 +71,7 @@ def _infinite(value: Any) -> int:
 
 
 def evaluator(source: str | onnx.ModelProto) -> ReferenceEvaluator:
-    """ONNX's evaluator for a model or its file, with what it gets wrong put right."""
+    """ONNX's evaluator for a model or its file, with corrected operators."""
     made: ReferenceEvaluator = _watched()(source)
     return made
 

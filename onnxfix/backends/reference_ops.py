@@ -1,6 +1,6 @@
 """Operators that onnx's own evaluator gets wrong, as the specification has them.
 
-Each is a class for ``ReferenceEvaluator(new_ops=...)``. onnx is imported when they are first asked for.
+Each is a class for ``ReferenceEvaluator(new_ops=...)``. onnx.reference is imported on first use.
 """
 
 from __future__ import annotations

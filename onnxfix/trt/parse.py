@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from onnxfix.sandbox import Outcome, note
-from onnxfix.trt.log import Ear
+from onnxfix.trt.log import MessageLog
 from onnxfix.trt.messages import means
 
 
@@ -17,17 +17,17 @@ def empty_network(trt: Any, builder: Any) -> Any:
     return builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))
 
 
-def parse(trt: Any, network: Any, log: Any, ear: Ear, path: str) -> tuple[Any, bool, float]:
+def parse(trt: Any, network: Any, log: Any, received: MessageLog, path: str) -> tuple[Any, bool, float]:
     """Parse the model file into the network; returns the parser, whether it took the model, and the seconds.
 
     Raises:
         RuntimeError: another logger was there first.
     """
     note("parse")
-    began, lines = time.perf_counter(), ear.lines
+    began, lines = time.perf_counter(), received.lines
     parser = trt.OnnxParser(network, log)
     parsed = parser.parse_from_file(path)
-    if ear.lines == lines:
+    if received.lines == lines:
         raise RuntimeError("TensorRT reports to another logger of this process: use a fresh sandbox")
     return parser, bool(parsed), time.perf_counter() - began
 

@@ -1,4 +1,4 @@
-"""From TensorRT's words back to the ONNX model: parser labels and layer names to nodes.
+"""From TensorRT's messages back to the ONNX model: parser labels and layer names to nodes.
 
 The parser calls a node by its name, or ``node_of_<first output>`` where it has none, and stamps each layer with the
 labels of its node and of the local functions around it: ``[ONNX Layer: inner | call (G)]``. Layers that it adds of its
@@ -27,12 +27,12 @@ _UNNAMED = "node_of_"
 
 
 def stamp_of(layer: Any) -> str | None:
-    """What the parser calls the ONNX node that it made a layer of TensorRT's for; None for one of its own accord."""
+    """The parser's label of the ONNX node that a layer was made for; None for a layer without a node."""
     return messages.stamp_in(text_of(lambda: layer.metadata))
 
 
 class Places:
-    """The nodes of the model at ``path``, by what TensorRT calls them. Reads the file when first asked."""
+    """The nodes of the model at ``path``, by TensorRT's labels. Reads the file on first use."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -44,7 +44,7 @@ class Places:
         try:
             self._loaded = wire.open_model(Path(self._path))
             return self._loaded.proto
-        except Exception:  # what TensorRT says of such a file is the report; there are no places in it
+        except Exception:  # TensorRT's message about such a file is the report; there are no places in it
             return None
 
     @cached_property

@@ -61,7 +61,7 @@ def named(dim: str) -> str:
 
 
 def with_names(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with the dimensions of inputs named as TensorRT takes them: itself where that is how they are."""
+    """The model with the dimensions of inputs named as in TensorRT: itself where they already are."""
     dims = [dim for one in proto.graph.input for dim in one.type.tensor_type.shape.dim]
     if all(named(dim.dim_param) == dim.dim_param for dim in dims):
         return proto
@@ -118,7 +118,7 @@ def _solved(
         return sizes
     try:
         return _near(search, sizes, bound)
-    except (MemoryError, Error):  # memory is limited here, and it is TensorRT that is to say that it lacks it
+    except (MemoryError, Error):  # memory is limited here, and TensorRT is to report it
         return sizes
 
 
@@ -143,14 +143,14 @@ def _near(search: Search, sizes: Mapping[str, Sizes], bound: Mapping[str, Sizes]
 
 
 def _no_stray_values(inputs: Sequence[NetInput], given: Profile) -> None:
-    """A profile of a user's must not be taken for half of what it says; other profiles hold values just in case."""
+    """A user's profile must be used in full; other profiles have values just in case."""
     for one in inputs if given.strict else ():
         if one.name in given.values and one.name not in given.shapes and not one.is_shape_tensor:
             shape = "x".join(map(str, one.dims)) or "scalar"
-            told = "x".join(map(str, given.values[one.name][1]))
+            given_values = "x".join(map(str, given.values[one.name][1]))
             raise UsageError(
-                f"input {one.name} is no shape tensor to TensorRT: its profile takes the shape {shape}, "
-                f"not values {told}"
+                f"input {one.name} is not a shape tensor in TensorRT: its profile needs the shape {shape}, "
+                f"not values {given_values}"
             )
 
 
@@ -176,7 +176,7 @@ def add(builder: Any, config: Any, profile: Profile) -> str:
             return ""
     except (TypeError, ValueError, RuntimeError) as error:
         return " ".join(str(error).split())
-    return f"TensorRT takes no such profile: {dict(profile.shapes)} {dict(profile.values)}"
+    return f"TensorRT rejects this profile: {dict(profile.shapes)} {dict(profile.values)}"
 
 
 def _bound(inputs: Sequence[NetInput], given: Profile) -> dict[str, Sizes]:

@@ -1,5 +1,5 @@
-"""A small engine that tells by trial what this machine can do: whether TensorRT builds and loads engines for the GPU
-that is here, and whether float32 products are computed in TF32.
+"""A small engine that shows what this machine can do: whether TensorRT builds and loads engines for its GPU, and
+whether float32 products are computed in TF32.
 
 No table decides that. NVIDIA lists the GPUs that it supports (``LISTED``), but TensorRT-RTX 1.4 to 1.6 also execute
 engines on compute capability 9.0, which is not on the list, and 1.7 does not.
@@ -57,7 +57,7 @@ def precision(outputs: Mapping[str, Any]) -> str:
 def loads(trt: Any, log: Any) -> bool:
     """Whether the package's module ``trt`` builds an engine for the GPU that is here, and loads it.
 
-    What goes wrong is said to ``log``, a logger of TensorRT's. Needs a driver; call it in the sandbox.
+    Errors go to ``log``, a TensorRT logger. Needs a driver; call it in the sandbox.
     """
     builder = trt.Builder(log)
     network = builder.create_network(0) if builder else None

@@ -88,7 +88,6 @@ def verify(
         UsageError: rungs, shapes or inputs that do not exist or do not fit the model.
         ModelError: a model cannot be read.
     """
-    # Long because: the options of a verification and what they mean stand here once
     wanted = _wanted(rungs, require)
     limits, trt = limits or Limits(), trt or TrtOptions()
     known = _known(original, models, special)

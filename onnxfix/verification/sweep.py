@@ -15,7 +15,7 @@ _WIDEST = 240  # characters of one of TensorRT's texts in a line
 
 @dataclass(frozen=True)
 class Pair:
-    """One model, ``name`` for people, built for batch 1 alone and for a profile of batch sizes.
+    """One model, called ``name`` in texts, built for batch 1 alone and for a profile of batch sizes.
 
     ``differing`` says which outputs of the two engines differ at batch 1, ``unproven`` why none were compared; both
     are empty where all agree.
@@ -29,7 +29,7 @@ class Pair:
 
     @property
     def wrong(self) -> str:
-        """What one build shows and the other does not: acceptance, for all sizes, or outputs; "" where they agree."""
+        """How the two builds differ, in acceptance or in outputs; "" where they agree."""
         if self.static.accepted != self.dynamic.accepted:
             builds = [("batch 1 alone", self.static), ("the profile", self.dynamic)]
             (yes, _), (no, refused) = sorted(builds, key=lambda one: not one[1].accepted)
@@ -58,8 +58,8 @@ def _only(own: TrtBuild, other: TrtBuild) -> list[Issue]:
 
 @dataclass(frozen=True)
 class SweepResult:
-    """A batch sweep up to batch ``greatest`` over ``symbols``. ``reason`` is one line, ``span``
-    another: what became of the batches of the user's own profile ("" where there is nothing to say).
+    """A batch sweep up to batch ``greatest`` over ``symbols``. ``reason`` is one line, ``span`` another: how the
+    batches of the user's own profile relate to it ("" without one).
 
     It fails where the last of ``pairs``, the fixed model or the only one, differs between its two builds.
     """
@@ -72,7 +72,7 @@ class SweepResult:
     span: str = ""
 
     def lines(self) -> tuple[str, ...]:
-        """For people: the result, and what the builds of each model have not in common."""
+        """The result and the differences between the builds of each model, as text."""
         return (
             f"batch sweep {self.status}: {self.reason}",
             *([f"batch sweep: {self.span}"] if self.span else []),

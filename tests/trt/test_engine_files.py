@@ -56,7 +56,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("none/file", "there is no directory"),
+        ("none/file", "does not exist"),
         ("", "is a directory; name a file"),
         ("n" * 300, "File name too long"),
     ],

@@ -106,7 +106,7 @@ def test_how_the_run_ended_is_data(
 
 def test_a_model_that_cannot_be_looked_at_is_no_fault_of_ours(tmp_path: Path) -> None:
     (tmp_path / "bad.onnx").write_bytes(b"\x0a\xff")
-    assert isinstance(child.sketch(str(tmp_path / "bad.onnx")), child.Told)
+    assert isinstance(child.sketch(str(tmp_path / "bad.onnx")), child.Reply)
 
 
 @pytest.mark.parametrize(("note", "status"), [("", "unstarted"), ("parse", "error"), ("lift", "error")])

@@ -212,13 +212,13 @@ def test_no_factor_where_it_is_reached_already(tmp_path: Path) -> None:
         (
             "g (float[N,8] x) => (float[N,8] y) <float s = {1}, uint8 z = {0}> { c = Sigmoid(x)"
             " q = QuantizeLinear(c, s, z) y = DequantizeLinear(q, s, z) }",
-            "1 of 1 quantizers inside do not reach both limits on made inputs: c",
+            "1 of 1 quantizers inside do not reach both limits on generated inputs: c",
         ),
         (
             "g (float[N,8] x, bool b) => (float[N,8] y) <float s = {1}, uint8 z = {0}> { y = If(b)<"
             "then_branch = p () => (float[N,8] i) { c = Sigmoid(x) q = QuantizeLinear(c, s, z)"
             " i = DequantizeLinear(q, s, z) }, else_branch = r () => (float[N,8] j) { j = Neg(x) }> }",
-            "1 quantizer in subgraphs or functions was not looked at",
+            "1 quantizer in subgraphs or functions was not checked",
         ),
     ],
     ids=["bounded", "subgraph"],
@@ -235,7 +235,7 @@ def test_products_of_integers_are_looked_at_as_well(tmp_path: Path) -> None:
         float u = {100}> { q = QuantizeLinear(x, s, z) y = QLinearMatMul(q, s, z, w, s, z, u, z) }"""
     one, found = reached(text, tmp_path)
     assert [inside.name for inside in one.quantizers.inside] == ["y"]
-    assert found.missed == "1 of 1 quantizers inside do not reach both limits on made inputs: y"
+    assert found.missed == "1 of 1 quantizers inside do not reach both limits on generated inputs: y"
 
 
 def test_one_measurement_for_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

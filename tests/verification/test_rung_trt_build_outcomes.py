@@ -106,7 +106,7 @@ def test_a_lack_of_memory_says_nothing_about_a_model() -> None:
     for builds in ((starved,), (starved, starved), (good, starved)):
         result = judge(builds, builder(), inherit=False)
         assert (result.status, result.refutes) == ("skipped", False)
-        assert result.reason == "TensorRT-RTX 1.7.1 could not be asked: out of memory: y: Relu: bad_alloc"
+        assert result.reason == "TensorRT-RTX 1.7.1 gave no result: out of memory: y: Relu: bad_alloc"
     # Unless the original is known to do with half of what is not enough for the fixed model.
     result = judge((good, starved), builder(), inherit=True, harmed=True)
     assert (result.status, result.refutes) == ("failed", True)
@@ -188,7 +188,7 @@ def test_tensorrt_that_does_not_start_says_nothing_about_the_model() -> None:
     broken = TrtBuild("error", "", (Issue("", "error", "ImportError: libcudart"),))
     result = judge((build(), broken), builder(), inherit=False)
     assert (result.status, result.cause, result.refutes) == ("skipped", "not-loadable", False)
-    assert result.reason == "TensorRT-RTX 1.7.1 could not be asked: ImportError: libcudart"
+    assert result.reason == "TensorRT-RTX 1.7.1 gave no result: ImportError: libcudart"
     late = replace(broken, stage="build")
     assert judge((build(), late), builder(), inherit=False).status == "failed"
 
@@ -344,7 +344,7 @@ def test_a_refused_node_of_another_name_is_the_same_node(tmp_path: Path) -> None
 
 def test_an_original_that_could_not_be_asked_about_has_not_failed() -> None:
     reason = said(build("error", "", "libfoo is missing"), build())
-    assert "could not be asked about the original" in reason
+    assert "gave no result for the original" in reason
     assert "failed on" not in reason
 
 

@@ -23,11 +23,10 @@ Key = tuple[int, str]
 
 @dataclass
 class Role:
-    """What an input is to the model.
-
+    """How the model uses an input.
     ``strict`` and ``loose`` name the operands (values of SINKS) that its values reach unchanged, or through
     arithmetic. ``bounds`` are the sizes of the axes that it indexes. ``beside`` are the shapes of the data beside
-    it, for operands such as Reshape's shape. ``masks`` says that it is only used as masks are.
+    it, for operands such as Reshape's shape. ``masks``: it is only used as a mask.
     """
 
     strict: set[str] = field(default_factory=set)
@@ -217,7 +216,7 @@ class Flow:
         return bool(self._drawn)
 
     def depends_on_draw(self, name: str) -> bool:
-        """Whether the values of a graph output hang on such a node."""
+        """Whether the values of a graph output depend on such a node."""
         if self._reached is None:
             self._reached = set()
             for key in self._drawn:

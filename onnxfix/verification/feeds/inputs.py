@@ -1,4 +1,4 @@
-"""Test inputs for a model, made from nothing but the model, an assignment of its symbols and a seed.
+"""Test inputs for a model, generated only from the model, an assignment of its symbols and a seed.
 
 Integers that index something stay inside it, wherever on their way through the graph they do; masks are masks,
 shapes are shapes. The same arguments give the same inputs on every machine.

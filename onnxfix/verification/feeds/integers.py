@@ -11,7 +11,7 @@ import numpy as np
 
 from onnxfix.verification.feeds.draw import Array, Draw
 
-#: Uses as a size or a count: a large value would ask for a large tensor or a long loop.
+#: Uses as a size or a count: a large value would mean a large tensor or a long loop.
 _SIZES = {
     "size",
     "reshape",

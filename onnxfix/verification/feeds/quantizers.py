@@ -1,9 +1,9 @@
-"""What a model quantizes, and which values of its inputs show where that saturates.
+"""The quantizers of a model, and input values that show where they saturate.
 
-Random values seldom reach the limits of a quantizer, and none at all where its scale is 256: an import that takes -128
-to 127 for 0 to 255 then passes. Where a graph input reaches a quantizer by moves and simple arithmetic, the values
-around its limits are known beforehand; what is quantized further inside has to be looked at while the model runs
-(``ranges``). A guess is enough, as in ``flow``: it shapes test inputs and proves nothing.
+Random values rarely reach the limits of a quantizer, and never where its scale is 256: an import that reads -128 to 127
+as 0 to 255 then passes. Where a graph input reaches a quantizer by moves and simple arithmetic, the values around its
+limits are known in advance. Quantizers further inside are measured while the model runs (``extents``). A guess is
+enough, as in ``flow``: it shapes test inputs and proves nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _MOST_POINTS = 64
 _MOST_STEPS = 64
-"""Nodes on the way from a quantizer to an input, and as many places where ways part."""
+"""Nodes on the path from a quantizer to an input, and as many places where paths part."""
 #: Operators that quantize what they compute: (operand that is the scale, operand that is the zero point).
 _PRODUCTS = {"QLinearConv": (6, 7), "QLinearMatMul": (6, 7)}
 _NEGATIVE = {"Neg": -1.0}
@@ -46,9 +46,9 @@ class Range:
 
 @dataclass(frozen=True)
 class Quantizers:
-    """``points`` are values to feed, by graph input, the most telling ones first: around the limits of the quantizers
-    that its values reach. ``inside`` are those that no such value is known for, ``scaled`` the inputs that they hang
-    on, and ``hidden`` how many are in subgraphs and functions, where nobody looks."""
+    """``points`` are values to feed, by graph input, the most informative ones first: around the limits of the
+    quantizers that its values reach. ``inside`` are quantizers without such a value, ``scaled`` the inputs that they
+    depend on, and ``hidden`` how many are in subgraphs and functions, which are not analyzed."""
 
     points: Mapping[str, tuple[float, ...]]
     inside: tuple[Range, ...] = ()
@@ -146,8 +146,8 @@ def _limits(flow: Backward, site: Site, scale: int, zero: int) -> list[_Limits] 
     zeros = flow.constants(_at(site, zero))
     if not scales or (_at(site, zero) is not None and not zeros):
         return None
-    asked = next((one.i for one in site.node.attribute if one.name == "output_dtype"), 0)
-    elem = asked or TensorProto.UINT8
+    wanted = next((one.i for one in site.node.attribute if one.name == "output_dtype"), 0)
+    elem = wanted or TensorProto.UINT8
     dtype = zeros[0].dtype if zeros else helper.tensor_dtype_to_np_dtype(elem)
     ends = _ends(dtype)
     if ends is None:

@@ -71,7 +71,7 @@ class Signature:
 
     @cached_property
     def drawn(self) -> tuple[str, ...] | None:
-        """The outputs whose values hang on a random operator; None when the model has none at all."""
+        """The outputs whose values depend on a random operator; None when the model has none at all."""
         if not self._flow.draws:
             return None
         return tuple(out.name for out in self.model.graph.output if self._flow.depends_on_draw(out.name))
@@ -87,7 +87,7 @@ class Signature:
         return tuple((name, _digest(value)) for name, value in self.pinned.items())
 
     def draws_on(self, name: str) -> bool:
-        """Whether the values of a tensor of the main graph hang on a random operator."""
+        """Whether the values of a tensor of the main graph depend on a random operator."""
         return self.drawn is not None and self._flow.depends_on_draw(name)
 
     @cached_property
@@ -111,7 +111,7 @@ class Signature:
         return Flow(self.model)
 
     def may_override(self, one: Input) -> bool:
-        """Whether feeding an input with a default makes sense: IR 4 and later, and no shape or axis hangs on it."""
+        """Whether feeding an input with a default makes sense: IR 4 and later, and no shape or axis depends on it."""
         role = self.roles[one.name]
         return (
             one.default is not None
@@ -146,7 +146,7 @@ class Signature:
         return names if names and any(name in self._declared for name in names) else (dim,)
 
     def size(self, dim: Dim, assignment: Mapping[str, int]) -> int | None:
-        """The size of a dimension under an assignment; None when the assignment does not tell."""
+        """The size of a dimension under an assignment; None where it does not follow."""
         if dim is None or isinstance(dim, int):
             return dim
         return assignment[dim] if dim in assignment else dimnames.evaluate(dim, assignment)

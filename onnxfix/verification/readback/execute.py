@@ -1,5 +1,4 @@
-"""Running a model and the network that TensorRT made of it on the same inputs, and telling rounding from difference."""
-# Long because: what is run, what came of it and whether it is more than rounding hang together by one state.
+"""Run a model and the network that was read back on the same inputs, and tell differences from rounding."""
 
 from __future__ import annotations
 
@@ -24,7 +23,7 @@ from onnxfix.verification.feeds.plan import Feed
 from onnxfix.verification.feeds.profiles import given_profiles
 from onnxfix.verification.progress import different
 from onnxfix.verification.readback.bench import Bench, Tried
-from onnxfix.verification.readback.child import Told
+from onnxfix.verification.readback.child import Reply
 from onnxfix.verification.readback.comparison import (
     Comparison,
     excused,
@@ -45,14 +44,13 @@ _MANY = 1 << 16  # elements of all inputs, from which the smallest shape has roo
 _LOCATING = 180.0  # seconds
 REFERENCE_STEP = 30.0
 """Seconds for one run of the reference evaluator."""
-_WORDS = 400  # characters of ONNX Runtime's words in a record
+_WORDS = 400  # characters of ONNX Runtime's message in a record
 
 
 @dataclass(frozen=True)
 class Terms:
-    """``outputs`` are pairs of names, the model's and the network's, of what is compared; ``trials`` inputs that are
-    known to fit, without which such are looked for; ``static`` what differs in the declarations; ``folder`` is to
-    write to."""
+    """``outputs`` are the compared outputs: pairs of names, the model's and the network's. ``trials`` are inputs that
+    are known to fit (empty: look for some), ``static`` the differences in the declarations, ``folder`` to write to."""
 
     outputs: Sequence[tuple[str, str]]
     trials: Sequence[Trial]
@@ -103,11 +101,11 @@ class _Runner:
         self._compare_all(trials)
         return seen
 
-    def _load(self) -> Told:
+    def _load(self) -> Reply:
         return self.bench.load(self.backend, self.pair.path, guarded=True)
 
     def _too_large(self) -> str | None:
-        """Why the reference evaluator is not asked: it would take too long for one of the two."""
+        """Why the reference evaluator is not used: it would take too long for one of the two."""
         fed = [one.values for one in self.terms.trials] or self.request.given
         if fed:
             sizes = [sum(map(plan.size, values.values())) for values in fed]
@@ -126,11 +124,11 @@ class _Runner:
     # -- the model alone
 
     def _find(self) -> dict[str, Trial]:
-        """Inputs that the model takes, with what it computes kept in the sandbox: key -> inputs."""
+        """Inputs that the model accepts, whose outputs the sandbox keeps: key -> inputs."""
         tried = Tried(self.bench, self._load)
-        asked = given_profiles(self.request.trt, self.request.known)
-        planned = () if asked else [*self._planned(), *self._quantized()]
-        finder = Finder(self.request, tried.expect, asked[0] if asked else None, planned, empty=True)
+        profiles = given_profiles(self.request.trt, self.request.known)
+        planned = () if profiles else [*self._planned(), *self._quantized()]
+        finder = Finder(self.request, tried.expect, profiles[0] if profiles else None, planned, empty=True)
         if self.terms.trials:
             trials = [one for one in self.terms.trials if not tried.expect(one.values).error]
         else:
@@ -181,18 +179,18 @@ class _Runner:
         elif own:
             self._refused(words[0])
         else:
-            self.seen.unknown = f"the model fails on all inputs that were tried: {without_status(words[0])}"
+            self.seen.unknown = f"the model fails on all inputs tried: {without_status(words[0])}"
 
     def _refused(self, words: str) -> None:
-        """ONNX Runtime does not take the model. That TensorRT does is a difference, if what it imported runs."""
+        """ONNX Runtime rejects the model. If the network that TensorRT imported runs, that is a difference."""
         values = self._any_values()
-        ran = Told("no inputs could be made")
+        ran = Reply("no inputs could be made")
         if values is not None:
             ran = self.bench.load(self.backend, self.pair.lifted.path)
             ran = ran if ran.error else self.bench.run("lifted", "refused", values, self.pair.wires)
         said = one_line(without_status(words), _WORDS)
         if ran.error:
-            self.seen.unknown = f"ONNX Runtime does not take the model: {said}"
+            self.seen.unknown = f"ONNX Runtime rejects the model: {said}"
             return
         node = node_of(words, self.graph)
         layers = layers_of(self.pair.network.graph, node) if node is not None else ()
@@ -202,7 +200,7 @@ class _Runner:
         )
 
     def _any_values(self) -> dict[str, Any] | None:
-        """Some inputs, whether the model takes them or not; None where none can be made."""
+        """Some inputs, whether the model accepts them or not; None where none can be made."""
         if self.request.given:
             return dict(self.request.given[0])
         try:
@@ -227,22 +225,22 @@ class _Runner:
     def _compare(self, key: str, trial: Trial) -> list[str]:
         """Run the network on the inputs of a trial and judge; returns the outputs that are out of tolerance."""
         seen = self.seen
-        came = self.bench.run("lifted", key, trial.values, self.pair.wires)
-        seen.cause = came.cause
-        if came.died:
-            seen.unknown = f"the network that was read back cannot be run: {came.error}"
-        elif came.lacking or (came.error and lacks(came.error, self.pair.network.graph)):
-            seen.lacking = without_status(came.error)
-        elif came.error:
-            self._failed(trial, came.error)
-        if came.error:
+        ran = self.bench.run("lifted", key, trial.values, self.pair.wires)
+        seen.cause = ran.cause
+        if ran.died:
+            seen.unknown = f"the network that was read back cannot be run: {ran.error}"
+        elif ran.lacking or (ran.error and lacks(ran.error, self.pair.network.graph)):
+            seen.lacking = without_status(ran.error)
+        elif ran.error:
+            self._failed(trial, ran.error)
+        if ran.error:
             return []
         metrics = self.bench.judge(key, self.terms.outputs, self.request.coarse)
-        if isinstance(metrics, Told):
+        if isinstance(metrics, Reply):
             seen.unknown, seen.cause = f"the outputs could not be compared: {metrics.error}", metrics.cause
             return []
         seen.compared.append(trial)
-        seen.blank = came.blank if seen.blank is None else seen.blank & came.blank
+        seen.blank = ran.blank if seen.blank is None else seen.blank & ran.blank
         seen.results.append(result_of(trial, metrics))
         return list(dict.fromkeys(metric.output for metric in different(metrics)))
 
@@ -294,7 +292,7 @@ class _Runner:
         self.seen.misreads.extend(replace(one, harmless=mild) for one in found)
         self.seen.off = where.off | {metric.output for metrics in left.values() for metric in metrics}
         if where.unsure:
-            self.seen.notes.append(f"where it differs inside is not known in full: {where.unsure}")
+            self.seen.notes.append(f"where it differs inside is not fully known: {where.unsure}")
 
     def _only_the_runtime(self, trials: Mapping[str, Trial], left: Mapping[str, Sequence[Metrics]]) -> bool:
         """Whether a slight difference is one of ONNX Runtime's kernels: the reference evaluator sees none.
@@ -314,7 +312,7 @@ class _Runner:
                 self.seen.results = [overruled(result, one) for result in self.seen.results]
             self.seen.notes.append(
                 f"output {metrics[0].output}: {metrics[0].reason} in ONNX Runtime and none in onnx.reference: "
-                "its kernels round otherwise"
+                "its kernels round differently"
             )
         return agrees
 
@@ -330,7 +328,7 @@ class _Runner:
             noise = {} if moved.error else self.bench.wobble(key, names)
             pairs = [one for one in self.terms.outputs if one[0] in names]
             metrics = self.bench.judge(key, pairs, self.request.coarse, noise)
-            if isinstance(metrics, Told):
+            if isinstance(metrics, Reply):
                 self.seen.unknown = f"the outputs could not be compared: {metrics.error}"
                 self.seen.cause = metrics.cause
                 return {}

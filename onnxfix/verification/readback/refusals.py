@@ -1,4 +1,4 @@
-"""Why ONNX Runtime refuses a model: whose fault that is, and at which node."""
+"""Why ONNX Runtime rejects a model: whether the model is to blame, and at which node."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorP
 
 
 def settled(text: str, graph: GraphProto) -> bool:
-    """Whether a model of static shape fails whatever it is fed: at a node whose integers hang on no input's values."""
+    """Whether a model of static shape fails on any input: at a node whose integers depend on no input's values."""
     node = node_of(text, graph)
     return node is not None and _static(graph) and _chosen(graph).isdisjoint(node.input)
 
@@ -109,7 +109,7 @@ def _static(graph: GraphProto) -> bool:
 
 
 def _chosen(graph: GraphProto) -> set[str]:
-    """The values of the main graph, other than floats, that hang on the values of an input, and not on shapes."""
+    """The values of the main graph, other than floats, that depend on the values of an input, and not on shapes."""
     fed = {info.name for info in _given(graph)}
     found = {info.name for info in _given(graph) if info.type.tensor_type.elem_type not in _FLOATS}
     for node in graph.node:

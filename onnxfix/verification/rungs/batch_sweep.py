@@ -60,18 +60,18 @@ def sweep(
 ) -> SweepResult:
     """Build the original and, unless it is the same file, the fixed model both ways. The files are not changed.
 
-    ``given`` are profiles that the user asked for: all but the batch is taken from them, else from the model's
-    symbols, and it is the same in both builds. Of the batch they tell the greatest, unless a greater one than the
-    default was asked for here. ``run`` executes an engine, or says why none is executed.
+    ``given`` are the user's profiles: all sizes but the batch come from them, else from the model's symbols, and are
+    the same in both builds. They also set the greatest batch, unless ``greatest`` is not the default. ``run`` executes
+    an engine, or is the reason why none is executed.
     """
     symbols = batch_symbols(request.known)
     if not symbols:
         return SweepResult("skipped", "the model has no symbolic batch")
-    asked = [given[0]] if given else [Profile()]
-    others = symbols_of(asked[0], request.known)
+    profiles = [given[0]] if given else [Profile()]
+    others = symbols_of(profiles[0], request.known)
     greatest, span = _range([others[name] for name in symbols if name in others], greatest)
     batch: dict[str, Sizes] = dict.fromkeys(symbols, (1, greatest, greatest))
-    profile = Profile(values=asked[0].values, symbols={**others, **batch})
+    profile = Profile(values=profiles[0].values, symbols={**others, **batch})
     single = request.fixed == request.original
     models = {"the model": request.fixed}
     if not single:
@@ -83,16 +83,16 @@ def sweep(
 
 
 def _range(given: Sequence[Sizes], greatest: int) -> tuple[int, str]:
-    """The greatest batch of the sweep, and what the user's profile has to do with it: ``given`` are its batches."""
+    """The greatest batch of the sweep, and how the user's profile relates to it: ``given`` are its batches."""
     if not given or all((least, most) == (1, greatest) for least, _, most in given):
         return greatest, ""
     most = {sizes[2] for sizes in given}
     if greatest == DEFAULT_GREATEST and len(most) == 1 and max(most) >= greatest:
         return max(most), f"its greatest batch, {max(most)}, is that of the optimization profile given"
-    told = ", ".join(dict.fromkeys(_batches(sizes) for sizes in given))
+    batches = ", ".join(dict.fromkeys(_batches(sizes) for sizes in given))
     return (
         greatest,
-        f"it has its own range, batch 1 to {greatest}; the optimization profile given has batch {told}",
+        f"it has its own range, batch 1 to {greatest}; the optimization profile given has batch {batches}",
     )
 
 
@@ -116,7 +116,7 @@ def _conclude(symbols: tuple[str, ...], greatest: int, pairs: tuple[Pair, ...]) 
 
 @dataclass
 class _Work:
-    """``folder`` takes the copies and the engines."""
+    """Builds and compares in ``folder``."""
 
     request: Request
     folder: Path
@@ -200,7 +200,7 @@ def _reach(source: Path, folder: Path, location: str) -> None:
     """Make a file's bytes appear in ``folder``, without a copy where the system allows it."""
     place = folder / location
     if not place.resolve().is_relative_to(folder.resolve()):
-        return  # a location that ONNX forbids; TensorRT will say that it is not there, and so for a missing file
+        return  # ONNX forbids the location, and TensorRT reports it as missing
     place.parent.mkdir(parents=True, exist_ok=True)
     for way in (place.hardlink_to, place.symlink_to):
         with suppress(OSError, NotImplementedError):

@@ -27,15 +27,15 @@ from onnxfix.verification.verdict import RungResult, unjudged
 NAME = "trt-build"
 _VERBS = {"refused": ("refuses", "refused"), "crash": ("crashes on", "crashed on")}
 NOT_EXECUTED = "no engine was executed"
-#: How a build ended that says nothing about the model -> why. An error before parsing: TensorRT does not start.
+#: How a build ended that proves nothing about the model -> the cause. An error before parsing: TensorRT does not start.
 _UNASKED: dict[str, Cause] = {"memory": "memory", "error": "not-loadable"}
 
 
 def climb(request: Request) -> RungResult:
-    """Build both models, the fixed one with the profiles that the original was built with.
+    """Build both models, the fixed one with the profiles of the original.
 
     Raises:
-        UsageError: what was asked of TensorRT does not exist, or does not fit the model.
+        UsageError: an option of TensorRT's does not exist, or does not fit the model.
         OnnxfixError: a file cannot be written.
     """
     found = builder(request.trt)
@@ -77,7 +77,7 @@ def _plain(found: Builder) -> Build:
 
 
 def _executor(found: Builder, request: Request, stack: ExitStack) -> Run | str:
-    """What executes the engines of a sweep, until the stack unwinds, or that nothing does and why."""
+    """The function that executes the engines of a sweep until the stack unwinds, or why none can."""
     reason = probe.probe(found).reason
     if reason:
         return f"{NOT_EXECUTED} ({reason})"
@@ -91,21 +91,21 @@ def _executor(found: Builder, request: Request, stack: ExitStack) -> Run | str:
 
 
 def _with_sweep(result: RungResult, swept: SweepResult) -> RungResult:
-    """A sweep that fails is a rung that fails; what it found stands in the notes."""
+    """The result with that of a sweep: a failed sweep fails the rung, and its findings go to the notes."""
     result = replace(result, notes=(*result.notes, *swept.lines()), sweep=swept)
     if swept.status == "failed" and result.status == "passed":
         return replace(result, status="failed", reason=f"batch sweep: {swept.reason}")
-    told = "" if swept.status == "failed" else f": {swept.reason}"
-    return replace(result, reason=f"{result.reason}; batch sweep {swept.status}{told}")
+    why = "" if swept.status == "failed" else f": {swept.reason}"
+    return replace(result, reason=f"{result.reason}; batch sweep {swept.status}{why}")
 
 
-#: What became of the last original: a run that withdraws fixes asks about it again and again.
+#: The last original, with a key: a run that withdraws fixes needs it again for every candidate.
 _LAST: list[tuple[object, TrtBuild]] = []
 
 
 def _original(found: Builder, path: Path, given: Sequence[Profile] | None) -> TrtBuild:
     about = path.stat()
-    options = replace(found.options, benchmark=False)  # which is not asked of every candidate
+    options = replace(found.options, benchmark=False)  # not set for every candidate
     key = (path, about.st_mtime_ns, about.st_size, about.st_ino, found.choice, options, given)
     if not _LAST or _LAST[0][0] != key:
         _LAST[:] = [(key, found.build(path, given))]
@@ -113,7 +113,7 @@ def _original(found: Builder, path: Path, given: Sequence[Profile] | None) -> Tr
 
 
 def _fixed(found: Builder, path: Path, profiles: Sequence[Profile] | None, before: TrtBuild) -> TrtBuild:
-    """Build the fixed model; what only takes too long or too much is tried once more, for fixes hang on it."""
+    """Build the fixed model; a timeout, a crash or a lack of memory is tried once more, since fixes depend on it."""
     after = found.build(path, profiles)
     if before.accepted and after.status in ("timeout", "memory", "crash"):
         after = found.build(path, profiles, patience=2.0)
@@ -121,7 +121,7 @@ def _fixed(found: Builder, path: Path, profiles: Sequence[Profile] | None, befor
 
 
 def _with_half(found: Builder, request: Request, before: TrtBuild) -> bool:
-    """Whether the original builds with half the memory that the fixed model needs more than: that is no chance."""
+    """Whether the original builds with half of the memory that does not suffice for the fixed model."""
     small = found.halved()
     if small is None:
         return False
@@ -140,10 +140,10 @@ def judge(
 ) -> RungResult:
     """The rung's result for the builds of the original and of the fixed model (or of the one model).
 
-    A lack of memory says nothing about a model, unless the fixes are known to be the cause (``harmed``).
+    A lack of memory proves nothing about a model, unless the fixes are known to be the cause (``harmed``).
 
-    With ``inherit``, a refusal is no fault of the fixes where the original is refused too, unless it is about a node
-    that ``original`` does not have. One of another name is the same node if ``fixed`` holds no more of its kind.
+    With ``inherit``, the fixes are not to blame for a refusal where the original is refused too, unless it is about a
+    node that ``original`` does not have. A node of another name is the same if ``fixed`` has no more of its kind.
     """
     before, after = builds[0], builds[-1]
     inherited = inherit and not before.accepted and not is_new(after, original, fixed)
@@ -153,9 +153,9 @@ def judge(
         return RungResult(
             NAME, "passed", _acceptance(builds, found), notes=found.notes(), builds=tuple(builds)
         )
-    if not after.judged and not harmed:  # that says nothing about the model
-        told = unjudged(NAME, f"{found.product} could not be asked: {why}", _UNASKED.get(after.status, ""))
-        return replace(told, notes=found.notes(), builds=tuple(builds))
+    if not after.judged and not harmed:  # this proves nothing about the model
+        result = unjudged(NAME, f"{found.product} gave no result: {why}", _UNASKED.get(after.status, ""))
+        return replace(result, notes=found.notes(), builds=tuple(builds))
     if before.accepted:
         reason = f"{who} accepts the original and {verb} the fixed model: {why}"
     elif len(builds) == 1:
@@ -172,7 +172,7 @@ def _acceptance(builds: Sequence[TrtBuild], found: Builder) -> str:
     ahead = "" if found.choice.gpu is not None else "ahead of time "
     reason = f"{found.who} accepts it, built {ahead}for compute capability {found.choice.capability}"
     if not before.judged:
-        return f"{reason}; it could not be asked about the original: {_why(before)}"
+        return f"{reason}; it gave no result for the original: {_why(before)}"
     if not before.accepted:
         did = _VERBS.get(before.status, ("", "failed on"))[1]
         return f"{reason}; it {did} the original: {_why(before)}"
@@ -180,7 +180,7 @@ def _acceptance(builds: Sequence[TrtBuild], found: Builder) -> str:
 
 
 def _why(build: TrtBuild) -> str:
-    """The first reason. TensorRT's own messages do not always say that it was memory that ran out."""
+    """The first reason. TensorRT's own messages do not always mention that memory ran out."""
     if build.status != "memory":
         return one_line(build.reason, WIDEST)
     ended = any(isinstance(one, Ending) for one in build.errors[:1])

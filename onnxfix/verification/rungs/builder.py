@@ -30,17 +30,17 @@ WIDEST = 300
 
 @dataclass(frozen=True)
 class Builder:
-    """TensorRT as chosen for this machine and what was asked of it, with the sandbox that it runs in."""
+    """The TensorRT package chosen for this machine, the user's options, and the sandbox that it runs in."""
 
     choice: Choice
     options: TrtOptions
     worker: Worker
     apart: bool = False
-    """Whether the sandbox is its own, whatever the options."""
+    """Whether the sandbox belongs to this builder alone, whatever the options."""
 
     @property
     def product(self) -> str:
-        """For people: ``TensorRT-RTX 1.7.1``."""
+        """As text: ``TensorRT-RTX 1.7.1``."""
         return trt_package.product(self.choice.package, self.choice.version)
 
     def build(
@@ -51,10 +51,10 @@ class Builder:
         save_engine: str = "",
         patience: float = 1.0,
     ) -> TrtBuild:
-        """Parse and build the model file; whatever TensorRT does is a result. ``patience`` stretches the time limit.
+        """Parse and build the model file; whatever TensorRT does is a result. ``patience`` multiplies the time limit.
 
         Raises:
-            UsageError: the profiles or the timing cache are of no use to it.
+            UsageError: TensorRT cannot use the profiles or the timing cache.
             OnnxfixError: a file cannot be written.
         """
         build = tensorrt.attempt(
@@ -68,7 +68,7 @@ class Builder:
             save_engine=save_engine,
             timing_cache=os.path.abspath(self.options.timing_cache) if self.options.timing_cache else "",
         )
-        # A child that died told no version.
+        # A child that died reported no version.
         return self._starved(replace(build, version=build.version or self.choice.version), path)
 
     def _starved(self, build: TrtBuild, path: Path) -> TrtBuild:
@@ -99,12 +99,12 @@ class Builder:
         return replace(self, options=replace(self.options, memory_mb=half), worker=worker)
 
     def plain(self) -> Builder:
-        """The same in a process with the user's own environment, for an engine that is to be loaded in such a one. To
-        be closed."""
+        """The same in a process with the user's own environment, for an engine that the user will load. To be
+        closed."""
         return replace(self, worker=Worker(memory_mb=self.options.memory_mb), apart=True)
 
     def beside(self) -> Builder | None:
-        """The same in a second process, to build at the same time; None where memory or cores are short."""
+        """The same in a second process, to build in parallel; None where memory or cores do not suffice."""
         if self.options.memory_mb is not None or (os.cpu_count() or 1) < _CORES:
             return None
         worker = shared_builder(self.options, " beside")
@@ -112,22 +112,26 @@ class Builder:
         return replace(self, worker=worker)
 
     def close(self) -> None:
-        """End the sandbox, unless it is the one that everybody shares."""
+        """End the sandbox, unless it is shared."""
         if self.apart or self.options.memory_mb is not None:
             self.worker.close()
 
     @property
     def who(self) -> str:
-        """The product, and whether it is another one than the target."""
-        aim = targets.target_named(self.options.target or None)
-        return f"{self.product}, which is not the target {aim.title}," if self._mismatch() else self.product
+        """The product, and the target where that is another one."""
+        target = targets.target_named(self.options.target or None)
+        return (
+            f"{self.product}, which is not the target {target.title}," if self._mismatch() else self.product
+        )
 
     def _mismatch(self) -> str:
-        aim = targets.target_named(self.options.target) if self.options.target else None
-        return targets.mismatch(aim, self.choice.package, self.choice.version) if aim is not None else ""
+        target = targets.target_named(self.options.target) if self.options.target else None
+        return (
+            targets.mismatch(target, self.choice.package, self.choice.version) if target is not None else ""
+        )
 
     def notes(self) -> tuple[str, ...]:
-        """What a reader should know about who judged."""
+        """Notes on the TensorRT that judged."""
         cache = ""
         if self.options.timing_cache and self.choice.package == "tensorrt-rtx":
             cache = (
@@ -137,15 +141,15 @@ class Builder:
 
 
 def builder(options: TrtOptions) -> Builder | Missing:
-    """TensorRT as ``options`` and this machine allow it, or why there is none.
+    """The builder for these options on this machine, or why there is none.
 
     Raises:
         UsageError: the package or the compute capability does not exist.
     """
     trt_package.missing(options.package)  # which knows what packages there are
-    lack = trt_package.not_installed(options.package)
-    if lack is not None:
-        return lack
+    absent = trt_package.not_installed(options.package)
+    if absent is not None:
+        return absent
     if options.compute_capability:
         trt_package.normal_capability(options.compute_capability)
     variables = variables_of(options)
@@ -161,7 +165,7 @@ def builder(options: TrtOptions) -> Builder | Missing:
 
 
 def check(options: TrtOptions, known: Signature) -> None:
-    """Find the user's mistakes about TensorRT before any work is done.
+    """Find mistakes in the options before any work is done.
 
     Raises:
         UsageError: a file cannot be written, or the shapes do not fit the model.
@@ -171,12 +175,12 @@ def check(options: TrtOptions, known: Signature) -> None:
 
 
 def variables_of(options: TrtOptions) -> dict[str, str]:
-    """The environment of the processes that build and execute engines: without TF32 unless that was asked for."""
+    """The environment of the processes that build and execute engines: without TF32 unless the options allow it."""
     return {} if options.tf32 else dict(trt_package.TF32_OFF)
 
 
 def shared_builder(options: TrtOptions, which: str = "") -> Worker:
-    """The child that everybody shares for TensorRT's parser and builder; ``which`` names another one beside it."""
+    """The shared child process for TensorRT's parser and builder; ``which`` names a second one."""
     return shared(f"tensorrt{which}{' with TF32' * options.tf32}", variables_of(options))
 
 
@@ -184,8 +188,8 @@ def shared_builder(options: TrtOptions, which: str = "") -> Worker:
 def _choice(
     package: str, capability: str | None, tf32: bool, process: int, limit: int | None
 ) -> Choice | Missing | str:
-    """The package to use; a text is the user's mistake. Asked once a process and memory limit: it loads NVIDIA's
-    libraries."""
+    """The package to use; a string is the user's mistake. Chosen once per process and memory limit, since it loads
+    NVIDIA's libraries."""
     worker = shared_builder(TrtOptions(tf32=tf32))
     outcome = worker.call(
         f"{__name__}:choose", timeout=_CHOOSING, package=package, compute_capability=capability
@@ -196,13 +200,13 @@ def _choice(
         found = Missing(f"TensorRT cannot be loaded: {outcome.message}", cause)
     if isinstance(found, Missing) and found.cause == "memory":
         worker.close()
-        reason = worker.starved(f"out of memory where TensorRT is loaded: {found.reason}")
+        reason = worker.starved(f"out of memory while loading TensorRT: {found.reason}")
         return Missing(reason, "memory")
     return found
 
 
 def choose(package: trt_package.Package, compute_capability: str | None) -> Choice | Missing | str:
-    """``trt_package.choose`` for the sandbox, which hands back no exceptions: its UsageError is the text."""
+    """``trt.package.choose`` for the sandbox, which returns no exceptions: its UsageError is the string."""
     try:
         return trt_package.choose(package, compute_capability)
     except UsageError as error:

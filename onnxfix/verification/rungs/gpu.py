@@ -41,7 +41,7 @@ def climb(request: Request) -> RungResult:
     """Build, execute and compare; with ``--benchmark``, time engines that were not refuted.
 
     Raises:
-        UsageError: what was asked of TensorRT does not exist, or does not fit the model.
+        UsageError: an option of TensorRT's does not exist, or does not fit the model.
         OnnxfixError: a file cannot be written.
     """
     result = _climb(request)
@@ -53,12 +53,12 @@ def _climb(request: Request) -> RungResult:
     if isinstance(found, Missing):
         return unjudged(NAME, found.reason, found.cause)
     with closing(found), ExitStack() as stack:
-        told = probe.probe(found)
-        if told.reason:
-            return unjudged(NAME, told.reason, told.cause)
+        here = probe.probe(found)
+        if here.reason:
+            return unjudged(NAME, here.reason, here.cause)
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
         engines = stack.enter_context(probe.engines(found.choice, request.trt, request.step))
-        return _compare(State(request, found, told, folder, engines))
+        return _compare(State(request, found, here, folder, engines))
 
 
 #: The last original, with a key: a run that withdraws fixes needs it again for every candidate.
@@ -91,10 +91,10 @@ def _timed(state: State, result: RungResult) -> RungResult:
         return result
     names = ("fixed",) if state.single or state.original.lacking else ("original", "fixed")
     files = {name: Path(state.file(name)) for name in names}
-    told = benchmark.latency(
+    latency = benchmark.latency(
         state.engines, state.builder, state.request.original, files, state.builds, state.seen.judged
     )
-    return replace(result, latency=told)
+    return replace(result, latency=latency)
 
 
 def _find(state: State) -> Original:
@@ -116,7 +116,7 @@ def _run(state: State) -> RungResult:
             state.seen.notes.append(f"stopped after {state.seen.deaths} failures")
             break
         if time.monotonic() > deadline:
-            state.seen.notes.append("stopped when the time was up")
+            state.seen.notes.append("stopped at the time limit")
             break
         reason = outside(state.builds["fixed"].profiles, trial.values)
         if reason:
@@ -157,20 +157,20 @@ def _judge(state: State, number: int, trial: Trial) -> None:
         state.seen.unsteady.update(ran.unsteady)
         steady = {name: ran.outputs[name] for name in ran.unsteady}
         state.seen.excluded |= differing(state.terms(tuple(steady)), Ran(steady), Ran(ran.unsteady))
-    told = judge(state.terms(), trial.label, trial.feed, trial.expected, before, after)
-    if told.finding not in ("agree", "nothing"):
+    judged = judge(state.terms(), trial.label, trial.feed, trial.expected, before, after)
+    if judged.finding not in ("agree", "nothing"):
         terms = state.noise.widened(state.terms(), trial)
-        told = judge(terms, trial.label, trial.feed, trial.expected, before, after)
-    state.seen.results.extend(replace(one, given=trial.given) for one in told.results)
-    if told.finding == "nothing":
+        judged = judge(terms, trial.label, trial.feed, trial.expected, before, after)
+    state.seen.results.extend(replace(one, given=trial.given) for one in judged.results)
+    if judged.finding == "nothing":
         return _refuse(state, trial, "no output could be compared")
     state.seen.judged.append(trial)
-    if told.finding == "agree":
+    if judged.finding == "agree":
         state.seen.findings.setdefault("agree", Evidence("", ""))
-        state.seen.graces.extend(filter(None, [told.reason]))
+        state.seen.graces.extend(filter(None, [judged.reason]))
     else:
-        evidence = Evidence(f"{told.reason} [{trial.label}]", told.output)
-        state.seen.findings.setdefault(told.finding, evidence)
+        evidence = Evidence(f"{judged.reason} [{trial.label}]", judged.output)
+        state.seen.findings.setdefault(judged.finding, evidence)
     return None
 
 

@@ -96,10 +96,10 @@ def load(state: State) -> RungResult | None:
     reason = _loaded(state, "fixed")
     if not reason:
         return _alone(state) if original.silent and (state.single or original.lacking) else None
-    told = f"the engine of {state.name} does not load: {reason}"
+    failure = f"the engine of {state.name} does not load: {reason}"
     if state.single or original.lacking:
-        return done(state, "skipped", told, state.engines.cause)
-    return done(state, "failed", f"{told}; that of the original does", state.engines.cause)
+        return done(state, "skipped", failure, state.engines.cause)
+    return done(state, "failed", f"{failure}; the original's does", state.engines.cause)
 
 
 def _loaded(state: State, name: str) -> str:
@@ -123,11 +123,11 @@ def _run_original(state: State) -> None:
 
 
 def _alone(state: State) -> RungResult:
-    whom = "" if state.single else f"{state.original.lacking}; "
+    lacking = "" if state.single else f"{state.original.lacking}; "
     return done(
         state,
         "skipped",
-        f"there is nothing to compare the engine with: {whom}{state.original.silent}",
+        f"there is nothing to compare the engine with: {lacking}{state.original.silent}",
         state.original.cause,
     )
 

@@ -23,7 +23,7 @@ def done(
     seen = state.seen
     if seen.excluded:
         names = ", ".join(sorted(seen.excluded))
-        seen.notes.append(f"not compared, since they are not the same in two runs of the original: {names}")
+        seen.notes.append(f"not compared, since the original is not deterministic there: {names}")
     unsteady = sorted(seen.unsteady - seen.excluded)
     if unsteady:
         seen.notes.append(f"not the same bits in {REPEATS} runs on the same inputs: {', '.join(unsteady)}")
@@ -70,7 +70,7 @@ def conclude(state: State) -> RungResult:
     if not seen.judged and seen.refused:
         return done(state, "skipped", seen.refused[0].reason, seen.refused[0].cause)
     if not seen.judged:
-        return done(state, "skipped", "there was no time for a single run")
+        return done(state, "skipped", "no run finished within the time limit")
     counted = [one for one in seen.results if one.status in ("identical", "within")]
     if not any(part.elements for one in seen.results for part in one.metrics):
         return done(state, "skipped", "every output is empty, so no value was compared")
@@ -84,15 +84,15 @@ def conclude(state: State) -> RungResult:
     count, sizes = len(seen.judged), len(shapes(seen.judged))
     over = f" over {sizes} shapes" if sizes > 1 else ""
     reason = f"{_agreement(state, counted)}: {how} on {count} feed{'s' * (count > 1)}{over}"
-    silent = state.original.silent
-    more = [state.original.lacking, f"nobody can say what is right: {silent}" if silent else ""]
+    no_reference = state.original.silent
+    more = [state.original.lacking, f"there is no reference result: {no_reference}" if no_reference else ""]
     if "repaired" in seen.findings:
         more.insert(0, seen.findings["repaired"].reason)
     return done(state, "passed", "; ".join([reason, *filter(None, more)]))
 
 
 def _agreement(state: State, counted: Sequence[FeedResult]) -> str:
-    """Who agrees with whom."""
+    """Which of the engines and the reference agree, as text."""
     engines = any(one.sides == "engines" for one in counted) and "repaired" not in state.seen.findings
     oracle = any(one.sides != "engines" for one in counted)
     if engines:
@@ -107,14 +107,14 @@ def _add_notes(state: State) -> None:
         many = f"{len(seen.refused)} feeds do" if len(seen.refused) > 1 else "1 feed does"
         seen.notes.append(f"{many} not count: {seen.refused[0].reason}")
     if state.request.trt.tf32:
-        seen.notes.append("TF32 was allowed, and outputs were held to the tolerance of half precision")
+        seen.notes.append("TF32 was allowed, and outputs were compared within half precision's tolerance")
     elif state.probe.precision == "tf32":
         seen.notes.append(
-            "TF32 could not be turned off here, and outputs were held to the tolerance of half precision"
+            "TF32 could not be turned off here, and outputs were compared within half precision's tolerance"
         )
     seen.notes.extend(seen.graces[:1])
     seen.notes.extend(state.noise.notes())
     values = [value for one in seen.judged if one.expected for value in one.expected.outputs.values()]
     if any(isinstance(value, np.ndarray) and value.dtype == np.float64 for value in values):
-        seen.notes.append("TensorRT computes float64 as float32, and was judged as that")
+        seen.notes.append("TensorRT computes float64 as float32, and was compared as such")
     seen.notes.append(f"executed by {state.builder.product} on {state.probe.where}")

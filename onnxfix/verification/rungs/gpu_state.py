@@ -27,10 +27,10 @@ REPEATS = 3
 
 @dataclass
 class Original:
-    """What is known of the original here, whatever is held against it: the ``trials`` and the feeds that make none,
-    who says what is right (``oracle``, or why nobody does: ``silent``), the ``build`` of its engine or why there is
-    none (``lacking``), and what that engine gave for each trial. ``cause`` is why there is no engine or nobody who says
-    what is right, as data."""
+    """What is known about the original, for all candidates: the ``trials`` and ``refused`` feeds, the backend of the
+    reference result (``oracle``, or why there is none: ``silent``), the ``build`` of its engine or why there is none
+    (``lacking``), and the engine's outputs for each trial. ``cause`` is why there is no engine or no reference result,
+    as data."""
 
     trials: list[Trial]
     refused: list[FeedResult]
@@ -43,7 +43,7 @@ class Original:
 
 
 class Evidence(NamedTuple):
-    """What shows a finding, in a line, the output that it is about, and what an engine failed of."""
+    """The reason for a finding, in a line, the output that it is about, and why an engine failed."""
 
     reason: str
     output: str
@@ -62,7 +62,7 @@ class Progress:
     unsteady: set[str] = field(default_factory=set)
     unread: dict[str, str] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-    graces: list[str] = field(default_factory=list)  # what was forgiven to the kernels
+    graces: list[str] = field(default_factory=list)  # differences that the kernels explain
     deaths: int = 0  # runs of engines that failed
 
 

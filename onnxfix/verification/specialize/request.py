@@ -1,4 +1,4 @@
-"""What a user asks of a specialization, not yet held against a model. A run without one loads no more than this."""
+"""The user's request for a specialization, not yet checked against a model. A run without one loads only this."""
 
 from __future__ import annotations
 
@@ -68,25 +68,25 @@ def sizes_of(texts: Iterable[str]) -> dict[str, int]:
 
 def resolved(
     proto: ModelProto,
-    asked: SpecializationRequest,
+    request: SpecializationRequest,
     trt: TrtOptions,
     inputs: str | os.PathLike[str] | None,
     input_shapes: Sequence[str],
 ) -> tuple[Specialization | None, Feeds | None, tuple[str, ...]]:
-    """``specialize.resolve`` for a model, or nothing where nothing is asked.
+    """``specialize.resolve`` for a model, or nothing where nothing is requested.
 
     Raises:
         UsageError: as there.
     """
-    if asked.keep and not asked.inputs:
+    if request.keep and not request.inputs:
         raise UsageError("--keep-inputs has no effect without --fix-input")
-    if not asked.dims and not asked.inputs and not asked.static:
+    if not request.dims and not request.inputs and not request.static:
         return None, None, ()
     from onnxfix.verification.feeds.signature import signature  # lazy: start-up
     from onnxfix.verification.specialize.resolve import fit_profile, resolve  # lazy: start-up
 
     known = signature(proto)
-    special, feeds, notes = resolve(known, asked, inputs, input_shapes)
+    special, feeds, notes = resolve(known, request, inputs, input_shapes)
     fit_profile(known, special, trt)
     if not special.words:
         return None, feeds, (*notes, "nothing was specialized: the model has these sizes already")

@@ -1,4 +1,4 @@
-"""What a user asks of a specialization, held against the model: names, sizes and values that fit it, or one clear line.
+"""The user's request for a specialization, checked against the model: names, sizes and values that fit it.
 
 The result is data (``Specialization``). Here nothing is changed, so that every mistake shows before any work.
 """
@@ -32,7 +32,7 @@ LARGEST = 2**31 - 1
 
 def resolve(
     known: Signature,
-    asked: SpecializationRequest,
+    request: SpecializationRequest,
     inputs: str | os.PathLike[str] | None = None,
     input_shapes: Sequence[str] = (),
 ) -> tuple[Specialization, list[dict[str, Any]] | None, tuple[str, ...]]:
@@ -42,37 +42,37 @@ def resolve(
         UsageError: a name is not in the model, a size or a value does not fit it, or something is left open.
     """
     feeds = load_inputs(Path(inputs)) if inputs is not None else None
-    sizes = _named_sizes(known, asked.dims)
+    sizes = _named_sizes(known, request.dims)
     shapes = plan.bind_shapes(known, plan.parse_shapes(input_shapes, known.names)) if input_shapes else {}
-    if asked.static:
+    if request.static:
         for found, origin in (
             (_first_sizes(known, feeds), "the first of --inputs"),
             (shapes, "--input-shapes"),
         ):
             _merge(sizes, {name: found[name] for name in _open_names(known) if name in found}, origin)
-    values = _values(known, asked.inputs, sizes)
+    values = _values(known, request.inputs, sizes)
     for name, size in shapes.items():
         if sizes.get(name, size) != size:
             raise UsageError(f"--input-shapes gives {name} the size {size}, but it is fixed as {sizes[name]}")
     _ranked(known, sizes)
-    if asked.static:
+    if request.static:
         _whole(known, sizes, values)
     ordered = {name: sizes[name] for name in (*_open_names(known), *sizes) if name in sizes}
-    special = Specialization(ordered, values, asked.keep)
+    special = Specialization(ordered, values, request.keep)
     if feeds is None:
         return special, None, ()
     fitting, why = _fitting(known, special, feeds)
     if not fitting:
-        raise UsageError(f"none of the inputs given has the fixed sizes and values: {why}")
+        raise UsageError(f"none of the given inputs has the fixed sizes and values: {why}")
     left = len(feeds) - len(fitting)
     note = (
-        f"{left} of {len(feeds)} inputs given do not have the fixed sizes and values and were not used: {why}"
+        f"{left} of {len(feeds)} given inputs do not have the fixed sizes and values and were not used: {why}"
     )
     return special, fitting, (note,) if left else ()
 
 
 def fit_profile(known: Signature, special: Specialization, trt: TrtOptions) -> None:
-    """A profile that the user gave must not ask for what was fixed.
+    """The user's profile must not cover what was fixed.
 
     Raises:
         UsageError: it does.
@@ -206,10 +206,10 @@ def _inside(known: Signature, dim: str, sizes: Mapping[str, int]) -> list[str]:
 # ---- values
 
 
-def _values(known: Signature, asked: Mapping[str, Any], sizes: Assignment) -> dict[str, Any]:
+def _values(known: Signature, inputs: Mapping[str, Any], sizes: Assignment) -> dict[str, Any]:
     """The arrays that inputs become; symbols that an array's shape tells go to ``sizes``."""
     found: dict[str, Any] = {}
-    for name, value in asked.items():
+    for name, value in inputs.items():
         if name not in known.names:
             there = ", ".join(known.names) or "none"
             raise UsageError(f"--fix-input {name}: the model has no such input; its inputs are {there}")
@@ -244,7 +244,7 @@ def _from_file(where: str, path: Path) -> np.ndarray[Any, Any]:
     except (OSError, ValueError, EOFError) as error:
         raise UsageError(f"{where}: {path} cannot be read as .npy: {error}") from None
     if not isinstance(loaded, np.ndarray):
-        raise UsageError(f"{where}: {path} holds no single array; name a .npy file")
+        raise UsageError(f"{where}: {path} does not contain a single array; name a .npy file")
     return loaded
 
 
@@ -300,7 +300,7 @@ def _fitted(
         )
         if unknown:
             raise UsageError(
-                f"--fix-input {one.name}: give --fix-dim for {', '.join(unknown)}, of which {dim} is made"
+                f"--fix-input {one.name}: give --fix-dim for {', '.join(unknown)}, on which {dim} depends"
             )
     from_value = {name: size for name, size in found.items() if name in known.symbols}
     _merge(sizes, from_value, f"the value of {one.name}", least=0)

@@ -1,4 +1,4 @@
-"""What ``--fix-dim``, ``--fix-input`` and ``--static`` ask for, resolved against a model: sizes and values as data."""
+"""``--fix-dim``, ``--fix-input`` and ``--static``, resolved against a model: sizes and values as data."""
 
 from __future__ import annotations
 

@@ -13,9 +13,9 @@ import onnx
 from onnx import numpy_helper
 
 from acceptance import running
-from onnxfix.backends import reference
 from onnxfix.errors import UsageError
 from onnxfix.files import wire
+from onnxfix.graph import walk
 from onnxfix.sandbox import Worker
 from onnxfix.trt.records import Profile
 from onnxfix.verification.feeds.inputs import make_inputs
@@ -109,7 +109,7 @@ def random_operators(model: onnx.ModelProto) -> list[str]:
     """Operators of the model, functions and subgraphs included, that may draw random numbers."""
     found = {
         node.op_type
-        for node in reference.nodes(model)
+        for node in walk.nodes(model)
         if node.op_type in RANDOM or (node.op_type == "Dropout" and len(node.input) > 2 and node.input[2])
     }
     return sorted(found)
@@ -119,7 +119,7 @@ def half_type(model: onnx.ModelProto) -> str:
     """The coarser of the half-precision types that nodes, inputs or weights name; "" for none."""
     types = {tensor.data_type for tensor in wire.all_tensors(model)}
     types.update(info.type.tensor_type.elem_type for info in model.graph.input)
-    for node in reference.nodes(model):
+    for node in walk.nodes(model):
         types.update(one.i for one in node.attribute if one.name in ("to", "dtype", "output_dtype"))
     if onnx.TensorProto.BFLOAT16 in types:
         return "bfloat16"

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from onnx import GraphProto, ModelProto, TensorProto, TypeProto, ValueInfoProto
 
-from onnxfix.backends.reference import nodes
 from onnxfix.errors import ModelError
 from onnxfix.files import lazy, tensors, wire
+from onnxfix.graph.walk import nodes
 from onnxfix.sandbox import one_line
 from onnxfix.shapes.inference import DANGEROUS, SMALL_BYTES, dangerous
 

@@ -19,7 +19,8 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, inliner
 from onnxfix import backends
 from onnxfix.backends import Session, reference
 from onnxfix.files import wire
-from onnxfix.verification.compare.twin import graphs, raised, widened
+from onnxfix.graph import walk
+from onnxfix.verification.compare.twin import raised, widened
 
 MOST_BYTES = 1 << 30
 """Bytes of weights in float64; a larger model is not run in float64."""
@@ -91,14 +92,14 @@ def doubled(model: ModelProto) -> ModelProto:
     """``model`` itself with float64 instead of float32, except for what its Casts round. Its external data must have
     been loaded, and its functions been put in place of their calls."""
     kinds = _kinds(model)
-    for graph in graphs(model.graph):
+    for graph in walk.graphs(model.graph):
         for node in list(graph.node):
             _spell_out(node)
             if node.op_type == "Cast" and kinds.get(node.input[0], _SINGLE) not in _EXACT:
                 _round_first(graph, node)
-    kept = {node.output[0] for graph in graphs(model.graph) for node in graph.node if _rounds(node)}
+    kept = {node.output[0] for graph in walk.graphs(model.graph) for node in graph.node if _rounds(node)}
     widened(model, _DOUBLE, (_SINGLE,))
-    for graph in graphs(model.graph):
+    for graph in walk.graphs(model.graph):
         for node in graph.node:
             if node.output and node.output[0] in kept:
                 next(one for one in node.attribute if one.name == "to").i = _SINGLE
@@ -145,7 +146,7 @@ def _kinds(model: ModelProto) -> dict[str, int]:
     """The element types of all values whose type is known."""
     found: dict[str, int] = {}
     inferred = onnx.shape_inference.infer_shapes(model)
-    for graph in graphs(inferred.graph):
+    for graph in walk.graphs(inferred.graph):
         for info in _infos(graph):
             if info.type.HasField("tensor_type"):
                 found[info.name] = info.type.tensor_type.elem_type

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from onnx import GraphProto, ModelProto, NodeProto
 
+from onnxfix.graph import walk
 from onnxfix.trt.lift.records import Lifted
 from onnxfix.trt.reading import Kind, Misread, Subject
 from onnxfix.verification.compare.compare import Metrics
@@ -95,7 +96,7 @@ class _Search:
         graph, names = self.pair.model.graph, self.pair.lifted.names
         inner = {name for node in self.pair.network.graph.node for name in node.output}
         inner |= {tensor.name for tensor in self.pair.network.graph.initializer}
-        needed = upstream(graph, wrong)
+        needed = walk.upstream(graph, wrong)
         outputs = dict(output_pairs(self.pair))
         found = []
         for node in graph.node:
@@ -111,7 +112,7 @@ class _Search:
         bench, names = self.bench, [name for name, _ in part]
         reply = bench.load_with(self.backend, self.pair.path, names, self.scratch)
         reply = reply if reply.error else bench.run("onnx", _KEY, self.trial.values)
-        asked = reply.size
+        read_bytes = reply.size
         reply = reply if reply.error else bench.run("moved", _KEY, self.trial.values, moved=True)
         if not reply.error:
             lifted = sorted({other for _, other in part})
@@ -126,7 +127,7 @@ class _Search:
                 self._blame(name, metric)
         bench.unload()
         bench.forget(_KEY)
-        fits = int(_BYTES / max(asked / max(len(part), 1), self._guess()))
+        fits = int(_BYTES / max(read_bytes / max(len(part), 1), self._guess()))
         return max(1, min(fits, size * _GROWTH))
 
     def _metrics(self, part: Sequence[tuple[str, str]], noise: Mapping[str, float]) -> tuple[Metrics, ...]:
@@ -139,7 +140,7 @@ class _Search:
     def _blame(self, name: str, metric: Metrics) -> None:
         graph = self.pair.model.graph
         node = next(one for one in graph.node if name in one.output)
-        self.off |= downstream(graph, node)
+        self.off |= walk.downstream(graph, node)
         self.found.append(misread(self.pair, node, name, metric, self.trial.label))
 
 
@@ -196,14 +197,14 @@ def label_of(node: NodeProto) -> str:
 def layers_of(network: GraphProto, node: NodeProto) -> tuple[str, ...]:
     """TensorRT's layers of a node and of those in its subgraphs, kind and name: those that are called like a node
     first, and what the parser adds for shapes and casts last."""
-    labels, found = {label_of(one) for one in nodes_of(node)}, dict[str, bool]()
+    labels, found = {label_of(one) for one in walk.nested(node)}, dict[str, bool]()
     stack = list(reversed(network.node))
     while stack:
         one = stack.pop()
-        reply = {entry.key: entry.value for entry in one.metadata_props}
-        if reply.get("onnx_node") in labels and reply.get("trt_kind"):
-            name = reply.get("trt_layer", "")
-            found[f"{reply['trt_kind']} {name}".strip()] = any(label in name for label in labels)
+        metadata = {entry.key: entry.value for entry in one.metadata_props}
+        if metadata.get("onnx_node") in labels and metadata.get("trt_kind"):
+            name = metadata.get("trt_layer", "")
+            found[f"{metadata['trt_kind']} {name}".strip()] = any(label in name for label in labels)
         for attribute in one.attribute:
             stack.extend(reversed(attribute.g.node))
     names = sorted(found, key=lambda name: not found[name])
@@ -211,54 +212,12 @@ def layers_of(network: GraphProto, node: NodeProto) -> tuple[str, ...]:
     return (*names[:_LAYERS], *more)
 
 
-def nodes_of(node: NodeProto) -> list[NodeProto]:
-    """A node and all nodes in its subgraphs."""
-    found = [node]
-    for one in found:  # which grows
-        for attribute in one.attribute:
-            for body in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
-                found.extend(body.node)
-    return found
-
-
-def reads_of(node: NodeProto) -> set[str]:
-    """What a node reads, and every name that is read or given in its subgraphs."""
-    found = set[str]()
-    for one in nodes_of(node):
-        found.update(one.input)
-        for attribute in one.attribute:
-            for body in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
-                found.update(info.name for info in body.output)
-    return found
-
-
-def upstream(graph: GraphProto, names: Sequence[str]) -> set[str]:
-    """The tensors of the main graph that these depend on, and they themselves."""
-    made = {name: node for node in graph.node for name in node.output if name}
-    found, stack = set[str](), list(names)
-    while stack:
-        name = stack.pop()
-        if name not in found:
-            found.add(name)
-            stack.extend(reads_of(made[name]) if name in made else ())
-    return found
-
-
-def downstream(graph: GraphProto, node: NodeProto) -> set[str]:
-    """The outputs of a node and whatever depends on them; nodes stand in the order of computation."""
-    found: set[str] = set()
-    for one in graph.node:
-        if one is node or not reads_of(one).isdisjoint(found):
-            found.update(name for name in one.output if name)
-    return found
-
-
 def _unnamed(pair: Pair, node: NodeProto) -> int:
     """How many nodes before this one have no tensor that can be compared, up to those that have."""
     made = {name: one for one in pair.model.graph.node for name in one.output if name}
     stack, seen = [node], list[NodeProto]()
     while stack:
-        for name in reads_of(stack.pop()):
+        for name in walk.reads(stack.pop()):
             one = made.get(name)
             unread = one is not None and one.op_type != "Constant" and name not in pair.lifted.names
             if one is not None and unread and not any(one is other for other in seen):

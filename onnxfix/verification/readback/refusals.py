@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, defs
 
 from onnxfix.backends import ort_messages
+from onnxfix.graph import walk
 from onnxfix.place import Place
 
 #: Operators that read of a tensor no more than its shape.
@@ -51,14 +52,7 @@ def node_of(text: str, graph: GraphProto) -> NodeProto | None:
 
 def _all(graph: GraphProto) -> Iterator[tuple[NodeProto, NodeProto]]:
     """Every node with the one of the main graph around it."""
-    for node in graph.node:
-        stack = [node]
-        while stack:
-            inner = stack.pop()
-            yield node, inner
-            for attribute in inner.attribute:
-                for body in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
-                    stack.extend(body.node)
+    return ((node, inner) for node in graph.node for inner in walk.nested(node))
 
 
 def place_of(node: NodeProto | None, graph: GraphProto) -> Place:

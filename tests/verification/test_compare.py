@@ -36,7 +36,7 @@ def f32(*values: float) -> Any:
         (None, f32(1.0), "an empty optional in the original, a tensor"),
         ([f32(1.0)], f32(1.0), "a sequence of 1 in the original, a tensor"),
         ([f32(1.0)], [], "a sequence of 1 in the original, a sequence of 0"),
-        ({1: f32(1.0)}, {2: f32(1.0)}, "other keys"),
+        ({1: f32(1.0)}, {2: f32(1.0)}, "different keys"),
         (f32(1.0), {1: f32(1.0)}, "is a tensor in the original"),
     ],
 )

@@ -53,7 +53,7 @@ def test_a_plugin_without_a_name(plugin: Any, tmp_path: Path) -> None:
 
 
 def test_a_layer_of_no_class_that_has_plugins(tmp_path: Path) -> None:
-    assert "does not tell its name" in reason("PLUGIN", SimpleNamespace(), tmp_path)
+    assert "without a name" in reason("PLUGIN", SimpleNamespace(), tmp_path)
 
 
 def test_scales_of_run_time_name_their_types(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from onnx import ModelProto
 from onnxfix import engine
 from onnxfix.causes import Problem
 from onnxfix.errors import UsageError
-from onnxfix.files import apart, wire
+from onnxfix.files import apart, loading
 from onnxfix.files.lazy import Pending
-from onnxfix.graph.shared import paused_collection
+from onnxfix.garbage import paused_collection
 from onnxfix.model import Model
 from onnxfix.registry import registry
 from onnxfix.report import confirm
@@ -78,12 +78,13 @@ def check(
     rules, aim = registry().choose(select, ignore), target_named(target)
     asked = _asked(trt, aim)
     _say(progress, "reading")
-    loaded = wire.load(source)
+    loaded = loading.load(source)
     _separate([loaded], asked)
-    model = _model(loaded, loaded.proto, aim)
-    _say(progress, "checking")
     problems: list[Problem] = []
-    own = [finding_of(item) for item in engine.check(model, rules, problems)]
+    with paused_collection():
+        model = _model(loaded, loaded.proto, aim)
+        _say(progress, "checking")
+        own = [finding_of(item) for item in engine.check(model, rules, problems)]
     network = any(rule.per == "network" for rule in rules)
     with memory_limit(memory_mb):
         build, reading, notes = _built(asked, loaded, network, progress)
@@ -114,7 +115,7 @@ def check(
     )
 
 
-def _intake(loaded: wire.Loaded, progress: Progress | None) -> Intake:
+def _intake(loaded: loading.Loaded, progress: Progress | None) -> Intake:
     """What the model takes."""
     from onnxfix.pipeline.intake import intake
     from onnxfix.pipeline.proof import on_disk
@@ -125,7 +126,7 @@ def _intake(loaded: wire.Loaded, progress: Progress | None) -> Intake:
 
 
 def _stopped(
-    loaded: wire.Loaded, stack: ExitStack, verdict: Verdict, pinned: Mapping[str, Any] | None = None
+    loaded: loading.Loaded, stack: ExitStack, verdict: Verdict, pinned: Mapping[str, Any] | None = None
 ) -> Stopped | None:
     """Where the original stops, after a verdict that proves nothing."""
     from onnxfix.pipeline.proof import on_disk
@@ -154,7 +155,7 @@ def _headline(build: TrtBuild | None, reading: Reading | None) -> str:
 
 
 def _built(
-    asked: TrtOptions | None, loaded: wire.Loaded, network: bool, progress: Progress | None
+    asked: TrtOptions | None, loaded: loading.Loaded, network: bool, progress: Progress | None
 ) -> tuple[TrtBuild | None, Reading | None, tuple[str, ...]]:
     """What TensorRT makes of the model and, with ``network``, how it reads it; and notes on who judged it."""
     if asked is None:
@@ -343,8 +344,8 @@ def verify(
     if batch_sweep and not 2 <= batch_sweep <= MAX_BATCH:
         raise UsageError(f"batch_sweep is 0 for none, or a batch from 2 to {MAX_BATCH}, not {batch_sweep}")
     _say(progress, "reading")
-    first = wire.load(original)
-    second = first if fixed is None else wire.load(fixed)
+    first = loading.load(original)
+    second = first if fixed is None else loading.load(fixed)
     asked = _timed(replace(trt or TrtOptions(), batch_sweep=batch_sweep), benchmark)
     _separate([first, second], asked, inputs)
     options = Options(
@@ -384,11 +385,11 @@ def verify(
     )
 
 
-def _read(source: Source, steps: Sequence[Step]) -> wire.Loaded:
+def _read(source: Source, steps: Sequence[Step]) -> loading.Loaded:
     """The model; with its weights in memory where other tools take it and give it back."""
     if steps and isinstance(source, (str, os.PathLike)):
-        return wire.load_whole(source)
-    return wire.load(source)
+        return loading.load_whole(source)
+    return loading.load(source)
 
 
 def _rungs(names: Sequence[str] | None) -> tuple[str, ...] | None:
@@ -419,7 +420,7 @@ def _engine(
     path: Path,
     asked: TrtOptions,
     verdict: Verdict,
-    loaded: wire.Loaded,
+    loaded: loading.Loaded,
     check: Callable[[], None] = lambda: None,
 ) -> str:
     from onnxfix.verification.rungs.saved_engine import save_engine
@@ -439,22 +440,22 @@ def _say(progress: Progress | None, words: str) -> None:
         progress(words)
 
 
-def _name(loaded: wire.Loaded) -> str:
+def _name(loaded: loading.Loaded) -> str:
     return str(loaded.path) if loaded.path is not None else "<model>"
 
 
-def _model(loaded: wire.Loaded, proto: ModelProto, target: Target) -> Model:
+def _model(loaded: loading.Loaded, proto: ModelProto, target: Target) -> Model:
     model = Model(proto, loaded.base_dir)
     model.target = target
     return model
 
 
-def _count(loaded: wire.Loaded, proto: ModelProto) -> int:
+def _count(loaded: loading.Loaded, proto: ModelProto) -> int:
     return Model(proto, loaded.base_dir).node_count
 
 
 def _separate(
-    read: Sequence[wire.Loaded],
+    read: Sequence[loading.Loaded],
     asked: TrtOptions | None,
     inputs: str | os.PathLike[str] | None = None,
     output: Path | None = None,

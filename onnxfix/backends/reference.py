@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from onnxfix import walk
 from onnxfix.backends import Unsupported
 from onnxfix.backends.reference_legacy import legacy
 from onnxfix.backends.reference_ops import corrected
 from onnxfix.backends.reference_quantized import quantized
-from onnxfix.graph import walk
 from onnxfix.sandbox import one_line
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def infeasible(model: onnx.ModelProto, input_elements: int) -> str | None:
     elements as the largest input or the mean weight; a model whose loops run long is stopped by the timeout.
     """
     weights = sum(math.prod(tensor.dims) for tensor in model.graph.initializer)
-    count = sum(1 for _ in walk.nodes(model))
+    count = sum(1 for _ in walk.model_nodes(model))
     # A weight is used about once; an activation is as large as the input at nearly every node.
     work = count * input_elements + 20 * weights
     if work <= BUDGET:

@@ -21,7 +21,7 @@ import typer
 from onnxfix._version import __version__
 from onnxfix.cli.arguments import lighten
 from onnxfix.errors import OnnxfixError, UsageError, explained
-from onnxfix.interrupts import heard, listen
+from onnxfix.interrupts import finish, listen
 from onnxfix.report.render.stream import complain, stream_at
 from onnxfix.report.render.stream import output as standard_output
 
@@ -713,7 +713,7 @@ def _guard(format: Format = Format.text) -> Iterator[None]:
         listen()
         yield
     except KeyboardInterrupt:
-        heard()
+        finish()
         complain("interrupted; nothing half-written was left behind")
     except typer.Exit:
         raise

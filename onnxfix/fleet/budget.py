@@ -43,12 +43,12 @@ class Size:
 
 def size_of(task: Task) -> Size:
     """The size of a task's model; of one that cannot be read, nothing: its own run tells."""
-    from onnxfix.files import wire
+    from onnxfix.files import loading
 
     source = Path(task.source)
     try:
         size = source.stat().st_size
-        locations = wire.open_model(source).external
+        locations = loading.open_model(source).external
     except Exception:  # whatever it is, it must not end the other models' run
         return Size()
     for location in locations:

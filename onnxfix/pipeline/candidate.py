@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from onnx import ModelProto
 
 from onnxfix.errors import OnnxfixError
-from onnxfix.files import atomic, lazy, wire
+from onnxfix.files import atomic, copying, lazy, loading, saving, tensors
 from onnxfix.files.beside import Beside
 from onnxfix.files.folders import Folder, thoroughly, writing
 from onnxfix.files.temporary import Stamp, Temporary, temporary_in
@@ -42,7 +42,7 @@ class Candidate:
 
     def __init__(
         self,
-        loaded: wire.Loaded,
+        loaded: loading.Loaded,
         destination: Path | None,
         original: Path,
         stack: ExitStack,
@@ -111,14 +111,14 @@ class Candidate:
         Raises:
             OnnxfixError: the disk is full, or another file has the name that the weights need.
         """
-        layout = wire.laid_out(proto, self.location)
+        layout = saving.laid_out(proto, self.location)
         if not layout.moved:
             self._model = self._plain
             layout.write(self._plain)
             return
         self.arrived()
         own = PurePath(self.location)
-        locations = {PurePath(location) for location in wire.external_files(proto)}
+        locations = {PurePath(location) for location in tensors.external_files(proto)}
         if own in locations:
             raise self._in_the_way()
         split = self._staged()
@@ -152,7 +152,7 @@ class Candidate:
                         continue  # for a candidate before
                     file = Temporary(folder, location.name, folder, location.name)
                 try:
-                    wire.copy_file(self._home.path / location, file)
+                    copying.copy_file(self._home.path / location, file)
                 finally:
                     file.leave()
         finally:
@@ -210,7 +210,7 @@ class Candidate:
         """
         self.check()
         if not self._leave_data:
-            self._beside.drop(keep=wire.external_files(proto))
+            self._beside.drop(keep=tensors.external_files(proto))
         files = [self._model]
         if self.split and self._split is not None and self._theirs is None:
             files.insert(0, self._split.weights)

@@ -19,6 +19,7 @@ from onnx import (
     ValueInfoProto,
 )
 
+from onnxfix import walk
 from onnxfix.files import lazy, tensors
 from onnxfix.shapes import dimnames
 
@@ -121,13 +122,8 @@ def _tensor_of(info: ValueInfoProto) -> Any:
 
 def _reads(graph: GraphProto) -> Iterator[str]:
     """What nodes read and branches return, at any depth. What the main graph returns is its caller's."""
-    pending = [graph]
-    while pending:
-        for node in pending.pop().node:
-            yield from node.input
-            for inner in (one for attribute in node.attribute for one in _graphs(attribute)):
-                yield from (info.name for info in inner.output)
-                pending.append(inner)
+    for node in graph.node:
+        yield from walk.reads(node)
 
 
 def _default_changes(original: GraphProto, fixed: GraphProto, removed: Sequence[str]) -> Iterator[str]:
@@ -244,7 +240,7 @@ class _Bodies:
         while pending:
             scope = pending.pop()
             holders = [node for node in scope.node if any(map(_holds_graph, node.attribute))]
-            pending.extend(graph for node in holders for one in node.attribute for graph in _graphs(one))
+            pending.extend(graph for node in holders for graph in walk.subgraphs(node))
             if holders:
                 self.nodes.update(map(_key, scope.node))
             else:
@@ -263,11 +259,7 @@ def _sparse(tensor: SparseTensorProto) -> tuple[str, bytes]:
 
 
 def _holds_graph(attribute: AttributeProto) -> bool:
-    return attribute.HasField("g") or bool(attribute.graphs)
-
-
-def _graphs(attribute: AttributeProto) -> list[GraphProto]:
-    return ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs)
+    return bool(walk.attribute_graphs(attribute))
 
 
 _Key = bytes | tuple[tuple[str, ...], tuple[bytes, ...]]
@@ -278,7 +270,7 @@ def _key(node: NodeProto) -> _Key:
         return bytes(node.SerializeToString(deterministic=True))
     parts = [_without(node, "attribute"), *(_without(one, "g", "graphs") for one in node.attribute)]
     # What a branch takes and returns is in no node of it: without that, branches that changed places would be alike.
-    parts += [_without(graph, *_BODY) for one in node.attribute for graph in _graphs(one)]
+    parts += [_without(graph, *_BODY) for graph in walk.subgraphs(node)]
     return tuple(node.output), tuple(parts)
 
 

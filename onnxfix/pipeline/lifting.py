@@ -13,7 +13,7 @@ import onnx
 from onnx import ModelProto
 
 from onnxfix.errors import UsageError
-from onnxfix.files import apart, atomic, regular, wire
+from onnxfix.files import apart, atomic, copying, loading, regular, saving
 from onnxfix.files.temporary import temporary_beside
 from onnxfix.pipeline.proof import on_disk
 from onnxfix.report import confirm
@@ -50,7 +50,7 @@ def lift(
     """
     say = progress or (lambda words: None)
     say("reading")
-    loaded = wire.load(source)
+    loaded = loading.load(source)
     try:
         destination = _destination(loaded, Path(output))
     except (OSError, ValueError) as error:  # a name that is too long, or holds a zero byte
@@ -77,7 +77,7 @@ def lift(
     return found
 
 
-def _destination(loaded: wire.Loaded, output: Path) -> Path:
+def _destination(loaded: loading.Loaded, output: Path) -> Path:
     """Where the model goes, a link followed.
 
     Raises:
@@ -111,9 +111,9 @@ def _install(lifted: Path, destination: Path, most: int) -> None:
             beside = _beside(destination)
             _rename(model, beside.name)
             files.append(stack.enter_context(temporary_beside(beside, most=most)))
-            wire.copy_file(weights, files[0])
+            copying.copy_file(weights, files[0])
         files.append(stack.enter_context(temporary_beside(destination, most=most)))
-        wire.write(wire.serialize(model), files[-1])
+        copying.write(saving.serialize(model), files[-1])
         atomic.install(files)
 
 

@@ -6,11 +6,13 @@ import os
 from pathlib import Path
 
 from onnxfix.errors import UsageError
-from onnxfix.files import apart, regular, wire
+from onnxfix.files import apart, loading, regular
 from onnxfix.pipeline.prove import Result
 
 
-def destination_of(loaded: wire.Loaded, output: str | os.PathLike[str] | None, in_place: bool) -> Path | None:
+def destination_of(
+    loaded: loading.Loaded, output: str | os.PathLike[str] | None, in_place: bool
+) -> Path | None:
     """Where the result goes; None for nowhere.
 
     Raises:
@@ -50,12 +52,12 @@ def destination_of(loaded: wire.Loaded, output: str | os.PathLike[str] | None, i
     return real
 
 
-def _has_data_beside(loaded: wire.Loaded) -> bool:
+def _has_data_beside(loaded: loading.Loaded) -> bool:
     """Whether the output will need other files beside it, which nobody finds through a link to it."""
     return loaded.oversize or bool(loaded.external)
 
 
-def install(loaded: wire.Loaded, result: Result, destination: Path, *, in_place: bool) -> str:
+def install(loaded: loading.Loaded, result: Result, destination: Path, *, in_place: bool) -> str:
     """Move the proven result to its place; returns the path. An unchanged model is copied byte for byte.
 
     Raises:

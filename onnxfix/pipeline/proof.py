@@ -12,7 +12,7 @@ from typing import Any
 
 from onnx import ModelProto
 
-from onnxfix.files import wire
+from onnxfix.files import loading, saving
 from onnxfix.files.temporary import Temporary, temporary_beside
 from onnxfix.pipeline import contract
 from onnxfix.trt.records import TrtOptions
@@ -118,7 +118,7 @@ def reason_of(verdict: Verdict) -> str:
     return "; ".join(f"{rung.name}: {rung.reason}" for rung in verdict.rungs if rung.refutes)
 
 
-def on_disk(loaded: wire.Loaded, stack: ExitStack, made: list[Temporary] | None = None) -> Path:
+def on_disk(loaded: loading.Loaded, stack: ExitStack, made: list[Temporary] | None = None) -> Path:
     """A path at which backends can read the model: its own, or a temporary file for one that came from memory.
 
     A file of more than 2 GB is read by none of them: a copy with its weights beside it is. ``made`` receives the files
@@ -131,14 +131,14 @@ def on_disk(loaded: wire.Loaded, stack: ExitStack, made: list[Temporary] | None 
         return loaded.path
     if loaded.path is not None and loaded.beside:  # what lies beside it must be seen from the copy, too
         beside = [stack.enter_context(temporary_beside(loaded.path)) for _ in range(2)]
-        wire.save(loaded.proto, *beside)
+        saving.save(loaded.proto, *beside)
         if made is not None:
             made += beside
         return beside[0].path
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onnxfix-")))
     path = folder / "model.onnx"
     if loaded.oversize:
-        wire.save(loaded.proto, path, folder / "model.onnx.data")
+        saving.save(loaded.proto, path, folder / "model.onnx.data")
     else:
         loaded.copy_to(path)
     return path

@@ -12,7 +12,7 @@ from onnx import ModelProto
 
 from onnxfix import engine
 from onnxfix.engine import FixKey, FixRun
-from onnxfix.files import wire
+from onnxfix.files import loading
 from onnxfix.files.temporary import Temporary
 from onnxfix.model import Model
 from onnxfix.pipeline.candidate import Candidate
@@ -48,7 +48,7 @@ class _Prover:
 
     def __init__(
         self,
-        loaded: wire.Loaded,
+        loaded: loading.Loaded,
         destination: Path | None,
         rules: Sequence[Rule],
         target: Target,
@@ -176,7 +176,7 @@ class _Prover:
 
 
 def prove(
-    loaded: wire.Loaded,
+    loaded: loading.Loaded,
     destination: Path | None,
     rules: Sequence[Rule],
     target: Target,
@@ -239,7 +239,7 @@ def prove(
     )
 
 
-def _split_note(loaded: wire.Loaded, weights: str) -> str:
+def _split_note(loaded: loading.Loaded, weights: str) -> str:
     return (
         f"a protobuf of {loaded.size / 1e9:.1f} GB is more than ONNX Runtime, TensorRT and onnx read (2 GB): the "
         f"weights are in {weights}, beside the model"

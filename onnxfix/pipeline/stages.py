@@ -11,7 +11,7 @@ from onnx import ModelProto
 
 from onnxfix._version import __version__
 from onnxfix.errors import UsageError
-from onnxfix.files import lazy, wire
+from onnxfix.files import copying, lazy, loading, saving, tensors
 from onnxfix.model import Model
 from onnxfix.pipeline.candidate import Candidate
 from onnxfix.pipeline.proof import Options, climb, reason_of, refuted
@@ -28,7 +28,7 @@ class _Taken:
     """A step and the model after it. ``proven``: it computes what the model before did, within tolerance."""
 
     index: int
-    after: wire.Loaded
+    after: loading.Loaded
     proven: bool
 
 
@@ -44,7 +44,7 @@ class Stages:
     def __init__(
         self,
         steps: Sequence[Step],
-        loaded: wire.Loaded,
+        loaded: loading.Loaded,
         original: Path,
         candidate: Candidate,
         options: Options,
@@ -132,8 +132,8 @@ class Stages:
         dropped = StepDone(step.name, step.tool, "dropped", made.refused)
         if made.proto is None:
             return dropped
-        data = wire.serialize(made.proto)
-        if data == wire.serialize(self.base.proto):
+        data = saving.serialize(made.proto)
+        if data == saving.serialize(self.base.proto):
             return replace(dropped, status="taken", reason="it changes nothing", safety="exact")
         if step.script is None and _count(made.proto, self.base) >= _count(self.base.proto, self.base):
             # It names shared constants anew, for instance; taking that would make every run differ from the last.
@@ -142,13 +142,13 @@ class Stages:
         why = [*made.broken, *random]
         if why and not may_change:
             return replace(dropped, reason="; ".join(why))
-        wire.write(data, self.candidate.scratch)
+        copying.write(data, self.candidate.scratch)
         verdict = self._judge(made)
         if made.broken and not refuted(verdict):
             why.append(_values(verdict) or "values were not compared")
         if not verdict.passed:
             why.append(reason_of(verdict) or f"not proven: {_unproven(verdict)}")
-        after = wire.Loaded(made.proto, data, self.first.path)
+        after = loading.Loaded(made.proto, data, self.first.path)
         if not why:
             self._taken.append(_Taken(index, after, True))
             self.base = after
@@ -159,7 +159,7 @@ class Stages:
         self._taken = [replace(taken, proven=False) for taken in self._taken] + [_Taken(index, after, False)]
         self.base = self.against = after
         against = self.candidate.spare()
-        wire.write(data, against)
+        copying.write(data, against)
         self.against_path = against.path
         return replace(dropped, status="taken", reason="; ".join(why), safety="unsafe")
 
@@ -170,7 +170,7 @@ class Stages:
             UsageError: a script is at fault. One that writes over the original, as scripts that were run by hand did,
                 would have its result compared with itself.
         """
-        files = [self.original, *(self.original.parent / f for f in wire.external_files(self.first.proto))]
+        files = [self.original, *(self.original.parent / f for f in tensors.external_files(self.first.proto))]
         stamps = [lazy.stamp(file) for file in files]
         special = self.asked(self._options).special
         made = make(step, source, self.base.proto, self.against.proto, special)
@@ -198,14 +198,14 @@ class Stages:
         )
 
 
-def _specialized(loaded: wire.Loaded, special: Specialization) -> tuple[wire.Loaded, Specialization]:
+def _specialized(loaded: loading.Loaded, special: Specialization) -> tuple[loading.Loaded, Specialization]:
     """The model as ``special`` wants it, and ``special`` with what follows for outputs. Weights stay where they are."""
     from onnxfix.pipeline.whole import specialize
 
     proto = loaded.fresh()
     specialize.specialize(proto, special, loaded.base_dir)
     special = replace(special, outputs=specialize.declare_outputs(proto, loaded.base_dir))
-    return wire.Loaded(proto, proto.SerializeToString(deterministic=True), loaded.path), special
+    return loading.Loaded(proto, proto.SerializeToString(deterministic=True), loaded.path), special
 
 
 def _record(special: Specialization, before: int, after: int) -> StepDone:
@@ -227,7 +227,7 @@ def _record(special: Specialization, before: int, after: int) -> StepDone:
     )
 
 
-def _count(proto: ModelProto, near: wire.Loaded) -> int:
+def _count(proto: ModelProto, near: loading.Loaded) -> int:
     return Model(proto, near.base_dir).node_count
 
 

@@ -16,7 +16,7 @@ from onnx import ModelProto
 
 from onnxfix.backends import ort_messages
 from onnxfix.errors import ModelError, OnnxfixError
-from onnxfix.files import wire
+from onnxfix.files import saving
 from onnxfix.graph.overlay import Node, Value
 from onnxfix.model import Model
 from onnxfix.pipeline.intake import InputKind, kinds_of, way_of
@@ -170,7 +170,7 @@ class _Finder:
         values = {**self.told.feed.values(self.known), **self.pinned}
         with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
             file = Path(folder) / "marked.onnx"
-            wire.save(proto, file)
+            saving.save(proto, file)
             how: dict[str, Any] = {"backend": "ort-cpu", "path": str(file), "feed": values, "options": {}}
             outcome = shared().call(f"{REMOTE}:alone", timeout=_STEP, **how)
         return outcome.value if outcome.ok else None

@@ -184,12 +184,12 @@ def test_size_of_what_cannot_be_read_is_no_error(tmp_path: Path) -> None:
 def test_whatever_is_wrong_with_a_file_is_told_in_its_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from onnxfix.files import wire
+    from onnxfix.files import loading
 
     def starved(path: Path) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(wire, "open_model", starved)
+    monkeypatch.setattr(loading, "open_model", starved)
     assert size_of(Task(0, str(external(tmp_path / "in", 1)))) == Size()
 
 

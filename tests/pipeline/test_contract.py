@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from onnx import ModelProto, numpy_helper, parser
 
-from onnxfix.files import wire
+from onnxfix.files import loading
 from onnxfix.pipeline import contract
 from support.nested_models import nested
 
@@ -95,15 +95,15 @@ def test_weights_of_two_files_are_compared_by_their_bytes(
     model.functions.add(name="f", domain="d").attribute_proto.add(name="a", type=4).t.CopyFrom(weight)
     model.metadata_props.add(key="k", value="v")
     paths, found = [tmp_path / name for name in ("a", "b", "c")], []
-    monkeypatch.setattr(wire, "SMALL", 0)
+    monkeypatch.setattr(loading, "SMALL", 0)
     for path in paths:
         if path.name == "c":
             weight.raw_data = weight.raw_data[:-1] + b"!"
             model.training_info[0].algorithm.initializer[0].CopyFrom(weight)
             model.functions[0].attribute_proto[0].t.CopyFrom(weight)
         path.write_bytes(model.SerializeToString())
-        found.append(wire.load(path))
-        monkeypatch.setattr(wire, "SMALL", size)
+        found.append(loading.load(path))
+        monkeypatch.setattr(loading, "SMALL", size)
     first, same, other = (one.proto for one in found)
     assert contract.interface_changes(first, same) == []
     said = ["model field 'training_info' changed", "function 'f': 'attribute_proto' changed"]

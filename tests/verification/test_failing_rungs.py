@@ -16,11 +16,12 @@ from onnxfix import nvidia
 from onnxfix.cli.app import app
 from onnxfix.errors import Fault, OnnxfixError, explained, fault_of
 from onnxfix.fleet.recall import recall
+from onnxfix.forks import forked
 from onnxfix.nvidia import Missing
 from onnxfix.report.headline import broken, unread
 from onnxfix.report.render.text import render_report, render_summary
 from onnxfix.report.report import Report, plain
-from onnxfix.sandbox import Outcome, Worker, forked, shared
+from onnxfix.sandbox import Outcome, Worker, shared
 from onnxfix.trt import package as trt_package
 from onnxfix.trt.lift import attempt, kinds, lift
 from onnxfix.trt.lift.records import Lifted

@@ -15,7 +15,6 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxfix.backends import Unsupported
 from onnxfix.backends.ort_messages import without_status
 from onnxfix.errors import Fault
-from onnxfix.graph.walk import downstream, upstream
 from onnxfix.sandbox import Worker
 from onnxfix.verification.compare.compare import compare
 from onnxfix.verification.compare.noise import shaken
@@ -23,7 +22,7 @@ from onnxfix.verification.readback import child
 from onnxfix.verification.readback.bench import Bench, Tried
 from onnxfix.verification.readback.child import Reply, aligned
 from onnxfix.verification.readback.interface import inputs_of, partners
-from onnxfix.verification.readback.locate import layers_of
+from onnxfix.verification.readback.locate import downstream, layers_of, upstream
 from onnxfix.verification.readback.refusals import lacks, node_of, place_of, settled
 from support import networks
 

@@ -18,7 +18,7 @@ from onnx.reference import ReferenceEvaluator
 
 import onnxfix
 from onnxfix.errors import UsageError
-from onnxfix.files import lazy, wire
+from onnxfix.files import lazy, loading, wire
 from onnxfix.pipeline import contract
 from onnxfix.pipeline.stages import _specialized
 from onnxfix.pipeline.whole import specialize
@@ -867,7 +867,7 @@ def weight(model: ModelProto) -> Any:
 def test_weights_are_not_read_to_specialize(tmp_path: Path) -> None:
     original = weighted(512)
     path, out = write(tmp_path, original), tmp_path / "out.onnx"
-    loaded = wire.load(path)
+    loaded = loading.load(path)
     assert loaded.source is not None
     made, _ = _specialized(loaded, Specialization({"N": 2}, {"n": np.array(1, np.int64)}))
     assert len(made.skeleton) < 2000 < lazy.LARGE * 2
@@ -880,7 +880,7 @@ def test_a_model_over_the_limit_of_protobuf(tmp_path: Path, monkeypatch: pytest.
     original = weighted(64)
     path, out = write(tmp_path, original), tmp_path / "out.onnx"
     monkeypatch.setattr(wire, "PROTOBUF_LIMIT", 8000)
-    monkeypatch.setattr(wire, "SMALL", 0)
+    monkeypatch.setattr(loading, "SMALL", 0)
     report = onnxfix.apply(path, out, fix_dims={"N": 2}, fix_inputs={"n": 1}, rungs=["ort-cpu"])
     assert report.verdict is not None
     assert report.verdict.passed

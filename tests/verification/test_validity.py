@@ -16,7 +16,7 @@ import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
 
 import onnxfix
-from onnxfix.files import lazy, wire
+from onnxfix.files import lazy, loading
 from onnxfix.fleet import recall
 from onnxfix.registry import registry
 from onnxfix.report.report import WORKED_OUT, Report
@@ -184,8 +184,8 @@ def test_inference_reads_shapes_and_no_weights(
         real(name, full_check=True)
 
     monkeypatch.setattr(onnx.checker, "check_model", look)
-    opened = wire.open_model
-    monkeypatch.setattr(wire, "open_model", lambda name, **_: opened(name, large=large))
+    opened = loading.open_model
+    monkeypatch.setattr(loading, "open_model", lambda name, **_: opened(name, large=large))
     with tempfile.TemporaryDirectory() as folder:
         assert checker.check(str(path), folder) == checker.Complaint()
         assert sum(item.stat().st_size for item in Path(folder).iterdir()) < (1 << 21)

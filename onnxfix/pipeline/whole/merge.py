@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from onnx import AttributeProto, FunctionProto, GraphProto, NodeProto, TensorProto, TypeProto, ValueInfoProto
 
+from onnxfix import walk
 from onnxfix.errors import ModelError
 from onnxfix.files import lazy, tensors
 
@@ -56,7 +57,9 @@ def _in_old_order(nodes: list[NodeProto], original: Iterable[NodeProto]) -> list
         last = places.get(_key(node), last)
         rank.append(last)
     maker = {name: index for index, node in enumerate(nodes) for name in node.output if name}
-    needs = [{maker[name] for name in reads(node) if name in maker} - {i} for i, node in enumerate(nodes)]
+    needs = [
+        {maker[name] for name in walk.reads(node) if name in maker} - {i} for i, node in enumerate(nodes)
+    ]
     readers: list[list[int]] = [[] for _ in nodes]
     for index, sources in enumerate(needs):
         for source in sources:
@@ -72,16 +75,6 @@ def _in_old_order(nodes: list[NodeProto], original: Iterable[NodeProto]) -> list
             if not needs[reader]:
                 heapq.heappush(ready, (rank[reader], reader))
     return order if len(order) == len(nodes) else nodes
-
-
-def reads(node: NodeProto) -> Iterator[str]:
-    """Names that a node reads, itself or in its subgraphs (whose own values are among them)."""
-    yield from node.input
-    for attribute in node.attribute:
-        for graph in [attribute.g] if attribute.HasField("g") else attribute.graphs:
-            yield from (info.name for info in graph.output)
-            for inner in graph.node:
-                yield from reads(inner)
 
 
 def _key(node: NodeProto) -> tuple[str, ...]:
@@ -337,7 +330,7 @@ def _bits(tensor: TensorProto, base_dir: Path | None) -> bytes | None:
             if base_dir is None:
                 return None
             tensor = tensors.embedded(tensor, base_dir)
-        tensor = lazy.whole(tensor)
+        tensor = lazy.with_payload(tensor)
     except (ModelError, OSError):
         return None
     if tensor.HasField("raw_data"):

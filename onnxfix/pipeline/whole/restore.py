@@ -9,6 +9,7 @@ from typing import Any
 
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
+from onnxfix import walk
 from onnxfix.pipeline.whole import merge
 
 _BODY = ("node", "initializer", "sparse_initializer", "value_info", "input", "output")
@@ -125,7 +126,7 @@ def _reads(graph: GraphProto) -> Counter[str]:
     """How often each name is read, in subgraphs too."""
     found: Counter[str] = Counter(info.name for info in graph.output)
     for node in graph.node:
-        found.update(merge.reads(node))
+        found.update(walk.reads(node))
     return found
 
 
@@ -221,7 +222,7 @@ def _calls(graph: GraphProto) -> Counter[str]:
         node = makers.get(pending.pop())
         if node is not None and id(node) not in live:
             live[id(node)] = node
-            pending.extend(merge.reads(node))
+            pending.extend(walk.reads(node))
     foreign = (node for node in live.values() if node.domain not in ("", "ai.onnx"))
     return Counter(f"{node.domain}::{node.op_type}" for node in foreign)
 

@@ -23,6 +23,7 @@ from onnx import (
     numpy_helper,
 )
 
+from onnxfix import walk
 from onnxfix.graph.overlay import Value
 from onnxfix.model import Model
 from onnxfix.shapes import dimnames
@@ -43,7 +44,7 @@ def specialize(proto: ModelProto, special: Specialization, base_dir: Path | None
         if info.name in special.values:
             _fix_input(model, info, special.values[info.name], special.keep)
     inputs = {info.name for info in proto.graph.input}
-    for graph in _graphs(proto.graph):
+    for graph in walk.graphs(proto.graph):  # in local functions, names of dimensions are their own
         for info in (*graph.input, *graph.output, *graph.value_info):
             of_main = graph is proto.graph and info.name in inputs
             for kind in _tensor_types(info.type):
@@ -62,7 +63,7 @@ def declare_outputs(proto: ModelProto, base_dir: Path | None = None) -> dict[str
     infos = [info for info in proto.graph.output if any(map(_is_open, info.type.tensor_type.shape.dim))]
     if not infos:
         return found
-    said = [(graph, [*graph.value_info]) for graph in _graphs(proto.graph)]
+    said = [(graph, [*graph.value_info]) for graph in walk.graphs(proto.graph)]
     for graph, _ in said:
         del graph.value_info[:]
     model = Model(proto, base_dir)
@@ -83,18 +84,6 @@ def declare_outputs(proto: ModelProto, base_dir: Path | None = None) -> dict[str
 
 def _is_open(dim: TensorShapeProto.Dimension) -> bool:
     return not dim.HasField("dim_value") or dim.dim_value < 0
-
-
-def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    """The graph and those in its nodes. Names of dimensions in local functions are the functions' own."""
-    pending = [graph]
-    while pending:
-        one = pending.pop()
-        yield one
-        for node in one.node:
-            for attribute in node.attribute:
-                pending += [attribute.g] if attribute.HasField("g") else []
-                pending += attribute.graphs
 
 
 def _tensor_types(kind: TypeProto) -> Iterator[Any]:

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from onnx import ModelProto
 
+from onnxfix import walk
 from onnxfix.errors import ModelError, OnnxfixError, UsageError
-from onnxfix.files import tensors, wire
+from onnxfix.files import loading, tensors, wire
 from onnxfix.pipeline import contract
 from onnxfix.pipeline.whole.remote import FUNCTION, Said
 from onnxfix.pipeline.whole.restore import restore
@@ -106,8 +107,8 @@ def make(
         if refused:
             return Made(refused=refused)
         try:
-            result = wire.parse(wire.read(output), "the result")
-            faithful = wire.parse(wire.read(plain), "the result") if step.script is not None else None
+            result = loading.parse(loading.read(output), "the result")
+            faithful = loading.parse(loading.read(plain), "the result") if step.script is not None else None
         except ModelError as error:
             return Made(refused=str(error))
     merged, broken = restore(before, result, faithful, source.parent)
@@ -123,7 +124,7 @@ def wire_size(proto: ModelProto, source: Path) -> int:
     Raises:
         ModelError: the external data are not there.
     """
-    external = (tensor for tensor in wire.all_tensors(proto) if tensors.is_external(tensor))
+    external = (tensor for tensor in walk.model_tensors(proto) if tensors.is_external(tensor))
     return proto.ByteSize() + sum(tensors.external_range(tensor, source.parent)[2] for tensor in external)
 
 

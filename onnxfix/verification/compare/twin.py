@@ -33,10 +33,8 @@ from onnx import (
     numpy_helper,
 )
 
-from onnxfix import backends
+from onnxfix import backends, walk
 from onnxfix.backends import Session
-from onnxfix.files import wire
-from onnxfix.graph import walk
 
 HALVES = (int(TensorProto.FLOAT16), int(TensorProto.BFLOAT16))
 #: Attributes of ONNX's operators that hold an element type.
@@ -57,7 +55,7 @@ def widened(model: ModelProto, elem: int, kinds: Sequence[int] = HALVES) -> Mode
 
     A type that a function's attribute reference brings in stays: inline functions before.
     """
-    for tensor in wire.all_tensors(model):
+    for tensor in walk.model_tensors(model):
         if tensor.data_type in kinds:
             wide = numpy_helper.to_array(tensor).astype(helper.tensor_dtype_to_np_dtype(elem))
             tensor.CopyFrom(numpy_helper.from_array(wide, tensor.name))
@@ -67,7 +65,7 @@ def widened(model: ModelProto, elem: int, kinds: Sequence[int] = HALVES) -> Mode
     for function in model.functions:
         for info in function.value_info:
             _widen_type(info.type, elem, kinds)
-    for node in walk.nodes(model):
+    for node in walk.model_nodes(model):
         for attribute in node.attribute:
             _widen_attribute(attribute, elem, kinds)
     return model
@@ -184,7 +182,7 @@ def load(backend: str, original: str, folder: str) -> Twins:
     """
     probe = Path(folder) / "probe.onnx"
     model = onnx.load(original, load_external_data=False)
-    weights = 4 * sum(math.prod(tensor.dims) for tensor in wire.all_tensors(model))
+    weights = 4 * sum(math.prod(tensor.dims) for tensor in walk.model_tensors(model))
     if weights > MOST_BYTES:
         raise backends.Unsupported(f"it has {weights / 1e9:.1f} GB of weights in float32")
     onnx.load_external_data_for_model(model, str(Path(original).parent))
@@ -203,7 +201,8 @@ def load(backend: str, original: str, folder: str) -> Twins:
 def origins(graph: GraphProto) -> dict[str, frozenset[str]]:
     """Each output with the names of the values that it is computed from: its own, and all of those in the subgraphs on
     the way to it."""
-    return {output.name: frozenset(walk.upstream(graph, [output.name])) for output in graph.output}
+    makers = {name: node for node in graph.node for name in node.output if name}
+    return {one.name: frozenset(walk.ancestors(makers, [one.name])) for one in graph.output}
 
 
 def _widest(backend: str, probe: Path, double: bool, large: bool) -> tuple[Session, int]:

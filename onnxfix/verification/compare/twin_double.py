@@ -16,10 +16,8 @@ import numpy as np
 import onnx
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, inliner, numpy_helper
 
-from onnxfix import backends
+from onnxfix import backends, walk
 from onnxfix.backends import Session, reference
-from onnxfix.files import wire
-from onnxfix.graph import walk
 from onnxfix.verification.compare.twin import raised, widened
 
 MOST_BYTES = 1 << 30
@@ -65,7 +63,7 @@ def load(backend: str, original: str, fixed: str, folder: str) -> Doubles:
 
 def _load(backend: str, path: Path, folder: Path) -> Session:
     model = onnx.load(path, load_external_data=False)
-    weights = 8 * sum(math.prod(tensor.dims) for tensor in wire.all_tensors(model))
+    weights = 8 * sum(math.prod(tensor.dims) for tensor in walk.model_tensors(model))
     if weights > MOST_BYTES:
         raise backends.Unsupported(f"it has {weights / 1e9:.1f} GB of weights in float64")
     onnx.load_external_data_for_model(model, str(path.parent))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from onnx import GraphProto, ModelProto, NodeProto
 
-from onnxfix.graph import walk
+from onnxfix import walk
 from onnxfix.trt.lift.records import Lifted
 from onnxfix.trt.reading import Kind, Misread, Subject
 from onnxfix.verification.compare.compare import Metrics
@@ -96,7 +96,7 @@ class _Search:
         graph, names = self.pair.model.graph, self.pair.lifted.names
         inner = {name for node in self.pair.network.graph.node for name in node.output}
         inner |= {tensor.name for tensor in self.pair.network.graph.initializer}
-        needed = walk.upstream(graph, wrong)
+        needed = upstream(graph, wrong)
         outputs = dict(output_pairs(self.pair))
         found = []
         for node in graph.node:
@@ -140,7 +140,7 @@ class _Search:
     def _blame(self, name: str, metric: Metrics) -> None:
         graph = self.pair.model.graph
         node = next(one for one in graph.node if name in one.output)
-        self.off |= walk.downstream(graph, node)
+        self.off |= downstream(graph, node)
         self.found.append(misread(self.pair, node, name, metric, self.trial.label))
 
 
@@ -197,7 +197,7 @@ def label_of(node: NodeProto) -> str:
 def layers_of(network: GraphProto, node: NodeProto) -> tuple[str, ...]:
     """TensorRT's layers of a node and of those in its subgraphs, kind and name: those that are called like a node
     first, and what the parser adds for shapes and casts last."""
-    labels, found = {label_of(one) for one in walk.nested(node)}, dict[str, bool]()
+    labels, found = {label_of(one) for one in walk.nodes([node])}, dict[str, bool]()
     stack = list(reversed(network.node))
     while stack:
         one = stack.pop()
@@ -205,11 +205,26 @@ def layers_of(network: GraphProto, node: NodeProto) -> tuple[str, ...]:
         if metadata.get("onnx_node") in labels and metadata.get("trt_kind"):
             name = metadata.get("trt_layer", "")
             found[f"{metadata['trt_kind']} {name}".strip()] = any(label in name for label in labels)
-        for attribute in one.attribute:
-            stack.extend(reversed(attribute.g.node))
+        for graph in walk.subgraphs(one):
+            stack.extend(reversed(graph.node))
     names = sorted(found, key=lambda name: not found[name])
     more = [f"and {len(names) - _LAYERS} more"] if len(names) > _LAYERS else []
     return (*names[:_LAYERS], *more)
+
+
+def upstream(graph: GraphProto, names: Sequence[str]) -> set[str]:
+    """The tensors of the main graph that these depend on, and they themselves."""
+    makers = {name: node for node in graph.node for name in node.output if name}
+    return walk.ancestors(makers, names)
+
+
+def downstream(graph: GraphProto, node: NodeProto) -> set[str]:
+    """The outputs of a node and all tensors that depend on them. Nodes are in topological order."""
+    found: set[str] = set()
+    for one in graph.node:
+        if one is node or not found.isdisjoint(walk.reads(one)):
+            found.update(name for name in one.output if name)
+    return found
 
 
 def _unnamed(pair: Pair, node: NodeProto) -> int:
@@ -217,7 +232,7 @@ def _unnamed(pair: Pair, node: NodeProto) -> int:
     made = {name: one for one in pair.model.graph.node for name in one.output if name}
     stack, seen = [node], list[NodeProto]()
     while stack:
-        for name in walk.reads(stack.pop()):
+        for name in set(walk.reads(stack.pop())):
             one = made.get(name)
             unread = one is not None and one.op_type != "Constant" and name not in pair.lifted.names
             if one is not None and unread and not any(one is other for other in seen):

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, defs
 
+from onnxfix import walk
 from onnxfix.backends import ort_messages
-from onnxfix.graph import walk
 from onnxfix.place import Place
 
 #: Operators that read of a tensor no more than its shape.
@@ -52,7 +52,7 @@ def node_of(text: str, graph: GraphProto) -> NodeProto | None:
 
 def _all(graph: GraphProto) -> Iterator[tuple[NodeProto, NodeProto]]:
     """Every node with the one of the main graph around it."""
-    return ((node, inner) for node in graph.node for inner in walk.nested(node))
+    return ((node, inner) for node in graph.node for inner in walk.nodes([node]))
 
 
 def place_of(node: NodeProto | None, graph: GraphProto) -> Place:
@@ -107,10 +107,7 @@ def _chosen(graph: GraphProto) -> set[str]:
     fed = {info.name for info in _given(graph)}
     found = {info.name for info in _given(graph) if info.type.tensor_type.elem_type not in _FLOATS}
     for node in graph.node:
-        reads = set(node.input)
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                reads.update(name for one in attribute.g.node for name in one.input)
+        reads = set(walk.reads(node))
         if node.op_type in _OF_SHAPE or reads.isdisjoint(fed):
             continue
         made = [name for name in node.output if name]

@@ -21,7 +21,7 @@ from onnxfix.verification import validity
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.signature import Signature, signature
 from onnxfix.verification.request import REMOTE, Request
-from onnxfix.verification.specialize.specialization import Specialization
+from onnxfix.verification.specialize.specialization import ResolvedSpecialization
 from onnxfix.verification.verdict import ALONE, CPU_RUNGS, RUNGS, FeedResult, RungResult, Verdict, unjudged
 
 __all__ = ["DEFAULT_RUNGS", "RUNGS", "FeedResult", "Limits", "RungResult", "Verdict", "verify"]
@@ -69,7 +69,7 @@ def verify(
     inherit: bool = False,
     models: tuple[onnx.ModelProto, onnx.ModelProto] | None = None,
     ready: Callable[[], None] = lambda: None,
-    special: Specialization | None = None,
+    special: ResolvedSpecialization | None = None,
 ) -> Verdict:
     """Compare a fixed model with its original, both given by path; external data lies beside each.
 
@@ -123,7 +123,7 @@ def _wanted(rungs: Sequence[str] | None, require: Sequence[str]) -> set[str]:
 def _known(
     original: Path | str,
     models: tuple[onnx.ModelProto, onnx.ModelProto] | None,
-    special: Specialization | None,
+    special: ResolvedSpecialization | None,
 ) -> Signature:
     known = signature(_existing(original) if models is None else models[0])
     return known if special is None else replace(known, pinned=special.values)

@@ -11,7 +11,7 @@ from onnxfix.sandbox import Worker
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification.compare.compare import Metrics
 from onnxfix.verification.feeds.signature import Assignment, Signature
-from onnxfix.verification.specialize.specialization import Specialization
+from onnxfix.verification.specialize.specialization import ResolvedSpecialization
 
 REMOTE = "onnxfix.verification.remote"
 """The module of the functions that rungs call in the sandbox's child."""
@@ -52,7 +52,7 @@ class Request:
     precise: bool = False
     shown: str = ""
     forgiven: bool = False
-    special: Specialization | None = None
+    special: ResolvedSpecialization | None = None
 
     @property
     def without(self) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """The user's request for a specialization, checked against the model: names, sizes and values that fit it.
 
-The result is data (``Specialization``). Here nothing is changed, so that every mistake shows before any work.
+The result is data (``ResolvedSpecialization``). Here nothing is changed, so that every mistake shows before any work.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from onnxfix.verification.feeds.files import check_inputs, check_type, load_inpu
 from onnxfix.verification.feeds.profiles import given_profiles, symbols_of
 from onnxfix.verification.feeds.signature import Assignment, Input, Signature
 from onnxfix.verification.feeds.values import array_of
-from onnxfix.verification.specialize.specialization import Specialization, shown
+from onnxfix.verification.specialize.specialization import ResolvedSpecialization, shown
 
 if TYPE_CHECKING:
-    from onnxfix.verification.specialize.request import SpecializationRequest
+    from onnxfix.options import Specialization
 
 LARGEST = 2**31 - 1
 """The largest size that a dimension may get: TensorRT's are no larger."""
@@ -32,10 +32,10 @@ LARGEST = 2**31 - 1
 
 def resolve(
     known: Signature,
-    request: SpecializationRequest,
+    request: Specialization,
     inputs: str | os.PathLike[str] | None = None,
     input_shapes: Sequence[str] = (),
-) -> tuple[Specialization, list[dict[str, Any]] | None, tuple[str, ...]]:
+) -> tuple[ResolvedSpecialization, list[dict[str, Any]] | None, tuple[str, ...]]:
     """The specialization, the user's feeds that have its sizes and values (None where there are none), and notes.
 
     Raises:
@@ -58,7 +58,7 @@ def resolve(
     if request.static:
         _whole(known, sizes, values)
     ordered = {name: sizes[name] for name in (*_open_names(known), *sizes) if name in sizes}
-    special = Specialization(ordered, values, request.keep)
+    special = ResolvedSpecialization(ordered, values, request.keep)
     if feeds is None:
         return special, None, ()
     fitting, why = _fitting(known, special, feeds)
@@ -71,7 +71,7 @@ def resolve(
     return special, fitting, (note,) if left else ()
 
 
-def fit_profile(known: Signature, special: Specialization, trt: TrtOptions) -> None:
+def fit_profile(known: Signature, special: ResolvedSpecialization, trt: TrtOptions) -> None:
     """The user's profile must not cover what was fixed.
 
     Raises:
@@ -311,7 +311,7 @@ def _fitted(
 
 
 def _fitting(
-    known: Signature, special: Specialization, feeds: Sequence[Mapping[str, Any]]
+    known: Signature, special: ResolvedSpecialization, feeds: Sequence[Mapping[str, Any]]
 ) -> tuple[list[dict[str, Any]], str]:
     """The feeds with these sizes and values, fixed inputs filled in; and why the first of the others is none."""
     found, why = [], ""
@@ -325,7 +325,7 @@ def _fitting(
     return found, why
 
 
-def _mismatch(known: Signature, special: Specialization, feed: Mapping[str, Any]) -> str:
+def _mismatch(known: Signature, special: ResolvedSpecialization, feed: Mapping[str, Any]) -> str:
     for name, value in special.values.items():
         given = np.asarray(feed[name])
         same = given.shape == value.shape and (

@@ -13,7 +13,7 @@ _SHOWN = 8
 
 
 @dataclass(frozen=True, eq=False)
-class Specialization:
+class ResolvedSpecialization:
     """A specialization of one model.
 
     ``sizes`` maps symbols to numbers, by the names that ``verification.signature`` uses (and ``input.rank`` for an

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -40,24 +41,20 @@ class Found(NamedTuple):
         """The match's own severity, else the rule's."""
         return self.rule.severity if self.match.severity is None else self.match.severity
 
-    @property
-    def key(self) -> FixKey:
-        """Identifies the fix across runs on the same model."""
-        return FixKey(self.rule.code, self.match.place, self.match.fix.title if self.match.fix else "")
-
 
 class FixKey(NamedTuple):
-    """Identifies a fix, for a run that is repeated without it."""
+    """Identifies a fix across runs on the same model: ``number`` counts the rule's fixes at the place before it."""
 
     code: str
     place: Place
-    title: str
+    number: int
 
 
 class Applied(NamedTuple):
     """A fix that was applied."""
 
     key: FixKey
+    title: str
     message: str
     safety: Safety
     severity: Severity
@@ -246,7 +243,8 @@ def fix(
 
 @dataclass
 class _State:
-    """A run so far. ``digests`` caches the hashes of the nodes until a fix changes them."""
+    """A run so far. ``digests`` caches the hashes of the nodes until a fix changes them; ``counts`` are the fixes
+    so far, by rule and place."""
 
     model: Model
     rules: Sequence[Rule]
@@ -254,6 +252,7 @@ class _State:
     problems: list[Problem] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
     digests: dict[Node, bytes] = field(default_factory=dict)
+    counts: Counter[tuple[str, Place]] = field(default_factory=Counter)
 
 
 def _fix(state: _State, safety: Safety, max_rounds: int) -> FixRun:
@@ -311,8 +310,10 @@ def _round(state: _State, wanted: Sequence[Found], number: int) -> list[Applied]
         if edits is None:
             continue
         writes, moves = touched(edits), rewired(edits)
+        at = item.rule.code, match.place
+        key = FixKey(*at, state.counts[at])
         free = _apart(writes, written, read, moved) and _apart(moves, written, read)
-        if not free or (state.allow is not None and not state.allow(item.key)):
+        if not free or (state.allow is not None and not state.allow(key)):
             continue
         try:
             refuse_misfit(state.model, edits)
@@ -326,7 +327,8 @@ def _round(state: _State, wanted: Sequence[Found], number: int) -> list[Applied]
         written |= writes
         read |= reads
         moved |= moves
-        done.append(_applied(item, remedy, number))
+        state.counts[at] += 1
+        done.append(Applied(key, remedy.title, match.message, remedy.safety, item.severity, number))
     transaction.close()
     state.names |= transaction.names
     for node in transaction.changed:
@@ -362,7 +364,3 @@ def _reads(match: Match) -> set[object]:
     if isinstance(match.value, Value):
         reads.add(match.value)
     return reads
-
-
-def _applied(item: Found, remedy: Fix, number: int) -> Applied:
-    return Applied(item.key, item.match.message, remedy.safety, item.severity, number)

@@ -12,8 +12,8 @@ def paused_collection() -> Iterator[None]:
     """Pause the garbage collector: many objects are made in here, and hardly any becomes garbage.
 
     Building the overlay of 20,000 nodes and checking it takes 0.38 s of processor time instead of 0.55 s; for usual
-    exports (2,000 nodes) the difference is too small to measure. ``api.check`` and ``api.apply`` use it, and nothing
-    inside them does.
+    exports (2,000 nodes) the difference is too small to measure. ``pipeline.checking`` and
+    ``pipeline.applying`` use it, and nothing inside them does.
     """
     collecting = gc.isenabled()
     gc.disable()

@@ -26,7 +26,7 @@ from support.patience import PATIENCE
 LAYERS = [
     ["_version", "errors", "dtypes", "garbage", "interrupts", "place", "walk"],
     ["_child"],  # the sandbox's other side
-    ["causes"],
+    ["causes", "options"],
     ["sandbox"],  # know no graph, so that C++ calls that hang or crash may be guarded anywhere
     ["forks"],
     ["nvidia"],
@@ -59,6 +59,24 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 # The front door re-exports from everywhere, lazily; that it stays cheap has a test of its own below.
 FACADE = "__init__"
 
+#: The same for the rooms and modules inside verification/: a room imports from lines above its own.
+VERIFICATION = [
+    ["checker", "compare"],
+    ["validity", "feeds"],
+    ["specialize", "sweep"],
+    ["request", "verdict"],
+    ["remote"],  # the sandbox's side of the rungs that execute ONNX models
+    ["cuda", "extents"],
+    ["progress"],
+    ["pair"],
+    ["execution"],
+    ["rungs"],  # those of TensorRT that build and execute engines
+    ["readback"],
+    ["ladder"],
+    ["asking"],  # TensorRT on one model, outside of the ladder
+]
+VERIFICATION_RANK = {name: rank for rank, names in enumerate(VERIFICATION) for name in names}
+
 TERMINAL = {"rich", "typer", "click"}
 HEAVY = {
     "onnxruntime",
@@ -72,6 +90,8 @@ HEAVY = {
     "tensorrt",
     "tensorrt_rtx",
 }
+OPTIONAL = {"onnxfix.fleet.ray", "onnxfix.fleet.remote"}
+"""Packages that only ``--ray`` and URLs load."""
 RULE_MAY_IMPORT = {"onnxfix", "onnxfix_rules", "numpy", "onnx", "ml_dtypes"} | set(sys.stdlib_module_names)
 LONG_FILE = 400
 LONG_REASON = re.compile(r"^# Long because: \S.{15,}")
@@ -142,8 +162,26 @@ def wrong_direction(module: str, imports: list[Import]) -> list[str]:
     return found
 
 
+def room_of(dotted: str) -> str | None:
+    """``feeds`` for ``onnxfix.verification.feeds.plan``; None outside of verification/."""
+    parts = dotted.split(".")
+    return parts[2] if parts[:2] == ["onnxfix", "verification"] and len(parts) > 2 else None
+
+
+def wrong_room(module: str, imports: list[Import]) -> list[str]:
+    """What ``module`` (dotted, in onnxfix.verification) imports although it stands later in VERIFICATION."""
+    own, found = room_of(module), []
+    for imported in imports:
+        room = room_of(imported.name)
+        if imported.typing or own is None or room is None or room == own:
+            continue
+        if VERIFICATION_RANK[room] >= VERIFICATION_RANK[own]:
+            found.append(f"{module}:{imported.line} ({own}) imports {imported.name} ({room})")
+    return found
+
+
 def of_terminal(module: str, imports: list[Import]) -> list[str]:
-    """Uses of rich and typer outside of cli/app.py and render/."""
+    """Uses of rich and typer outside of cli/ and report/render/."""
     if is_or_in(module, {"onnxfix.cli", "onnxfix.report.render"}):
         return []
     return [f"{module}:{i.line} imports {i.name}" for i in imports if is_or_in(i.name, TERMINAL)]
@@ -155,6 +193,17 @@ def heavy_at_import(module: str, imports: list[Import]) -> list[str]:
         f"{module}:{i.line} imports {i.name} when it is loaded"
         for i in imports
         if not i.lazy and not i.typing and is_or_in(i.name, HEAVY)
+    ]
+
+
+def optional_at_import(module: str, imports: list[Import]) -> list[str]:
+    """Packages of OPTIONAL that are loaded as soon as ``module``, which is in none of them, is."""
+    if is_or_in(module, OPTIONAL):
+        return []
+    return [
+        f"{module}:{i.line} imports {i.name} when it is loaded"
+        for i in imports
+        if not i.lazy and not i.typing and is_or_in(i.name, OPTIONAL)
     ]
 
 
@@ -213,6 +262,12 @@ def test_imports_run_one_way() -> None:
     assert [line for name, imports in inside for line in wrong_direction(name, imports)] == []
 
 
+def test_rooms_of_verification_import_one_way() -> None:
+    rooms = {room_of(name) for name, _ in ENGINE_IMPORTS} - {None, "__init__"}
+    assert rooms == set(VERIFICATION_RANK), "say in VERIFICATION where each room stands"
+    assert [line for name, imports in ENGINE_IMPORTS for line in wrong_room(name, imports)] == []
+
+
 def test_the_engine_knows_no_rule() -> None:
     known = [(n, i) for n, imports in ENGINE_IMPORTS for i in imports if is_or_in(i.name, {"onnxfix_rules"})]
     assert known == []
@@ -225,6 +280,11 @@ def test_only_cli_and_render_know_the_terminal() -> None:
 def test_heavy_modules_are_loaded_where_they_are_used() -> None:
     everything = ENGINE_IMPORTS + RULE_IMPORTS
     assert [line for name, imports in everything for line in heavy_at_import(name, imports)] == []
+
+
+def test_ray_and_remote_files_are_loaded_where_they_are_used() -> None:
+    everything = ENGINE_IMPORTS + RULE_IMPORTS
+    assert [line for name, imports in everything for line in optional_at_import(name, imports)] == []
 
 
 def test_rules_import_onnxfix_only() -> None:
@@ -305,6 +365,24 @@ def test_the_direction_check_can_fail(module: str, source: str, violations: int)
 @pytest.mark.parametrize(
     ("module", "source", "violations"),
     [
+        ("feeds.plan", "from onnxfix.verification.request import Request", 1),
+        ("feeds.plan", "from onnxfix.verification import request", 1),
+        ("feeds.plan", "def f():\n    from ..rungs import build", 1),
+        ("validity", "import onnxfix.verification.feeds.plan", 1),
+        ("rungs.build", "from onnxfix.verification.readback.network import climb", 1),
+        ("rungs.build", "from onnxfix.verification.rungs import probe", 0),
+        ("rungs.build", "from onnxfix.verification.verdict import RungResult", 0),
+        ("feeds.plan", "from onnxfix.sizes.search import Search", 0),
+    ],
+)
+def test_the_check_of_rooms_can_fail(module: str, source: str, violations: int) -> None:
+    name = f"onnxfix.verification.{module}"
+    assert len(wrong_room(name, imports_of(source, name.rsplit(".", 1)[0]))) == violations
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "violations"),
+    [
         ("onnxfix.engine", "from rich.console import Console", 1),
         ("onnxfix.engine", "def f():\n    import typer", 1),
         ("onnxfix.engine", "import richly", 0),
@@ -329,6 +407,24 @@ def test_the_terminal_check_can_fail(module: str, source: str, violations: int) 
 )
 def test_the_heavy_check_can_fail(source: str, violations: int) -> None:
     assert len(heavy_at_import("onnxfix.x", imports_of(source, "onnxfix"))) == violations
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "violations"),
+    [
+        ("onnxfix.fleet.work", "from onnxfix.fleet.remote.staging import staged", 1),
+        ("onnxfix.fleet.work", "from onnxfix.fleet import ray", 1),
+        ("onnxfix.fleet.work", "from .ray.executor import RayExecutor", 1),
+        ("onnxfix.cli.app", "try:\n    import onnxfix.fleet.remote.store\nexcept ImportError:\n    pass", 1),
+        ("onnxfix.fleet.work", "def f():\n    from onnxfix.fleet.remote import store", 0),
+        ("onnxfix.fleet.work", "if TYPE_CHECKING:\n    from onnxfix.fleet.remote import store", 0),
+        ("onnxfix.fleet.remote.staging", "from onnxfix.fleet.remote import store", 0),
+        ("onnxfix.fleet.work", "from onnxfix.fleet import paths", 0),
+    ],
+)
+def test_the_optional_check_can_fail(module: str, source: str, violations: int) -> None:
+    imports = imports_of(source, module.rsplit(".", 1)[0])
+    assert len(optional_at_import(module, imports)) == violations
 
 
 @pytest.mark.parametrize(("source", "violations"), [("import torch", 1), ("import math, onnx.helper", 0)])

@@ -463,13 +463,13 @@ def test_a_journal_is_begun_in_no_file_of_others(field_of: Callable[[], Field]) 
     field = field_of()
     (field.ours / "empty").write_bytes(b"")
     os.link(field.ours / "empty", field.there / "j")
-    with pytest.raises(OnnxfixError, match="has other names"), Journal(field.there / "j"):
+    with pytest.raises(OnnxfixError, match="has hard links"), Journal(field.there / "j"):
         pass
     assert (field.ours / "empty").read_bytes() == b""
     (field.there / "k").symlink_to(field.ours / "empty2")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(regular, "destination", lambda path: path)  # when it was asked, there was no link
-        with pytest.raises(OnnxfixError, match="cannot be the journal"), Journal(field.there / "k"):
+        with pytest.raises(OnnxfixError, match="cannot be used as the journal"), Journal(field.there / "k"):
             pass
     assert not (field.ours / "empty2").exists()
 

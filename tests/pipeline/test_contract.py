@@ -39,7 +39,7 @@ def test_a_change_deep_inside_is_that_of_its_node_alone() -> None:
     graph.node[0].op_type = "Exp"
     assert contract.untouched_changes(before, before, frozenset()) == []
     said = contract.untouched_changes(before, after, frozenset())
-    assert said == ["node of o30 changed though no fix touched it"] * 2  # as it was, and as it is
+    assert said == ["node of o30 changed although no fix touched it"] * 2  # as it was, and as it is
     assert contract.untouched_changes(before, after, frozenset({"o30"})) == []
 
 
@@ -51,7 +51,7 @@ def test_branches_that_changed_places_are_a_change_of_their_node() -> None:
     one.CopyFrom(other)
     other.CopyFrom(copy)
     said = contract.untouched_changes(before, after, frozenset())
-    assert said == ["node of o0 changed though no fix touched it"] * 2
+    assert said == ["node of o0 changed although no fix touched it"] * 2
     assert contract.untouched_changes(before, after, frozenset({"o0"})) == []
 
 
@@ -131,6 +131,6 @@ def test_a_node_that_stands_there_twice_counts_twice() -> None:
     after.CopyFrom(before)
     after.graph.node.append(after.graph.node[1])
     assert contract.untouched_changes(before, after, frozenset()) == [
-        "node of b changed though no fix touched it"
+        "node of b changed although no fix touched it"
     ]
     assert len(contract.untouched_changes(after, before, frozenset())) == 1

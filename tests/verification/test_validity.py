@@ -19,7 +19,7 @@ import onnxfix
 from onnxfix.files import lazy, loading
 from onnxfix.fleet import recall
 from onnxfix.registry import registry
-from onnxfix.report.report import WORKED_OUT, Report
+from onnxfix.report.report import DERIVED, Report
 from onnxfix.verification import checker, ladder, validity
 from onnxfix.verification.validity import Checked
 from onnxfix.verification.verdict import RungResult
@@ -242,7 +242,7 @@ def test_how_inference_ends_refutes_nobody(
     found = contract(made(NEG), made(RELU), limits=limits)
     assert (found.status, found.reason) == ("passed", PASSES)
     assert len(found.notes) == 1
-    assert found.notes[0].startswith("onnx.checker was asked without full_check: ")
+    assert found.notes[0].startswith("onnx.checker ran without full_check: ")
     invalid = made("g (float[2] x) => (float[2] y) { y = Relu(x, x) }")
     assert contract(made(NEG), invalid, limits=limits).status == "failed"
 
@@ -351,7 +351,7 @@ def test_unsafe_fixes_claim_no_valid_original() -> None:
 
 def test_the_journal_keeps_it() -> None:
     report = onnxfix.apply(made(UNSORTED), verify=False)
-    plain = {name: value for name, value in report.to_json().items() if name not in WORKED_OUT}
+    plain = {name: value for name, value in report.to_json().items() if name not in DERIVED}
     kept = rung_of(recall.recall(Report, plain)).checks
     assert kept == rung_of(report).checks
     assert len(kept) == 2

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
@@ -41,7 +41,7 @@ from onnxfix.shapes.symbols import Dim, equal
 from onnxfix.targets import DEFAULT, Target
 
 __all__ = [
-    "CONSTANT_LIMIT", "INTEGERS", "NO_MODEL", "AddInitializer", "AddNode", "Dim", "Draft", "Edit",
+    "CONSTANT_LIMIT", "INTEGERS", "NO_MODEL", "AddInitializer", "AddNode", "Context", "Dim", "Draft", "Edit",
     "Example", "Fix", "Fixed", "Flagged", "Formal", "Generator", "Match", "Model", "Node", "Operator", "Per",
     "Place", "RemoveInitializer", "RemoveNode", "RenameNode", "ReplaceUses", "Rule", "Safety", "Scope", "SetImport",
     "SetInput", "SetOutput", "SetValueInfo", "Severity", "Silent", "SortNodes", "Target", "UnknownAttribute", "Use",
@@ -148,6 +148,11 @@ class Match:
         return Place(self.scope.trail if self.scope is not None else ())
 
 
+Context = Literal["renamed", "branch", "function", "foreign"]
+"""Where ``onnxfix.testing.check_contexts`` repeats every example: with other names, as a branch of an If, as the body
+of a local function, and with one of its operators replaced by a local function of the same name."""
+
+
 @dataclass(frozen=True)
 class Example:
     """A model in ONNX's text format that shows what a rule does: ``Fixed``, ``Flagged`` or ``Silent``.
@@ -167,6 +172,8 @@ class Example:
     """A target's name; the default target where it is None."""
     runs: bool = field(default=True, kw_only=True)
     """False where no backend can run the model (invalid on purpose); the interface is checked all the same."""
+    differs: Mapping[Context, str] = field(default_factory=dict, kw_only=True, hash=False)
+    """The contexts of ``onnxfix.testing.check_contexts`` in which the rule rightly does something else, and why."""
     found: ClassVar[bool] = False
     """Whether the rule reports a finding."""
 
@@ -224,6 +231,7 @@ class Rule:
     general: bool = False
     hazards: tuple[int, ...] = ()
     types: tuple[int, ...] = ()
+    differs: Mapping[Context, str] = field(default_factory=dict)
     examples: Sequence[Example] = field(default_factory=list)
 
     @property
@@ -243,6 +251,7 @@ def rule(
     general: bool = False,
     hazards: Sequence[int] = (),
     types: Sequence[int] = (),
+    differs: Mapping[Context, str] | None = None,
 ) -> Callable[[Generator], Rule]:
     """Turn a generator into a rule.
 
@@ -262,6 +271,8 @@ def rule(
         hazards: numbers of the entries of ``docs/hazards.md`` that it is about; none where it goes beyond them.
         types: element types (TensorProto numbers): where no value of the model is of one of them there is nothing to
             find, and the rule is neither asked nor imported. For speed alone; empty asks always.
+        differs: contexts of ``onnxfix.testing.check_contexts`` in which its examples need not hold, and why: a rule
+            about the model's outputs has nothing to say about those of a branch. One example's own is its ``differs``.
     """
 
     def wrap(generate: Generator) -> Rule:
@@ -283,6 +294,7 @@ def rule(
             general=general,
             hazards=tuple(hazards),
             types=tuple(map(int, types)),
+            differs=dict(differs or {}),
         )
 
     return wrap

@@ -8,17 +8,19 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, get_args
 
 import onnx
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
+from onnxfix import contexts
 from onnxfix.engine import FixRun, Found, check, fix
 from onnxfix.files import tensors
 from onnxfix.model import Model
-from onnxfix.rule import Example, Rule, Safety
+from onnxfix.rule import Context, Example, Rule, Safety
 from onnxfix.targets import target_named
 
 
@@ -98,6 +100,92 @@ def check_example(rule: Rule, example: Example) -> None:
         assert_same_outputs(proto, result, exact=example.safety == Safety.EXACT)
 
 
+def check_contexts(rule: Rule) -> None:
+    """Assert that each example of a rule holds wherever it stands.
+
+    - ``renamed``: with other names for all inner values and nodes.
+    - ``branch``: as a branch of an If, so that the graph's inputs are captured.
+    - ``function``: as the body of a local function. Rules know nothing of its inputs; so it is compared with the
+      example behind unknown operators.
+    - ``foreign``: with one operator at a time replaced by a local function of its name, in another domain and in
+      ONNX's own. Compared with a function of another name, for examples that the rule finds.
+
+    The findings are as many and as severe, and the fixed models are the same. Where the example or the rule ``differs``
+    in a context, with a reason, it must: what is declared and not so fails, too.
+
+    Raises:
+        AssertionError: an example does not hold, or a difference is declared and is none.
+    """
+    found: dict[Context, list[str]] = {name: [] for name in get_args(Context)}
+    for example in rule.examples:
+        for name, told in _in_contexts(rule, example).items():
+            label = f"{rule.code} ({example.why}), {name}"
+            if name in rule.differs or name not in example.differs:
+                found[name] += [f"{label}: {told}"] if told else []
+            else:
+                assert told, f"{label}: is declared to differ and does not"
+    for name in rule.differs:
+        assert found.pop(name), f"{rule.code}, {name}: is declared to differ and does not"
+    wrong = [line for lines in found.values() for line in lines]
+    assert not wrong, "\n".join(wrong)
+
+
+def _in_contexts(rule: Rule, example: Example) -> dict[Context, str]:
+    """What is different in each context; empty where nothing is."""
+    run = partial(_held, rule, example)
+    proto = model_of(example)
+    plain = run(proto)
+    unknown = run(contexts.of_unknown_inputs(proto))
+    found: dict[Context, str] = {
+        "renamed": _unlike(run(contexts.renamed(proto)), plain, contexts.renamed),
+        "branch": _unlike(run(contexts.in_branch(proto)), plain, contexts.in_branch),
+        "function": _unlike(
+            run(contexts.in_function(proto)),
+            unknown,
+            lambda fixed: contexts.in_function(contexts.of_known_inputs(fixed)),
+        ),
+        "foreign": "",
+    }
+    for operator in contexts.operators(proto) if example.found else ():
+        wanted = _tally(
+            findings(rule, contexts.with_foreign(proto, operator, ("foreign", "F")), example.target)
+        )
+        for domain in ("foreign", "") if operator[0] == "" else ("foreign",):
+            called = contexts.with_foreign(proto, operator, (domain, operator[1]))
+            got = _tally(findings(rule, called, example.target))
+            if got != wanted:
+                found["foreign"] = f"a function {domain}::{operator[1]}: findings {got} instead of {wanted}"
+    return found
+
+
+class _Held(NamedTuple):
+    """What a rule made of a model."""
+
+    proto: ModelProto
+    applied: int
+    left: list[str]
+    problems: list[str]
+
+
+def _held(rule: Rule, example: Example, proto: ModelProto) -> _Held:
+    result, run = fixed([rule], proto, safety=example.safety, target=example.target)
+    return _Held(result, len(run.applied), _tally(run.remaining), [problem.text for problem in run.problems])
+
+
+def _tally(found: Sequence[Found]) -> list[str]:
+    """How severe findings are and what may be done about them."""
+    return sorted(
+        f"{one.severity.name}, {one.match.fix.safety.name if one.match.fix else 'no'} fix" for one in found
+    )
+
+
+def _unlike(got: _Held, plain: _Held, around: Callable[[ModelProto], ModelProto]) -> str:
+    """What is different in a context; empty where nothing is."""
+    if (got.applied, got.left, got.problems) != (plain.applied, plain.left, plain.problems):
+        return f"{got.applied} fixes, then {got.left or 'nothing'} {got.problems or ''}; without {plain[1:]}"
+    return graph_difference(got.proto, around(plain.proto), shared=True) if plain.applied else ""
+
+
 def _checks(proto: ModelProto) -> bool:
     try:
         onnx.checker.check_model(proto)
@@ -134,24 +222,44 @@ def assert_same_outputs(before: ModelProto, after: ModelProto, *, exact: bool = 
     assert ran, "; ".join(f"{r.name}: {r.reason}" for r in verdict.rungs)
 
 
-def graph_difference(first: ModelProto, second: ModelProto) -> str:
+def graph_difference(first: ModelProto, second: ModelProto, *, shared: bool = False) -> str:
     """Empty where two models are the same up to the names of inner values, the order of independent nodes, node
     names, metadata, and whether a constant is an initializer or a Constant node; else a line that says what differs.
+
+    ``shared``: nor does it matter whether equal constants are one.
     """
     for kind in ("input", "output"):
         old = [info.name for info in getattr(first.graph, kind)]
         new = [info.name for info in getattr(second.graph, kind)]
         if old != new:
             return f"{kind}s {old} against {new}"
-    a, b = _Shape(first.graph, {}), _Shape(second.graph, {})
+    told = _graph_difference(first.graph, second.graph, shared)
+    bodies = [{(f.domain, f.name, f.overload): f for f in model.functions} for model in (first, second)]
+    for key in sorted(bodies[0].keys() & bodies[1].keys()):  # nothing calls the others, or the graphs differ
+        one, other = (_body(each[key]) for each in bodies)
+        if not told and (inside := _graph_difference(one, other, shared)):
+            told = f"function {key[0]}::{key[1]}: {inside}"
+    return told
+
+
+def _body(function: FunctionProto) -> GraphProto:
+    """A function's body as a graph."""
+    graph = GraphProto(node=function.node)
+    for name in function.input:
+        graph.input.add(name=name)
+    for name in function.output:
+        graph.output.add(name=name)
+    return graph
+
+
+def _graph_difference(first: GraphProto, second: GraphProto, shared: bool) -> str:
+    a, b = _Shape(first, {}), _Shape(second, {})
     if a.outputs != b.outputs:
-        wrong = [
-            info.name for info, x, y in zip(first.graph.output, a.outputs, b.outputs, strict=True) if x != y
-        ]
+        wrong = [info.name for info, x, y in zip(first.output, a.outputs, b.outputs, strict=True) if x != y]
         return f"outputs {wrong} are computed differently: {_counts(a.ops, b.ops)}"
     if a.nodes != b.nodes:
         return f"other nodes: {_counts(a.ops, b.ops)}"
-    if a.constants != b.constants:
+    if set(a.constants) != set(b.constants) if shared else a.constants != b.constants:
         return f"other constants: {sorted((a.constants - b.constants).values())} more, or other values"
     return ""
 

@@ -44,6 +44,7 @@ LAYERS = [
     ["backends"],
     ["trt"],
     ["verification"],
+    ["contexts"],
     ["testing"],
     ["doctor"],
     ["report"],

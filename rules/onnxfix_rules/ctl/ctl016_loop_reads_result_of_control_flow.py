@@ -23,7 +23,14 @@ from onnxfix_rules.ctl import _inline
 from onnxfix_rules.gra import _control
 
 
-@rule("CTL016", ops=["Loop", "Scan"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[28])
+@rule(
+    "CTL016",
+    ops=["Loop", "Scan"],
+    safety=Safety.EXACT,
+    severity=Severity.ERROR,
+    hazards=[28],
+    differs={"branch": "found in the main graph alone, for inside a branch an Identity does not help"},
+)
 def loop_reads_result_of_control_flow(node: Node, model: Model) -> Iterator[Match]:
     """A node in a loop's body reads what another loop or conditional gives, after a value of its own loop.
 

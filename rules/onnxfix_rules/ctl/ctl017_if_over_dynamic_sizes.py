@@ -29,7 +29,13 @@ MOST_CALLS = 100
 """Calls of local functions that are looked at for one If."""
 
 
-@rule("CTL017", ops=["If"], severity=Severity.WARNING, hazards=[75])
+@rule(
+    "CTL017",
+    ops=["If"],
+    severity=Severity.WARNING,
+    hazards=[75],
+    differs={"function": "sizes are those of the call, whose outputs are looked at"},
+)
 def if_over_dynamic_sizes(node: Node, model: Model) -> Iterator[Match]:
     """An If whose condition depends on the input, and whose branches compute floats of a dynamic size.
 

@@ -73,6 +73,7 @@ identity.examples = [
         "a chain behind an input, with several readers",
         before=f"{_PAIR} {{ i = Identity(x)  j = Identity(i)  k = Identity(j)  a = Neg(k)  y = Add(a, j) }}",
         after=f"{_PAIR} {{ a = Neg(x)  y = Add(a, x) }}",
+        differs={"function": "an input of a function may be a weight, which an Identity keeps"},
     ),
     Fixed(
         "before a graph output, which keeps its name",
@@ -104,6 +105,7 @@ identity.examples = [
         "an input, a weight or another output that is handed out",
         """g (float[2] x) => (float[2] y, float[2] z, float[2] a, float[2] b) <float[2] w = {1, 2}> {
             y = Identity(x)  z = Identity(w)  a = Exp(x)  b = Identity(a) }""",
+        differs={"function": "an input keeps its name"},
     ),
     Silent(
         "a branch or a body that hands out what is outside, or its own input",
@@ -139,5 +141,6 @@ identity.examples = [
         f"""g (float[2] x, bool c) => (float[2] y) {{ a = Abs(x)  i = Identity(a)
             y = If(c){_BRANCHES.format("a = Neg(i)  u = Exp(a)")} }}""",
         runs=False,  # ONNX Runtime takes no such names
+        differs={"renamed": "about two values of one name"},
     ),
 ]

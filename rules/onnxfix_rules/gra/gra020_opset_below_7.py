@@ -44,7 +44,14 @@ _REFUSED = {
 }
 
 
-@rule("GRA020", per="model", safety=Safety.UNSAFE, severity=Severity.ERROR, hazards=[35])
+@rule(
+    "GRA020",
+    per="model",
+    safety=Safety.UNSAFE,
+    severity=Severity.ERROR,
+    hazards=[35],
+    differs={"function": "only found where there are functions, for each imports its own operator set"},
+)
 def opset_below_7(model: Model) -> Iterator[Match]:
     """The model imports an operator set before 7, and TensorRT refuses its broadcasting operators.
 

@@ -15,6 +15,10 @@ from onnxfix.rule import Flagged, Match, Model, Severity, Silent, Value, rule
     severity=Severity.ERROR,
     hazards=[16],
     types=[TensorProto.DOUBLE],
+    differs={
+        "branch": "about the outputs of the main graph",
+        "function": "about the inputs of the main graph, whose types are known",
+    },
 )
 def float64_input_or_output(model: Model) -> Iterator[Match]:
     """A graph input or output is float64: TensorRT's binding is float32.

@@ -98,7 +98,11 @@ internal_float64.examples = [
             a = Cast<to = 11>(x)  b = Add(a, k)  y = Cast<to = 1>(b) }""",
     ),
     Silent("none", "g (float[2] x) => (float[2] y) { y = Sqrt(x) }"),
-    Silent("inputs and outputs are IFC002's", "g (double[2] x) => (double[2] y) { y = Neg(x) }"),
+    Silent(
+        "inputs and outputs are IFC002's",
+        "g (double[2] x) => (double[2] y) { y = Neg(x) }",
+        differs={"branch": "the output of a branch is an inner value"},
+    ),
     Silent(
         "to float64 and back, with nothing between: exact in float32 as well",
         "g (float[2] x) => (float[2] y) { a = Cast<to = 11>(x)  y = Cast<to = 1>(a) }",

@@ -18,7 +18,16 @@ from onnxfix.rule import (
 )
 
 
-@rule("IFC005", per="model", severity=Severity.ERROR, hazards=[20])
+@rule(
+    "IFC005",
+    per="model",
+    severity=Severity.ERROR,
+    hazards=[20],
+    differs={
+        "branch": "about the outputs of the main graph",
+        "function": "about the inputs of the main graph, whose types are known",
+    },
+)
 def input_or_output_of_unsupported_type(model: Model) -> Iterator[Match]:
     """A graph input or output is of a type that TensorRT has no tensors of.
 

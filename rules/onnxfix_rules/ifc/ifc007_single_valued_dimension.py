@@ -21,7 +21,13 @@ _OF_CHANNELS = frozenset({"BatchNormalization", "Conv", "ConvTranspose", "Instan
 """Those of which nothing but the channels may have one size."""
 
 
-@rule("IFC007", per="model", severity=Severity.INFO, hazards=[10])
+@rule(
+    "IFC007",
+    per="model",
+    severity=Severity.INFO,
+    hazards=[10],
+    differs={"branch": "about the inputs of the main graph and how it reads them"},
+)
 def single_valued_dimension(model: Model) -> Iterator[Match]:
     """A dimension of an input is declared dynamic, and the model takes one size of it only.
 

@@ -9,7 +9,16 @@ from onnx import TensorProto
 from onnxfix.rule import Flagged, Match, Model, Severity, Silent, Value, rule
 
 
-@rule("INT005", per="model", severity=Severity.INFO, hazards=[3])
+@rule(
+    "INT005",
+    per="model",
+    severity=Severity.INFO,
+    hazards=[3],
+    differs={
+        "branch": "about the outputs of the main graph",
+        "function": "about the inputs of the main graph, whose types are known",
+    },
+)
 def int64_input_or_output(model: Model) -> Iterator[Match]:
     """A graph input or output is int64.
 

@@ -6,7 +6,7 @@ Each function returns a changed copy of a model, which need not be one that a ba
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableSequence, Sequence, Set
 from typing import TypeAlias
 
 from onnx import (
@@ -51,8 +51,11 @@ def renamed(proto: ModelProto) -> ModelProto:
     return copy
 
 
-def in_branch(proto: ModelProto) -> ModelProto:
-    """The graph as a branch of an If, which captures the graph's inputs; the other branch is an unknown operator."""
+def in_branch(proto: ModelProto, *, captured: bool = False) -> ModelProto:
+    """The graph as a branch of an If, which captures the graph's inputs; the other branch is an unknown operator.
+
+    ``captured``: the initializers stay outside, too.
+    """
     copy = _copy(proto)
     graph, branch = GraphProto(), copy.graph
     graph.name = branch.name
@@ -60,8 +63,9 @@ def in_branch(proto: ModelProto) -> ModelProto:
     outputs = [info.name for info in branch.output]
     graph.input.extend(branch.input)
     graph.output.extend(branch.output)
-    graph.initializer.extend(tensor for tensor in branch.initializer if tensor.name in inputs)
-    inner = [tensor for tensor in branch.initializer if tensor.name not in inputs]
+    outside = {*inputs, *(tensor.name for tensor in branch.initializer if captured)} - (set(outputs) - inputs)
+    graph.initializer.extend(tensor for tensor in branch.initializer if tensor.name in outside)
+    inner = [tensor for tensor in branch.initializer if tensor.name not in outside]
     del branch.input[:], branch.initializer[:]
     branch.initializer.extend(inner)
     other = GraphProto(name="other", output=branch.output)
@@ -78,6 +82,22 @@ def in_branch(proto: ModelProto) -> ModelProto:
         info.name = name
     copy.graph.CopyFrom(graph)
     _import(copy.opset_import)
+    return copy
+
+
+def not_captured(proto: ModelProto) -> ModelProto:
+    """A model of ``in_branch`` with its initializers inside the branch."""
+    copy = _copy(proto)
+    graph = copy.graph
+    inputs = {info.name for info in graph.input}
+    [branch] = [a.g for node in graph.node for a in node.attribute if node.input[0] == f"condition_{MARK}"][
+        :1
+    ]
+    moved = [tensor for tensor in graph.initializer if tensor.name not in inputs]
+    kept = [tensor for tensor in graph.initializer if tensor.name in inputs]
+    branch.initializer.extend(moved)
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
     return copy
 
 
@@ -154,10 +174,13 @@ def of_known_inputs(proto: ModelProto) -> ModelProto:
     return copy
 
 
-def with_foreign(proto: ModelProto, operator: Operator, other: Operator) -> ModelProto:
-    """Every node of ``operator`` as a call of a local function ``other``, whose body is an unknown operator."""
+def with_foreign(proto: ModelProto, nodes: Sequence[int], other: Operator) -> ModelProto:
+    """With calls of a local function ``other`` for these nodes (by their index in ``operators``).
+
+    Its body is an unknown operator.
+    """
     copy = _copy(proto)
-    called = [node for node in _nodes(copy) if _operator(node) == operator]
+    called = [node for index, node in enumerate(_nodes(copy)) if index in nodes]
     for node in called:
         node.domain, node.op_type = other
     function = copy.functions.add(domain=other[0], name=other[1])
@@ -175,9 +198,8 @@ def with_foreign(proto: ModelProto, operator: Operator, other: Operator) -> Mode
 
 
 def operators(proto: ModelProto) -> list[Operator]:
-    """The operators that the model's nodes name, at any depth, but for its local functions."""
-    functions = {(function.domain, function.name) for function in proto.functions}
-    return sorted({_operator(node) for node in _nodes(proto)} - functions)
+    """The operators of all nodes, at any depth."""
+    return [_operator(node) for node in _nodes(proto)]
 
 
 def _operator(node: NodeProto) -> Operator:

@@ -150,7 +150,7 @@ class Match:
 
 Context = Literal["renamed", "branch", "function", "foreign"]
 """Where ``onnxfix.testing.check_contexts`` repeats every example: with other names, as a branch of an If, as the body
-of a local function, and with one of its operators replaced by a local function of the same name."""
+of a local function, and with nodes that call local functions of their operators' names."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -104,11 +104,12 @@ def check_contexts(rule: Rule) -> None:
     """Assert that each example of a rule holds wherever it stands.
 
     - ``renamed``: with other names for all inner values and nodes.
-    - ``branch``: as a branch of an If, so that the graph's inputs are captured.
+    - ``branch``: as a branch of an If, which captures the graph's inputs; then the initializers as well.
     - ``function``: as the body of a local function. Rules know nothing of its inputs; so it is compared with the
       example behind unknown operators.
-    - ``foreign``: with one operator at a time replaced by a local function of its name, in another domain and in
-      ONNX's own. Compared with a function of another name, for examples that the rule finds.
+    - ``foreign``: with one node at a time replaced by a call of a local function of its name in another domain, and all
+      of an operator by one of its own name and domain. Compared with a function of another name, for examples that
+      the rule finds.
 
     The findings are as many and as severe, and the fixed models are the same. Where the example or the rule ``differs``
     in a context, with a reason, it must: what is declared and not so fails, too.
@@ -136,9 +137,11 @@ def _in_contexts(rule: Rule, example: Example) -> dict[Context, str]:
     proto = model_of(example)
     plain = run(proto)
     unknown = run(contexts.of_unknown_inputs(proto))
+    captured = run(contexts.in_branch(proto, captured=True))
     found: dict[Context, str] = {
         "renamed": _unlike(run(contexts.renamed(proto)), plain, contexts.renamed),
-        "branch": _unlike(run(contexts.in_branch(proto)), plain, contexts.in_branch),
+        "branch": _unlike(run(contexts.in_branch(proto)), plain, contexts.in_branch)
+        or _unlike(captured._replace(proto=contexts.not_captured(captured.proto)), plain, contexts.in_branch),
         "function": _unlike(
             run(contexts.in_function(proto)),
             unknown,
@@ -146,16 +149,22 @@ def _in_contexts(rule: Rule, example: Example) -> dict[Context, str]:
         ),
         "foreign": "",
     }
-    for operator in contexts.operators(proto) if example.found else ():
-        wanted = _tally(
-            findings(rule, contexts.with_foreign(proto, operator, ("foreign", "F")), example.target)
-        )
-        for domain in ("foreign", "") if operator[0] == "" else ("foreign",):
-            called = contexts.with_foreign(proto, operator, (domain, operator[1]))
-            got = _tally(findings(rule, called, example.target))
-            if got != wanted:
-                found["foreign"] = f"a function {domain}::{operator[1]}: findings {got} instead of {wanted}"
+    for nodes, function in _foreign(proto) if example.found else ():
+        wanted = _tally(findings(rule, contexts.with_foreign(proto, nodes, ("foreign", "F")), example.target))
+        got = _tally(findings(rule, contexts.with_foreign(proto, nodes, function), example.target))
+        if got != wanted:
+            found["foreign"] = f"a function {'::'.join(function)}: findings {got} instead of {wanted}"
     return found
+
+
+def _foreign(proto: ModelProto) -> Iterator[tuple[list[int], tuple[str, str]]]:
+    """Nodes that become calls, and the functions that they call then."""
+    operators = contexts.operators(proto)
+    local = {(function.domain, function.name) for function in proto.functions}
+    for index, (_, name) in enumerate(operators):
+        yield [index], ("foreign", name)
+    for operator in sorted(set(operators) - local):
+        yield [index for index, other in enumerate(operators) if other == operator], operator
 
 
 class _Held(NamedTuple):

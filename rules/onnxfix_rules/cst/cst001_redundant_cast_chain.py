@@ -217,13 +217,6 @@ redundant_cast_chain.examples = [
         runs=False,
     ),
     Silent(
-        "a local function called Cast is not ONNX's Cast",
-        """<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (int32[N] x) => (int64[N] a, float[N] y)
-            { a = d.Cast<to=7>(x)  y = Cast<to=1>(a) }
-            <domain: "d", opset_import: ["" : 18]> Cast <to: int> (u) => (w)
-            { v = Cast<to=11>(u)  n = Neg(v)  w = Cast<to=7>(n) }""",
-    ),
-    Silent(
         "the function's caller chooses the type in the middle",
         """<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f<t=10>(x) }
             <domain: "d", opset_import: ["" : 18]> f <t> (u) => (w)

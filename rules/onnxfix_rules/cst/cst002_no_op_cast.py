@@ -88,14 +88,6 @@ no_op_cast.examples = [
                       else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
     ),
     Fixed(
-        "in a function",
-        before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float16[N] y) { y = d.f(x) }
-            <domain: "d", opset_import: ["" : 18]> f (u) => (w)
-            { a = Cast<to=10>(u)  b = Cast<to=10>(a)  w = Neg(b) }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float16[N] y) { y = d.f(x) }
-            <domain: "d", opset_import: ["" : 18]> f (u) => (w) { a = Cast<to=10>(u)  w = Neg(a) }""",
-    ),
-    Fixed(
         "float8e5m2 without saturation keeps infinities",
         before="g (float8e5m2[N] x) => (float[N] y) { a = Cast<to=19, saturate=0>(x)  y = Cast<to=1>(a) }",
         after="g (float8e5m2[N] x) => (float[N] y) { y = Cast<to=1>(x) }",
@@ -131,12 +123,6 @@ no_op_cast.examples = [
         """<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) <float[N] u>
             { u = d.Unknown(x)  a = Cast<to=1>(u)  y = Neg(a) }""",
         runs=False,
-    ),
-    Silent(
-        "another domain's Cast",
-        """<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y)
-            { a = d.Cast<to=1>(x)  y = Neg(a) }
-            <domain: "d", opset_import: ["" : 18]> Cast <to: int> (u) => (w) { w = Exp(u) }""",
     ),
     Silent(
         "the function's caller chooses the type",

@@ -105,14 +105,6 @@ exact_cast_round_trip.examples = [
                       else_branch = e () => (int32[2] q) { q = Neg(x) }> }""",
     ),
     Fixed(
-        "in a function",
-        before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float16[N] y) { y = d.f(x) }
-            <domain: "d", opset_import: ["" : 18]> f (u) => (w)
-            { h = Cast<to=10>(u)  a = Cast<to=1>(h)  b = Cast<to=10>(a)  w = Neg(b) }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float16[N] y) { y = d.f(x) }
-            <domain: "d", opset_import: ["" : 18]> f (u) => (w) { h = Cast<to=10>(u)  w = Neg(h) }""",
-    ),
-    Fixed(
         "between Q and DQ the type stays what it was",
         before="g (float[N] x) => (float[N] y) <float s = {0.1}, int8 z = {0}> { q = QuantizeLinear(x, s, z) "
         "a = Cast<to=6>(q)  b = Cast<to=3>(a)  y = DequantizeLinear(b, s, z) }",

@@ -151,17 +151,6 @@ value_of_unsupported_type.examples = [
             k = ConstantOfShape<value = uint32[1] {3}>(s)  y = Equal(k, k) }""",
     ),
     Flagged(
-        "in a branch",
-        """g (float[2] x, bool c) => (float[2] y) {
-            y = If(c)<then_branch = p () => (float[2] u) { a = Cast<to = 4>(x)  b = Mul(a, a)  u = Cast<to = 1>(b) },
-                      else_branch = q () => (float[2] v) { v = Abs(x) }> }""",
-    ),
-    Flagged(
-        "in a function that is called",
-        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (int32[2] y) { y = my.F(x) }
-            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { c = Cast<to = 4>(a)  b = Cast<to = 6>(c) }""",
-    ),
-    Flagged(
         "cast to int4, which only quantized tensors may be",
         "g (float[2] x) => (int4[2] y) { y = Cast<to = 22>(x) }",
         opset=21,

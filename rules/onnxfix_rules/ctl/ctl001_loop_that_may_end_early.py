@@ -188,20 +188,6 @@ loop_that_may_end_early.examples = [
                 <bool d = {1}> { e = Identity(d)  more = And(e, t)  w = Where(d, v, x)  s = Neg(v) }> }""",
     ),
     Fixed(
-        "in a local function, with a Constant instead of an initializer",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2] x, int64 n) => (float[2] y, float[K,2] z) { y, z = my.F(x, n) }
-            <domain: "my", opset_import: ["" : 18]> F (a, m) => (p, q) { t = Constant<value = bool {1}>()
-            p, q = Loop(m, t, a)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
-                more = Identity(on)  w = Add(v, v)  s = Neg(v) }> }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2] x, int64 n) => (float[2] y, float[K,2] z) { y, z = my.F(x, n) }
-            <domain: "my", opset_import: ["" : 18]> F (a, m) => (p, q) {
-            p, q = Loop(m, , a)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
-                d = Constant<value = bool {1}>()  more = Identity(d)  w = Add(v, v)  s = Neg(v) }> }""",
-        runs=False,  # onnx's evaluator has its own Loop for functions, and runs it zero times
-    ),
-    Fixed(
         "what counts the iterations is also what the condition is cast from: ONNX's own Range by a Loop",
         before="""g (float[2] x, int32 n) => (float[2] y, float[K,2] z) { c = Cast<to = 9>(n)  m = Cast<to = 7>(n)
             y, z = Loop(m, c, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {

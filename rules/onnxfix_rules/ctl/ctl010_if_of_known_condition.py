@@ -260,12 +260,6 @@ if_of_known_condition.examples = [
         f"""g (float[M,N] x) => (float y) {_GUARDED} {{
             {_GUARD.replace("y =", "t =")}  y = ReduceMax<keepdims = 0>(t) }}""",
     ),
-    Silent(
-        "an operator of another domain",
-        f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2] x) => (float[2] y) <bool c = {{1}}> {{ y = my.If(c){_TWO} }}""",
-        runs=False,
-    ),
     Fixed(
         "both branches use the same inner names",
         before="""g (float[2] x) => (float[2] y) <bool c = {1}> { y = If(c)<then_branch = p () => (float[2] u) { a =

@@ -200,14 +200,6 @@ known_sequence.examples = [
             y = If(c)<then_branch = p () => (float[2] u) { u = Neg(z) },
                       else_branch = q () => (float[2] v) { v = Abs(x) }> }""",
     ),
-    Fixed(
-        "in a local function",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) { y = my.F(x) }
-            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { k = Constant<value = int64 {0}>()
-            c = Neg(a)  s = SequenceConstruct(c, a)  b = SequenceAt(s, k) }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) { y = my.F(x) }
-            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { c = Neg(a)  b = Identity(c) }""",
-    ),
     Silent(
         "the position comes from outside",
         """g (float[2] x, float[2] z, int64 k) => (float[2] y) {

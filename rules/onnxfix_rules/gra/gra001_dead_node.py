@@ -219,13 +219,6 @@ dead_node.examples = [
                       else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
     ),
     Fixed(
-        "inside a local function",
-        before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f(x) }
-            <domain: "d", opset_import: ["" : 18]> f (u) => (w) { a = Exp(u)  b = Neg(a)  w = Abs(u) }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f(x) }
-            <domain: "d", opset_import: ["" : 18]> f (u) => (w) { w = Abs(u) }""",
-    ),
-    Fixed(
         "the call of a local function",
         before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]>
             g (float[N] x) => (float[N] y) { a = d.f(x)  y = Neg(x) }

@@ -122,15 +122,6 @@ unused_initializer.examples = [
         before='g (float[N] x) => (float[N] y) <string[2] c = {"a", "b"}> { y = Neg(x) }',
         after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
     ),
-    Fixed(
-        "in a branch",
-        before="""g (float[2] x, bool k) => (float[2] y) {
-            y = If(k)<then_branch = t () => (float[2] p) <float[2] c = {1, 2}> { p = Neg(x) },
-                      else_branch = e () => (float[2] q) <float[2] d = {3, 4}> { q = Add(x, d) }> }""",
-        after="""g (float[2] x, bool k) => (float[2] y) {
-            y = If(k)<then_branch = t () => (float[2] p) { p = Neg(x) },
-                      else_branch = e () => (float[2] q) <float[2] d = {3, 4}> { q = Add(x, d) }> }""",
-    ),
     Fixed("a sparse one", before=_sparse, after=_SPARSE),
     Silent(
         "a subgraph captures it",

@@ -176,15 +176,6 @@ wrong_declared_type.examples = [
         before="g (float[N,3] x) => (float[N,3] y) <float[3] a> { a = Neg(x)  y = Abs(a) }",
         after="g (float[N,3] x) => (float[N,3] y) <float[N,3] a> { a = Neg(x)  y = Abs(a) }",
     ),
-    Fixed(
-        "in a branch",
-        before="""g (float[2] x, bool k) => (float[2] y) {
-            y = If(k)<then_branch = t () => (float[2] p) <float[3] a> { a = Neg(x)  p = Exp(a) },
-                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
-        after="""g (float[2] x, bool k) => (float[2] y) {
-            y = If(k)<then_branch = t () => (float[2] p) <float[2] a> { a = Neg(x)  p = Exp(a) },
-                      else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
-    ),
     Flagged(
         "a graph output's shape is part of the interface",
         "g (float[N,3] x) => (float[N,4] y) { y = Neg(x) }",

@@ -217,15 +217,6 @@ constant_subgraph.examples = [
                       else_branch = e () => (float[2] v) <float[2] a = {5, 6}> { v = Mul(x, a) }> }""",
     ),
     Fixed(
-        "inside a local function, where constants are nodes",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) { y = my.F(x) }
-            <domain: "my", opset_import: ["" : 18]> F (a) => (b) {
-                c = Constant<value = float[2] {1, 2}>()  d = Neg(c)  b = Add(a, d) }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) { y = my.F(x) }
-            <domain: "my", opset_import: ["" : 18]> F (a) => (b) {
-                d = Constant<value = float[2] {-1, -2}>()  b = Add(a, d) }""",
-    ),
-    Fixed(
         "before IR version 4 the constant is a node",
         before="""g (float[N,2] x) => (float[N,2] y) {
             c = Constant<value = float[2] {1, 2}>()  d = Neg(c)  y = Add(x, d) }""",
@@ -308,12 +299,5 @@ constant_subgraph.examples = [
     Silent(
         "only a graph output reads it",
         "g (float[N,2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Neg(w) }",
-    ),
-    Silent(
-        "an operator of another domain, and a local function, of that name",
-        """<ir_version: 9, opset_import: ["" : 18, "my" : 1, "its" : 1]>
-            g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { a = my.Neg(w)  b = its.Neg(a)  y = Add(x, b) }
-            <domain: "my", opset_import: ["" : 18]> Neg (a) => (b) { b = Abs(a) }""",
-        runs=False,
     ),
 ]

@@ -94,13 +94,6 @@ identity.examples = [
         after="""g (float[2] x) => (float[2] y) <int64 k = {0}> {
             s = SequenceConstruct(x, x)  y = SequenceAt(s, k) }""",
     ),
-    Fixed(
-        "in a local function",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) { y = my.F(x) }
-            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { c = Exp(a)  d = Identity(c)  b = Neg(d) }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) { y = my.F(x) }
-            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { c = Exp(a)  b = Neg(c) }""",
-    ),
     Silent(
         "an input, a weight or another output that is handed out",
         """g (float[2] x) => (float[2] y, float[2] z, float[2] a, float[2] b) <float[2] w = {1, 2}> {

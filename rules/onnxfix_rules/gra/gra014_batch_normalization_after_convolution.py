@@ -213,27 +213,6 @@ batch_normalization_after_convolution.examples = [
             float[2] b = {{-1, -3}}> {{ y = Conv(x, u, b)  z = Conv(x, w) }}""",
     ),
     _fixed(
-        "inside a branch, with weights of the graph around it",
-        f"""g (float[2,2,3,3] x, bool p) => (float[2,2,3,3] y) <{_W}, {_BN}> {{
-            y = If(p)<then_branch = t () => (float[2,2,3,3] o) {{ c = Conv(x, w)
-                        o = BatchNormalization<epsilon = 0.25>(c, s, b, m, v) }},
-                      else_branch = e () => (float[2,2,3,3] q) {{ q = Relu(x) }}> }}""",
-        f"""g (float[2,2,3,3] x, bool p) => (float[2,2,3,3] y) {{
-            y = If(p)<then_branch = t () => (float[2,2,3,3] o) <{_FOLDED}> {{ o = Conv(x, w, b) }},
-                      else_branch = e () => (float[2,2,3,3] q) {{ q = Relu(x) }}> }}""",
-    ),
-    _fixed(
-        "inside a local function, where constants are nodes",
-        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[N,1,3] x) => (float[N,1,3] y) { y = my.F(x) }
-            <domain: "my", opset_import: ["" : 18]> F (a) => (o) {
-                w = Constant<value = float[1,1,1] {3}>()  s = Constant<value = float[1] {2}>()
-                v = Constant<value = float[1] {0}>()  c = Conv(a, w)
-                o = BatchNormalization<epsilon = 1.0>(c, s, s, s, v) }""",
-        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[N,1,3] x) => (float[N,1,3] y) { y = my.F(x) }
-            <domain: "my", opset_import: ["" : 18]> F (a) => (o) {
-                w = Constant<value = float[1,1,1] {6}>()  b = Constant<value = float[1] {-2}>()  o = Conv(a, w, b) }""",
-    ),
-    _fixed(
         "before IR version 4, where constants are nodes too",
         """g (float[N,1,3] x) => (float[N,1,3] y) {
             w = Constant<value = float[1,1,1] {3}>()  s = Constant<value = float[1] {2}>()
@@ -335,11 +314,5 @@ batch_normalization_after_convolution.examples = [
     Silent(
         "the normalization comes first: padding is not normalized",
         f"{_IO} <{_W}, {_BN}> {{ n = BatchNormalization(x, s, b, m, v)  y = Conv(n, w) }}",
-    ),
-    Silent(
-        "a Conv of another domain",
-        f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> {_IO} <{_W}, {_BN}> {{
-            c = my.Conv(x, w)  y = BatchNormalization(c, s, b, m, v) }}""",
-        runs=False,
     ),
 ]

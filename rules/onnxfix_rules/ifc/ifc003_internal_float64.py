@@ -88,12 +88,6 @@ internal_float64.examples = [
         differs={"branch": "one finding for each graph"},
     ),
     Flagged(
-        "in a branch",
-        """g (float[2] x, bool c) => (float[2] y) {
-            y = If(c)<then_branch = p () => (float[2] u) { a = Cast<to = 11>(x)  b = Exp(a)  u = Cast<to = 1>(b) },
-                      else_branch = q () => (float[2] v) { v = Abs(x) }> }""",
-    ),
-    Flagged(
         "a Constant",
         """g (float[2] x) => (float[2] y) { k = Constant<value = double[2] {0.1, 0.2}>()
             a = Cast<to = 11>(x)  b = Add(a, k)  y = Cast<to = 1>(b) }""",

@@ -353,17 +353,6 @@ LEFT = [
         "g (float16 x) => (float16[1] y) <float16[1] two = {16384}, float16 e = {5145}> { q = Pow(x, two)"
         "  v = ReduceMean(q)  a = Add(v, e)  s = Sqrt(a)  y = Div(x, s) }",
     ),
-    Silent(
-        "another domain's Sqrt",
-        '<ir_version: 8, opset_import: ["" : 17, "other" : 1]>'
-        f" {_IO} {_ONLY} {{ {_layer().replace('Sqrt', 'other.Sqrt')} }}",
-    ),
-    Silent(
-        "a local function called ReduceMean",
-        f'<ir_version: 8, opset_import: ["" : 17]> {_IO} <{EPSILON}> {{ q = Mul(x, x)  v = ReduceMean(q)'
-        "  a = Add(v, e)  s = Sqrt(a)  y = Div(x, s) }"
-        ' <domain: "", opset_import: ["" : 17]> ReduceMean (p) => (r) { r = Neg(p) }',
-    ),
 ]
 """What is reported without a fix, and what is no norm in half precision."""
 

@@ -225,11 +225,6 @@ operands_of_different_types.examples = [
         f" {_IO} <float b = {{2}}> {{ u = o.Half(x)  v = Add(u, b)  y = Cast<to=10>(v) }}",
         runs=False,
     ),
-    Silent(
-        "another domain's Add",
-        f'<ir_version: 8, opset_import: ["" : 17, "o" : 1]> {_IO} <float b = {{2}}> {{ y = o.Add(x, b) }}',
-        runs=False,
-    ),
     Flagged(
         "Concat and Where",
         """g (float16[2] x, bool[2] c) => (float16[4] y, float16[2] z) <float[2] w = {1,2}> { y =

@@ -184,11 +184,6 @@ sum_in_half_precision.examples = [
     Silent("an exponential alone", "g (float16[N] x) => (float16[N] y) { y = Exp(x) }"),
     Silent("a maximum", f"{_IO} {{ y = ReduceMax<axes=[1]>(x) }}", opset=17, ir_version=8),
     Silent(
-        "another domain's ReduceL2",
-        f'<ir_version: 8, opset_import: ["" : 17, "o" : 1]> {_IO} {{ y = o.ReduceL2(x) }}',
-        runs=False,
-    ),
-    Silent(
         "GlobalAveragePool in half",
         "g (float16[1,2,64,64] x) => (float16[1,2,1,1] y) { y = GlobalAveragePool(x) }",
         opset=17,

@@ -151,9 +151,4 @@ scale_after_product.examples = [
         "g (float16[8] q, float16[8] k) => (float16[1] y) <float16[1] c = {12288}>"
         " { s = MatMul(q, k)  y = Mul(s, c) }",
     ),
-    Silent(
-        "another domain's MatMul",
-        f'<ir_version: 8, opset_import: ["" : 17, "o" : 1]> {_IO} <{_EIGHT}> {{ s = o.MatMul(q, k)  y = Div(s, c) }}',
-        runs=False,
-    ),
 ]

@@ -100,9 +100,4 @@ power_in_half_precision.examples = [
     ),
     _silent("in float32", "g (float[N,8] x) => (float[N,8] y) { y = Exp(x) }"),
     _silent("exponents of run time", "g (float16[N] x, float16[N] p) => (float16[N] y) { y = Pow(x, p) }"),
-    Silent(
-        "another domain's Exp",
-        f'<ir_version: 8, opset_import: ["" : 17, "o" : 1]> {_IO} {{ y = o.Exp(x) }}',
-        runs=False,
-    ),
 ]

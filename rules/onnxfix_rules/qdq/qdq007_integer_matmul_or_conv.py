@@ -126,10 +126,4 @@ integer_matmul_or_conv.examples = [
         opset=10,
     ),
     Silent("floats", "g (float[M,K] x, float[K,N] w) => (float[M,N] y) { y = MatMul(x, w) }"),
-    Silent(
-        "another domain's operator",
-        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (uint8[M,3] x, int8[3,N] w) => (int32[M,N] y) { y = my.MatMulInteger(x, w) }""",
-        runs=False,
-    ),
 ]

@@ -381,10 +381,4 @@ quantized_operator.examples = [
             q = QuantizeLinear(x, s, z)  a = DequantizeLinear(q, s, z)  b = DequantizeLinear(w, s, z)
             y = MatMul(a, b) }""",
     ),
-    Silent(
-        "another domain's operator",
-        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (uint8[N,2] x) => (uint8[N,2] y) {
-            y = my.QLinearMatMul(x) }""",
-        runs=False,
-    ),
 ]

@@ -84,11 +84,4 @@ dynamic_quantization.examples = [
         """g (float[N,2] x) => (float[N,2] y) <float s = {0.1}, int8 z = {0}> {
             q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
     ),
-    Silent(
-        "a local function of that name",
-        """<ir_version: 9, opset_import: ["" : 18]> g (float[N,2] x) => (float[N,2] y) {
-            y = DynamicQuantizeLinear(x) }
-            <domain: "", opset_import: ["" : 18]> DynamicQuantizeLinear (a) => (b) { b = Neg(a) }""",
-        runs=False,
-    ),
 ]

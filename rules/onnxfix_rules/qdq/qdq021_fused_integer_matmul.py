@@ -168,9 +168,4 @@ fused_integer_matmul.examples = [
         f"""{_HEAD} {_G}> {{ a = Cast<to = 1>(x)  b = Cast<to = 1>(w)  m = MatMul(a, b)  k = Mul(s, t)
             y = Mul(m, k) }}""",
     ),
-    Silent(
-        "a local function of that name",
-        f"""{_HEAD} {_D}> {{ y = com.microsoft.DynamicQuantizeMatMul(x) }}
-            <domain: "com.microsoft", opset_import: ["" : 17]> DynamicQuantizeMatMul (a) => (b) {{ b = Neg(a) }}""",
-    ),
 ]

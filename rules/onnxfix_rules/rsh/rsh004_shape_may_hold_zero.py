@@ -200,13 +200,6 @@ computed_shape_may_hold_zero.examples = [
         """g (float[4,4] x) => (float[A,B] y) <int64[1] one = {1}, int64[1] m = {-1}> {
             n = NonZero(x) d = Shape(n) k = Gather(d, one) s = Concat<axis=0>(k, m) y = Reshape(x, s) }""",
     ),
-    Flagged(
-        "inside a branch",
-        """g (bool b, float[N,4] x) => (float[A,B] y) <int64[1] i = {0}, int64[1] two = {2}, int64[1] m = {-1}> {
-            d = Shape(x) n = Gather(d, i) h = Div(n, two) s = Concat<axis=0>(h, m)
-            y = If (b) <then_branch = t () => (float[A,B] u) { u = Reshape(x, s) },
-                        else_branch = e () => (float[A,B] v) { v = Identity(x) }> }""",
-    ),
     Silent(
         "N itself: 0 only where the data is empty",
         """g (float[N,2,2] x) => (float[N,4] y) <int64[1] i = {0}, int64[1] four = {4}> {

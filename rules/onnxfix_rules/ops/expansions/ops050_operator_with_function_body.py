@@ -346,13 +346,6 @@ operator_with_function_body.examples = [
             g (float[3,5] x, int64[3] t) => (float y) { y = my.Loss(x, t) }
             <domain: "my", opset_import: ["" : 18]> Loss (a, b) => (c) { c = NegativeLogLikelihoodLoss(a, b) }""",
     ),
-    Silent(
-        "another domain's operator, and a local function, of that name",
-        """<ir_version: 13, opset_import: ["" : 28, "my" : 1, "its" : 1]>
-            g (float[B,8] x, float[B,8] z) => (float[B,8] y) { u = my.SwiGLU(x, z)  y = its.SwiGLU(u, z) }
-            <domain: "my", opset_import: ["" : 28]> SwiGLU (a, b) => (c) { c = Mul(a, b) }""",
-        runs=False,
-    ),
     Flagged(
         "a grid for a rotated image: AffineGrid",
         """g (float[1,2,3] t) => (float[1,4,5,2] y) <int64[4] s = {1,1,4,5}> { y = AffineGrid(t, s) }""",

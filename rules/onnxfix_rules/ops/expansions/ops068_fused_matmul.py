@@ -153,15 +153,6 @@ fused_matmul.examples = [
         after=f"{_HEAD} g (float[3] x, float[3,4] w) => (float[4] y) {{ y = MatMul(x, w) }}",
         safety=Safety.NUMERIC,
     ),
-    Fixed(
-        "in a branch",
-        before=f"""{_HEAD} g (float[2,2] x, bool c) => (float[2,2] y) {{
-            y = If(c)<then_branch = p () => (float[2,2] u) {{ u = com.microsoft.FusedMatMul(x, x) }},
-                      else_branch = q () => (float[2,2] v) {{ v = Neg(x) }}> }}""",
-        after=f"""{_HEAD} g (float[2,2] x, bool c) => (float[2,2] y) {{
-            y = If(c)<then_branch = p () => (float[2,2] u) {{ u = MatMul(x, x) }},
-                      else_branch = q () => (float[2,2] v) {{ v = Neg(x) }}> }}""",
-    ),
     Flagged(
         "how many dimensions are to be turned is not known",
         f"""{_HEAD} g (float x, float[4,3] w) => (float[N,4] y) {{
@@ -182,11 +173,6 @@ fused_matmul.examples = [
         after=f"""{_HEAD} g (float[3] x, float[4,3] w) => (float[4] y) {{
             t = Transpose<perm = [1,0]>(w)  y = MatMul(x, t) }}""",
         safety=Safety.NUMERIC,
-    ),
-    Silent(
-        "a local function of that name",
-        f"""{_PRODUCT} {{ y = com.microsoft.FusedMatMul(x, w) }}
-            <domain: "com.microsoft", opset_import: ["" : 17]> FusedMatMul (a, b) => (c) {{ c = MatMul(a, b) }}""",
     ),
     Silent(
         "another fused product, of which there may be a plugin",

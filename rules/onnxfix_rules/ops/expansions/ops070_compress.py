@@ -147,12 +147,5 @@ compress.examples = [
         target="rtx",
     ),
     Silent("nor has TensorRT 8.4", f"{_ROWS} {{ y = Compress<axis = 0>(x, c) }}", target="trt8.4"),
-    Silent(
-        "another domain's operator",
-        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[3] x, bool[3] c) => (float[A] y) {
-            y = my.Compress<axis = 0>(x, c) }""",
-        runs=False,
-        target="trt11",
-    ),
     Silent("Gather", "g (float[3,2] x, int64[K] i) => (float[K,2] y) { y = Gather(x, i) }", target="trt11"),
 ]

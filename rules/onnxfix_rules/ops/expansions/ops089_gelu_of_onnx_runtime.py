@@ -162,16 +162,6 @@ gelu_of_onnx_runtime.examples = [
         safety=Safety.NUMERIC,
         runs=False,
     ),
-    Fixed(
-        "in a branch",
-        before=f"""{_HEAD} g (float[2] x, bool c) => (float[2] y) {{
-            y = If(c)<then_branch = p () => (float[2] u) {{ u = com.microsoft.QuickGelu<alpha = 1.0>(x) }},
-                      else_branch = q () => (float[2] v) {{ v = Neg(x) }}> }}""",
-        after=f"""{_HEAD} g (float[2] x, bool c) => (float[2] y) {{
-            y = If(c)<then_branch = p () => (float[2] u) {{ s = Sigmoid(x)  u = Mul(x, s) }},
-                      else_branch = q () => (float[2] v) {{ v = Neg(x) }}> }}""",
-        safety=Safety.NUMERIC,
-    ),
     Flagged(
         "opset 8 has no Erf",
         f"""<ir_version: 8, opset_import: ["" : 8, "com.microsoft" : 1]> {_B} {{
@@ -196,9 +186,4 @@ gelu_of_onnx_runtime.examples = [
         target="rtx",
     ),
     Silent("ONNX's Gelu", f"{_NEW} {_G} {{ y = Gelu(x) }}"),
-    Silent(
-        "a local function of that name",
-        f"""{_HEAD} {_B} {{ y = com.microsoft.BiasGelu(x, b) }}
-            <domain: "com.microsoft", opset_import: ["" : 17]> BiasGelu (a, c) => (d) {{ d = Add(a, c) }}""",
-    ),
 ]

@@ -267,10 +267,4 @@ fused_normalization.examples = [
         target="rtx",
     ),
     Silent("ONNX's norm", f"{_HEAD} {_S} {{ a = Add(x, k)  y = LayerNormalization<axis = -1>(a, s) }}"),
-    Silent(
-        "a local function of that name",
-        f"""{_HEAD} {_S} {{ y = com.microsoft.SkipLayerNormalization(x, k, s) }}
-            <domain: "com.microsoft", opset_import: ["" : 17]> SkipLayerNormalization (a, b, c) => (d) {{
-                e = Add(a, b)  d = Mul(e, c) }}""",
-    ),
 ]

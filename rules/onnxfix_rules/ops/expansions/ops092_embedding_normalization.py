@@ -172,9 +172,4 @@ embedding_normalization.examples = [
         f"""{_HEAD} g (int32[N,3] i) => (float[N,3,4] y) {_TABLES}> {{
             c = Gather(w, i)  d = Add(c, p)  y = {_NORM}(d, s, b) }}""",
     ),
-    Silent(
-        "a local function of that name",
-        f"""{_HEAD} g (float[2] x) => (float[2] y) {{ y = {_CALL}(x) }}
-            <domain: "com.microsoft", opset_import: ["" : 17]> EmbedLayerNormalization (a) => (b) {{ b = Neg(a) }}""",
-    ),
 ]

@@ -155,10 +155,4 @@ slice_without_axes.examples = [
         "g (float[4,5] x) => (float[2,5] y) { y = Slice<starts = [1], ends = [3]>(x) }",
         opset=9,
     ),
-    Silent(
-        "a local function that is called Slice",
-        f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[4,5] x) => (float[4,5] y) {_IN} {{ y = my.Slice(x, s, e) }}
-            <domain: "my", opset_import: ["" : 18]> Slice (a, b, c) => (d) {{ d = Neg(a) }}""",
-    ),
 ]

@@ -128,10 +128,4 @@ softmax_of_vector.examples = [
         "a TopK of a vector, which TensorRT takes",
         "g (float[8] x) => (float[2] y, int64[2] i) <int64[1] k = {2}> { y, i = TopK(x, k) }",
     ),
-    Silent(
-        "a local function that is called Softmax",
-        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[8] x) => (float[8] y) { y = my.Softmax(x) }
-            <domain: "my", opset_import: ["" : 18]> Softmax (a) => (b) { b = Neg(a) }""",
-    ),
 ]

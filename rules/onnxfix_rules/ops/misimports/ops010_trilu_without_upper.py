@@ -60,13 +60,6 @@ trilu_without_upper.examples = [
             y = If(c)<then_branch = p () => (float[A,B] u) { u = Trilu<upper = 1>(x, k) },
                       else_branch = q () => (float[A,B] v) { v = Neg(x) }> }""",
     ),
-    Fixed(
-        "in a local function",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[3,3] x) => (float[3,3] y) { y = my.F(x) }
-            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { b = Trilu(a) }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[3,3] x) => (float[3,3] y) { y = my.F(x) }
-            <domain: "my", opset_import: ["" : 18]> F (a) => (b) { b = Trilu<upper = 1>(a) }""",
-    ),
     Silent("the side is written: upper", "g (float[4,5] x) => (float[4,5] y) { y = Trilu<upper = 1>(x) }"),
     Silent(
         "the side is written: lower",
@@ -88,11 +81,5 @@ trilu_without_upper.examples = [
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[3,3] x) => (float[3,3] y) { y = my.F<side = 1>(x) }
             <domain: "my", opset_import: ["" : 18]> F <side> (a) => (b) { b = Trilu<upper : int = @side>(a) }""",
-    ),
-    Silent(
-        "a local function that is called Trilu",
-        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[3,3] x) => (float[3,3] y) { y = my.Trilu(x) }
-            <domain: "my", opset_import: ["" : 18]> Trilu (a) => (b) { b = Neg(a) }""",
     ),
 ]

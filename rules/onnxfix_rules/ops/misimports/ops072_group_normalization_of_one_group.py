@@ -137,18 +137,6 @@ group_normalization_of_one_group.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "inside a branch, of captured values",
-        before=f"""g (float[2,4,3] x, bool k) => (float[2,4,3] y) {_EACH} {{
-            y = If(k)<then_branch = p () => (float[2,4,3] u) {{ u = GroupNormalization<num_groups = 1>(x, s, b) }},
-                      else_branch = q () => (float[2,4,3] v) {{ v = Neg(x) }}> }}""",
-        after=f"""g (float[2,4,3] x, bool k) => (float[2,4,3] y) {_EACH} {{
-            y = If(k)<then_branch = p () => (float[2,4,3] u) <int64[1] a = {{1}}, int64[1] c = {{1}}> {{
-                          d = Unsqueeze(s, a)  e = Unsqueeze(b, c)  u = LayerNormalization<axis = 1>(x, d, e) }},
-                      else_branch = q () => (float[2,4,3] v) {{ v = Neg(x) }}> }}""",
-        opset=21,
-        safety=Safety.NUMERIC,
-    ),
-    Fixed(
         "in a local function, which has its epsilon from the caller",
         before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[2,4,3] x, float[1] s, float[1] b) => (float[2,4,3] y) { y = my.F<e = 0.1>(x, s, b) }
@@ -227,14 +215,6 @@ group_normalization_of_one_group.examples = [
             g (float[2,4,3] x, float[2] s, float[2] b) => (float[2,4,3] y) { y = my.F<n = 2>(x, s, b) }
             <domain: "my", opset_import: ["" : 18]> F <n> (x, s, b) => (y) {
                 y = GroupNormalization<num_groups : int = @n>(x, s, b) }""",
-    ),
-    Silent(
-        "a local function of that name",
-        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[2,4,3] x, float[1] s, float[1] b) => (float[2,4,3] y) {
-                y = my.GroupNormalization<num_groups = 1>(x, s, b) }
-            <domain: "my", opset_import: ["" : 18]> GroupNormalization <num_groups> (x, s, b) => (y) {
-                m = Mul(x, s)  y = Add(m, b) }""",
     ),
     Silent(
         "TensorRT 8.4 has no importer for it",

@@ -131,16 +131,6 @@ clip_of_int8.examples = [
                       else_branch = q () => (int8[7] v) { v = Identity(x) }> }""",
     ),
     Fixed(
-        "in a local function that has its bounds",
-        before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (int8[7] x) => (int8[7] y) { y = my.F(x) }
-            <domain: "my", opset_import: ["" : 18]> F (t) => (r) {
-                a = Constant<value = int8 {-10}>()  b = Constant<value = int8 {20}>()  r = Clip(t, a, b) }""",
-        after="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (int8[7] x) => (int8[7] y) { y = my.F(x) }
-            <domain: "my", opset_import: ["" : 18]> F (t) => (r) { v = Cast<to = 6>(t)
-                a = Constant<value = int32 {-10}>()  b = Constant<value = int32 {20}>()  c = Clip(v, a, b)
-                r = Cast<to = 3>(c) }""",
-    ),
-    Fixed(
         "the whole type within its bounds",
         before="g (int8[7] x) => (int8[7] y) <int8 a = {-128}, int8 b = {127}> { y = Clip(x, a, b) }",
         after="""g (int8[7] x) => (int8[7] y) <int32 a = {-128}, int32 b = {127}> {

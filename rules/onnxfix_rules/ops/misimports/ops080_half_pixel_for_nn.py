@@ -216,17 +216,6 @@ half_pixel_for_nn.examples = [
         opset=11,
     ),
     Fixed(
-        "in a branch, with the scales of the graph around it",
-        before=f"""g (float[1,2,4,4] x, bool c) => (float[1,2,8,8] y) <{_ROI}, float[4] s = {{1, 1, 2, 2}}> {{
-            y = If(c)<then_branch = p () => (float[1,2,8,8] u) {{ u = Resize<{_TF}, mode = "linear">(x, r, s) }},
-                      else_branch = q () => (float[1,2,8,8] v) {{ v = Resize(x, r, s) }}> }}""",
-        after=f"""g (float[1,2,4,4] x, bool c) => (float[1,2,8,8] y) <{_ROI}, float[4] s = {{1, 1, 2, 2}}> {{
-            y = If(c)<then_branch = p () => (float[1,2,8,8] u) <float[4] w = {{1, 1, 4, 4}}, {_LAST}> {{
-                          d = Resize<{_ASYM}, mode = "linear">(x, r, w)  u = Slice(d, b, e, a, t) }},
-                      else_branch = q () => (float[1,2,8,8] v) {{ v = Resize(x, r, s) }}> }}""",
-        opset=11,
-    ),
-    Fixed(
         "in a local function, with scales of its own",
         before=f"""<ir_version: 9, opset_import: ["" : 11, "my" : 1]> {_G} {{ y = my.F(x) }}
             <domain: "my", opset_import: ["" : 11]> F (x) => (y) {{ r = Constant<value = float[0] {{}}>()

@@ -336,10 +336,4 @@ log_softmax_underflow.examples = [
             g (float[3,3] x) => (float[3,3] y) { y = my.F<k = 1>(x) }
             <domain: "my", opset_import: ["" : 18]> F <k> (a) => (b) { b = LogSoftmax<axis : int = @k>(a) }""",
     ),
-    Silent(
-        "a local function that is called LogSoftmax",
-        """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
-            g (float[3,3] x) => (float[3,3] y) { y = my.LogSoftmax(x) }
-            <domain: "my", opset_import: ["" : 18]> LogSoftmax (a) => (b) { b = Neg(a) }""",
-    ),
 ]

@@ -24,16 +24,18 @@ from support.patience import PATIENCE
 # A module imports from earlier lines and from its own package only; modules on one line know nothing
 # of each other.
 LAYERS = [
-    ["_version", "errors", "dtypes", "interrupts", "place"],
+    ["_version", "errors", "dtypes", "garbage", "interrupts", "place", "walk"],
     ["_child"],  # the sandbox's other side
-    ["causes"],
-    ["sandbox"],  # knows no graph, so that C++ calls that hang or crash may be guarded anywhere
+    ["causes", "options"],
+    ["sandbox"],  # know no graph, so that C++ calls that hang or crash may be guarded anywhere
+    ["forks"],
     ["nvidia"],
     ["files"],
     ["graph"],
     ["shapes"],
     ["model"],
     ["edits"],
+    ["changes"],
     ["transaction", "fitting"],
     ["targets"],
     ["rule"],
@@ -71,6 +73,8 @@ HEAVY = {
     "tensorrt",
     "tensorrt_rtx",
 }
+OPTIONAL = {"onnxfix.fleet.ray", "onnxfix.fleet.remote"}
+"""Packages that only ``--ray`` and URLs load."""
 RULE_MAY_IMPORT = {"onnxfix", "onnxfix_rules", "numpy", "onnx", "ml_dtypes"} | set(sys.stdlib_module_names)
 LONG_FILE = 400
 LONG_REASON = re.compile(r"^# Long because: \S.{15,}")
@@ -142,7 +146,7 @@ def wrong_direction(module: str, imports: list[Import]) -> list[str]:
 
 
 def of_terminal(module: str, imports: list[Import]) -> list[str]:
-    """Uses of rich and typer outside of cli/app.py and render/."""
+    """Uses of rich and typer outside of cli/ and report/render/."""
     if is_or_in(module, {"onnxfix.cli", "onnxfix.report.render"}):
         return []
     return [f"{module}:{i.line} imports {i.name}" for i in imports if is_or_in(i.name, TERMINAL)]
@@ -154,6 +158,17 @@ def heavy_at_import(module: str, imports: list[Import]) -> list[str]:
         f"{module}:{i.line} imports {i.name} when it is loaded"
         for i in imports
         if not i.lazy and not i.typing and is_or_in(i.name, HEAVY)
+    ]
+
+
+def optional_at_import(module: str, imports: list[Import]) -> list[str]:
+    """Packages of OPTIONAL that are loaded as soon as ``module``, which is in none of them, is."""
+    if is_or_in(module, OPTIONAL):
+        return []
+    return [
+        f"{module}:{i.line} imports {i.name} when it is loaded"
+        for i in imports
+        if not i.lazy and not i.typing and is_or_in(i.name, OPTIONAL)
     ]
 
 
@@ -226,6 +241,11 @@ def test_heavy_modules_are_loaded_where_they_are_used() -> None:
     assert [line for name, imports in everything for line in heavy_at_import(name, imports)] == []
 
 
+def test_ray_and_remote_files_are_loaded_where_they_are_used() -> None:
+    everything = ENGINE_IMPORTS + RULE_IMPORTS
+    assert [line for name, imports in everything for line in optional_at_import(name, imports)] == []
+
+
 def test_rules_import_onnxfix_only() -> None:
     assert [line for name, imports in RULE_IMPORTS for line in foreign_to_rules(name, imports)] == []
 
@@ -290,7 +310,7 @@ def test_no_export_has_the_name_of_a_module() -> None:
         ("onnxfix.graph.overlay", "from onnxfix import Node", 1),
         ("onnxfix.dtypes", "from . import errors", 1),
         ("onnxfix.graph.overlay", "from ..errors import ModelError\nfrom .shapes import Shapes", 0),
-        ("onnxfix.graph.overlay", "from onnxfix.sandbox import forked", 0),
+        ("onnxfix.graph.overlay", "from onnxfix.forks import forked", 0),
         ("onnxfix.graph.overlay", "if TYPE_CHECKING:\n    from onnxfix.targets import Target", 0),
         ("onnxfix.graph.overlay", "if TYPE_CHECKING:\n    pass\nelse:\n    import onnxfix.targets", 1),
         ("onnxfix.cli.app", "from onnxfix.api import check\nimport onnx", 0),
@@ -328,6 +348,24 @@ def test_the_terminal_check_can_fail(module: str, source: str, violations: int) 
 )
 def test_the_heavy_check_can_fail(source: str, violations: int) -> None:
     assert len(heavy_at_import("onnxfix.x", imports_of(source, "onnxfix"))) == violations
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "violations"),
+    [
+        ("onnxfix.fleet.work", "from onnxfix.fleet.remote.staging import staged", 1),
+        ("onnxfix.fleet.work", "from onnxfix.fleet import ray", 1),
+        ("onnxfix.fleet.work", "from .ray.executor import RayExecutor", 1),
+        ("onnxfix.cli.app", "try:\n    import onnxfix.fleet.remote.store\nexcept ImportError:\n    pass", 1),
+        ("onnxfix.fleet.work", "def f():\n    from onnxfix.fleet.remote import store", 0),
+        ("onnxfix.fleet.work", "if TYPE_CHECKING:\n    from onnxfix.fleet.remote import store", 0),
+        ("onnxfix.fleet.remote.staging", "from onnxfix.fleet.remote import store", 0),
+        ("onnxfix.fleet.work", "from onnxfix.fleet import paths", 0),
+    ],
+)
+def test_the_optional_check_can_fail(module: str, source: str, violations: int) -> None:
+    imports = imports_of(source, module.rsplit(".", 1)[0])
+    assert len(optional_at_import(module, imports)) == violations
 
 
 @pytest.mark.parametrize(("source", "violations"), [("import torch", 1), ("import math, onnx.helper", 0)])

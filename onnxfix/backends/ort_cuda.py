@@ -26,7 +26,7 @@ from onnxfix import nvidia
 from onnxfix._child import NO_MEMORY
 from onnxfix.backends import Broken, NoKernel, Unsupported, ort
 from onnxfix.backends.ort import OrtSession, session_options
-from onnxfix.causes import heard
+from onnxfix.causes import cause_of
 from onnxfix.nvidia import Missing
 from onnxfix.sandbox import one_line
 
@@ -99,7 +99,7 @@ def unavailable() -> Missing | None:
             session.run(None, {"x": np.ones(1, np.float32)})
     except Exception as error:  # whatever CUDA and its libraries come up with
         words = one_line(_DETAILS.sub("", str(error)))
-        return Missing(f"the CUDA provider does not work: {words}", heard(words) or "not-loadable")
+        return Missing(f"the CUDA provider does not work: {words}", cause_of(words) or "not-loadable")
     return _why_fallen(onnxruntime, said) if fell_back else None
 
 
@@ -128,7 +128,9 @@ def _why_fallen(onnxruntime: Any, said: str) -> Missing:
         else ""
     )
     mend = 'pip install "onnxruntime-gpu[cuda,cudnn]"'
-    return Missing(f"onnxruntime falls back to the CPU{needs}: {cause}", heard(cause) or "not-loadable", mend)
+    return Missing(
+        f"onnxruntime falls back to the CPU{needs}: {cause}", cause_of(cause) or "not-loadable", mend
+    )
 
 
 @functools.cache

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from onnxfix import walk
 from onnxfix.backends import Unsupported
 from onnxfix.backends.reference_legacy import legacy
 from onnxfix.backends.reference_ops import corrected
@@ -112,7 +112,7 @@ def infeasible(model: onnx.ModelProto, input_elements: int) -> str | None:
     elements as the largest input or the mean weight; a model whose loops run long is stopped by the timeout.
     """
     weights = sum(math.prod(tensor.dims) for tensor in model.graph.initializer)
-    count = sum(1 for _ in nodes(model))
+    count = sum(1 for _ in walk.model_nodes(model))
     # A weight is used about once; an activation is as large as the input at nearly every node.
     work = count * input_elements + 20 * weights
     if work <= BUDGET:
@@ -121,14 +121,3 @@ def infeasible(model: onnx.ModelProto, input_elements: int) -> str | None:
         f"too large for onnx.reference ({count:,} nodes, {weights:,} weights, {input_elements:,} input elements):"
         " it would take more than about 10 s"
     )
-
-
-def nodes(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
-    """All nodes of a model, those in subgraphs and local functions included."""
-    stack = [list(model.graph.node), *(list(function.node) for function in model.functions)]
-    while stack:
-        for node in stack.pop():
-            yield node
-            for attribute in node.attribute:
-                graphs = [attribute.g] if attribute.HasField("g") else attribute.graphs
-                stack.extend(list(graph.node) for graph in graphs)

@@ -19,7 +19,7 @@ from typing import Any
 
 from onnxfix.backends.ort_weights import weight_bytes
 from onnxfix.errors import OnnxfixError, UsageError
-from onnxfix.files import atomic, wire
+from onnxfix.files import atomic, loading
 from onnxfix.place import Place
 from onnxfix.sandbox import Worker, note
 from onnxfix.sizes.search import Search
@@ -98,7 +98,7 @@ def need_mb(path: Path) -> int:
     where it embeds them.
     """
     try:
-        loaded = wire.open_model(path)
+        loaded = loading.open_model(path)
     except OnnxfixError:
         return 0
     return 256 + (int(2.5 * weight_bytes(loaded.proto)) + loaded.size >> 20)

@@ -17,7 +17,7 @@ from typing import Any
 import onnx
 
 from onnxfix.errors import ModelError
-from onnxfix.files import wire
+from onnxfix.files import loading
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
 from onnxfix.place import Place
@@ -55,13 +55,13 @@ class Places:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._loaded: wire.Loaded | None = None  # its file stays open as long as the model is looked at
+        self._loaded: loading.Loaded | None = None  # its file stays open as long as the model is looked at
 
     @cached_property
     def proto(self) -> onnx.ModelProto | None:
         """The model without its external data; None where onnx cannot read it."""
         try:
-            self._loaded = wire.open_model(Path(self._path))
+            self._loaded = loading.open_model(Path(self._path))
             return self._loaded.proto
         except Exception:  # what TensorRT says of such a file is the report; there are no places in it
             return None

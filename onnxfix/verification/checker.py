@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from onnx import GraphProto, ModelProto, TensorProto, TypeProto, ValueInfoProto
 
-from onnxfix.backends.reference import nodes
+from onnxfix import walk
 from onnxfix.errors import ModelError
-from onnxfix.files import lazy, tensors, wire
+from onnxfix.files import lazy, loading, tensors
 from onnxfix.sandbox import one_line
 from onnxfix.shapes.inference import DANGEROUS, SMALL_BYTES, dangerous
 
@@ -48,7 +48,7 @@ def check(path: str, folder: str, *, full: bool = True) -> Complaint:
 
     skipped, file = "", path
     try:
-        loaded = wire.open_model(Path(path))
+        loaded = loading.open_model(Path(path))
         if loaded.source is not None or loaded.outside:
             _without_weights(loaded.proto, Path(path).parent)
             (Path(folder) / _NOTHING).touch()
@@ -56,7 +56,7 @@ def check(path: str, folder: str, *, full: bool = True) -> Complaint:
             Path(file).write_bytes(loaded.proto.SerializeToString())
         # A walk of all nodes may take longer than inference does.
         suspect = any(name in loaded.skeleton for name in DANGEROUS)
-        if full and suspect and any(map(dangerous, nodes(loaded.proto))):
+        if full and suspect and any(map(dangerous, walk.model_nodes(loaded.proto))):
             full, skipped = False, "it holds a node at which ONNX's shape inference may hang or crash"
         onnx.checker.check_model(file, full_check=full)
     except (onnx.checker.ValidationError, ModelError) as error:
@@ -79,14 +79,14 @@ def violation(path: str, folder: str) -> str:
     complaint = check(path, folder)
     if complaint.checker or not complaint.inference:
         return complaint.checker
-    proto = wire.open_model(Path(path)).proto
+    proto = loading.open_model(Path(path)).proto
     _without_weights(proto, Path(path).parent)
     return _unclaimed(proto, types=False)
 
 
 def unclaimed(path: str) -> str:
     """What ONNX's strict inference says of a model file without the shapes that it claims; empty where it passes."""
-    proto = wire.open_model(Path(path)).proto
+    proto = loading.open_model(Path(path)).proto
     _without_weights(proto, Path(path).parent)
     return _unclaimed(proto)
 
@@ -100,7 +100,7 @@ def _without_weights(proto: ModelProto, base_dir: Path) -> None:
     Raises:
         ModelError: external data are not where they should be, or too short.
     """
-    for tensor in wire.all_tensors(proto):
+    for tensor in walk.model_tensors(proto):
         where, external = lazy.range_of(tensor), tensors.is_external(tensor)
         if where is not None and (
             external
@@ -139,7 +139,7 @@ def _unclaimed(proto: ModelProto, *, types: bool = True) -> str:
     from onnx import shape_inference
 
     _trim(proto, types=types)
-    for tensor in wire.all_tensors(proto):
+    for tensor in walk.model_tensors(proto):
         if len(tensor.raw_data) > SMALL_BYTES:
             tensor.ClearField("raw_data")
             _empty(tensor)
@@ -159,9 +159,8 @@ def _trim(proto: ModelProto, *, types: bool) -> None:
     graphs = [proto.graph]
     for function in proto.functions:
         _unclaim(getattr(function, "value_info", ()), types=types)
-    for node in nodes(proto):
-        for attribute in node.attribute:
-            graphs.extend([attribute.g] if attribute.HasField("g") else attribute.graphs)
+    for node in walk.model_nodes(proto):
+        graphs.extend(walk.subgraphs(node))
     for graph in graphs:
         _unclaim(graph.value_info, graph.output, () if graph is proto.graph else graph.input, types=types)
         _densify(graph)

@@ -12,10 +12,9 @@ from typing import Any
 
 import onnx
 
-from onnxfix.backends import reference
+from onnxfix import walk
 from onnxfix.causes import Cause
 from onnxfix.errors import ModelError, UsageError, fault_of
-from onnxfix.files import wire
 from onnxfix.sandbox import Worker, one_line, shared
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification import validity
@@ -181,9 +180,9 @@ def _shown(results: Sequence[RungResult]) -> str:
 
 def half_type(model: onnx.ModelProto) -> str:
     """The coarser of the half-precision types that nodes, inputs or weights of the model name; "" for none."""
-    types = {tensor.data_type for tensor in wire.all_tensors(model)}
+    types = {tensor.data_type for tensor in walk.model_tensors(model)}
     types.update(info.type.tensor_type.elem_type for info in model.graph.input)
-    for node in reference.nodes(model):
+    for node in walk.model_nodes(model):
         types.update(a.i for a in node.attribute if a.name in ("to", "dtype", "output_dtype"))
     if onnx.TensorProto.BFLOAT16 in types:
         return "bfloat16"

@@ -17,7 +17,7 @@ import onnx
 from onnxfix import backends
 from onnxfix._child import NO_MEMORY
 from onnxfix.backends import ort_words
-from onnxfix.causes import ENDED, Cause, heard
+from onnxfix.causes import ENDED, Cause, cause_of
 from onnxfix.errors import Fault
 from onnxfix.sandbox import Outcome, note, one_line
 from onnxfix.verification.compare import twin, twin_double
@@ -97,7 +97,7 @@ def _failed(stage: str, error: Exception, seconds: float = 0.0) -> Ran:
         no_kernel=isinstance(error, backends.NoKernel),
         broken=broken,
         starved=starved,
-        cause="memory" if starved else heard(str(error)),
+        cause="memory" if starved else cause_of(str(error)),
     )
 
 

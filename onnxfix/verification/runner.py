@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from onnxfix import backends
+from onnxfix import backends, walk
 from onnxfix.backends import reference
 from onnxfix.causes import Cause
 from onnxfix.errors import UsageError
@@ -330,7 +330,7 @@ class _Climber:
         request = self.request
         if self.name != "ort-cpu" or not request.shown:
             return False
-        if not any(node.op_type in _PRODUCTS for node in reference.nodes(request.known.model)):
+        if not any(node.op_type in _PRODUCTS for node in walk.model_nodes(request.known.model)):
             return False
         outcome = request.worker.call("onnxfix.backends.ort:cuts_off", timeout=request.step)
         return bool(outcome.ok and outcome.value)

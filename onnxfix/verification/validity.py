@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from onnxfix.sandbox import Outcome, forked
+from onnxfix.forks import forked
+from onnxfix.sandbox import Outcome
 from onnxfix.verification.checker import Complaint, check, check_all, unclaimed, violation
 
 

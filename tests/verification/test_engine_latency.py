@@ -24,6 +24,7 @@ import pytest
 import onnxfix
 from onnxfix.fleet.recall import recall
 from onnxfix.nvidia import Missing
+from onnxfix.options import Verification
 from onnxfix.pipeline import proof
 from onnxfix.report.render.latency import latency_lines
 from onnxfix.report.render.text import render_report
@@ -640,7 +641,7 @@ def test_whoever_looks_for_a_culprit_times_nothing(monkeypatch: pytest.MonkeyPat
             tmp_path,
             proto,
             proto,
-            proof.Options(trt=ASKED),
+            proof.Comparison(Verification(), ASKED),
             exact=True,
             rungs=rungs,  # type: ignore[arg-type]
         )

@@ -16,11 +16,12 @@ from onnxfix import nvidia
 from onnxfix.cli.app import app
 from onnxfix.errors import Fault, OnnxfixError, explained, fault_of
 from onnxfix.fleet.recall import recall
+from onnxfix.forks import forked
 from onnxfix.nvidia import Missing
-from onnxfix.report.headline import broken, unread
+from onnxfix.report.render.headline import import_notes, import_problems
 from onnxfix.report.render.text import render_report, render_summary
 from onnxfix.report.report import Report, plain
-from onnxfix.sandbox import Outcome, Worker, forked, shared
+from onnxfix.sandbox import Outcome, Worker, shared
 from onnxfix.trt import package as trt_package
 from onnxfix.trt.lift import attempt, kinds, lift
 from onnxfix.trt.lift.records import Lifted
@@ -290,7 +291,7 @@ def test_no_fix_is_withdrawn_for_it_and_the_model_is_written(tmp_path: Path) -> 
         assert "broke" in text
         assert "ZeroDivisionError: made up" in text
         assert "please report it" in text
-    assert "1 of which a rung broke" in "\n".join(map(str, render_summary([report], [])))
+    assert "1 with a broken rung" in "\n".join(map(str, render_summary([report], [])))
     assert recall(Report, plain(report) | {"pending": None}).verdict == report.verdict
 
 
@@ -334,5 +335,5 @@ def test_a_check_with_tensorrt_has_a_problem(tmp_path: Path) -> None:
 
 def test_a_reading_that_broke_is_no_note() -> None:
     broke, refused, gap = (Reading(status, "why") for status in ("broke", "refused", "gap"))  # type: ignore[arg-type]
-    assert [bool(list(unread(one))) for one in (broke, refused, gap)] == [False, False, True]
-    assert [bool(list(broken(one))) for one in (broke, refused, gap)] == [True, False, False]
+    assert [bool(list(import_notes(one))) for one in (broke, refused, gap)] == [False, False, True]
+    assert [bool(list(import_problems(one))) for one in (broke, refused, gap)] == [True, False, False]

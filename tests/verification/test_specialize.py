@@ -18,15 +18,15 @@ from onnx.reference import ReferenceEvaluator
 
 import onnxfix
 from onnxfix.errors import UsageError
-from onnxfix.files import lazy, wire
+from onnxfix.files import lazy, loading, wire
+from onnxfix.options import Specialization
 from onnxfix.pipeline import contract
-from onnxfix.pipeline.stages import _specialized
 from onnxfix.pipeline.whole import specialize
+from onnxfix.pipeline.whole.run import specialized
 from onnxfix.report.report import Fixed, Report
 from onnxfix.sandbox import Worker
 from onnxfix.verification.feeds.signature import signature
 from onnxfix.verification.rungs import gpu, probe
-from onnxfix.verification.specialize.asked import Asked
 from onnxfix.verification.specialize.resolve import resolve
 from onnxfix.verification.specialize.special import Special
 from support import fake_engines
@@ -240,7 +240,7 @@ def test_a_branch_that_the_value_decides_goes_away() -> None:
 )
 def test_a_value_has_the_type_and_shape_of_its_input(kind: str, value: Any, expected: Any) -> None:
     known = signature(model_of(f"g ({kind} v, float[2] x) => (float[2] y) {{ y = Exp(x) }}"))
-    special, _, _ = resolve(known, Asked(inputs={"v": value}))
+    special, _, _ = resolve(known, Specialization(inputs={"v": value}))
     made = special.values["v"]
     assert (made.dtype, made.shape) == (expected.dtype, expected.shape)
     assert made.tolist() == expected.tolist() or np.isnan(expected)
@@ -471,7 +471,7 @@ def test_a_mistake_is_one_line(
 def test_a_value_that_does_not_fit(kind: str, value: Any, words: str) -> None:
     known = signature(model_of(f"g ({kind} v, float[2] x) => (float[2] y) {{ y = Exp(x) }}"))
     with pytest.raises(UsageError, match="--fix-input") as caught:
-        resolve(known, Asked(inputs={"v": value}))
+        resolve(known, Specialization(inputs={"v": value}))
     assert words in str(caught.value)
 
 
@@ -777,10 +777,10 @@ def test_several_models_and_the_journal(tmp_path: Path) -> None:
     assert "its inputs are x, m" in err
     assert sorted(one.name for one in (tmp_path / "out").glob("*.onnx")) == ["a.onnx", "b.onnx"]
     _, out, _ = run("apply", str(folder / "*.onnx"), *options, "--resume")
-    assert out.count("unchanged, not done again") == 2
+    assert out.count("unchanged, skipped") == 2
     np.save(tmp_path / "sr.npy", np.int64(8000))
     _, out, _ = run("apply", str(folder / "*.onnx"), *options, "--resume")
-    assert "not done again" not in out
+    assert "unchanged, skipped" not in out
     assert operators(onnx.load(tmp_path / "out" / "a.onnx")) == ["Mul"]
 
 
@@ -834,7 +834,7 @@ def test_exported_models_at_batch_1(tmp_path: Path, name: str, sizes: dict[str, 
     assert report.verdict.passed, report.verdict
     fixed = onnx.load(out)
     assert all(isinstance(size, int) for info in fixed.graph.input for size in dims(info))
-    special, _, _ = resolve(known, Asked(dims=asked))
+    special, _, _ = resolve(known, Specialization(dims=asked))
     from onnxfix.verification.feeds.inputs import make_inputs
 
     feed = make_inputs(known, special.sizes, 3)
@@ -859,9 +859,9 @@ def weight(model: ModelProto) -> Any:
 def test_weights_are_not_read_to_specialize(tmp_path: Path) -> None:
     original = weighted(512)
     path, out = write(tmp_path, original), tmp_path / "out.onnx"
-    loaded = wire.load(path)
+    loaded = loading.load(path)
     assert loaded.source is not None
-    made, _ = _specialized(loaded, Special({"N": 2}, {"n": np.array(1, np.int64)}))
+    made, _ = specialized(loaded, Special({"N": 2}, {"n": np.array(1, np.int64)}))
     assert len(made.skeleton) < 2000 < lazy.LARGE * 2
     model = proven(path, out, fix_dims={"N": 2}, fix_inputs={"n": 1})
     assert shapes(model) == {"x": [2, 512], "y": [2, 512]}
@@ -872,7 +872,7 @@ def test_a_model_over_the_limit_of_protobuf(tmp_path: Path, monkeypatch: pytest.
     original = weighted(64)
     path, out = write(tmp_path, original), tmp_path / "out.onnx"
     monkeypatch.setattr(wire, "PROTOBUF_LIMIT", 8000)
-    monkeypatch.setattr(wire, "SMALL", 0)
+    monkeypatch.setattr(loading, "SMALL", 0)
     report = onnxfix.apply(path, out, fix_dims={"N": 2}, fix_inputs={"n": 1}, rungs=["ort-cpu"])
     assert report.verdict is not None
     assert report.verdict.passed

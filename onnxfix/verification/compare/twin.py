@@ -26,7 +26,6 @@ from onnx import (
     AttributeProto,
     GraphProto,
     ModelProto,
-    NodeProto,
     TensorProto,
     TypeProto,
     helper,
@@ -34,9 +33,8 @@ from onnx import (
     numpy_helper,
 )
 
-from onnxfix import backends
+from onnxfix import backends, walk
 from onnxfix.backends import Session
-from onnxfix.files import wire
 
 HALVES = (int(TensorProto.FLOAT16), int(TensorProto.BFLOAT16))
 #: Attributes of ONNX's operators that hold an element type.
@@ -57,47 +55,20 @@ def widened(model: ModelProto, elem: int, kinds: Sequence[int] = HALVES) -> Mode
 
     A type that a function's attribute reference brings in stays: inline functions before.
     """
-    for tensor in wire.all_tensors(model):
+    for tensor in walk.model_tensors(model):
         if tensor.data_type in kinds:
             wide = numpy_helper.to_array(tensor).astype(helper.tensor_dtype_to_np_dtype(elem))
             tensor.CopyFrom(numpy_helper.from_array(wide, tensor.name))
-    for graph in graphs(model.graph):
+    for graph in walk.graphs(model.graph):
         for info in (*graph.input, *graph.output, *graph.value_info):
             _widen_type(info.type, elem, kinds)
     for function in model.functions:
         for info in function.value_info:
             _widen_type(info.type, elem, kinds)
-    for node in _nodes(model):
+    for node in walk.model_nodes(model):
         for attribute in node.attribute:
             _widen_attribute(attribute, elem, kinds)
     return model
-
-
-def graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    """A graph and all subgraphs in it."""
-    stack = [graph]
-    while stack:
-        one = stack.pop()
-        yield one
-        stack.extend(inner for node in one.node for inner in _bodies(node))
-
-
-def _bodies(node: NodeProto) -> Iterator[GraphProto]:
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
-
-
-def _nodes(model: ModelProto) -> Iterator[NodeProto]:
-    for graph in graphs(model.graph):
-        yield from graph.node
-    for function in model.functions:
-        stack = list(function.node)
-        while stack:
-            node = stack.pop()
-            yield node
-            stack.extend(inner for graph in _bodies(node) for inner in graph.node)
 
 
 def _widen_attribute(attribute: AttributeProto, elem: int, kinds: Sequence[int]) -> None:
@@ -211,7 +182,7 @@ def load(backend: str, original: str, folder: str) -> Twins:
     """
     probe = Path(folder) / "probe.onnx"
     model = onnx.load(original, load_external_data=False)
-    weights = 4 * sum(math.prod(tensor.dims) for tensor in wire.all_tensors(model))
+    weights = 4 * sum(math.prod(tensor.dims) for tensor in walk.model_tensors(model))
     if weights > MOST_BYTES:
         raise backends.Unsupported(f"it has {weights / 1e9:.1f} GB of weights in float32")
     onnx.load_external_data_for_model(model, str(Path(original).parent))
@@ -233,24 +204,8 @@ def origins(graph: GraphProto) -> dict[str, frozenset[str]]:
     made = {name: node for node in graph.node for name in node.output if name}
     found = {}
     for output in graph.output:
-        seen, left = set[str](), [output.name]
-        while left:
-            name = left.pop()
-            if name not in seen:
-                seen.add(name)
-                left.extend(_read(made[name]) if name in made else ())
-        found[output.name] = frozenset(seen)
+        found[output.name] = frozenset(walk.ancestors(made, [output.name]))
     return found
-
-
-def _read(node: NodeProto) -> Iterator[str]:
-    """What a node reads, and every name that is read or given in its subgraphs."""
-    yield from node.input
-    for body in _bodies(node):
-        for graph in graphs(body):
-            for inner in graph.node:
-                yield from inner.input
-            yield from (info.name for info in graph.output)
 
 
 def _widest(backend: str, probe: Path, double: bool, large: bool) -> tuple[Session, int]:

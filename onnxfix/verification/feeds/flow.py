@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import onnx
 
+from onnxfix import walk
 from onnxfix.shapes import dimnames
 from onnxfix.verification.feeds.beside import BESIDE, COMPARES, meaning, number_of
 from onnxfix.verification.feeds.operands import BLIND, DRAWS, KEEPS, KEEPS_ALL, MASK_OPS, SAME_SHAPE, SINKS
@@ -150,7 +151,7 @@ class Flow:
         # A Dropout draws only when it is told that this is training.
         if node.op_type in DRAWS or (node.op_type == "Dropout" and len(node.input) > 2):
             self._drawn.update(key for key in outputs if key is not None)
-        graphs = [a.g for a in node.attribute if a.HasField("g")]
+        graphs = walk.subgraphs(node)
         if graphs:
             for source in inputs[: {"If": 1, "Loop": 2}.get(node.op_type, 0)]:
                 for target in outputs:

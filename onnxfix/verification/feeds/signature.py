@@ -10,8 +10,9 @@ from typing import Any
 
 import onnx
 
+from onnxfix import walk
 from onnxfix.errors import ModelError
-from onnxfix.files import wire
+from onnxfix.files import loading
 from onnxfix.shapes import dimnames
 from onnxfix.sizes.limits import Limit, limits_of, within
 from onnxfix.sizes.search import Search
@@ -155,7 +156,7 @@ def signature(model: onnx.ModelProto | Path | str) -> Signature:
     """Read the inputs of a model. Raises ModelError when a path does not hold one."""
     if not isinstance(model, onnx.ModelProto):
         try:
-            loaded = wire.open_model(Path(model))
+            loaded = loading.open_model(Path(model))
         except ModelError as error:
             raise ModelError(f"{model} cannot be read as an ONNX model: {error}") from None
         return _signature(loaded.proto, loaded)
@@ -197,7 +198,7 @@ def _known_strings(model: onnx.ModelProto) -> list[str]:
         for node in graph.node:
             for attribute in node.attribute:
                 found.update((text.decode("utf-8", "replace"), None) for text in attribute.strings[:50])
-                graphs.extend([attribute.g] if attribute.HasField("g") else attribute.graphs)
+                graphs.extend(walk.attribute_graphs(attribute))
                 found.update((t.decode("utf-8", "replace"), None) for t in attribute.t.string_data[:50])
         for tensor in getattr(graph, "initializer", ()):
             found.update((text.decode("utf-8", "replace"), None) for text in tensor.string_data[:50])

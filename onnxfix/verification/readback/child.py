@@ -15,12 +15,12 @@ import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto, helper
 
-from onnxfix import backends
+from onnxfix import backends, walk
 from onnxfix._child import NO_MEMORY, cores
 from onnxfix.backends import ort, ort_weights
 from onnxfix.causes import Cause
 from onnxfix.errors import OnnxfixError
-from onnxfix.files import lazy, wire
+from onnxfix.files import lazy, loading
 from onnxfix.sandbox import one_line
 from onnxfix.verification.compare.compare import Metrics, compare
 from onnxfix.verification.compare.noise import shaken
@@ -81,10 +81,10 @@ def sketch(path: str) -> bytes | Told:
     """The model file without the data of its larger tensors, for who wants to look at the graph alone; Told where it
     cannot be read."""
     try:
-        loaded = wire.open_model(Path(path))
+        loaded = loading.open_model(Path(path))
     except OnnxfixError as error:
         return Told(one_line(error))
-    for tensor in wire.all_tensors(loaded.proto):
+    for tensor in walk.model_tensors(loaded.proto):
         if tensor.ByteSize() > _LARGE or lazy.range_of(tensor) is not None:
             for name in lazy.PAYLOADS.values():
                 tensor.ClearField(name)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from onnx import GraphProto, ModelProto, NodeProto
 
+from onnxfix import walk
 from onnxfix.trt.lift.records import Lifted
 from onnxfix.trt.reading import Kind, Misread, Subject
 from onnxfix.verification.compare.compare import Metrics
@@ -197,7 +198,7 @@ def label_of(node: NodeProto) -> str:
 def layers_of(network: GraphProto, node: NodeProto) -> tuple[str, ...]:
     """TensorRT's layers of a node and of those in its subgraphs, kind and name: those that are called like a node
     first, and what the parser adds for shapes and casts last."""
-    labels, found = {label_of(one) for one in nodes_of(node)}, dict[str, bool]()
+    labels, found = {label_of(one) for one in walk.nodes([node])}, dict[str, bool]()
     stack = list(reversed(network.node))
     while stack:
         one = stack.pop()
@@ -205,51 +206,24 @@ def layers_of(network: GraphProto, node: NodeProto) -> tuple[str, ...]:
         if told.get("onnx_node") in labels and told.get("trt_kind"):
             name = told.get("trt_layer", "")
             found[f"{told['trt_kind']} {name}".strip()] = any(label in name for label in labels)
-        for attribute in one.attribute:
-            stack.extend(reversed(attribute.g.node))
+        for graph in walk.subgraphs(one):
+            stack.extend(reversed(graph.node))
     names = sorted(found, key=lambda name: not found[name])
     more = [f"and {len(names) - _LAYERS} more"] if len(names) > _LAYERS else []
     return (*names[:_LAYERS], *more)
 
 
-def nodes_of(node: NodeProto) -> list[NodeProto]:
-    """A node and all nodes in its subgraphs."""
-    found = [node]
-    for one in found:  # which grows
-        for attribute in one.attribute:
-            for body in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
-                found.extend(body.node)
-    return found
-
-
-def reads_of(node: NodeProto) -> set[str]:
-    """What a node reads, and every name that is read or given in its subgraphs."""
-    found = set[str]()
-    for one in nodes_of(node):
-        found.update(one.input)
-        for attribute in one.attribute:
-            for body in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
-                found.update(info.name for info in body.output)
-    return found
-
-
 def upstream(graph: GraphProto, names: Sequence[str]) -> set[str]:
     """The tensors of the main graph that these hang on, and they themselves."""
     made = {name: node for node in graph.node for name in node.output if name}
-    found, stack = set[str](), list(names)
-    while stack:
-        name = stack.pop()
-        if name not in found:
-            found.add(name)
-            stack.extend(reads_of(made[name]) if name in made else ())
-    return found
+    return walk.ancestors(made, names)
 
 
 def downstream(graph: GraphProto, node: NodeProto) -> set[str]:
     """The outputs of a node and whatever hangs on them; nodes stand in the order of computation."""
     found: set[str] = set()
     for one in graph.node:
-        if one is node or not reads_of(one).isdisjoint(found):
+        if one is node or not found.isdisjoint(walk.reads(one)):
             found.update(name for name in one.output if name)
     return found
 
@@ -259,7 +233,7 @@ def _unnamed(pair: Pair, node: NodeProto) -> int:
     made = {name: one for one in pair.model.graph.node for name in one.output if name}
     stack, seen = [node], list[NodeProto]()
     while stack:
-        for name in reads_of(stack.pop()):
+        for name in set(walk.reads(stack.pop())):
             one = made.get(name)
             silent = one is not None and one.op_type != "Constant" and name not in pair.lifted.names
             if one is not None and silent and not any(one is other for other in seen):

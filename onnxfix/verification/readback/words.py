@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from onnx import GraphProto, NodeProto, TensorProto, ValueInfoProto, defs
 
+from onnxfix import walk
 from onnxfix.place import Place
 
 #: It has no kernel (or one that does not know all attributes, which its constructor says), or is older than the model:
@@ -93,13 +94,7 @@ def _found(patterns: tuple[re.Pattern[str], ...], words: str) -> Iterator[re.Mat
 def _all(graph: GraphProto) -> Iterator[tuple[NodeProto, NodeProto]]:
     """Every node with the one of the main graph around it."""
     for node in graph.node:
-        stack = [node]
-        while stack:
-            inner = stack.pop()
-            yield node, inner
-            for attribute in inner.attribute:
-                for body in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
-                    stack.extend(body.node)
+        yield from ((node, inner) for inner in walk.nodes([node]))
 
 
 def place_of(node: NodeProto | None, graph: GraphProto) -> Place:
@@ -154,10 +149,7 @@ def _chosen(graph: GraphProto) -> set[str]:
     fed = {info.name for info in _given(graph)}
     found = {info.name for info in _given(graph) if info.type.tensor_type.elem_type not in _FLOATS}
     for node in graph.node:
-        reads = set(node.input)
-        for attribute in node.attribute:
-            if attribute.HasField("g"):
-                reads.update(name for one in attribute.g.node for name in one.input)
+        reads = set(walk.reads(node))
         if node.op_type in _OF_SHAPE or reads.isdisjoint(fed):
             continue
         made = [name for name in node.output if name]

@@ -19,7 +19,7 @@ from typing import Any, Literal
 from onnx import ModelProto
 
 from onnxfix.errors import OnnxfixError
-from onnxfix.files import wire
+from onnxfix.files import copying, loading, saving, tensors
 from onnxfix.sandbox import one_line
 from onnxfix.shapes import dimnames
 from onnxfix.trt.engine import Ran
@@ -278,12 +278,12 @@ def at_batch_one(path: Path, symbols: Sequence[str], folder: Path) -> Path:
     Raises:
         OnnxfixError: the model cannot be read, or the copy not be written.
     """
-    proto = wire.parse(wire.read(path), str(path))
+    proto = loading.parse(loading.read(path), str(path))
     _fix(proto, dict.fromkeys(symbols, 1))
-    for location in wire.external_files(proto):
+    for location in tensors.external_files(proto):
         _reach((path.parent / location).resolve(), folder, location)
     copy = folder / "batch1.onnx"
-    wire.write(wire.serialize(proto), copy)
+    copying.write(saving.serialize(proto), copy)
     return copy
 
 

@@ -17,7 +17,7 @@ from onnxfix import targets
 from onnxfix.causes import ENDED, Cause
 from onnxfix.errors import UsageError
 from onnxfix.nvidia import Missing
-from onnxfix.sandbox import Worker, asked_mb, one_line, shared
+from onnxfix.sandbox import Worker, memory_limit_mb, one_line, shared
 from onnxfix.trt import build as tensorrt
 from onnxfix.trt import files
 from onnxfix.trt import package as trt_package
@@ -170,7 +170,7 @@ def builder(options: TrtOptions) -> Builder | Missing:
     worker = shared_builder(options)
     if options.memory_mb is not None:
         worker = Worker(memory_mb=options.memory_mb, variables=variables)
-    found = _choice(options.package, options.compute_capability, options.tf32, os.getpid(), asked_mb())
+    found = _choice(options.package, options.compute_capability, options.tf32, os.getpid(), memory_limit_mb())
     if isinstance(found, str):
         raise UsageError(found)
     if isinstance(found, Missing):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from onnx import AttributeProto, ModelProto, NodeProto
 
-from onnxfix.backends import reference
-from onnxfix.files import lazy, wire
+from onnxfix import walk
+from onnxfix.files import lazy, loading
 from onnxfix.trt.records import TrtBuild
 
 
@@ -17,13 +17,13 @@ def is_new(build: TrtBuild, original: ModelProto | None, fixed: Path | None) -> 
     if original is None or not build.errors or not build.errors[0].place.op_type:
         return False
     place = build.errors[0].place
-    known = [node for node in reference.nodes(original) if node.op_type == place.op_type]
+    known = [node for node in walk.model_nodes(original) if node.op_type == place.op_type]
     if any(place.output in node.output for node in known):
         return False
     if fixed is None or not known:
         return True
-    loaded = wire.open_model(fixed)
-    now = [node for node in reference.nodes(loaded.proto) if node.op_type == place.op_type]
+    loaded = loading.open_model(fixed)
+    now = [node for node in walk.model_nodes(loaded.proto) if node.op_type == place.op_type]
     named = next((_kind(node) for node in now if place.output in node.output), None)
     # Rules that take nodes away let others have their names: what was there before is no new node.
     return named is None or _count(now, named) > _count(known, named)

@@ -23,9 +23,8 @@ import numpy as np
 import onnx
 from onnx import ModelProto, TensorProto, inliner, numpy_helper
 
-from onnxfix import backends
+from onnxfix import backends, walk
 from onnxfix.backends import Session
-from onnxfix.files import wire
 from onnxfix.sandbox import note
 from onnxfix.verification.compare import twin, twin_double
 from onnxfix.verification.compare.noise import shaken
@@ -188,7 +187,7 @@ def _inlined(path: str) -> ModelProto:
 def _moved(path: str, seed: int) -> ModelProto:
     """The model with its weights moved as inputs are."""
     model = onnx.load(path)
-    for tensor in wire.all_tensors(model):
+    for tensor in walk.model_tensors(model):
         if tensor.data_type in (TensorProto.FLOAT, TensorProto.FLOAT16) and math.prod(tensor.dims) > 1:
             value = shaken({"": numpy_helper.to_array(tensor)}, seed)[""]
             tensor.CopyFrom(numpy_helper.from_array(value, tensor.name))

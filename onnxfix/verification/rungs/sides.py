@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from onnxfix import backends
-from onnxfix.causes import ENDED, Cause, heard
+from onnxfix.causes import ENDED, Cause, cause_of
 from onnxfix.errors import Fault
 from onnxfix.sandbox import Outcome, Worker, one_line
 from onnxfix.trt.engine import Ran
@@ -128,7 +128,7 @@ class Side:
 
 def _cause(outcome: Outcome, error: str) -> Cause:
     """What a call failed of; ``error`` is what TensorRT or ONNX Runtime said where it came back."""
-    return heard(error) if outcome.ok else ENDED[outcome.status]
+    return cause_of(error) if outcome.ok else ENDED[outcome.status]
 
 
 def _value(outcome: Outcome) -> Any:

@@ -24,7 +24,7 @@ from onnxfix.verification.rungs.shapes import given_profiles, symbols_of
 from onnxfix.verification.specialize.special import Special, shown
 
 if TYPE_CHECKING:
-    from onnxfix.verification.specialize.asked import Asked
+    from onnxfix.options import Specialization
 
 LARGEST = 2**31 - 1
 """The largest size that a dimension may get: TensorRT's are no larger."""
@@ -32,7 +32,7 @@ LARGEST = 2**31 - 1
 
 def resolve(
     known: Signature,
-    asked: Asked,
+    asked: Specialization,
     inputs: str | os.PathLike[str] | None = None,
     input_shapes: Sequence[str] = (),
 ) -> tuple[Special, list[dict[str, Any]] | None, tuple[str, ...]]:

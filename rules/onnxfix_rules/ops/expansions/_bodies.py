@@ -22,9 +22,10 @@ from onnx import (
     shape_inference,
 )
 
-from onnxfix.files import lazy, wire
+from onnxfix import walk
+from onnxfix.files import lazy
+from onnxfix.forks import forked
 from onnxfix.rule import Node, Value, defined, least_inputs
-from onnxfix.sandbox import forked
 from onnxfix_rules.ops import _nested
 from onnxfix_rules.ops.expansions import _own
 
@@ -122,7 +123,7 @@ def _of_call(
         return None
     call.input.extend(f"in {index}" if name else "" for index, name in enumerate(source.input))
     call.output.extend(f"out {index}" if name else "" for index, name in enumerate(source.output))
-    for tensor in wire.node_tensors([call]):
+    for tensor in walk.node_tensors([call]):
         where = lazy.range_of(tensor)
         if where is not None and where.length > SIZE_LIMIT:
             return None

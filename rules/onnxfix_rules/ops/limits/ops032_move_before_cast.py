@@ -136,7 +136,7 @@ def _fill(node: Node, wanted: int) -> TensorProto | None:
     value = node.attr("value")
     if not isinstance(value, TensorProto):
         return None
-    array = numpy_helper.to_array(lazy.whole(value)).astype(helper.tensor_dtype_to_np_dtype(wanted))
+    array = numpy_helper.to_array(lazy.with_payload(value)).astype(helper.tensor_dtype_to_np_dtype(wanted))
     return helper.make_tensor("", wanted, array.shape, array.reshape(-1).tolist())
 
 

@@ -1,4 +1,4 @@
-"""The whole-model steps of a run, each alone and judged on its own before any rule sees its result."""
+"""The whole-model steps of a run: each is judged on its own before the rules see its result."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from onnx import ModelProto
 
 from onnxfix._version import __version__
 from onnxfix.errors import UsageError
-from onnxfix.files import lazy, wire
+from onnxfix.files import copying, lazy, loading, saving, tensors
 from onnxfix.model import Model
 from onnxfix.pipeline.candidate import Candidate
-from onnxfix.pipeline.proof import Options, climb, reason_of, refuted
+from onnxfix.pipeline.proof import Comparison, climb, reason_of, refuted
+from onnxfix.pipeline.whole import specialize
 from onnxfix.pipeline.whole.steps import Made, Step, make
 from onnxfix.report.report import Fixed, StepDone
 from onnxfix.verification.feeds.signature import signature
@@ -25,50 +26,53 @@ from onnxfix.verification.verdict import CPU_RUNGS
 
 @dataclass(frozen=True)
 class _Taken:
-    """A step and the model after it. ``proven``: it computes what the model before did, within tolerance."""
+    """A step and the model after it. ``proven``: it computes the same as the model before, within tolerance."""
 
     index: int
-    after: wire.Loaded
+    after: loading.Loaded
     proven: bool
 
 
-class Stages:
+class StepRun:
     """The steps of one run.
 
     ``base`` is the model after them, from which the rules start; ``against`` the one that the run's result is
     compared with: the original, or what an UNSAFE step made of it. ``candidate`` has temporary files beside which
-    external data are found. The steps see the model as ``options.special`` specializes it; what comes of them is still
-    compared with the original, never with what specializing wrote.
+    external data are found. The steps see the model as ``comparison.special`` specializes it; their results are still
+    compared with the original, never with the specialized model.
     """
 
     def __init__(
         self,
         steps: Sequence[Step],
-        loaded: wire.Loaded,
+        loaded: loading.Loaded,
         original: Path,
         candidate: Candidate,
-        options: Options,
+        comparison: Comparison,
         unsafe: bool,
         say: Callable[[str], None],
     ) -> None:
         self.steps, self.first, self.unsafe, self.say = steps, loaded, unsafe, say
         self.original, self.candidate = original, candidate
-        asked = options.rungs if options.rungs is not None else DEFAULT_RUNGS
-        # What a rung that is required says of the result is seen at the end; here the CPU must do.
-        self._options = replace(options, require=(), rungs=tuple(r for r in asked if r in CPU_RUNGS))
-        self.special = options.special
+        rungs = comparison.verification.rungs
+        rungs = tuple(r for r in (DEFAULT_RUNGS if rungs is None else rungs) if r in CPU_RUNGS)
+        # Required rungs judge the result at the end; for a step, those of the CPU are enough.
+        self._comparison = replace(
+            comparison, verification=replace(comparison.verification, require=(), rungs=rungs)
+        )
+        self.special = comparison.special
         self.start, self._first_done = loaded, tuple[StepDone, ...]()
         if self.special is not None:
             began = time.perf_counter()
             say("specializing")
-            self.start, self.special = _specialized(loaded, self.special)
+            self.start, self.special = specialized(loaded, self.special)
             done = _record(self.special, _count(loaded.proto, loaded), _count(self.start.proto, loaded))
             self._first_done = (replace(done, seconds=time.perf_counter() - began),)
-        self._gone: dict[int, str] = {}
+        self._dropped: dict[int, str] = {}
         self.run()
 
     def run(self) -> None:
-        """Take the steps, but those that were dropped before."""
+        """Run the steps, except those that were dropped before."""
         self.base, self.against = self.start, self.first
         self.against_path = self.original
         self._taken: list[_Taken] = []
@@ -76,8 +80,8 @@ class Stages:
         for index, step in enumerate(self.steps):
             began = time.perf_counter()
             nodes = _count(self.base.proto, self.base)
-            if index in self._gone:
-                done = StepDone(step.name, step.tool, "dropped", self._gone[index])
+            if index in self._dropped:
+                done = StepDone(step.name, step.tool, "dropped", self._dropped[index])
             else:
                 self.say(f"running {step.package}")
                 done = self._take(index, step)
@@ -91,38 +95,38 @@ class Stages:
 
     @property
     def changed(self) -> bool:
-        """Whether the rules start from something else than the original."""
+        """Whether the rules start from another model than the original."""
         return self.base is not self.first
 
     @property
     def bitwise(self) -> bool:
-        """Whether ``base`` computes the very bits that ``against`` does, wherever that can be asked."""
+        """Whether ``base`` must compute the same bits as ``against``."""
         if self.base is self.against:
             return True
         return self.proven and self.base is self.start and self.special is not None and self.special.exact
 
-    def asked(self, options: Options) -> Options:
-        """How to compare something with ``against``, which is specialized already where a step made it."""
-        return replace(options, special=self.special if self.proven else None)
+    def compared(self, comparison: Comparison) -> Comparison:
+        """How to compare a model with ``against``, which is specialized already where a step made it."""
+        return replace(comparison, special=self.special if self.proven else None)
 
     @property
     def proven(self) -> bool:
-        """Whether ``base`` is to compute what the original does."""
+        """Whether ``base`` has to compute the same as the original."""
         return self.against is self.first
 
     def blame(self, refutes: Callable[[ModelProto], bool], reason: str) -> bool:
-        """Drop the first step after which ``refutes`` holds and take the others anew; False where none is to blame."""
+        """Drop the first step whose result ``refutes``, and run the others again; False where there is none."""
         for taken in self._taken:
             if taken.proven and refutes(taken.after.proto):
-                self._gone[taken.index] = reason
+                self._dropped[taken.index] = reason
                 self.run()
                 return True
         return False
 
     def _take(self, index: int, step: Step) -> StepDone:
         """Run one step; ``base`` is its result if that can stand."""
-        random = _random(self.against.proto) if self._options.verify else []
-        if random and step.script is None:  # nothing that it could make of the model would be proven
+        random = _random(self.against.proto) if self._comparison.verification.enabled else []
+        if random and step.script is None:  # no result of it could be proven
             return StepDone(step.name, step.tool, "dropped", "; ".join(random))
         source = self.original
         if self.changed:
@@ -132,23 +136,23 @@ class Stages:
         dropped = StepDone(step.name, step.tool, "dropped", made.refused)
         if made.proto is None:
             return dropped
-        data = wire.serialize(made.proto)
-        if data == wire.serialize(self.base.proto):
+        data = saving.serialize(made.proto)
+        if data == saving.serialize(self.base.proto):
             return replace(dropped, status="taken", reason="it changes nothing", safety="exact")
         if step.script is None and _count(made.proto, self.base) >= _count(self.base.proto, self.base):
-            # It names shared constants anew, for instance; taking that would make every run differ from the last.
-            return replace(dropped, status="taken", reason="it finds no node to save", safety="exact")
+            # It renames shared constants, for instance; with that, every run would differ from the last.
+            return replace(dropped, status="taken", reason="it removes no node", safety="exact")
         may_change = self.unsafe and step.script is not None
         why = [*made.broken, *random]
         if why and not may_change:
             return replace(dropped, reason="; ".join(why))
-        wire.write(data, self.candidate.scratch)
+        copying.write(data, self.candidate.scratch)
         verdict = self._judge(made)
         if made.broken and not refuted(verdict):
             why.append(_values(verdict) or "values were not compared")
         if not verdict.passed:
             why.append(reason_of(verdict) or f"not proven: {_unproven(verdict)}")
-        after = wire.Loaded(made.proto, data, self.first.path)
+        after = loading.Loaded(made.proto, data, self.first.path)
         if not why:
             self._taken.append(_Taken(index, after, True))
             self.base = after
@@ -159,7 +163,7 @@ class Stages:
         self._taken = [replace(taken, proven=False) for taken in self._taken] + [_Taken(index, after, False)]
         self.base = self.against = after
         against = self.candidate.spare()
-        wire.write(data, against)
+        copying.write(data, against)
         self.against_path = against.path
         return replace(dropped, status="taken", reason="; ".join(why), safety="unsafe")
 
@@ -167,49 +171,48 @@ class Stages:
         """What the step makes of ``source``.
 
         Raises:
-            UsageError: a script is at fault. One that writes over the original, as scripts that were run by hand did,
-                would have its result compared with itself.
+            UsageError: a script is at fault, or overwrites the original, which its result is compared with.
         """
-        files = [self.original, *(self.original.parent / f for f in wire.external_files(self.first.proto))]
+        files = [self.original, *(self.original.parent / f for f in tensors.external_files(self.first.proto))]
         stamps = [lazy.stamp(file) for file in files]
-        special = self.asked(self._options).special
+        special = self.compared(self._comparison).special
         made = make(step, source, self.base.proto, self.against.proto, special)
         for file, stamp in zip(files, stamps, strict=True):
             if step.script is not None and lazy.stamp(file) != stamp:
-                raise UsageError(f"{step.script}: the script changed {file}; it may change the graph alone")
+                raise UsageError(f"{step.script}: the script changed {file}; it may change only the graph")
         return made
 
     def _judge(self, made: Made) -> Verdict:
-        """The CPU's rungs where inputs and outputs stand: else there is nothing to compare, but the model to check."""
+        """The verdict of the CPU's rungs; where inputs or outputs changed, of the contract alone."""
         assert made.proto is not None
-        options = self.asked(self._options)
-        # Of what differs in a specialized model, all that was asked for was looked at when the step was taken.
-        old = self.against.proto.graph if options.special is None else self.start.proto.graph
+        comparison = self.compared(self._comparison)
+        # The specialized interface itself was checked when the step ran.
+        old = self.against.proto.graph if comparison.special is None else self.start.proto.graph
         new = made.proto.graph
-        comparable = (old.input, old.output) == (new.input, new.output)
+        if (old.input, old.output) != (new.input, new.output):
+            verification = replace(comparison.verification, rungs=("contract",))
+            comparison = replace(comparison, verification=verification)
         return climb(
             self.against_path,
             self.candidate.scratch.path,
             self.against.proto,
             made.proto,
-            options if comparable else replace(options, rungs=("contract",)),
+            comparison,
             exact=False,
             interface=not made.broken,
         )
 
 
-def _specialized(loaded: wire.Loaded, special: Special) -> tuple[wire.Loaded, Special]:
-    """The model as ``special`` wants it, and ``special`` with what follows for outputs. Weights stay where they are."""
-    from onnxfix.pipeline.whole import specialize
-
+def specialized(loaded: loading.Loaded, special: Special) -> tuple[loading.Loaded, Special]:
+    """The model specialized, and ``special`` with the sizes of outputs that follow. Weights stay where they are."""
     proto = loaded.fresh()
     specialize.specialize(proto, special, loaded.base_dir)
     special = replace(special, outputs=specialize.declare_outputs(proto, loaded.base_dir))
-    return wire.Loaded(proto, proto.SerializeToString(deterministic=True), loaded.path), special
+    return loading.Loaded(proto, proto.SerializeToString(deterministic=True), loaded.path), special
 
 
 def _record(special: Special, before: int, after: int) -> StepDone:
-    """What specializing fixed."""
+    """What was specialized, as a step."""
     dims = [Fixed("dimension", name, str(size)) for name, size in special.sizes.items()]
     inputs = [
         Fixed("input", name, shown(value), value.dtype.name, tuple(value.shape), special.keep)
@@ -227,12 +230,12 @@ def _record(special: Special, before: int, after: int) -> StepDone:
     )
 
 
-def _count(proto: ModelProto, near: wire.Loaded) -> int:
+def _count(proto: ModelProto, near: loading.Loaded) -> int:
     return Model(proto, near.base_dir).node_count
 
 
 def _random(proto: ModelProto) -> list[str]:
-    """Why nothing can be said of some outputs: a tool that folds or merges draws would go unseen."""
+    """Why some outputs cannot be compared, if so: a tool that folds or merges random draws would go unnoticed."""
     names = signature(proto).drawn
     return (
         [f"random operators decide {', '.join(names)}, which can therefore not be compared"] if names else []
@@ -245,19 +248,19 @@ def _unproven(verdict: Verdict) -> str:
 
 
 def _proof(verdict: Verdict) -> str:
-    """What was proven of a step's result, for people."""
-    return _values(verdict) or "the interface stands; no values were compared"
+    """What was proven of a step's result."""
+    return _values(verdict) or "the interface is unchanged; no values were compared"
 
 
 def _values(verdict: Verdict) -> str:
-    """What the rungs say that compared values and passed."""
+    """The reasons of the rungs that compared values and passed."""
     ran = [rung for rung in verdict.rungs if rung.status == "passed" and rung.name != "contract"]
     return "; ".join(f"{rung.name}: {rung.reason}" for rung in ran)
 
 
-def after_unsafe(verdict: Verdict, stages: Stages) -> Verdict:
+def after_unsafe(verdict: Verdict, steps: StepRun) -> Verdict:
     """The verdict on a model whose interface or values an UNSAFE step changed: each rung says what it compared."""
-    names = " and ".join(done.name for done in stages.done if done.safety == "unsafe" and not done.fixed)
+    names = " and ".join(done.name for done in steps.done if done.safety == "unsafe" and not done.fixed)
     rungs = []
     for rung in verdict.rungs:
         if rung.name == "contract" and rung.status == "passed":
@@ -268,13 +271,10 @@ def after_unsafe(verdict: Verdict, stages: Stages) -> Verdict:
     return replace(verdict, rungs=tuple(rungs))
 
 
-def unsafe_notes(stages: Stages) -> list[str]:
+def unsafe_notes(steps: StepRun) -> list[str]:
     """What the UNSAFE steps changed, one line each."""
     return [
         f"{done.name} (UNSAFE) gives another model: {done.reason}"
-        for done in stages.done
+        for done in steps.done
         if done.safety == "unsafe" and not done.fixed
     ]
-
-
-__all__ = ["Stages", "after_unsafe", "refuted", "unsafe_notes"]

@@ -174,22 +174,23 @@ def of_known_inputs(proto: ModelProto) -> ModelProto:
     return copy
 
 
-def with_foreign(proto: ModelProto, nodes: Sequence[int], other: Operator) -> ModelProto:
+def with_foreign(
+    proto: ModelProto, nodes: Sequence[int], other: Operator, *, body: bool = True
+) -> ModelProto:
     """With calls of a local function ``other`` for these nodes (by their index in ``operators``).
 
-    Its body is an unknown operator.
+    Its body is an unknown operator. Without ``body`` there is no function, so that ``other`` is unknown itself.
     """
     copy = _copy(proto)
     called = [node for index, node in enumerate(_nodes(copy)) if index in nodes]
     for node in called:
         node.domain, node.op_type = other
-    function = copy.functions.add(domain=other[0], name=other[1])
-    inputs = [f"i{k}" for k in range(max(len(node.input) for node in called))]
-    outputs = [f"o{k}" for k in range(max(len(node.output) for node in called))]
-    function.input.extend(inputs)
-    function.output.extend(outputs)
-    function.attribute.extend(sorted({a.name for node in called for a in node.attribute}))
-    function.node.add(op_type="Unknown", domain=DOMAIN, input=inputs, output=outputs)
+    if body:
+        function = copy.functions.add(domain=other[0], name=other[1])
+        function.input.extend(f"i{k}" for k in range(max(len(node.input) for node in called)))
+        function.output.extend(f"o{k}" for k in range(max(len(node.output) for node in called)))
+        function.attribute.extend(sorted({a.name for node in called for a in node.attribute}))
+        function.node.add(op_type="Unknown", domain=DOMAIN, input=function.input, output=function.output)
     for imports in (copy.opset_import, *(one.opset_import for one in copy.functions)):
         _import(imports)
         if other[0]:

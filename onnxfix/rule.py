@@ -32,7 +32,7 @@ from onnxfix.edits import (
     least_inputs,
 )
 from onnxfix.graph.imported import imported, imported_nodes
-from onnxfix.graph.overlay import CONSTANT_LIMIT, Node, Scope, UnknownAttribute, Use, Value, is_read
+from onnxfix.graph.overlay import CONSTANT_LIMIT, Node, Scope, Unknown, UnknownAttribute, Use, Value, is_read
 from onnxfix.graph.shared import Operator, elem_types, every_node, shared
 from onnxfix.graph.signatures import Formal, signature, takes
 from onnxfix.model import Model
@@ -44,11 +44,11 @@ from onnxfix.targets import DEFAULT, Target
 __all__ = [
     "CONSTANT_LIMIT", "INTEGERS", "NO_MODEL", "AddInitializer", "AddNode", "Context", "Dim", "Draft", "Edit",
     "Example", "Fix", "Fixed", "Flagged", "Formal", "Generator", "Match", "Model", "Node", "Operator", "Per",
-    "Place", "RemoveInitializer", "RemoveNode", "RenameNode", "ReplaceUses", "Rule", "Safety", "Scope", "SetImport",
-    "SetInput", "SetOutput", "SetValueInfo", "Severity", "Silent", "SortNodes", "Target", "UnknownAttribute", "Use",
-    "Value", "defined", "dtypes", "elem_types", "equal", "every_node", "holds_exactly", "imported",
-    "imported_nodes", "is_float", "is_integer", "is_read", "least_inputs", "name_of", "rule", "shared", "signature",
-    "symbols", "takes", "target_of",
+    "Place", "RemoveInitializer", "RemoveNode", "RenameNode", "ReplaceUses", "Rule", "Safety", "Scope",
+    "SetImport", "SetInput", "SetOutput", "SetValueInfo", "Severity", "Silent", "SortNodes", "Target",
+    "Unknown", "UnknownAttribute", "Use", "Value", "defined", "dtypes", "elem_types", "equal", "every_node",
+    "holds_exactly", "imported", "imported_nodes", "is_float", "is_integer", "is_read", "least_inputs",
+    "name_of", "rule", "shared", "signature", "symbols", "takes", "target_of",
 ]  # fmt: skip
 
 

@@ -108,8 +108,8 @@ def check_contexts(rule: Rule) -> None:
     - ``function``: as the body of a local function. Rules know nothing of its inputs; so it is compared with the
       example behind unknown operators.
     - ``foreign``: with one node at a time replaced by a call of a local function of its name in another domain, and all
-      of an operator by one of its own name and domain. Compared with a function of another name, for examples that
-      the rule finds.
+      nodes of an operator by another domain's operator, and by a local function, of that name. Compared with another
+      name, for examples that the rule finds.
 
     The findings are as many and as severe, and the fixed models are the same. Where the example or the rule ``differs``
     in a context, with a reason, it must: what is declared and not so fails, too.
@@ -149,22 +149,27 @@ def _in_contexts(rule: Rule, example: Example) -> dict[Context, str]:
         ),
         "foreign": "",
     }
-    for nodes, function in _foreign(proto) if example.found else ():
-        wanted = _tally(findings(rule, contexts.with_foreign(proto, nodes, ("foreign", "F")), example.target))
-        got = _tally(findings(rule, contexts.with_foreign(proto, nodes, function), example.target))
+    for nodes, operator, body in _foreign(proto) if example.found else ():
+        wanted, got = (
+            _tally(findings(rule, contexts.with_foreign(proto, nodes, other, body=body), example.target))
+            for other in (("foreign", "F"), operator)
+        )
         if got != wanted:
-            found["foreign"] = f"a function {'::'.join(function)}: findings {got} instead of {wanted}"
+            what = "function" if body else "operator"
+            found["foreign"] = f"{what} {'::'.join(operator)}: findings {got} instead of {wanted}"
     return found
 
 
-def _foreign(proto: ModelProto) -> Iterator[tuple[list[int], tuple[str, str]]]:
-    """Nodes that become calls, and the functions that they call then."""
+def _foreign(proto: ModelProto) -> Iterator[tuple[list[int], tuple[str, str], bool]]:
+    """Nodes that become calls, what they call then, and whether it is a function."""
     operators = contexts.operators(proto)
     local = {(function.domain, function.name) for function in proto.functions}
     for index, (_, name) in enumerate(operators):
-        yield [index], ("foreign", name)
+        yield [index], ("foreign", name), True
     for operator in sorted(set(operators) - local):
-        yield [index for index, other in enumerate(operators) if other == operator], operator
+        nodes = [index for index, other in enumerate(operators) if other == operator]
+        yield nodes, ("foreign", operator[1]), False
+        yield nodes, operator, True
 
 
 class _Held(NamedTuple):

@@ -29,9 +29,7 @@ def no_op_cast(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - ONNX, operator Cast: https://onnx.ai/onnx/operators/onnx__Cast.html
     """
-    source = node.input(0)
-    if source is None:
-        return
+    source = node.require(0)
     given, target = cst.types_at(node, model)
     if target is None or given != target or target not in cst.NUMBERS:
         return

@@ -55,8 +55,8 @@ def loop_that_may_end_early(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__Loop.html
     """
-    count, condition = node.input(0), node.input(1)
-    if count is None or condition is None or len(node.subgraphs) != 1:
+    count, condition = node.require(0), node.require(1)
+    if len(node.subgraphs) != 1:
         return
     body = node.subgraphs[0]
     carried = len(node.inputs) - 2

@@ -48,9 +48,7 @@ def if_of_known_condition(node: Node, model: Model) -> Iterator[Match]:
     - https://github.com/NVIDIA/TensorRT/issues/2846
     - https://github.com/NVIDIA/TensorRT/issues/1650
     """
-    condition = node.input(0)
-    if condition is None:
-        return
+    condition = node.require(0)
     taken = known(condition, model)
     branch = next((s for s in node.subgraphs if s.attr == ("then_branch" if taken else "else_branch")), None)
     if taken is None or branch is None or len(branch.outputs) < len(node.outputs) or branch.inputs:

@@ -69,11 +69,11 @@ def if_over_dynamic_sizes(node: Node, model: Model) -> Iterator[Match]:
     - https://onnx.ai/onnx/operators/onnx__If.html
     """
     target = target_of(model)
-    condition = node.input(0)
+    condition = node.require(0)
     branches = {scope.attr: scope for scope in node.subgraphs}
     if target.package != "tensorrt-rtx" and target.oldest < (11,):
         return
-    if condition is None or set(branches) != {"then_branch", "else_branch"}:
+    if set(branches) != {"then_branch", "else_branch"}:
         return
     then, other = branches["then_branch"], branches["else_branch"]
     for output, a, b in zip(node.outputs, then.outputs, other.outputs, strict=False):

@@ -34,10 +34,8 @@ def known_sequence(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__SplitToSequence.html
     """
-    sequence = node.input(0)
-    output = node.output(0)
-    if sequence is None or output is None:
-        return
+    sequence = node.require(0)
+    node.require_output(0)
     found = _whole(node, sequence, model) or _known(node, sequence, model)
     if found is None:
         return

@@ -25,8 +25,8 @@ def identity(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__Identity.html
     """
-    source, output = node.input(0), node.output()
-    if source is None or output is None or source.is_constant:
+    source, output = node.require(0), node.require_output()
+    if source.is_constant:
         return
     if source.is_input and source.scope.kind == "function":
         return

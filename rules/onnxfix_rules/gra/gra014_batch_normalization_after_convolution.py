@@ -56,8 +56,9 @@ def batch_normalization_after_convolution(node: Node, model: Model) -> Iterator[
     - https://onnx.ai/onnx/operators/onnx__BatchNormalization.html
     - https://onnx.ai/onnx/operators/onnx__ConvTranspose.html, the layout of `W`
     """
-    data, output = node.input(0), node.output(0)
-    if data is None or output is None or not _infers(node):
+    data = node.require(0)
+    node.require_output(0)
+    if not _infers(node):
         return
     before = data.producer
     if before is None or not before.is_onnx or before.op_type not in ("Conv", "ConvTranspose", "Gemm"):

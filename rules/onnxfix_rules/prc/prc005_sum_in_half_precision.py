@@ -43,8 +43,9 @@ def sum_in_half_precision(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - NVIDIA/TensorRT issues 2922, 3136, 4328
     """
-    data, output = node.input(0), node.output()
-    if data is None or output is None or type_of(data, model) != HALF:
+    data = node.require(0)
+    node.require_output()
+    if type_of(data, model) != HALF:
         return
     if node.op_type in _SUMS:
         scaled = _scaled(node, model)

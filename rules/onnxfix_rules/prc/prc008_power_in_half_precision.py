@@ -29,8 +29,8 @@ def power_in_half_precision(node: Node, model: Model) -> Iterator[Match]:
     - NVIDIA/TensorRT issues 2922, 3136, 4328
     - https://en.wikipedia.org/wiki/Half-precision_floating-point_format
     """
-    data, output = node.input(0), node.output()
-    if data is None or output is None or type_of(data, model) != HALF:
+    data, output = node.require(0), node.require_output()
+    if type_of(data, model) != HALF:
         return
     if any(use.node.is_onnx and use.node.op_type.startswith("Reduce") for use in output.uses):
         return

@@ -39,8 +39,8 @@ def mean_in_half_precision(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - NVIDIA/TensorRT issues 3136, 4328; NVIDIA ModelOpt, AutoCast (`data_max`)
     """
-    data, output = node.input(0), node.output()
-    if data is None or output is None or len(node.outputs) != 1 or type_of(data, model) != HALF:
+    data, output = node.require(0), node.require_output()
+    if len(node.outputs) != 1 or type_of(data, model) != HALF:
         return
     count = _count(node, model)
     if count is not None and count < MANY:

@@ -56,8 +56,8 @@ def cast_to_or_from_float8(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/technical/float8.html
     """
-    data, output = node.input(0), node.output(0)
-    if data is None or output is None or not target_of(model).has_type(E4M3):
+    data, output = node.require(0), node.require_output(0)
+    if not target_of(model).has_type(E4M3):
         return
     source, result = model.shapes.elem_type(data), model.shapes.elem_type(output)
     if (source == E4M3) == (result == E4M3) or source is None or result is None:

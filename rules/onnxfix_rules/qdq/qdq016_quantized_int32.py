@@ -27,8 +27,8 @@ def quantized_int32(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__QuantizeLinear.html
     """
-    data, scale = node.input(0), node.input(1)
-    if data is None or scale is None or not is_op(node, "QuantizeLinear"):
+    data, scale = node.require(0), node.require(1)
+    if not is_op(node, "QuantizeLinear"):
         return
     if model.shapes.elem_type(data) != TensorProto.INT32:
         return

@@ -51,8 +51,8 @@ def fused_integer_matmul(node: Node, model: Model) -> Iterator[Match]:
     - https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.MatMulIntegerToFloat
     - https://onnx.ai/onnx/operators/onnx__MatMulInteger.html
     """
-    output = node.output()
-    if node.function is not None or output is None:
+    output = node.require_output()
+    if node.function is not None:
         return
     yield Match(
         f"{target_of(model).title} has no importer for {node.domain}.{node.op_type}; {origin(node)}",

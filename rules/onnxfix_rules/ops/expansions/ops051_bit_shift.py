@@ -45,10 +45,10 @@ def bit_shift(node: Node, model: Model) -> Iterator[Match]:
     - https://onnx.ai/onnx/operators/onnx__BitShift.html
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     """
-    data, amounts, output = node.input(0), node.input(1), node.output()
+    data, amounts, output = node.input(0), node.require(1), node.require_output()
     target = target_of(model)
     elem = None if data is None else model.shapes.elem_type(data)
-    if data is None or amounts is None or output is None or target.imports("BitShift") is not False:
+    if data is None or target.imports("BitShift") is not False:
         return
     if elem not in (*SMALL, *WORDS) or not target.has_type(elem) or target.imports("Mod") is not True:
         return

@@ -52,10 +52,10 @@ def bitwise_operator(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__BitwiseAnd.html
     """
-    output, first = node.output(), node.input(0)
+    output, first = node.require_output(), node.input(0)
     elem = None if first is None else model.shapes.elem_type(first)
     target = target_of(model)
-    if output is None or first is None or elem not in _TYPES or not _computes(model, elem):
+    if first is None or elem not in _TYPES or not _computes(model, elem):
         return
     if target.imports(node.op_type) is not False:
         return

@@ -51,9 +51,9 @@ def cumulative_product(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__CumProd.html
     """
-    data, axis, output = node.input(0), node.input(1), node.output()
+    data, axis, output = node.input(0), node.require(1), node.require_output()
     elem = None if data is None else model.shapes.elem_type(data)
-    if data is None or axis is None or output is None or target_of(model).imports("CumProd") is not False:
+    if data is None or target_of(model).imports("CumProd") is not False:
         return
     fix = None
     if elem and target_of(model).has_type(elem):

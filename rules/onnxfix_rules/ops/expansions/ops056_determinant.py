@@ -47,8 +47,8 @@ def determinant(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__Det.html
     """
-    data, output = node.input(0), node.output()
-    if data is None or output is None or target_of(model).imports("Det") is not False:
+    data, output = node.require(0), node.require_output()
+    if target_of(model).imports("Det") is not False:
         return
     shape, elem = model.shapes.shape(data), model.shapes.elem_type(data)
     fix = None

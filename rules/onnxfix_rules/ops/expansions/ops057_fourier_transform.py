@@ -48,8 +48,8 @@ def fourier_transform(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__DFT.html
     """
-    data, output = node.input(0), node.output()
-    if data is None or output is None or target_of(model).imports("DFT") is not False:
+    data, output = node.require(0), node.require_output()
+    if target_of(model).imports("DFT") is not False:
         return
     fix = _fix(node, model, data, output)
     yield Match(

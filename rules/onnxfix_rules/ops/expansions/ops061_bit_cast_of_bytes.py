@@ -42,10 +42,10 @@ def bit_cast_of_bytes(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__BitCast.html
     """
-    data, output, to = node.input(0), node.output(), node.attr("to", 0)
+    data, output, to = node.input(0), node.require_output(), node.attr("to", 0)
     elem = None if data is None else model.shapes.elem_type(data)
     target = target_of(model)
-    if data is None or output is None or elem is None or to not in _BYTES or not target.has_type(to):
+    if data is None or elem is None or to not in _BYTES or not target.has_type(to):
         return
     if target.imports("BitCast") is not False or not target.has_type(elem):
         return

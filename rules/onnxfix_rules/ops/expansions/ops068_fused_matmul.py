@@ -50,8 +50,8 @@ def fused_matmul(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.FusedMatMul
     """
-    left, right, output = node.input(0), node.input(1), node.output()
-    if node.function is not None or left is None or right is None or output is None or len(node.inputs) != 2:
+    left, right, output = node.require(0), node.require(1), node.require_output()
+    if node.function is not None or len(node.inputs) != 2:
         return
     written = _written(node, left, right, output, model)
     yield Match(

@@ -46,10 +46,8 @@ def compress(node: Node, model: Model) -> Iterator[Match]:
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     """
     target = target_of(model)
-    data, condition, output = node.input(0), node.input(1), node.output()
+    data, condition, output = node.require(0), node.require(1), node.require_output()
     if target.imports("Compress") is not False or target.imports("NonZero") is not True:
-        return
-    if data is None or condition is None or output is None:
         return
     yield Match(
         f"{target.title} does not import Compress (source: {target.source})",

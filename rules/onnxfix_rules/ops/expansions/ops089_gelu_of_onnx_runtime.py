@@ -57,8 +57,8 @@ def gelu_of_onnx_runtime(node: Node, model: Model) -> Iterator[Match]:
     - https://onnx.ai/onnx/operators/onnx__Gelu.html
     """
     target = target_of(model)
-    data, output = node.input(0), node.output()
-    if node.function is not None or data is None or output is None:
+    data, output = node.require(0), node.require_output()
+    if node.function is not None:
         return
     if is_imported(node.op_type, target) is not False:
         return

@@ -71,8 +71,8 @@ def fused_normalization(node: Node, model: Model) -> Iterator[Match]:
     - https://github.com/microsoft/onnxruntime/blob/main/docs/ContribOperators.md#com.microsoft.SkipLayerNormalization
     - https://onnx.ai/onnx/operators/onnx__LayerNormalization.html
     """
-    data, output = node.input(0), node.output()
-    if node.function is not None or data is None or output is None:
+    data, output = node.require(0), node.require_output()
+    if node.function is not None:
         return
     target = target_of(model)
     imported = is_imported(node.op_type, target)

@@ -33,8 +33,8 @@ def softmax_of_vector(node: Node, model: Model) -> Iterator[Match]:
     - https://onnx.ai/onnx/operators/onnx__Softmax.html
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     """
-    data, output = node.input(0), node.output()
-    if data is None or output is None or model.shapes.rank(data) != 1:
+    data, output = node.require(0), node.require_output()
+    if model.shapes.rank(data) != 1:
         return
     arg = node.op_type in _ARG
     if not arg and node.opset < 13:

@@ -48,8 +48,8 @@ def reduction_of_scalar(node: Node, model: Model) -> Iterator[Match]:
     - https://onnx.ai/onnx/operators/onnx__ReduceSum.html
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     """
-    data, output = node.input(0), node.output()
-    if data is None or output is None or model.shapes.rank(data) != 0:
+    data, output = node.require(0), node.require_output()
+    if model.shapes.rank(data) != 0:
         return
     if node.attr("noop_with_empty_axes", 0) != 0:
         return

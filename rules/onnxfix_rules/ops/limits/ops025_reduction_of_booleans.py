@@ -26,8 +26,8 @@ def reduction_of_booleans(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__ReduceMax.html
     """
-    data, output = node.input(0), node.output()
-    if data is None or output is None or model.shapes.elem_type(data) != TensorProto.BOOL:
+    data, output = node.require(0), node.require_output()
+    if model.shapes.elem_type(data) != TensorProto.BOOL:
         return
     if model.shapes.rank(data) == 0 and node.attr("noop_with_empty_axes", 0) == 0:
         return  # OPS024 has something simpler

@@ -48,11 +48,11 @@ def arithmetic_logic(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__Or.html
     """
-    number, output = node.input(0), node.output()
+    number, output = node.input(0), node.require_output()
     made = None if number is None else number.producer
     if made is None or not made.is_onnx or made.op_type not in _LOGIC or len(made.inputs) != 2:
         return
-    if node.opset < 7 or number is None or output is None or node.attr("to") != TensorProto.BOOL:
+    if node.opset < 7 or number is None or node.attr("to") != TensorProto.BOOL:
         return
     first, second = (_logic.boolean(value, node, model) for value in made.inputs)
     if first is None or second is None or (first.constant and second.constant):

@@ -77,8 +77,8 @@ def move_before_cast(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     """
-    output = node.output()
-    if node.opset < 7 or output is None or not output.replaceable or len(node.outputs) != 1:
+    output = node.require_output()
+    if node.opset < 7 or not output.replaceable or len(node.outputs) != 1:
         return
     elem = model.shapes.elem_type(output)
     if elem != TensorProto.INT8 and elem not in _STRANGE:

@@ -72,14 +72,9 @@ def reduction_over_non_constant_axes(node: Node, model: Model) -> Iterator[Match
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     - https://onnx.ai/onnx/operators/onnx__ReduceSum.html
     """
-    data, output = node.input(0), node.output()
+    data, output = node.require(0), node.require_output()
     axes = _axes.at_run_time(node, model)
-    if (
-        data is None
-        or output is None
-        or axes is None
-        or node.opset < (13 if node.op_type == "ReduceSum" else 18)
-    ):
+    if axes is None or node.opset < (13 if node.op_type == "ReduceSum" else 18):
         return
     target, elem = target_of(model), model.shapes.elem_type(data)
     if target.imports(node.op_type) is False or (elem and target.accepts(node.op_type, elem) is False):

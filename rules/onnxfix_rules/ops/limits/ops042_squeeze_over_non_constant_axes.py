@@ -51,9 +51,9 @@ def squeeze_over_non_constant_axes(node: Node, model: Model) -> Iterator[Match]:
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     - https://onnx.ai/onnx/operators/onnx__Unsqueeze.html
     """
-    data, output = node.input(0), node.output()
+    data, output = node.require(0), node.require_output()
     axes = _axes.at_run_time(node, model)
-    if data is None or output is None or axes is None or node.opset < 13:
+    if axes is None or node.opset < 13:
         return
     target, elem = target_of(model), model.shapes.elem_type(data)
     count, shape = _axes.count_of(axes, model), model.shapes.shape(data)

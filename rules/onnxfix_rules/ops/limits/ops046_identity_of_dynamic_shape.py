@@ -25,9 +25,9 @@ def identity_of_dynamic_shape(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__EyeLike.html
     """
-    data, output = node.input(0), node.output()
+    data, output = node.input(0), node.require_output()
     shape = None if data is None else model.shapes.shape(data)
-    if data is None or output is None or shape is None or len(shape) != 2:
+    if data is None or shape is None or len(shape) != 2:
         return
     if all(size.value is not None for size in shape):
         return

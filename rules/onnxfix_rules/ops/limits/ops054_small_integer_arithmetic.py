@@ -61,9 +61,9 @@ def small_integer_arithmetic(node: Node, model: Model) -> Iterator[Match]:
     - https://onnx.ai/onnx/operators/onnx__Add.html
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     """
-    output, first = node.output(), node.input(0)
+    output, first = node.require_output(), node.input(0)
     elem = None if first is None else model.shapes.elem_type(first)
-    if output is None or elem is None or elem not in SMALL or not _refused(node, model, elem):
+    if elem is None or elem not in SMALL or not _refused(node, model, elem):
         return
     quantized = any(value is not None and is_quantized(value, model) for value in node.inputs)
     taken = quantized and not _refused(node, model, TensorProto.INT8)

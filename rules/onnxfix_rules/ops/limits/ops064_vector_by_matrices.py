@@ -28,8 +28,8 @@ def vector_by_matrices(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__MatMul.html
     """
-    first, second, output = node.input(0), node.input(1), node.output()
-    if first is None or second is None or output is None or model.shapes.rank(first) != 1:
+    first, second, output = node.require(0), node.require(1), node.require_output()
+    if model.shapes.rank(first) != 1:
         return
     shape = model.shapes.shape(second)
     if shape is None or len(shape) < 3 or not target_of(model).types_measured:

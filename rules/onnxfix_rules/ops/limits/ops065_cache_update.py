@@ -41,9 +41,9 @@ def cache_update(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__TensorScatter.html
     """
-    cache, output = node.input(0), node.output()
+    cache, output = node.input(0), node.require_output()
     shape = None if cache is None else model.shapes.shape(cache)
-    if cache is None or output is None or shape is None or not target_of(model).types_measured:
+    if cache is None or shape is None or not target_of(model).types_measured:
         return
     circular = node.attr("mode", "linear") == "circular"
     if len(shape) == 4 and not circular:

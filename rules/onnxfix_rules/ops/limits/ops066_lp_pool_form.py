@@ -50,11 +50,11 @@ def lp_pool_form(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__LpPool.html
     """
-    data, output = node.input(0), node.output()
+    data, output = node.input(0), node.require_output()
     kernel, gaps, power = node.attr("kernel_shape"), node.attr("dilations", []), node.attr("p", 2)
     elem = None if data is None else model.shapes.elem_type(data)
     dilated = any(gap != 1 for gap in gaps)
-    if data is None or output is None or elem not in _FLOATS or not kernel or node.opset < 2:
+    if data is None or elem not in _FLOATS or not kernel or node.opset < 2:
         return
     if (power in (1, 2) and not dilated) or target_of(model).imports("LpPool") is not True:
         return

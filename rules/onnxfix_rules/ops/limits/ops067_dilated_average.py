@@ -32,11 +32,11 @@ def dilated_average(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__AveragePool.html
     """
-    data, output = node.input(0), node.output()
+    data, output = node.input(0), node.require_output()
     gaps, kernel = node.attr("dilations"), node.attr("kernel_shape")
     shape = None if data is None else model.shapes.shape(data)
     elem = None if data is None else model.shapes.elem_type(data)
-    if data is None or output is None or shape is None or elem not in _FLOATS or not gaps or max(gaps) == 1:
+    if data is None or shape is None or elem not in _FLOATS or not gaps or max(gaps) == 1:
         return
     windows = _gaps.windows_of(node, [dim.value for dim in shape[2:]])
     channels = shape[1].value if len(shape) > 2 else None

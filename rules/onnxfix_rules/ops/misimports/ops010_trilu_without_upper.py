@@ -24,8 +24,8 @@ def trilu_without_upper(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__Trilu.html: "Default is true."
     """
-    data = node.input(0)
-    if data is None or node.opset < 14 or node.attribute("upper") is not None:
+    data = node.require(0)
+    if node.opset < 14 or node.attribute("upper") is not None:
         return
     shape = model.shapes.static_shape(data)
     if shape is not None and (0 in shape or (shape[-2:] == (1, 1) and node.input(1) is None)):

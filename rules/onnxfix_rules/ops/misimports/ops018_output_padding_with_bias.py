@@ -31,8 +31,8 @@ def output_padding_with_bias(node: Node, model: Model) -> Iterator[Match]:
     - https://onnx.ai/onnx/operators/onnx__ConvTranspose.html: "changing this attribute only adds or removes output
       elements"
     """
-    bias = node.input(2)
-    if bias is None or not (node.attribute("output_padding") or node.attribute("output_shape")):
+    bias = node.require(2)
+    if not (node.attribute("output_padding") or node.attribute("output_shape")):
         return
     if not _is_tensor(bias):
         return

@@ -31,8 +31,8 @@ def clip_with_crossed_bounds(node: Node, model: Model) -> Iterator[Match]:
       'input' values to the value of 'max'"
     - tensorrt.ActivationType.CLIP, in the package's own documentation
     """
-    data, output = node.input(0), node.output()
-    if data is None or output is None or model.shapes.elem_type(data) not in _FLOATS:
+    data, output = node.require(0), node.require_output()
+    if model.shapes.elem_type(data) not in _FLOATS:
         return
     if node.opset < 11:
         low, high = node.attr("min"), node.attr("max")

@@ -51,8 +51,8 @@ def group_normalization_of_one_group(node: Node, model: Model) -> Iterator[Match
     - tensorrt.INormalizationLayer, in the package's own documentation: "Mean(X, axes) is a reduction over a set of
       axes"
     """
-    data = node.input(0)
-    if data is None or node.output() is None or node.opset < 18 or node.attr("num_groups") != 1:
+    data = node.require(0)
+    if node.output() is None or node.opset < 18 or node.attr("num_groups") != 1:
         return
     if target_of(model).imports(node.op_type) is False:
         return

@@ -41,8 +41,8 @@ def clip_of_int8(node: Node, model: Model) -> Iterator[Match]:
     - https://onnx.ai/onnx/operators/onnx__Clip.html, which has integers since opset 12
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md
     """
-    data, output = node.input(0), node.output()
-    if data is None or output is None or node.opset < 12 or not _bounds.are_taken_for_zero(node):
+    data, output = node.require(0), node.require_output()
+    if node.opset < 12 or not _bounds.are_taken_for_zero(node):
         return
     types = {model.shapes.elem_type(value) for value in node.inputs if value is not None}
     if TensorProto.INT8 not in types or _is_right(node, model, data):

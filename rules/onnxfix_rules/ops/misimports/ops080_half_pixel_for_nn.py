@@ -62,12 +62,8 @@ def half_pixel_for_nn(node: Node, model: Model) -> Iterator[Match]:
         return
     if node.opset >= 18 and node.attr("antialias", 0):
         return  # refused, and twice the scales would take another filter: OPS031
-    scales = node.input(2)
-    if (
-        node.attr(_MODE, "half_pixel") != "tf_half_pixel_for_nn"
-        or scales is None
-        or node.input(3) is not None
-    ):
+    scales = node.require(2)
+    if node.attr(_MODE, "half_pixel") != "tf_half_pixel_for_nn" or node.input(3) is not None:
         return
     found = _resized(node, model, scales)
     if found is not None and not found.axes:

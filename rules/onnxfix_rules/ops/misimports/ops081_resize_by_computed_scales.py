@@ -67,8 +67,8 @@ def resize_by_computed_scales(node: Node, model: Model) -> Iterator[Match]:
     - NVIDIA/TensorRT issue 823: other results by scales than by sizes
     """
     place = 2 if node.op_type == "Resize" and node.opset >= 11 else 1
-    data, scales = node.input(0), node.input(place)
-    if node.opset < 9 or scales is None or data is None or node.input(3) is not None:
+    data, scales = node.require(0), node.require(place)
+    if node.opset < 9 or node.input(3) is not None:
         return
     if scales.producer is None or scales.is_constant:
         return

@@ -71,9 +71,7 @@ def log_softmax_underflow(node: Node, model: Model) -> Iterator[Match]:
       (1.23) computes that; the function and ONNX Runtime do not
     - NVIDIA/TensorRT issue 4772, onnx/onnx-tensorrt pull request 1055: ReduceLogSumExp, without the maximum subtracted
     """
-    data, output = node.input(0), node.output()
-    if data is None or output is None:
-        return
+    data, output = node.require(0), node.require_output()
     shape, elem = model.shapes.shape(data), model.shapes.elem_type(data)
     axes = _axes(node, shape)
     if shape is not None and axes is not None and _harmless(node.opset, shape, axes):

@@ -60,6 +60,24 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 # The front door re-exports from everywhere, lazily; that it stays cheap has a test of its own below.
 FACADE = "__init__"
 
+#: The same for the rooms and modules inside verification/: a room imports from lines above its own.
+VERIFICATION = [
+    ["checker", "compare"],
+    ["validity", "feeds"],
+    ["specialize", "sweep"],
+    ["request", "verdict"],
+    ["remote"],  # the sandbox's side of the rungs that execute ONNX models
+    ["cuda", "extents"],
+    ["progress"],
+    ["pair"],
+    ["execution"],
+    ["rungs"],  # those of TensorRT that build and execute engines
+    ["readback"],
+    ["ladder"],
+    ["asking"],  # TensorRT on one model, outside of the ladder
+]
+VERIFICATION_RANK = {name: rank for rank, names in enumerate(VERIFICATION) for name in names}
+
 TERMINAL = {"rich", "typer", "click"}
 HEAVY = {
     "onnxruntime",
@@ -145,6 +163,24 @@ def wrong_direction(module: str, imports: list[Import]) -> list[str]:
     return found
 
 
+def room_of(dotted: str) -> str | None:
+    """``feeds`` for ``onnxfix.verification.feeds.plan``; None outside of verification/."""
+    parts = dotted.split(".")
+    return parts[2] if parts[:2] == ["onnxfix", "verification"] and len(parts) > 2 else None
+
+
+def wrong_room(module: str, imports: list[Import]) -> list[str]:
+    """What ``module`` (dotted, in onnxfix.verification) imports although it stands later in VERIFICATION."""
+    own, found = room_of(module), []
+    for imported in imports:
+        room = room_of(imported.name)
+        if imported.typing or own is None or room is None or room == own:
+            continue
+        if VERIFICATION_RANK[room] >= VERIFICATION_RANK[own]:
+            found.append(f"{module}:{imported.line} ({own}) imports {imported.name} ({room})")
+    return found
+
+
 def of_terminal(module: str, imports: list[Import]) -> list[str]:
     """Uses of rich and typer outside of cli/ and report/render/."""
     if is_or_in(module, {"onnxfix.cli", "onnxfix.report.render"}):
@@ -225,6 +261,12 @@ def test_every_module_has_a_layer() -> None:
 def test_imports_run_one_way() -> None:
     inside = [(name, imports) for name, imports in ENGINE_IMPORTS if name != f"onnxfix.{FACADE}"]
     assert [line for name, imports in inside for line in wrong_direction(name, imports)] == []
+
+
+def test_rooms_of_verification_import_one_way() -> None:
+    rooms = {room_of(name) for name, _ in ENGINE_IMPORTS} - {None, "__init__"}
+    assert rooms == set(VERIFICATION_RANK), "say in VERIFICATION where each room stands"
+    assert [line for name, imports in ENGINE_IMPORTS for line in wrong_room(name, imports)] == []
 
 
 def test_the_engine_knows_no_rule() -> None:
@@ -319,6 +361,24 @@ def test_no_export_has_the_name_of_a_module() -> None:
 def test_the_direction_check_can_fail(module: str, source: str, violations: int) -> None:
     imports = imports_of(source, module.rsplit(".", 1)[0])
     assert len(wrong_direction(module, imports)) == violations
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "violations"),
+    [
+        ("feeds.plan", "from onnxfix.verification.request import Request", 1),
+        ("feeds.plan", "from onnxfix.verification import request", 1),
+        ("feeds.plan", "def f():\n    from ..rungs import build", 1),
+        ("validity", "import onnxfix.verification.feeds.plan", 1),
+        ("rungs.build", "from onnxfix.verification.readback.network import climb", 1),
+        ("rungs.build", "from onnxfix.verification.rungs import probe", 0),
+        ("rungs.build", "from onnxfix.verification.verdict import RungResult", 0),
+        ("feeds.plan", "from onnxfix.sizes.search import Search", 0),
+    ],
+)
+def test_the_check_of_rooms_can_fail(module: str, source: str, violations: int) -> None:
+    name = f"onnxfix.verification.{module}"
+    assert len(wrong_room(name, imports_of(source, name.rsplit(".", 1)[0]))) == violations
 
 
 @pytest.mark.parametrize(

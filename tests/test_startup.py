@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
+import enum
 import functools
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
+import typer
 from onnx import parser
 
+from onnxfix.cli import arguments
 from onnxfix.cli.app import app
 from support.paths import ROOT
 from support.patience import PATIENCE
@@ -47,8 +50,8 @@ FOREIGN = {
     "ray",
 }
 """What only verification and fleets use."""
-TERMINAL = {"rich"}
-"""What only a terminal needs; old versions of typer load it themselves."""
+TERMINAL = {"rich", "pydantic"}
+"""What only a terminal, and a wrong argument, need; old versions of typer load rich themselves."""
 OWN = {
     "onnxfix.verification", "onnxfix.pipeline.proof", "onnxfix.pipeline.prove", "onnxfix.pipeline.whole",
     "onnxfix.doctor", "onnxfix.pipeline.lifting", "onnxfix.fleet.local", "onnxfix.fleet.journal", "onnxfix.fleet.ray",
@@ -57,7 +60,7 @@ OWN = {
     "onnxfix.backends.reference", "onnxfix.trt.lift",
 }  # fmt: skip
 """Parts of onnxfix that ``check`` of a model has no use for."""
-SELDOM = {"onnxfix.trt.records"}
+SELDOM = {"hashlib", "fractions", "decimal", "secrets", "onnxfix.trt.records"}
 """What some models or options make it use."""
 
 
@@ -213,7 +216,7 @@ def test_help_version_and_completion_load_no_model_library(
 ) -> None:
     seen, out = run(*given, **environment)
     assert said in out
-    libraries = {"onnx", "numpy", "ml_dtypes", "google", "onnxfix_rules"} | FOREIGN
+    libraries = {"onnx", "numpy", "ml_dtypes", "google", "onnxfix_rules", "pydantic"} | FOREIGN
     assert within(seen["modules"], libraries) == set()
 
 
@@ -241,3 +244,104 @@ def test_the_users_choice_of_threads_stands(model: Path) -> None:
 
 def test_nothing_is_looked_through_for_garbage_at_the_end(model: Path) -> None:
     assert run("check", model)[0]["frozen"] > 10_000
+
+
+# Values that are converted without pydantic are what typer makes of them.
+
+
+def parsed(light: bool, given: list[str], program: typer.Typer = app) -> object:
+    """The values of an invocation, or the complaint about it."""
+    group: Any = typer.main.get_command(program)
+    if light:
+        arguments.lighten(group)
+    name, *rest = given
+    command = group.commands[name]
+    try:
+        with command.make_context(name, rest) as ctx:
+            return ctx.params
+    except Exception as error:
+        return type(error), getattr(error, "message", str(error))
+
+
+HERE = str(Path(__file__).parent)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["check", "m.onnx"],
+        ["check"],
+        ["check", "a.onnx", HERE, "--select", "CST", "--select", "BRC,INT", "--fail-on", "never", "-q"],
+        ["check", "a", "--fail-on", "NEVER"],
+        ["check", "a", "--fail-on", "FailOn.never"],
+        ["check", "a", "--format", "xml"],
+        ["check", "a", "--format", ""],
+        ["check", "a", "--target", "", "--report", "r.json", "--timing-cache", "/nowhere/t"],
+        ["check", "a", "--unheard-of"],
+        ["check", ""],
+        ["check", "a", "--trt-min-shapes", "x:1x3", "--minShapes", "y:2"],
+        ["apply", "m.onnx", "--seed", "7", "--in-place", "--graphsurgeon", "a.py", "--graphsurgeon", "b.py"],
+        ["apply", "m.onnx", "--seed", "x"],
+        ["apply", "m.onnx", "--seed", "1.5"],
+        ["apply", "m.onnx", "-o", ".", "--no-verify"],
+        ["verify", "a", "b", "--max-batch", "4"],
+        ["verify", "a", "b", "--max-batch", "1"],
+        ["verify", "a"],
+        ["explain", "CST001"],
+        ["rules", "--format", "markdown"],
+        ["rules", "--format", "MARKDOWN"],
+    ],
+)
+def test_arguments_mean_what_typer_says(given: list[str]) -> None:
+    heavy = parsed(False, given)
+    assert parsed(True, given) == heavy
+    assert heavy
+
+
+class Color(enum.Enum):
+    RED = "red"
+
+
+other = typer.Typer()
+
+
+@other.command()
+def paint(
+    there: Annotated[Path | None, typer.Option(exists=True)] = None,
+    file: Annotated[Path | None, typer.Option(dir_okay=False)] = None,
+    whole: Annotated[Path | None, typer.Option(resolve_path=True)] = None,
+    color: Annotated[Color | None, typer.Option(case_sensitive=False)] = None,
+    length: Annotated[int | None, typer.Option(parser=len)] = None,
+) -> None:
+    """Options with constraints."""
+
+
+@other.command()
+def nothing() -> None:
+    """Two commands make a group."""
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [],
+        ["--there", "/nowhere"],
+        ["--there", HERE],
+        ["--file", HERE],
+        ["--whole", f"{HERE}/../tests"],
+        ["--color", "RED"],
+        ["--color", "red"],
+        ["--length", "four"],
+    ],
+)
+def test_constraints_of_options_hold(given: list[str]) -> None:
+    heavy = parsed(False, ["paint", *given], other)
+    assert parsed(True, ["paint", *given], other) == heavy
+
+
+def test_a_path_that_cannot_be_read_is_left_to_typer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "m.onnx").touch()
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(arguments.NotPlain):
+        arguments.plain(Path, str(tmp_path / "m.onnx"))
+    assert arguments.plain(Path, str(tmp_path / "other")) == tmp_path / "other"

@@ -14,6 +14,7 @@ import typer
 
 from onnxfix._version import __version__
 from onnxfix.cli.apply import apply
+from onnxfix.cli.arguments import lighten
 from onnxfix.cli.check import check
 from onnxfix.cli.doctor import doctor
 from onnxfix.cli.explain import explain
@@ -60,7 +61,9 @@ def main() -> None:
     # numpy's BLAS would start a thread for every core when it is loaded; onnxfix multiplies no matrices.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     gc.disable()
+    command = typer.main.get_command(app)
+    lighten(command)
     try:
-        app()
+        command()
     finally:
         gc.freeze()  # else the interpreter collects once more before it ends

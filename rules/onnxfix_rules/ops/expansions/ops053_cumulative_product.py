@@ -24,7 +24,6 @@ from onnxfix.rule import (
     rule,
     target_of,
 )
-from onnxfix_rules.ops._result import put
 
 _LAYERS = 200
 _STEP_LAYERS = 8
@@ -91,7 +90,7 @@ def _fix(node: Node, data: Value, axis: Value, output: Value) -> Fix | None:
         result = _selected(draft, axis, products, model)
     else:
         result = next(iter(products.values()))
-    put(draft, result, output)
+    draft.replace_output(node, result)
     safety = Safety.EXACT if dtypes.is_integer(elem) else Safety.NUMERIC
     return Fix("multiply by copies shifted by 1, 2, 4, ...", draft.edits, safety)
 

@@ -25,7 +25,6 @@ from onnxfix.rule import (
     takes,
     target_of,
 )
-from onnxfix_rules.ops._result import summed
 from onnxfix_rules.ops._runtimes import origin
 from onnxfix_rules.ops.expansions._formulas import known_float, layer_normalization
 
@@ -100,7 +99,7 @@ def _fix(node: Node, model: Model) -> Fix | None:
     if lengths is not None and mask is not None and is_read(lengths):
         one = draft.constant(np.array(1, np.int32), "one")
         ones = draft.add("Cast", [draft.add("Equal", [mask, one])], to=TensorProto.INT32)
-        draft.add("Identity", [summed(draft, ones, 1)], output=lengths.name)
+        draft.add("Identity", [draft.sum(ones, [1])], output=lengths.name)
     return Fix("decompose EmbedLayerNormalization", draft.edits, Safety.NUMERIC)
 
 

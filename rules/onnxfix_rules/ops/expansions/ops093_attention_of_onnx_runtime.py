@@ -24,7 +24,6 @@ from onnxfix.rule import (
     rule,
     target_of,
 )
-from onnxfix_rules.ops import _rewrite
 from onnxfix_rules.ops._runtimes import origin
 from onnxfix_rules.ops.expansions import _attend
 from onnxfix_rules.ops.expansions._formulas import known_float
@@ -95,7 +94,7 @@ def _fix(node: Node, model: Model) -> Fix | None:
         masks = replace(masks, past=old[0])
     scale = float(node.attr("scale", 0.0)) or 1 / math.sqrt(sizes[0] // heads)
     if present is not None and is_read(present):
-        both = [_rewrite.unsqueeze(draft, one, [0]) for one in (key, value)]
+        both = [draft.unsqueeze(one, [0]) for one in (key, value)]
         draft.add("Concat", both, output=present.name, axis=0)
     _attend.attend(draft, (query, key, value), scale, masks, elem, sizes[2], output.name)
     return Fix("decompose Attention", draft.edits, Safety.NUMERIC)

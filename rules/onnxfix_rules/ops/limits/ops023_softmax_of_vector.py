@@ -44,12 +44,12 @@ def softmax_of_vector(node: Node, model: Model) -> Iterator[Match]:
         return
     draft = Draft(node)
     proto = rw.copy_of(node)
-    proto.input[0] = rw.unsqueeze(draft, data, [0])
+    proto.input[0] = draft.unsqueeze(data, [0])
     proto.output[0] = draft.name(f"{node.op_type.lower()}_of_row")
     if axis == 0:
         rw.set_attribute(proto, "axis", 1)
     rw.replace(draft, node, proto)
-    rw.squeeze(draft, proto.output[0], [0], output=output.name)
+    draft.squeeze(proto.output[0], [0], output=output.name)
     yield Match(
         f"{node.op_type} of a vector: TensorRT requires rank 2 or more",
         node=node,

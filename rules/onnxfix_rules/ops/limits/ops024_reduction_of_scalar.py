@@ -86,7 +86,7 @@ def _fix(node: Node, data: Value, output: Value, model: Model) -> Fix | None:
 def _with_axis(node: Node, data: Value, draft: Draft) -> Fix:
     proto = rw.copy_of(node)
     del proto.input[:]
-    proto.input.append(rw.unsqueeze(draft, data, [0]))
+    proto.input.append(draft.unsqueeze(data, [0]))
     if node.opset >= 18:
         proto.input.append(draft.constant(np.zeros(1, np.int64), "axes"))
         rw.set_attribute(proto, "axes", None)

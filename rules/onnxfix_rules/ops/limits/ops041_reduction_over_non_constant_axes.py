@@ -23,7 +23,6 @@ from onnxfix.rule import (
     target_of,
 )
 from onnxfix_rules.ops import _rewrite
-from onnxfix_rules.ops._result import put
 from onnxfix_rules.ops.limits import _axes
 from onnxfix_rules.ops.limits._axes import ONE, Choice
 
@@ -138,7 +137,7 @@ def _over_subset(node: Node, data: Value, output: Value, axes: Value, rank: int,
         if shape is None or not elem:
             return None
         zero = draft.constant(np.zeros((), helper.tensor_dtype_to_np_dtype(elem)), "zero")
-        put(draft, draft.add("Expand", [zero, choice.shape(rows)]), output)
+        draft.replace_output(node, draft.add("Expand", [zero, choice.shape(rows)]))
         return Fix("fill the shape that the axes give with zeros", draft.edits)
     flat = _candidates(draft, node, data, choice, rank - count)
     start, end = choice.span()
@@ -147,7 +146,7 @@ def _over_subset(node: Node, data: Value, output: Value, axes: Value, rank: int,
     made = _axes.reshaped(draft, selected, choice.shape(rows), empty=empty)
     if made is None:
         return None
-    put(draft, made, output)
+    draft.replace_output(node, made)
     return Fix(f"reduce along each of the {len(choice.sets)} sets of axes, and select one", draft.edits)
 
 

@@ -22,7 +22,6 @@ from onnxfix.rule import (
     rule,
     target_of,
 )
-from onnxfix_rules.ops._result import put
 from onnxfix_rules.ops.limits import _axes
 from onnxfix_rules.ops.limits._axes import ONE, Axes, Choice
 
@@ -105,7 +104,7 @@ def _with_axes(
     made = _axes.reshaped(draft, data, choice.shape(rows), empty=empty)
     if made is None:
         return None
-    put(draft, made, output)
+    draft.replace_output(node, made)
     return Fix(f"reshape to one of {len(sizes)} shapes", draft.edits)
 
 

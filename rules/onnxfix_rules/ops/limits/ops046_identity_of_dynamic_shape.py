@@ -8,7 +8,6 @@ import numpy as np
 from onnx import TensorProto
 
 from onnxfix.rule import Draft, Fix, Fixed, Flagged, Match, Model, Node, Safety, Severity, Silent, Value, rule
-from onnxfix_rules.ops import _rewrite as rw
 
 
 @rule("OPS046", ops=["EyeLike"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[26])
@@ -46,7 +45,7 @@ def _compare(draft: Draft, data: Value, output: Value, kind: int, diagonal: int)
     sizes = draft.add("Shape", [data])
     rows = draft.add("Range", [zero, draft.add("Gather", [sizes, zero]), one])
     columns = draft.add("Range", [zero, draft.add("Gather", [sizes, one]), one])
-    rows, columns = rw.unsqueeze(draft, rows, [1]), rw.unsqueeze(draft, columns, [0])
+    rows, columns = draft.unsqueeze(rows, [1]), draft.unsqueeze(columns, [0])
     if diagonal:
         rows = draft.add("Add", [rows, draft.constant(np.array([[diagonal]], np.int64), "diagonal")])
     if kind == TensorProto.BOOL:

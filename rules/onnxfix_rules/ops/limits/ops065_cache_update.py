@@ -21,7 +21,6 @@ from onnxfix.rule import (
     rule,
     target_of,
 )
-from onnxfix_rules.ops._result import put
 
 
 @rule("OPS065", ops=["TensorScatter"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[13])
@@ -80,7 +79,7 @@ def _fix(node: Node, model: Model, cache: Value, output: Value, circular: bool) 
     if circular and write is not None:
         indices = draft.add("Mod", [indices, draft.constant(np.array(size, np.int64), "size")])
     expanded = draft.add("Expand", [indices, draft.add("Shape", [update])])
-    put(draft, draft.add("ScatterElements", [cache, expanded, update], axis=axis), output)
+    draft.replace_output(node, draft.add("ScatterElements", [cache, expanded, update], axis=axis))
     return Fix("use ScatterElements", draft.edits)
 
 

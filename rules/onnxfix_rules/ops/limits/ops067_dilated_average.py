@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from onnx import TensorProto, helper
 
 from onnxfix.rule import Draft, Fix, Fixed, Match, Model, Node, Safety, Severity, Silent, rule
-from onnxfix_rules.ops._result import put
 from onnxfix_rules.ops.limits import _dilated_windows
 
 _FLOATS = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE)
@@ -32,7 +31,8 @@ def dilated_average(node: Node, model: Model) -> Iterator[Match]:
     ## References
     - https://onnx.ai/onnx/operators/onnx__AveragePool.html
     """
-    data, output = node.input(0), node.require_output()
+    data = node.input(0)
+    node.require_output()
     dilations, kernel = node.attr("dilations"), node.attr("kernel_shape")
     shape = None if data is None else model.shapes.shape(data)
     elem = None if data is None else model.shapes.elem_type(data)
@@ -49,7 +49,7 @@ def dilated_average(node: Node, model: Model) -> Iterator[Match]:
         return
     draft = Draft(node)
     total = _dilated_windows.summed(draft, data, windows, channels, dtype)
-    put(draft, draft.add("Div", [total, draft.constant(counts.astype(dtype), "counts")]), output)
+    draft.replace_output(node, draft.add("Div", [total, draft.constant(counts.astype(dtype), "counts")]))
     yield Match(
         f"TensorRT has no AveragePool with dilations {dilations}",
         node=node,

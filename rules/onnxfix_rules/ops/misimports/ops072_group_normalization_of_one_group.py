@@ -82,7 +82,7 @@ def _fix(node: Node, data: Value, rank: int | None) -> Fix | None:
     if node.opset >= 21:  # [C]
         if rank is None:
             return None
-        operands = [rw.unsqueeze(draft, name, range(1, rank - 1)) for name in operands]
+        operands = [draft.unsqueeze(name, range(1, rank - 1)) for name in operands]
     proto = rw.copy_of(node)
     proto.op_type = "LayerNormalization"
     del proto.input[:]

@@ -24,7 +24,6 @@ from onnxfix.rule import (
     rule,
 )
 from onnxfix_rules.ops import _rewrite as rw
-from onnxfix_rules.ops._result import put
 
 _MODE = "coordinate_transformation_mode"
 
@@ -151,7 +150,7 @@ def _fix(node: Node, found: _Resized) -> Fix:
         "step": [2] * count,
     }
     read = [draft.constant(np.array(value, np.int64), name) for name, value in slice_inputs.items()]
-    put(draft, draft.add("Slice", [proto.output[0], *read]), output)
+    draft.replace_output(node, draft.add("Slice", [proto.output[0], *read]))
     safety = Safety.UNSAFE if found.may_be_copied else Safety.EXACT
     if all(factor == 0.5 for factor in found.factors):
         safety = Safety.NUMERIC  # the doubled image is a copy; the original computes sums with weights of 0

@@ -6,6 +6,7 @@ A rule pack's whole test can be ``for rule in rules: for example in rule.example
 from __future__ import annotations
 
 import hashlib
+import re
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
+import ml_dtypes
+import numpy as np
 import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto
 
@@ -27,16 +30,35 @@ from onnxfix.targets import target_named
 def model_of(example: Example, text: str | None = None) -> ModelProto:
     """The example's model; ``text`` instead of ``before`` (for ``after``) under the same header.
 
+    Beyond ONNX's text format, an example may name element types, ``Cast<to = FLOAT16>``, and give values of ``f16`` and
+    ``bf16`` as they are, ``float16[2] w = {f16(0.5, inf)}``, where the format has numbers and bit patterns.
+
     Raises:
         onnx.parser.ParseError: the text is not ONNX text.
     """
     source = example.before if text is None else text
     if callable(source):
         return source()  # type: ignore[no-any-return]
+    source = readable(source)
     if not source.lstrip().startswith("<"):
         header = f'<ir_version: {example.ir_version}, opset_import: ["" : {example.opset}]>'
         source = f"{header}\n{source}"
     return onnx.parser.parse_model(source)
+
+
+def readable(text: str) -> str:
+    """An example's text with element types as numbers and half-precision values as bit patterns, as ONNX reads it."""
+    text = _TYPE.sub(lambda found: f"={found[1]}{TensorProto.DataType.Value(found[2])}", text)
+    return _HALVES.sub(lambda found: _bits(found[1], found[2]), text)
+
+
+_TYPE = re.compile(rf"=(\s*)({'|'.join(TensorProto.DataType.keys())})\b")
+_HALVES = re.compile(r"\b(f16|bf16)\(([^()]*)\)")
+
+
+def _bits(kind: str, values: str) -> str:
+    dtype = np.float16 if kind == "f16" else ml_dtypes.bfloat16
+    return ", ".join(str(np.array(float(one), dtype).view(np.uint16)) for one in values.split(","))
 
 
 def overlay(proto: ModelProto, target: str | None = None) -> Model:

@@ -192,7 +192,7 @@ constant_subgraph.examples = [
     ),
     Fixed(
         "half precision that only moves",
-        before="""g (float16[2,2] x) => (float16[2,2] y) <float16[2,2] w = {1, 2, 3, 4}> {
+        before="""g (float16[2,2] x) => (float16[2,2] y) <float16[2,2] w = {f16(6e-08, 1e-07, 2e-07, 2.4e-07)}> {
             t = Transpose(w)  y = Mul(x, t) }""",
         after="g (float16[2,2] x) => (float16[2,2] y) <float16[2,2] t = {1, 3, 2, 4}> { y = Mul(x, t) }",
     ),
@@ -275,7 +275,7 @@ constant_subgraph.examples = [
     Silent("a weight that something else reads too: it would be there twice", lambda: _shared_weight()),
     Silent(
         "half precision is rounded after each operator, except by ONNX Runtime",
-        """g (float16[N,2] x) => (float16[N,2] y) <float16[2] w = {1, 2}, float[2] f = {0.1, 0.2}> {
+        """g (float16[N,2] x) => (float16[N,2] y) <float16[2] w = {f16(6e-08, 1e-07)}, float[2] f = {0.1, 0.2}> {
             a = Add(w, w)  b = Cast<to = 10>(f)  c = Mul(a, b)  y = Mul(x, c) }""",
     ),
     Silent(

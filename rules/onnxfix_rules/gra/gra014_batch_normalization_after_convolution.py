@@ -191,7 +191,7 @@ batch_normalization_after_convolution.examples = [
     ),
     _fixed(
         "half precision, whose parameters are float32: 0.25 and 1",
-        """g (float16[N,1,2,2] x) => (float16[N,2,2,2] y) <float16[2,1,1,1] w = {15360, 16384}, float[2] s = {0.5, 2},
+        """g (float16[N,1,2,2] x) => (float16[N,2,2,2] y) <float16[2,1,1,1] w = {f16(1.0, 2.0)}, float[2] s = {0.5, 2},
             float[2] b = {0, 1}, float[2] v = {3.75, 3.75}> {
             c = Conv(x, w)  y = BatchNormalization<epsilon = 0.25>(c, s, b, b, v) }""",
         """g (float16[N,1,2,2] x) => (float16[N,2,2,2] y) <float16[2,1,1,1] w = {13312, 16384}, float16[2] b = {0, 0}> {
@@ -199,8 +199,8 @@ batch_normalization_after_convolution.examples = [
     ),
     _fixed(
         "bfloat16 in opset 22",
-        """g (bfloat16[N,1,2] x) => (bfloat16[N,1,2] y) <bfloat16[1,1,1] w = {16256}, bfloat16[1] s = {16384},
-            bfloat16[1] b = {16256}, bfloat16[1] v = {0}> {
+        """g (bfloat16[N,1,2] x) => (bfloat16[N,1,2] y) <bfloat16[1,1,1] w = {bf16(1.0)}, bfloat16[1] s = {bf16(2.0)},
+            bfloat16[1] b = {bf16(1.0)}, bfloat16[1] v = {bf16(0.0)}> {
             c = Conv(x, w)  y = BatchNormalization<epsilon = 1.0>(c, s, b, b, v) }""",
         """g (bfloat16[N,1,2] x) => (bfloat16[N,1,2] y) <bfloat16[1,1,1] w = {16384}, bfloat16[1] b = {49024}> {
             y = Conv(x, w, b) }""",

@@ -102,8 +102,8 @@ def _hurt(value: Value | None) -> str | None:
 
 
 _IO = "g (float16[N,4] x) => (float16[N,4] y)"
-_ZERO = "float16 e = {0}"
-_SOME = "float16 c = {2}"  # by its bits: 1.19e-7
+_ZERO = "float16 e = {f16(0.0)}"
+_SOME = "float16 c = {f16(1e-07)}"  # by its bits: 1.19e-7
 
 
 def _fixed(why: str, before: str, after: str, opset: int = 17) -> Fixed:
@@ -123,8 +123,8 @@ epsilon_rounds_to_zero.examples = [
     ),
     _fixed(
         "under a logarithm, of rank 1, opset 7",
-        f"{_IO} <float16[1] e = {{0}}> {{ q = Abs(x)  a = Add(q, e)  y = Log(a) }}",
-        f"{_IO} <float16[1] c = {{2}}> {{ q = Abs(x)  a = Add(q, c)  y = Log(a) }}",
+        f"{_IO} <float16[1] e = {{f16(0.0)}}> {{ q = Abs(x)  a = Add(q, e)  y = Log(a) }}",
+        f"{_IO} <float16[1] c = {{f16(1e-07)}}> {{ q = Abs(x)  a = Add(q, c)  y = Log(a) }}",
         opset=7,
     ),
     _fixed(
@@ -140,8 +140,8 @@ epsilon_rounds_to_zero.examples = [
     ),
     _fixed(
         "a negative power",
-        f"{_IO} <{_ZERO}, float16 h = {{47104}}> {{ q = Mul(x, x)  a = Add(q, e)  y = Pow(a, h) }}",
-        f"{_IO} <{_SOME}, float16 h = {{47104}}> {{ q = Mul(x, x)  a = Add(q, c)  y = Pow(a, h) }}",
+        f"{_IO} <{_ZERO}, float16 h = {{f16(-0.5)}}> {{ q = Mul(x, x)  a = Add(q, e)  y = Pow(a, h) }}",
+        f"{_IO} <{_SOME}, float16 h = {{f16(-0.5)}}> {{ q = Mul(x, x)  a = Add(q, c)  y = Pow(a, h) }}",
     ),
     _fixed(
         "a zero that others read as well stays theirs",
@@ -168,13 +168,15 @@ epsilon_rounds_to_zero.examples = [
     ),
     Silent("the sum is divided, not the divisor", f"{_IO} <{_ZERO}> {{ a = Add(x, e)  y = Div(a, x) }}"),
     Silent("nothing that 0 hurts", f"{_IO} <{_ZERO}> {{ a = Add(x, e)  y = Exp(a) }}"),
-    Silent("a positive power", f"{_IO} <{_ZERO}, float16 h = {{16384}}> {{ a = Add(x, e)  y = Pow(a, h) }}"),
+    Silent(
+        "a positive power", f"{_IO} <{_ZERO}, float16 h = {{f16(2.0)}}> {{ a = Add(x, e)  y = Pow(a, h) }}"
+    ),
     Silent(
         "a caller may override it",
         f"g (float16[N,4] x, float16 e) => (float16[N,4] y) <{_ZERO}> {{ a = Add(x, e)  y = Log(a) }}",
     ),
     Silent(
         "a bias of several zeros",
-        f"{_IO} <float16[4] e = {{0, 0, 0, 0}}> {{ a = Add(x, e)  y = Log(a) }}",
+        f"{_IO} <float16[4] e = {{f16(0.0, 0.0, 0.0, 0.0)}}> {{ a = Add(x, e)  y = Log(a) }}",
     ),
 ]

@@ -198,7 +198,7 @@ def _to_half(node: Node) -> bool:
 
 
 _IO = "g (float16[N,4] x, bool[N,4] c) => (float16[N,4] y)"
-_LOW, _INF = "float16 k = {64511}", "float16 i = {64512}"  # -65504 and -inf by their bits
+_LOW, _INF = "float16 k = {f16(-6.55e+04)}", "float16 i = {f16(-inf)}"  # -65504 and -inf by their bits
 
 
 def _fixed(why: str, before: str, after: str) -> Fixed:
@@ -237,10 +237,10 @@ constant_beyond_half_precision.examples = [
     _fixed(
         "a constant mask that is added, behind shapes that change",
         "g (float16[2,4] x) => (float16[1,2,4] y)"
-        " <float16[2,4] i = {0, 64512, 0, 0, 0, 0, 64512, 0}, int64[1] n = {0}>"
+        " <float16[2,4] i = {f16(0.0, -inf, 0.0, 0.0, 0.0, 0.0, -inf, 0.0)}, int64[1] n = {0}>"
         " { a = Add(x, i)  u = Unsqueeze(a, n)  y = Softmax<axis=-1>(u) }",
         "g (float16[2,4] x) => (float16[1,2,4] y)"
-        " <float16[2,4] i = {0, 64511, 0, 0, 0, 0, 64511, 0}, int64[1] n = {0}>"
+        " <float16[2,4] i = {f16(0.0, -6.55e+04, 0.0, 0.0, 0.0, 0.0, -6.55e+04, 0.0)}, int64[1] n = {0}>"
         " { a = Add(x, i)  u = Unsqueeze(a, n)  y = Softmax<axis=-1>(u) }",
     ),
     _flagged(
@@ -281,7 +281,7 @@ constant_beyond_half_precision.examples = [
     ),
     _fixed(
         "a row of it: the whole row is masked",
-        "g (float16[2,4] x) => (float16[2,4] y) <float16[2,4] i = {64512, 64512, 64512, 64512, 0, 0, 0, 0}>"
+        "g (float16[2,4] x) => (float16[2,4] y) <float16[2,4] i = {f16(-inf, -inf, -inf, -inf, 0.0, 0.0, 0.0, 0.0)}>"
         " { a = Add(x, i)  y = Softmax<axis=-1>(a) }",
         "g (float16[2,4] x) => (float16[2,4] y) <float16[2,4] i = {64511, 64511, 64511, 64511, 0, 0, 0, 0}>"
         " { a = Add(x, i)  y = Softmax<axis=-1>(a) }",
@@ -329,25 +329,25 @@ constant_beyond_half_precision.examples = [
     ),
     Silent(
         "-inf in Clip",
-        """g (float16[N,4] x) => (float16[N,4] y) <float i = {-100000}, float16 hi = {15360}> { h =
+        """g (float16[N,4] x) => (float16[N,4] y) <float i = {-100000}, float16 hi = {f16(1.0)}> { h =
             Cast<to=10>(i) y = Clip(x, h, hi) }""",
         opset=17,
     ),
     Silent(
         "-inf that a ReduceMax starts from",
-        """g (float16[N,4] x) => (float16[N,1] y) <float16 i = {64512}, float16[1,1] j = {64512}> { c = Max(x,
+        """g (float16[N,4] x) => (float16[N,1] y) <float16 i = {f16(-inf)}, float16[1,1] j = {f16(-inf)}> { c = Max(x,
             i) y = ReduceMax<axes=[1]>(c) }""",
         opset=17,
     ),
     Silent(
         "TopK of masked scores",
-        """g (float16[N,4] x, bool[N,4] c) => (float16[N,2] y, int64[N,2] z) <float16 i = {64512}, int64[1] k =
+        """g (float16[N,4] x, bool[N,4] c) => (float16[N,2] y, int64[N,2] z) <float16 i = {f16(-inf)}, int64[1] k =
             {2}> { w = Where(c, x, i) y, z = TopK(w, k) }""",
         opset=17,
     ),
     Silent(
         "what IsInf looks for is no constant: an infinity next to it",
-        """g (float16[N,4] x) => (bool[N,4] y) <float16 i = {64512}> { a = Max(x, i) y = IsInf(a) }""",
+        """g (float16[N,4] x) => (bool[N,4] y) <float16 i = {f16(-inf)}> { a = Max(x, i) y = IsInf(a) }""",
         opset=17,
     ),
 ]

@@ -130,30 +130,30 @@ sum_in_half_precision.examples = [
     ),
     _fixed(
         "a sum that is divided afterwards",
-        f"{_IO} <int64[1] a = {{1}}, float16 n = {{18432}}> {{ s = ReduceSum(x, a)  y = Div(s, n) }}",
+        f"{_IO} <int64[1] a = {{1}}, float16 n = {{f16(8.0)}}> {{ s = ReduceSum(x, a)  y = Div(s, n) }}",
         f"{_IO} <int64[1] a = {{1}}, float m = {{8}}> {{ w = Cast<to=1>(x)  s = ReduceSum(w, a)  d = Div(s, m)"
         "  y = Cast<to=10>(d) }",
         17,
     ),
     _fixed(
         "a sum of squares times a constant below 1, axes as an attribute",
-        f"{_IO} <float16 n = {{12288}}> {{ s = ReduceSumSquare<axes=[1]>(x)  y = Mul(n, s) }}",
+        f"{_IO} <float16 n = {{f16(0.125)}}> {{ s = ReduceSumSquare<axes=[1]>(x)  y = Mul(n, s) }}",
         f"{_IO} <float m = {{0.125}}> {{ w = Cast<to=1>(x)  s = ReduceSumSquare<axes=[1]>(w)  d = Mul(s, m)"
         "  y = Cast<to=10>(d) }",
         13,
     ),
     _flagged(
         "a sum that others read before it is divided",
-        "g (float16[N,8] x) => (float16[N,1] y, float16[N,1] z) <int64[1] a = {1}, float16 n = {18432}>"
+        "g (float16[N,8] x) => (float16[N,1] y, float16[N,1] z) <int64[1] a = {1}, float16 n = {f16(8.0)}>"
         " { s = ReduceSum(x, a)  y = Div(s, n)  z = Neg(s) }",
     ),
     _flagged(
         "a sum that is scaled up",
-        f"{_IO} <int64[1] a = {{1}}, float16 n = {{18432}}> {{ s = ReduceSum(x, a)  y = Mul(s, n) }}",
+        f"{_IO} <int64[1] a = {{1}}, float16 n = {{f16(8.0)}}> {{ s = ReduceSum(x, a)  y = Mul(s, n) }}",
     ),
     _flagged(
         "a divided sum",
-        f"{_IO} <int64[1] a = {{1}}, float16 n = {{18432}}> {{ s = ReduceSum(x, a)  y = Div(n, s) }}",
+        f"{_IO} <int64[1] a = {{1}}, float16 n = {{f16(8.0)}}> {{ s = ReduceSum(x, a)  y = Div(n, s) }}",
     ),
     _flagged("a sum is as large in the end", f"{_IO} <int64[1] a = {{1}}> {{ y = ReduceSum(x, a) }}"),
     _flagged("a sum of squares", f"{_IO} {{ y = ReduceSumSquare<axes=[1]>(x) }}"),
@@ -191,12 +191,12 @@ sum_in_half_precision.examples = [
     ),
     Silent(
         "Pow in half, no norm",
-        "g (float16[2,8] x) => (float16[2,8] y) <float16 e = {16896}> { y = Pow(x, e) }",
+        "g (float16[2,8] x) => (float16[2,8] y) <float16 e = {f16(3.0)}> { y = Pow(x, e) }",
         opset=17,
     ),
     Flagged(
         "ReduceSum times 1/n",
-        """g (float16[2,8] x) => (float16[2,1] y) <int64[1] a = {1}, float16 c = {12288}> { s = ReduceSum(x, a)
+        """g (float16[2,8] x) => (float16[2,1] y) <int64[1] a = {1}, float16 c = {f16(0.125)}> { s = ReduceSum(x, a)
             y = Mul(s, c) }""",
         opset=17,
     ),

@@ -69,9 +69,10 @@ def _silent(why: str, before: str) -> Silent:
 
 power_in_half_precision.examples = [
     _flagged(
-        "the cube in an approximated GELU", f"{_IO} <float16 c = {{16896}}> {{ p = Pow(x, c)  y = Tanh(p) }}"
+        "the cube in an approximated GELU",
+        f"{_IO} <float16 c = {{f16(3.0)}}> {{ p = Pow(x, c)  y = Tanh(p) }}",
     ),
-    _flagged("a square", f"{_IO} <float16 c = {{16384}}> {{ p = Pow(x, c)  y = Neg(p) }}"),
+    _flagged("a square", f"{_IO} <float16 c = {{f16(2.0)}}> {{ p = Pow(x, c)  y = Neg(p) }}"),
     _flagged("an exponent in another type", f"{_IO} <int64 c = {{2}}> {{ p = Pow(x, c)  y = Neg(p) }}"),
     _flagged("an exponential", f"{_IO} {{ y = Exp(x) }}"),
     _silent(
@@ -86,11 +87,11 @@ power_in_half_precision.examples = [
         "an exponential of what is not positive: minus a magnitude",
         f"{_IO} {{ q = Abs(x)  d = Neg(q)  y = Exp(d) }}",
     ),
-    _silent("a root", f"{_IO} <float16 c = {{14336}}> {{ y = Pow(x, c) }}"),
-    _silent("a reciprocal", f"{_IO} <float16 c = {{48128}}> {{ p = Abs(x)  y = Pow(p, c) }}"),
+    _silent("a root", f"{_IO} <float16 c = {{f16(0.5)}}> {{ y = Pow(x, c) }}"),
+    _silent("a reciprocal", f"{_IO} <float16 c = {{f16(-1.0)}}> {{ p = Abs(x)  y = Pow(p, c) }}"),
     _silent(
         "a square in a mean: a norm's, or a sum's matter",
-        f"{_IO} <float16 c = {{16384}}> {{ p = Pow(x, c)  y = ReduceMean<axes=[1]>(p) }}".replace(
+        f"{_IO} <float16 c = {{f16(2.0)}}> {{ p = Pow(x, c)  y = ReduceMean<axes=[1]>(p) }}".replace(
             "8] y", "1] y"
         ),
     ),

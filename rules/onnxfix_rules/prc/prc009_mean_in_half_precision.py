@@ -147,7 +147,7 @@ mean_in_half_precision.examples = [
     ),
     _silent(
         "the mean of squares of a norm, PRC001's matter",
-        f"{_ROW} <float16 e = {{5145}}> {{ q = Mul(x, x)  v = ReduceMean<axes=[1]>(q)  a = Add(v, e)"
+        f"{_ROW} <float16 e = {{f16(0.001)}}> {{ q = Mul(x, x)  v = ReduceMean<axes=[1]>(q)  a = Add(v, e)"
         "  y = Sqrt(a) }",
     ),
     _silent(

@@ -88,7 +88,7 @@ decomposed_norm_in_float32.examples = [
     ),
     Silent(
         "half precision, which is PRC001's matter",
-        "g (float16[2,8] x) => (float16[2,8] y) <float16 two = {16384}, float16 e = {168}>"
+        "g (float16[2,8] x) => (float16[2,8] y) <float16 two = {f16(2.0)}, float16 e = {f16(1e-05)}>"
         f" {{ {_LAYER.replace('n =', 'y =')} }}",
         opset=17,
         ir_version=8,

@@ -139,7 +139,7 @@ uint8_read_as_int8.examples = [
         "half precision divides in half precision",
         before="""g (float16[N,4] x, float16 s) => (float16[N,4] y) <uint8 z = {0}> {
             q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
-        after="""g (float16[N,4] x, float16 s) => (float16[N,4] y) <float16 l = {0}, float16 h = {23544}> {
+        after="""g (float16[N,4] x, float16 s) => (float16[N,4] y) <float16 l = {f16(0.0)}, float16 h = {f16(255.0)}> {
             d = Div(x, s)  r = Round(d)  a = Add(r, l)  c = Clip(a, l, h)  y = Mul(c, s) }""",
         opset=19,
         safety=Safety.NUMERIC,

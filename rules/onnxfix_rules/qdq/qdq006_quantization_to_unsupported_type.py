@@ -138,7 +138,7 @@ quantization_to_unsupported_type.examples = [
     Flagged(
         "bfloat16 in opset 12, where nothing computes it",
         """<ir_version: 8, opset_import: ["" : 12, "com.microsoft" : 1]>
-            g (bfloat16[N] x) => (bfloat16[N] y) <bfloat16 s = {16128}, uint16 z = {7}> {
+            g (bfloat16[N] x) => (bfloat16[N] y) <bfloat16 s = {bf16(0.5)}, uint16 z = {7}> {
             q = com.microsoft.QuantizeLinear(x, s, z)  y = com.microsoft.DequantizeLinear(q, s, z) }""",
         safety=Safety.NUMERIC,
         runs=False,

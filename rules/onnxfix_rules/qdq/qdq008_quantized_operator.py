@@ -289,10 +289,10 @@ quantized_operator.examples = [
     Fixed(
         "scales of half precision: what they make together scales the sums, which float32 holds",
         before="""g (int8[N,2] x) => (int8[N,2] y) <float16 s = {7875}, int8 z = {0}, int8[2,2] w = {90, -80, 70, 60},
-            float16[2] t = {7992, 8500}, int8[2] v = {0, 0}, float16 u = {8570}> {
+            float16[2] t = {f16(0.00705, 0.01016)}, int8[2] v = {0, 0}, float16 u = {f16(0.0107)}> {
             y = QLinearMatMul(x, s, z, w, t, v, u, z) }""",
         after="""g (int8[N,2] x) => (int8[N,2] y) <float16 s = {7875}, int8 z = {0}, int8[2,2] w = {90, -80, 70, 60},
-            float16[2] t = {7992, 8500}, int8[2] v = {0, 0}, float16 u = {8570}, float one = {1},
+            float16[2] t = {f16(0.00705, 0.01016)}, int8[2] v = {0, 0}, float16 u = {f16(0.0107)}, float one = {1},
             float[2] ones = {1, 1}> {
             a = DequantizeLinear(x, one, z)  b = DequantizeLinear<axis = 1>(w, ones, v)  p = MatMul(a, b)
             m = Mul(s, t)  d = Div(m, u)  r = Cast<to = 1>(d)  k = Mul(p, r)  y = QuantizeLinear(k, one, z) }""",
@@ -303,9 +303,9 @@ quantized_operator.examples = [
     Fixed(
         "bfloat16",
         before="""g (int8[N,2] x) => (int8[N,2] y) <bfloat16 s = {15320}, int8 z = {0}, int8[2,2] w = {90, -80, 70, 60},
-            bfloat16 u = {15410}> { y = QLinearMatMul(x, s, z, w, s, z, u, z) }""",
+            bfloat16 u = {bf16(0.0108642578125)}> { y = QLinearMatMul(x, s, z, w, s, z, u, z) }""",
         after="""g (int8[N,2] x) => (int8[N,2] y) <bfloat16 s = {15320}, int8 z = {0}, int8[2,2] w = {90, -80, 70, 60},
-            bfloat16 u = {15410}, float one = {1}> {
+            bfloat16 u = {bf16(0.0108642578125)}, float one = {1}> {
             a = DequantizeLinear(x, one, z)  b = DequantizeLinear(w, one, z)  p = MatMul(a, b)
             m = Mul(s, s)  d = Div(m, u)  r = Cast<to = 1>(d)  k = Mul(p, r)  y = QuantizeLinear(k, one, z) }""",
         opset=21,

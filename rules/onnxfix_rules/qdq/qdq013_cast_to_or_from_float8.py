@@ -107,14 +107,14 @@ cast_to_or_from_float8.examples = [
     Fixed(
         "half precision; the quantized tensor is a graph output",
         before="g (float16[N] x) => (float8e4m3fn[N] y) { y = Cast<to = 17, saturate = 1>(x) }",
-        after="""g (float16[N] x) => (float8e4m3fn[N] y) <float16 s = {15360}, float8e4m3fn z = {0}> {
+        after="""g (float16[N] x) => (float8e4m3fn[N] y) <float16 s = {f16(1.0)}, float8e4m3fn z = {0}> {
             y = QuantizeLinear(x, s, z) }""",
         opset=19,
     ),
     Fixed(
         "from a graph input to half precision",
         before="g (float8e4m3fn[N] x) => (float16[N] y) { y = Cast<to = 10>(x) }",
-        after="g (float8e4m3fn[N] x) => (float16[N] y) <float16 s = {15360}> { y = DequantizeLinear(x, s) }",
+        after="g (float8e4m3fn[N] x) => (float16[N] y) <float16 s = {f16(1.0)}> { y = DequantizeLinear(x, s) }",
         opset=19,
     ),
     Fixed(

@@ -157,7 +157,7 @@ gelu_of_onnx_runtime.examples = [
     Fixed(
         "half precision",
         before=f"{_HEAD} g (float16[N,4] x) => (float16[N,4] y) {{ y = com.microsoft.QuickGelu<alpha = 2.0>(x) }}",
-        after=f"""{_HEAD} g (float16[N,4] x) => (float16[N,4] y) <float16 a = {{16384}}> {{
+        after=f"""{_HEAD} g (float16[N,4] x) => (float16[N,4] y) <float16 a = {{f16(2.0)}}> {{
             m = Mul(x, a)  s = Sigmoid(m)  y = Mul(x, s) }}""",
         safety=Safety.NUMERIC,
         runs=False,

@@ -81,12 +81,12 @@ clip_with_crossed_bounds.examples = [
         "half precision, in a branch",
         before="""g (float16[3] x, bool c) => (float16[3] y) {
             y = If(c)<then_branch = p () => (float16[3] u) {
-                          a = Constant<value = float16 {16896}>()  b = Constant<value = float16 {15360}>()
+                          a = Constant<value = float16 {f16(3.0)}>()  b = Constant<value = float16 {f16(1.0)}>()
                           u = Clip(x, a, b) },
                       else_branch = q () => (float16[3] v) { v = Neg(x) }> }""",
         after="""g (float16[3] x, bool c) => (float16[3] y) {
             y = If(c)<then_branch = p () => (float16[3] u) {
-                          a = Constant<value = float16 {16896}>()  b = Constant<value = float16 {15360}>()
+                          a = Constant<value = float16 {f16(3.0)}>()  b = Constant<value = float16 {f16(1.0)}>()
                           m = Max(x, a)  u = Min(m, b) },
                       else_branch = q () => (float16[3] v) { v = Neg(x) }> }""",
         opset=13,

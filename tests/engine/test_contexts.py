@@ -10,7 +10,7 @@ from onnx import ModelProto
 
 from onnxfix import contexts
 from onnxfix.rule import Draft, Example, Fix, Fixed, Match, Model, Node, Rule, Silent, rule
-from onnxfix.testing import check_contexts, check_example, graph_difference, model_of
+from onnxfix.testing import check_contexts, check_example, graph_difference, model_of, readable
 
 G = "g (float[N] x) => (float[N] y)"
 DOUBLE_NEG: list[Example] = [
@@ -130,3 +130,18 @@ def test_there_and_back() -> None:
     captured = contexts.not_captured(contexts.in_branch(plain, captured=True))
     assert graph_difference(captured, contexts.in_branch(plain)) == ""
     assert graph_difference(contexts.of_known_inputs(contexts.of_unknown_inputs(plain)), plain) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("Cast<to = FLOAT16>(x)", "Cast<to = 10>(x)"),
+        ("Cast<to=FLOAT>(x)", "Cast<to=1>(x)"),
+        ("<float16 s = {f16(8.0)}>", "<float16 s = {18432}>"),
+        ("<float16[3] s = {f16(-0.0, inf), f16(1)}>", "<float16[3] s = {32768, 31744, 15360}>"),
+        ("<bfloat16 s = {bf16(1.0)}>", "<bfloat16 s = {16256}>"),
+        ('Foo<mode = "FLOAT">(x)', 'Foo<mode = "FLOAT">(x)'),
+    ],
+)
+def test_values_and_types_by_name(text: str, plain: str) -> None:
+    assert readable(text) == plain

@@ -120,9 +120,9 @@ rank_mismatched_runtime_operand.examples = [
     ),
     Fixed(
         "half precision: exact by ONNX's rules, but ONNX Runtime rounds elsewhere, so it is NUMERIC",
-        before="g (float16[N,2] x, float s) => (float16[N,2] y) { h = Cast<to=10>(s)  y = Mul(x, h) }",
+        before="g (float16[N,2] x, float s) => (float16[N,2] y) { h = Cast<to=FLOAT16>(s)  y = Mul(x, h) }",
         after="g (float16[N,2] x, float s) => (float16[N,2] y) <int64[2] a = {0,1}>"
-        " { h = Cast<to=10>(s)  u = Unsqueeze(h, a)  y = Mul(x, u) }",
+        " { h = Cast<to=FLOAT16>(s)  u = Unsqueeze(h, a)  y = Mul(x, u) }",
         safety=Safety.NUMERIC,
     ),
     Flagged(

@@ -192,14 +192,14 @@ loop_that_may_end_early.examples = [
         before="""g (float[2] x, int32 n) => (float[2] y, float[K,2] z) { c = Cast<to = 9>(n)  m = Cast<to = 7>(n)
             y, z = Loop(m, c, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
                 more = Identity(on)  w = Add(v, v)  s = Neg(v) }> }""",
-        after="""g (float[2] x, int32 n) => (float[2] y, float[K,2] z) { m = Cast<to = 7>(n)
+        after="""g (float[2] x, int32 n) => (float[2] y, float[K,2] z) { m = Cast<to = INT64>(n)
             y, z = Loop(m, , x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s)
                 <bool d = {1}> { more = Identity(d)  w = Add(v, v)  s = Neg(v) }> }""",
     ),
     Flagged(
         "casts of two numbers",
         """g (float[2] x, int32 n, int32 k) => (float[2] y, float[K,2] z) {
-            c = Cast<to = 9>(k)  m = Cast<to = 7>(n)
+            c = Cast<to = BOOL>(k)  m = Cast<to = INT64>(n)
             y, z = Loop(m, c, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
                 more = Identity(on)  w = Add(v, v)  s = Neg(v) }> }""",
     ),

@@ -130,8 +130,8 @@ loop_reads_result_of_control_flow.examples = [
     ),
     Fixed(
         "the counter counts as well, and so does the third operand",
-        before=f"{_IO} {{ {_FIRST} {_second('bk = Cast<to = 1>(bi)  bo = Sum(x, bk, w)')} }}",
-        after=f"{_IO} {{ {_FIRST} r = Identity(w)  {_second('bk = Cast<to = 1>(bi)  bo = Sum(x, bk, r)')} }}",
+        before=f"{_IO} {{ {_FIRST} {_second('bk = Cast<to = FLOAT>(bi)  bo = Sum(x, bk, w)')} }}",
+        after=f"{_IO} {{ {_FIRST} r = Identity(w)  {_second('bk = Cast<to = FLOAT>(bi)  bo = Sum(x, bk, r)')} }}",
     ),
     Fixed(
         "what an If gives, read twice",

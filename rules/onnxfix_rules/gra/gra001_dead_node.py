@@ -189,7 +189,7 @@ dead_node.examples = [
     ),
     Fixed(
         "of a type that TensorRT has not",
-        before="g (float[N] x) => (float[N] y) { a = Cast<to = 4>(x)  b = Mul(a, a)  y = Neg(x) }",
+        before="g (float[N] x) => (float[N] y) { a = Cast<to = UINT16>(x)  b = Mul(a, a)  y = Neg(x) }",
         after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
     ),
     Fixed(
@@ -272,7 +272,7 @@ dead_node.examples = [
     Flagged(
         "a graph that declares no outputs is not emptied",
         """g (float[2] x) => () <float[2] w = {1, 2}> {
-            a = Exp(x)  b = Neg(a)  c = Identity(b)  d = Add(c, w)  e = Cast<to = 1>(d) }""",
+            a = Exp(x)  b = Neg(a)  c = Identity(b)  d = Add(c, w)  e = Cast<to = FLOAT>(d) }""",
         runs=False,
     ),
     Silent(

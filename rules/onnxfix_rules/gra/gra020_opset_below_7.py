@@ -184,7 +184,7 @@ opset_below_7.examples = [
         before="""g (float[N] x) => (float[N] y) {
             a = Cast<to = "DOUBLE">(x)  b = Cast<to = "FLOAT">(a)  y = Add<consumed_inputs = [0,0]>(b, b) }""",
         after=NEWER
-        + "g (float[N] x) => (float[N] y) { a = Cast<to = 11>(x)  b = Cast<to = 1>(a)  y = Add(b, b) }",
+        + "g (float[N] x) => (float[N] y) { a = Cast<to = DOUBLE>(x)  b = Cast<to = FLOAT>(a)  y = Add(b, b) }",
         safety=Safety.UNSAFE,
         opset=5,
         ir_version=3,

@@ -79,18 +79,18 @@ def _beyond(value: Value) -> bool:
 internal_float64.examples = [
     Flagged(
         "computed in float64",
-        "g (float[2] x) => (float[2] y) { a = Cast<to = 11>(x)  b = Sqrt(a)  y = Cast<to = 1>(b) }",
+        "g (float[2] x) => (float[2] y) { a = Cast<to = DOUBLE>(x)  b = Sqrt(a)  y = Cast<to = FLOAT>(b) }",
     ),
     Flagged(
         "a weight that float32 cannot hold",
         """g (float[2] x) => (float[2] y) <double[1] k = {1e300}> {
-            a = Cast<to = 11>(x)  b = Min(a, k)  y = Cast<to = 1>(b) }""",
+            a = Cast<to = DOUBLE>(x)  b = Min(a, k)  y = Cast<to = FLOAT>(b) }""",
         differs={"branch": "one finding for each graph"},
     ),
     Flagged(
         "a Constant",
         """g (float[2] x) => (float[2] y) { k = Constant<value = double[2] {0.1, 0.2}>()
-            a = Cast<to = 11>(x)  b = Add(a, k)  y = Cast<to = 1>(b) }""",
+            a = Cast<to = DOUBLE>(x)  b = Add(a, k)  y = Cast<to = FLOAT>(b) }""",
     ),
     Silent("none", "g (float[2] x) => (float[2] y) { y = Sqrt(x) }"),
     Silent(
@@ -100,7 +100,7 @@ internal_float64.examples = [
     ),
     Silent(
         "to float64 and back, with nothing between: exact in float32 as well",
-        "g (float[2] x) => (float[2] y) { a = Cast<to = 11>(x)  y = Cast<to = 1>(a) }",
+        "g (float[2] x) => (float[2] y) { a = Cast<to = DOUBLE>(x)  y = Cast<to = FLOAT>(a) }",
     ),
     Silent("a weight that is not read", "g (float[2] x) => (float[2] y) <double[1] k = {1}> { y = Neg(x) }"),
 ]

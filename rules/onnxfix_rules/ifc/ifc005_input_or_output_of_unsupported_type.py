@@ -75,8 +75,8 @@ def _missing(value: Value, model: Model, target: Target) -> str:
 
 
 input_or_output_of_unsupported_type.examples = [
-    Flagged("an input of int16", "g (int16[2] x) => (float[2] y) { y = Cast<to = 1>(x) }"),
-    Flagged("an output of uint32", "g (float[2] x) => (uint32[2] y) { y = Cast<to = 12>(x) }"),
+    Flagged("an input of int16", "g (int16[2] x) => (float[2] y) { y = Cast<to = FLOAT>(x) }"),
+    Flagged("an output of uint32", "g (float[2] x) => (uint32[2] y) { y = Cast<to = UINT32>(x) }"),
     Flagged(
         "strings come in",
         "g (string[2] s, float[2] x) => (string[2] t, float[2] y) { t = Identity(s)  y = Neg(x) }",
@@ -85,12 +85,12 @@ input_or_output_of_unsupported_type.examples = [
     Flagged(
         "a weight among the inputs",
         """g (float[2] x, uint16[2] w) => (float[2] y) <uint16[2] w = {1, 2}> {
-            a = Cast<to = 1>(w)  y = Add(x, a) }""",
+            a = Cast<to = FLOAT>(w)  y = Add(x, a) }""",
     ),
     Flagged(
         "the other float8, packed integers of 4 bits without a sign",
         """g (float8e5m2[2] x, uint4[2] u) => (float[2] y, float[2] z) {
-            y = Cast<to = 1>(x)  z = Cast<to = 1>(u) }""",
+            y = Cast<to = FLOAT>(x)  z = Cast<to = FLOAT>(u) }""",
         opset=21,
     ),
     Flagged("complex numbers", "g (complex64[2] x) => (complex64[2] y) { y = Identity(x) }", runs=False),
@@ -102,7 +102,7 @@ input_or_output_of_unsupported_type.examples = [
     Flagged("a sequence goes out", "g (float[2] x) => (seq(float[2]) s) { s = SequenceConstruct(x, x) }"),
     Flagged(
         "TensorRT 8.6 has no bfloat16",
-        "g (bfloat16[2] x) => (float[2] y) { y = Cast<to = 1>(x) }",
+        "g (bfloat16[2] x) => (float[2] y) { y = Cast<to = FLOAT>(x) }",
         target="trt8.6",
     ),
     Silent("uint8 may come in and go out", "g (uint8[2] x) => (uint8[2] y) { y = Identity(x) }"),
@@ -115,17 +115,19 @@ input_or_output_of_unsupported_type.examples = [
             y = Identity(x)  z = Identity(e) }""",
         opset=21,
     ),
-    Silent("bfloat16, which TensorRT 11 has", "g (bfloat16[2] x) => (float[2] y) { y = Cast<to = 1>(x) }"),
+    Silent(
+        "bfloat16, which TensorRT 11 has", "g (bfloat16[2] x) => (float[2] y) { y = Cast<to = FLOAT>(x) }"
+    ),
     Silent(
         "a branch's output is no binding",
         """g (float[2] x, bool c) => (float[2] y) {
-            t = If(c)<then_branch = p () => (uint16[2] u) { u = Cast<to = 4>(x) },
-                      else_branch = q () => (uint16[2] v) { w = Abs(x)  v = Cast<to = 4>(w) }>
-            y = Cast<to = 1>(t) }""",
+            t = If(c)<then_branch = p () => (uint16[2] u) { u = Cast<to = UINT16>(x) },
+                      else_branch = q () => (uint16[2] v) { w = Abs(x)  v = Cast<to = UINT16>(w) }>
+            y = Cast<to = FLOAT>(t) }""",
     ),
     Silent(
         "what a weight is, where it is not an input as well, is no binding",
-        "g (float[2] x) => (float[2] y) <uint16[2] w = {1, 2}> { a = Cast<to = 1>(w)  y = Add(x, a) }",
+        "g (float[2] x) => (float[2] y) <uint16[2] w = {1, 2}> { a = Cast<to = FLOAT>(w)  y = Add(x, a) }",
     ),
     Silent(
         "the declared type of an output may be a lie, and TensorRT takes no notice of it",

@@ -22,7 +22,7 @@ def _layer(axes: str = "[-1]", out: str = "y", x: str = "x") -> str:
 def _wide(axes: str = "[-1]", out: str = "y", to: int = 1, x: str = "x") -> str:
     return (
         f"w = Cast<to={to}>({x})  m = ReduceMean<axes={axes}>(w)  d = Sub(w, m)  q = Mul(d, d)"
-        f"  v = ReduceMean<axes={axes}>(q)  a = Add(v, e2)  s = Sqrt(a)  t = Div(d, s)  {out} = Cast<to=10>(t)"
+        f"  v = ReduceMean<axes={axes}>(q)  a = Add(v, e2)  s = Sqrt(a)  t = Div(d, s)  {out} = Cast<to=FLOAT16>(t)"
     )
 
 
@@ -31,13 +31,13 @@ def _rms(end: str) -> str:
 
 
 _WIDE_RMS = (
-    f"g (float16[2,8] x) => (float16[2,8] y) <{_E32}> {{ w = Cast<to=1>(x)  q = Mul(w, w)"
-    "  v = ReduceMean<axes=[-1]>(q)  a = Add(v, e2)  s = Sqrt(a)  t = Div(w, s)  y = Cast<to=10>(t) }"
+    f"g (float16[2,8] x) => (float16[2,8] y) <{_E32}> {{ w = Cast<to=FLOAT>(x)  q = Mul(w, w)"
+    "  v = ReduceMean<axes=[-1]>(q)  a = Add(v, e2)  s = Sqrt(a)  t = Div(w, s)  y = Cast<to=FLOAT16>(t) }"
 )
 _IO = "g (float16[2,8] x) => (float16[2,8] y)"
 _DOUBLE = (
-    "m = ReduceMean<axes=[-1]>(x)  h = Sub(x, m)  d = Cast<to=11>(h)  q = Pow(d, two)"
-    "  v = ReduceMean<axes=[-1]>(q)  a = Add(v, e)  s = Sqrt(a)  t = Div(d, s)  y = Cast<to=10>(t)"
+    "m = ReduceMean<axes=[-1]>(x)  h = Sub(x, m)  d = Cast<to=DOUBLE>(h)  q = Pow(d, two)"
+    "  v = ReduceMean<axes=[-1]>(q)  a = Add(v, e)  s = Sqrt(a)  t = Div(d, s)  y = Cast<to=FLOAT16>(t)"
 )
 
 
@@ -181,9 +181,9 @@ WIDENED = [
     _numeric(
         "a result in double",
         "g (float16[2,8] x) => (double[2,8] y) <double two = {2}, double e = {0.001}>"
-        f" {{ {_DOUBLE.replace('t = Div', 'y = Div').replace('y = Cast<to=10>(t)', '')} }}",
+        f" {{ {_DOUBLE.replace('t = Div', 'y = Div').replace('y = Cast<to=FLOAT16>(t)', '')} }}",
         f"g (float16[2,8] x) => (double[2,8] y) <double e2 = {{0.001}}>"
-        f" {{ {_wide(to=11).replace('t = Div', 'y = Div').replace('y = Cast<to=10>(t)', '')} }}",
+        f" {{ {_wide(to=11).replace('t = Div', 'y = Div').replace('y = Cast<to=FLOAT16>(t)', '')} }}",
         opset=13,
         runs=False,  # to double's tolerance a mean in half precision is not the same
     ),
@@ -191,8 +191,8 @@ WIDENED = [
         "an RMSNorm by a power of 0.5, the mean put back by Unsqueeze at opset 11",
         f"{_IO} <{EPSILON}, float16 h = {{f16(0.5)}}> {{ q = Mul(x, x)  r = ReduceMean<axes=[1], keepdims=0>(q)"
         "  v = Unsqueeze<axes=[-1]>(r)  a = Add(v, e)  s = Pow(a, h)  y = Div(x, s) }",
-        f"{_IO} <{_E32}> {{ w = Cast<to=1>(x)  q = Mul(w, w)"
-        "  v = ReduceMean<axes=[-1]>(q)  a = Add(v, e2)  s = Sqrt(a)  t = Div(w, s)  y = Cast<to=10>(t) }",
+        f"{_IO} <{_E32}> {{ w = Cast<to=FLOAT>(x)  q = Mul(w, w)"
+        "  v = ReduceMean<axes=[-1]>(q)  a = Add(v, e2)  s = Sqrt(a)  t = Div(w, s)  y = Cast<to=FLOAT16>(t) }",
         opset=11,
     ),
     _numeric(
@@ -221,22 +221,22 @@ WIDENED = [
         f"g (float16[2,8] p, float16[2,8] z) => (float16[2,8] y) <{EPSILON}>"
         f" {{ m = ReduceMean<axes=[-1]>(z)  x = Sub(p, m)  {_rms('y = Div(x, s)')} }}",
         f"g (float16[2,8] p, float16[2,8] z) => (float16[2,8] y) <{_E32}>"
-        " { m = ReduceMean<axes=[-1]>(z)  x = Sub(p, m)  w = Cast<to=1>(x)  q = Mul(w, w)"
-        "  v = ReduceMean<axes=[-1]>(q)  a = Add(v, e2)  s = Sqrt(a)  t = Div(w, s)  y = Cast<to=10>(t) }",
+        " { m = ReduceMean<axes=[-1]>(z)  x = Sub(p, m)  w = Cast<to=FLOAT>(x)  q = Mul(w, w)"
+        "  v = ReduceMean<axes=[-1]>(q)  a = Add(v, e2)  s = Sqrt(a)  t = Div(w, s)  y = Cast<to=FLOAT16>(t) }",
     ),
     _numeric(
         "minus a mean over other axes: the RMSNorm of a difference",
         f"{_IO} {_ONLY} {{ {_layer().replace('[-1]>(x)', '[0]>(x)')} }}",
-        f"{_IO} <{_E32}> {{ m = ReduceMean<axes=[0]>(x)  d = Sub(x, m)  w = Cast<to=1>(d)  q = Mul(w, w)"
-        "  v = ReduceMean<axes=[-1]>(q)  a = Add(v, e2)  s = Sqrt(a)  t = Div(w, s)  y = Cast<to=10>(t) }",
+        f"{_IO} <{_E32}> {{ m = ReduceMean<axes=[0]>(x)  d = Sub(x, m)  w = Cast<to=FLOAT>(d)  q = Mul(w, w)"
+        "  v = ReduceMean<axes=[-1]>(q)  a = Add(v, e2)  s = Sqrt(a)  t = Div(w, s)  y = Cast<to=FLOAT16>(t) }",
     ),
     _numeric(
         "the same weights for two norms",
         f"{_IO} {_ONLY} {{ {_layer(out='n')}  m2 = ReduceMean<axes=[1]>(n)  d2 = Sub(n, m2)  q2 = Pow(d2, two)"
         "  v2 = ReduceMean<axes=[1]>(q2)  a2 = Add(v2, e)  s2 = Sqrt(a2)  y = Div(d2, s2) }",
-        f"{_IO} <{_E32}, {_E32.replace('e2', 'e3')}> {{ {_wide(out='n')}  w2 = Cast<to=1>(n)"
+        f"{_IO} <{_E32}, {_E32.replace('e2', 'e3')}> {{ {_wide(out='n')}  w2 = Cast<to=FLOAT>(n)"
         "  m2 = ReduceMean<axes=[1]>(w2)  d2 = Sub(w2, m2)  q2 = Mul(d2, d2)  v2 = ReduceMean<axes=[1]>(q2)"
-        "  a2 = Add(v2, e3)  s2 = Sqrt(a2)  t2 = Div(d2, s2)  y = Cast<to=10>(t2) }",
+        "  a2 = Add(v2, e3)  s2 = Sqrt(a2)  t2 = Div(d2, s2)  y = Cast<to=FLOAT16>(t2) }",
         opset=13,
     ),
     Flagged(
@@ -249,7 +249,7 @@ WIDENED = [
         "with the scale in float32, behind a Cast of the quotient, and without leave",
         """g (float16[2,8] x) => (float[2,8] y) <float16 e = {f16(0.001)}, float[8] g = {1,2,3,4,5,6,7,8}> {
             q = Mul(x, x)  v = ReduceMean<axes=[-1]>(q)  a = Add(v, e)  s = Sqrt(a)  d = Div(x, s)
-            f = Cast<to=1>(d)  y = Mul(f, g) }""",
+            f = Cast<to=FLOAT>(d)  y = Mul(f, g) }""",
         opset=17,
     ),
 ]
@@ -284,8 +284,8 @@ LEFT = [
     ),
     _silent(
         "only the division is in half precision",
-        f"{_IO} <float e = {{0.001}}> {{ w = Cast<to=1>(x)  q = Mul(w, w)  v = ReduceMean<axes=[-1]>(q)"
-        "  a = Add(v, e)  s = Sqrt(a)  h = Cast<to=10>(s)  y = Div(x, h) }",
+        f"{_IO} <float e = {{0.001}}> {{ w = Cast<to=FLOAT>(x)  q = Mul(w, w)  v = ReduceMean<axes=[-1]>(q)"
+        "  a = Add(v, e)  s = Sqrt(a)  h = Cast<to=FLOAT16>(s)  y = Div(x, h) }",
     ),
     _silent(
         "a mean without the reduced dimension",

@@ -129,14 +129,14 @@ epsilon_rounds_to_zero.examples = [
     ),
     _fixed(
         "a float32 constant that a Cast turns into 0",
-        f"{_IO} {{ f = Constant<value_float=1e-12>()  e = Cast<to=10>(f)  q = Abs(x)  a = Add(q, e)"
+        f"{_IO} {{ f = Constant<value_float=1e-12>()  e = Cast<to=FLOAT16>(f)  q = Abs(x)  a = Add(q, e)"
         "  y = Reciprocal(a) }",
         f"{_IO} <{_SOME}> {{ q = Abs(x)  a = Add(q, c)  y = Reciprocal(a) }}",
     ),
     _fixed(
         "widened before it is used",
-        f"{_IO} <{_ZERO}> {{ q = Abs(x)  a = Add(q, e)  w = Cast<to=1>(a)  r = Sqrt(w)  y = Cast<to=10>(r) }}",
-        f"{_IO} <{_SOME}> {{ q = Abs(x)  a = Add(q, c)  w = Cast<to=1>(a)  r = Sqrt(w)  y = Cast<to=10>(r) }}",
+        f"{_IO} <{_ZERO}> {{ q = Abs(x)  a = Add(q, e)  w = Cast<to=FLOAT>(a)  r = Sqrt(w)  y = Cast<to=FLOAT16>(r) }}",
+        f"{_IO} <{_SOME}> {{ q = Abs(x)  a = Add(q, c)  w = Cast<to=FLOAT>(a)  r = Sqrt(w)  y = Cast<to=FLOAT16>(r) }}",
     ),
     _fixed(
         "a negative power",
@@ -155,14 +155,14 @@ epsilon_rounds_to_zero.examples = [
     ),
     Silent(
         "the smallest number that a Cast keeps",
-        f"{_IO} {{ f = Constant<value_float=6e-8>()  e = Cast<to=10>(f)  a = Add(x, e)  y = Log(a) }}",
+        f"{_IO} {{ f = Constant<value_float=6e-8>()  e = Cast<to=FLOAT16>(f)  a = Add(x, e)  y = Log(a) }}",
     ),
     Silent(
         "a zero in float32", "g (float[N] x) => (float[N] y) <float e = {0}> { a = Add(x, e)  y = Log(a) }"
     ),
     Silent(
         "bfloat16 has a number for 1e-12",
-        "g (bfloat16[N] x) => (bfloat16[N] y) { f = Constant<value_float=1e-12>()  e = Cast<to=16>(f)"
+        "g (bfloat16[N] x) => (bfloat16[N] y) { f = Constant<value_float=1e-12>()  e = Cast<to=BFLOAT16>(f)"
         "  a = Add(x, e)  y = Log(a) }",
         runs=False,
     ),

@@ -113,7 +113,7 @@ sum_in_half_precision.examples = [
     _fixed(
         "a length, axes as an attribute",
         f"{_IO} {{ y = ReduceL2<axes=[1]>(x) }}",
-        f"{_IO} {{ w = Cast<to=1>(x)  r = ReduceL2<axes=[1]>(w)  y = Cast<to=10>(r) }}",
+        f"{_IO} {{ w = Cast<to=FLOAT>(x)  r = ReduceL2<axes=[1]>(w)  y = Cast<to=FLOAT16>(r) }}",
         13,
     ),
     _fixed(
@@ -125,21 +125,21 @@ sum_in_half_precision.examples = [
     _fixed(
         "exponentials under a logarithm",
         f"{_IO} {{ y = ReduceLogSumExp<axes=[1]>(x) }}",
-        f"{_IO} {{ w = Cast<to=1>(x)  r = ReduceLogSumExp<axes=[1]>(w)  y = Cast<to=10>(r) }}",
+        f"{_IO} {{ w = Cast<to=FLOAT>(x)  r = ReduceLogSumExp<axes=[1]>(w)  y = Cast<to=FLOAT16>(r) }}",
         11,
     ),
     _fixed(
         "a sum that is divided afterwards",
         f"{_IO} <int64[1] a = {{1}}, float16 n = {{f16(8.0)}}> {{ s = ReduceSum(x, a)  y = Div(s, n) }}",
-        f"{_IO} <int64[1] a = {{1}}, float m = {{8}}> {{ w = Cast<to=1>(x)  s = ReduceSum(w, a)  d = Div(s, m)"
-        "  y = Cast<to=10>(d) }",
+        f"{_IO} <int64[1] a = {{1}}, float m = {{8}}> {{ w = Cast<to=FLOAT>(x)  s = ReduceSum(w, a)  d = Div(s, m)"
+        "  y = Cast<to=FLOAT16>(d) }",
         17,
     ),
     _fixed(
         "a sum of squares times a constant below 1, axes as an attribute",
         f"{_IO} <float16 n = {{f16(0.125)}}> {{ s = ReduceSumSquare<axes=[1]>(x)  y = Mul(n, s) }}",
-        f"{_IO} <float m = {{0.125}}> {{ w = Cast<to=1>(x)  s = ReduceSumSquare<axes=[1]>(w)  d = Mul(s, m)"
-        "  y = Cast<to=10>(d) }",
+        f"{_IO} <float m = {{0.125}}> {{ w = Cast<to=FLOAT>(x)  s = ReduceSumSquare<axes=[1]>(w)  d = Mul(s, m)"
+        "  y = Cast<to=FLOAT16>(d) }",
         13,
     ),
     _flagged(
@@ -180,7 +180,7 @@ sum_in_half_precision.examples = [
         '<ir_version: 10, opset_import: ["" : 13, "my" : 1]>'
         f" {_IO} {{ y = my.Length<over=[1]>(x) }}"
         ' <domain: "my", opset_import: ["" : 13]> Length <over>(p) => (r)'
-        " { h = Cast<to=10>(p)  r = ReduceL2<axes: ints = @over>(h) }",
+        " { h = Cast<to=FLOAT16>(p)  r = ReduceL2<axes: ints = @over>(h) }",
     ),
     Silent("an exponential alone", "g (float16[N] x) => (float16[N] y) { y = Exp(x) }"),
     Silent("a maximum", f"{_IO} {{ y = ReduceMax<axes=[1]>(x) }}", opset=17, ir_version=8),

@@ -148,7 +148,7 @@ centered_unsigned_quantization.examples = [
         before=f"g (float[N,4] x) => (float[N,4] y, uint8[N,4] q) <float s = {{0.1}}, uint8 z = {{128}}> {{ {_PAIR} }}",
         after="""g (float[N,4] x) => (float[N,4] y, uint8[N,4] q)
             <float s = {0.1}, float z = {128}, float l = {0}, float h = {255}> {
-            d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  q = Cast<to = 2>(c)
+            d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  q = Cast<to = UINT8>(c)
             b = Sub(c, z)  y = Mul(b, s) }""",
         safety=Safety.NUMERIC,
         differs={"branch": "quantized values that leave a branch are not followed"},
@@ -156,9 +156,9 @@ centered_unsigned_quantization.examples = [
     Fixed(
         "a reader that takes the number as it is",
         before="""g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, uint8 z = {128}> {
-            q = QuantizeLinear(x, s, z)  y = Cast<to = 1>(q) }""",
+            q = QuantizeLinear(x, s, z)  y = Cast<to = FLOAT>(q) }""",
         after="""g (float[N,4] x) => (float[N,4] y) <float s = {0.1}, float z = {128}, float l = {0}, float h = {255}> {
-            d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  y = Cast<to = 1>(c) }""",
+            d = Div(x, s)  r = Round(d)  a = Add(r, z)  c = Clip(a, l, h)  y = Cast<to = FLOAT>(c) }""",
         safety=Safety.NUMERIC,
     ),
     Flagged(

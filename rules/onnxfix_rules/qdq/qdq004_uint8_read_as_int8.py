@@ -65,7 +65,7 @@ _PAIR = "q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z)"
 _BARE = "q = QuantizeLinear(x, s)  y = DequantizeLinear(q, s)"
 _FLOATS = """<float s = {0.1}, float l = {0}, float h = {255}> {
             d = Div(x, s)  r = Round(d)  a = Add(r, l)  c = Clip(a, l, h)  y = Mul(c, s) }"""
-_NORMAL = "f = Cast<to = 1>(x)  n = Div(f, k)"
+_NORMAL = "f = Cast<to = FLOAT>(x)  n = Div(f, k)"
 
 
 uint8_read_as_int8.examples = [
@@ -122,7 +122,7 @@ uint8_read_as_int8.examples = [
         "the quantized numbers are a graph output: TensorRT would give int8",
         before="g (float[N,4] x) => (uint8[N,4] y) <float s = {0.1}> { y = QuantizeLinear(x, s) }",
         after="""g (float[N,4] x) => (uint8[N,4] y) <float s = {0.1}, float l = {0}, float h = {255}> {
-            d = Div(x, s)  r = Round(d)  a = Add(r, l)  c = Clip(a, l, h)  y = Cast<to = 2>(c) }""",
+            d = Div(x, s)  r = Round(d)  a = Add(r, l)  c = Clip(a, l, h)  y = Cast<to = UINT8>(c) }""",
         safety=Safety.NUMERIC,
         differs={"branch": "quantized values that leave a branch are not followed"},
     ),
@@ -149,8 +149,8 @@ uint8_read_as_int8.examples = [
         before="""g (float16[N,4] x) => (float16[N,4] y) <float s = {0.1}> {
             q = QuantizeLinear(x, s)  y = DequantizeLinear<output_dtype = 10>(q, s) }""",
         after="""g (float16[N,4] x) => (float16[N,4] y) <float s = {0.1}, float l = {0}, float h = {255}> {
-            w = Cast<to = 1>(x)  d = Div(w, s)  r = Round(d)  a = Add(r, l)  c = Clip(a, l, h)
-            m = Mul(c, s)  y = Cast<to = 10>(m) }""",
+            w = Cast<to = FLOAT>(x)  d = Div(w, s)  r = Round(d)  a = Add(r, l)  c = Clip(a, l, h)
+            m = Mul(c, s)  y = Cast<to = FLOAT16>(m) }""",
         opset=23,
         ir_version=11,
         safety=Safety.NUMERIC,

@@ -81,8 +81,8 @@ quantization_to_unsupported_type.examples = [
         before="""g (float16[N,4] x, float16 s) => (float16[N,4] y) {
             q = QuantizeLinear<output_dtype = 4>(x, s)  y = DequantizeLinear(q, s) }""",
         after="""g (float16[N,4] x, float16 s) => (float16[N,4] y) <float l = {0}, float h = {65535}> {
-            d = Div(x, s)  w = Cast<to = 1>(d)  r = Round(w)  a = Add(r, l)  c = Clip(a, l, h)
-            n = Cast<to = 10>(c)  y = Mul(n, s) }""",
+            d = Div(x, s)  w = Cast<to = FLOAT>(d)  r = Round(w)  a = Add(r, l)  c = Clip(a, l, h)
+            n = Cast<to = FLOAT16>(c)  y = Mul(n, s) }""",
         opset=21,
         ir_version=10,
         safety=Safety.NUMERIC,

@@ -64,7 +64,7 @@ dynamic_quantization.examples = [
         "all three results are graph outputs",
         before="g (float[N,2] x) => (uint8[N,2] q, float s, uint8 z) { q, s, z = DynamicQuantizeLinear(x) }",
         after=f"""g (float[N,2] x) => (uint8[N,2] q, float s, uint8 z) <{_NUMBERS}> {{ {_BODY}
-            q = Cast<to = 2>(q3)  z = Cast<to = 2>(i3) }}""",
+            q = Cast<to = UINT8>(q3)  z = Cast<to = UINT8>(i3) }}""",
         safety=Safety.NUMERIC,
         differs={
             "branch": "quantized values that leave a branch are not followed",

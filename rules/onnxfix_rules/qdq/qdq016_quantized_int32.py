@@ -48,7 +48,7 @@ quantized_int32.examples = [
         before="""g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}, int8 z = {0}> {
             q = QuantizeLinear(x, s, z)  y = DequantizeLinear(q, s, z) }""",
         after="""g (int32[N,4] x) => (float[N,4] y) <float s = {0.1}, int8 z = {0}> {
-            f = Cast<to = 1>(x)  q = QuantizeLinear(f, s, z)  y = DequantizeLinear(q, s, z) }""",
+            f = Cast<to = FLOAT>(x)  q = QuantizeLinear(f, s, z)  y = DequantizeLinear(q, s, z) }""",
         opset=13,
         safety=Safety.NUMERIC,
         runs=False,

@@ -192,7 +192,7 @@ computed_shape_may_hold_zero.examples = [
     Flagged(
         "float arithmetic: nobody proves that 0.5 * N is 1 or more",
         """g (float[N,4] x) => (float[A,B] y) <int64[1] i = {0}, float[1] half = {0.5}, int64[1] m = {-1}> {
-            d = Shape(x) n = Gather(d, i) f = Cast<to=1>(n) g = Mul(f, half) h = Floor(g) q = Cast<to=7>(h)
+            d = Shape(x) n = Gather(d, i) f = Cast<to=FLOAT>(n) g = Mul(f, half) h = Floor(g) q = Cast<to=INT64>(h)
             s = Concat<axis=0>(q, m) y = Reshape(x, s) }""",
     ),
     Flagged(

@@ -101,7 +101,7 @@ compress.examples = [
         "rows",
         before=f"{_ROWS} {{ y = Compress<axis = 0>(x, c) }}",
         after=f"""{_ROWS} <int64[1] m = {{-1}}> {{
-            f = Cast<to = 1>(c)  n = NonZero(f)  i = Reshape(n, m)  y = Gather<axis = 0>(x, i) }}""",
+            f = Cast<to = FLOAT>(c)  n = NonZero(f)  i = Reshape(n, m)  y = Gather<axis = 0>(x, i) }}""",
         target="trt11",
     ),
     Fixed(
@@ -109,7 +109,7 @@ compress.examples = [
         before="""g (float[2,3] x, float[3] t) => (float[2,A] y) <float z = {0}> {
             c = Greater(t, z)  y = Compress<axis = -1>(x, c) }""",
         after="""g (float[2,3] x, float[3] t) => (float[2,A] y) <float z = {0}, int64[1] m = {-1}> {
-            c = Greater(t, z)  f = Cast<to = 1>(c)  n = NonZero(f)  i = Reshape(n, m)
+            c = Greater(t, z)  f = Cast<to = FLOAT>(c)  n = NonZero(f)  i = Reshape(n, m)
             y = Gather<axis = -1>(x, i) }""",
         target="trt8.6",
     ),
@@ -117,7 +117,7 @@ compress.examples = [
         "without an axis: from the flattened tensor; the condition may be shorter",
         before="g (int64[3,2] x, bool[4] c) => (int64[A] y) { y = Compress(x, c) }",
         after="""g (int64[3,2] x, bool[4] c) => (int64[A] y) <int64[1] m = {-1}, int64[1] o = {-1}> {
-            r = Reshape(x, m)  f = Cast<to = 1>(c)  n = NonZero(f)  i = Reshape(n, o)
+            r = Reshape(x, m)  f = Cast<to = FLOAT>(c)  n = NonZero(f)  i = Reshape(n, o)
             y = Gather<axis = 0>(r, i) }""",
         opset=11,
         target="trt10",
@@ -126,7 +126,7 @@ compress.examples = [
         "empty tensor",
         before="g (float[0,2] x, bool[0] c) => (float[A] y) { y = Compress(x, c) }",
         after="""g (float[0,2] x, bool[0] c) => (float[A] y) <int64[1] m = {-1}, int64[1] o = {-1}> {
-            r = Reshape(x, m)  f = Cast<to = 1>(c)  n = NonZero(f)  i = Reshape(n, o)
+            r = Reshape(x, m)  f = Cast<to = FLOAT>(c)  n = NonZero(f)  i = Reshape(n, o)
             y = Gather<axis = 0>(r, i) }""",
         target="trt10",
     ),

@@ -194,10 +194,12 @@ fused_normalization.examples = [
     Fixed(
         "half precision: computed in float32, since squares overflow",
         before=f"{_OLD} {_S} {{ {_SKIP}(x, k, s) }}".replace("float[", "float16["),
-        after=f"""{_OLD} {_S} <float e = {{0.001}}> {{ a = Add(x, k)  w = Cast<to = 1>(a)
+        after=f"""{_OLD} {_S} <float e = {{0.001}}> {{ a = Add(x, k)  w = Cast<to = FLOAT>(a)
             m = ReduceMean<axes = [-1], keepdims = 1>(w)  d = Sub(w, m)  q = Mul(d, d)
             v = ReduceMean<axes = [-1], keepdims = 1>(q)  p = Add(v, e)  r = Sqrt(p)  n = Div(d, r)
-            f = Cast<to = 1>(s)  o = Mul(n, f)  y = Cast<to = 10>(o) }}""".replace("float[", "float16["),
+            f = Cast<to = FLOAT>(s)  o = Mul(n, f)  y = Cast<to = FLOAT16>(o) }}""".replace(
+            "float[", "float16["
+        ),
         safety=Safety.NUMERIC,
     ),
     Fixed(

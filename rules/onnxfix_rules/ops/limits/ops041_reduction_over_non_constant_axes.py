@@ -273,7 +273,7 @@ reduction_over_non_constant_axes.examples = [
     ),
     Silent(
         "axes computed from floats, which TensorRT does not accept as a shape",
-        """g (float[2,3] x, float[1] f) => (float[A,B] y) { a = Cast<to = 7>(f)  y = ReduceSum(x, a) }""",
+        """g (float[2,3] x, float[1] f) => (float[A,B] y) { a = Cast<to = INT64>(f)  y = ReduceSum(x, a) }""",
         runs=False,
     ),
     Silent(
@@ -327,6 +327,6 @@ reduction_over_non_constant_axes.examples = [
     Silent(
         "a default that the caller may override, which TensorRT treats as a weight, also through Cast and Identity",
         """g (float[2,3] x, int64[1] a = {1}) => (float[A,B] y) {
-            b = Identity(a)  c = Cast<to = 6>(b)  d = Cast<to = 7>(c)  y = ReduceSum(x, d) }""",
+            b = Identity(a)  c = Cast<to = INT32>(b)  d = Cast<to = INT64>(c)  y = ReduceSum(x, d) }""",
     ),
 ]

@@ -197,7 +197,7 @@ squeeze_over_non_constant_axes.examples = [
     ),
     Silent(
         "axes computed from floats, which TensorRT does not accept as a shape",
-        """g (float[2,3] x, float[1] f) => (float[A,B,C] y) { a = Cast<to = 7>(f)  y = Unsqueeze(x, a) }""",
+        """g (float[2,3] x, float[1] f) => (float[A,B,C] y) { a = Cast<to = INT64>(f)  y = Unsqueeze(x, a) }""",
         runs=False,
     ),
     Silent(

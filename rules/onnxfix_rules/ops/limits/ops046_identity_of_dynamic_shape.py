@@ -64,7 +64,7 @@ identity_of_dynamic_shape.examples = [
         "the type of its input",
         before="g (float[A,B] x) => (float[A,B] y) { y = EyeLike(x) }",
         after=f"""g (float[A,B] x) => (float[A,B] y) <{_SCALARS}> {{
-            {_RANGES}  i = Unsqueeze(r, v)  j = Unsqueeze(c, w)  e = Equal(i, j)  y = Cast<to = 1>(e) }}""",
+            {_RANGES}  i = Unsqueeze(r, v)  j = Unsqueeze(c, w)  e = Equal(i, j)  y = Cast<to = FLOAT>(e) }}""",
         opset=13,
     ),
     Fixed(
@@ -72,7 +72,7 @@ identity_of_dynamic_shape.examples = [
         before="g (float[3,N] x) => (int64[3,N] y) { y = EyeLike<k = -1, dtype = 7>(x) }",
         after=f"""g (float[3,N] x) => (int64[3,N] y) <{_SCALARS}, int64[1,1] k = {{-1}}> {{
             {_RANGES}  i = Unsqueeze(r, v)  m = Add(i, k)  j = Unsqueeze(c, w)  e = Equal(m, j)
-            y = Cast<to = 7>(e) }}""",
+            y = Cast<to = INT64>(e) }}""",
     ),
     Fixed(
         "booleans, before opset 13",

@@ -167,7 +167,7 @@ log_softmax_underflow.examples = [
     Fixed(
         "half precision and a vocabulary: computed in float32",
         before=f"{_HALF} {{ y = LogSoftmax<axis = -1>(x) }}",
-        after=_after(_HALF, "-1", "w", "z", "w = Cast<to = 1>(x)", "y = Cast<to = 10>(z)"),
+        after=_after(_HALF, "-1", "w", "z", "w = Cast<to = FLOAT>(x)", "y = Cast<to = FLOAT16>(z)"),
         safety=Safety.NUMERIC,
     ),
     Fixed(
@@ -178,8 +178,8 @@ log_softmax_underflow.examples = [
             "-1",
             "w",
             "z",
-            "w = Cast<to = 1>(x)",
-            "y = Cast<to = 16>(z)",
+            "w = Cast<to = FLOAT>(x)",
+            "y = Cast<to = BFLOAT16>(z)",
         ),
         safety=Safety.NUMERIC,
         runs=False,

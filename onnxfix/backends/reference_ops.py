@@ -101,7 +101,7 @@ def _sum_of_squares() -> type[Any]:
         ) -> tuple[npt.NDArray[Any]]:
             # Before opset 18 the axes are a list, an attribute.
             given = np.asarray(axes, np.int64) if axes is not None else None
-            along = self.handle_axes(given, noop_with_empty_axes)  # type: ignore[no-untyped-call]
+            along: Any = self.handle_axes(given, noop_with_empty_axes)  # type: ignore[no-untyped-call]
             total = np.sum(np.square(data), axis=along, keepdims=keepdims != 0, dtype=data.dtype)
             return (np.asarray(total),)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 from itertools import pairwise
@@ -11,6 +10,8 @@ from typing import Any
 
 import onnx
 import pytest
+import trt_types
+from corpus import node_cases
 from onnx import TensorProto
 
 from onnxfix import dtypes
@@ -21,14 +22,8 @@ from onnxfix.sandbox import Worker
 from onnxfix.targets import DEFAULT, TARGETS, Support, documented, measured, mismatch, target_named
 from onnxfix.testing import findings
 from onnxfix.trt.build import attempt
-from support.paths import ROOT
 from support.patience import PATIENCE
 from support.real_tensorrt import FACT, REAL
-
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import trt_types
-from corpus import node_cases
 
 NAMES = {name: number for number in range(1, 64) if " " not in (name := dtypes.name_of(number).upper())}
 EVERY = pytest.mark.parametrize("target", TARGETS.values(), ids=lambda target: target.name)

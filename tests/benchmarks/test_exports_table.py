@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import onnx
 import pytest
+from exports import outcome, report, sizes, static
+from exports.outcome import Applied, Error, Outcome
 
 from onnxfix.causes import Problem
 from onnxfix.place import Place
@@ -17,11 +18,6 @@ from onnxfix.report.report import AppliedFix, Report, Withdrawn
 from onnxfix.trt.records import Issue, TrtBuild
 from onnxfix.verification.verdict import FeedResult, RungResult, Verdict
 from support.paths import ROOT
-
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-from exports import outcome, report, sizes, static
-from exports.outcome import Applied, Error, Outcome
 
 FOLDER = ROOT / "benchmarks" / "exports"
 

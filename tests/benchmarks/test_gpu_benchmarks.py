@@ -22,19 +22,6 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-
-from onnxfix.errors import OnnxfixError, UsageError
-from onnxfix.nvidia import Gpu, Missing
-from onnxfix.place import Place
-from onnxfix.sandbox import Worker
-from onnxfix.trt.package import Choice
-from onnxfix.trt.records import Issue, TrtBuild
-from onnxfix.verification.rungs.probe import Probe
-from support.paths import ROOT
-from support.patience import PATIENCE
-
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
 from acceptance import values
 from acceptance.cases import NodeCase
 from acceptance.tools import EXACT, Made
@@ -54,6 +41,16 @@ from gpu.changed import Change, Recipe
 from gpu.engines import Bench, Executed
 from gpu.outcomes import Result, Row
 from network import parameters
+
+from onnxfix.errors import OnnxfixError, UsageError
+from onnxfix.nvidia import Gpu, Missing
+from onnxfix.place import Place
+from onnxfix.sandbox import Worker
+from onnxfix.trt.package import Choice
+from onnxfix.trt.records import Issue, TrtBuild
+from onnxfix.verification.rungs.probe import Probe
+from support.paths import ROOT
+from support.patience import PATIENCE
 
 CHOICE = Choice("tensorrt", "10.0", "8.9", Gpu("NVIDIA Test", "8.9"))
 ADD = "g (float[3] x) => (float[3] y) { y = Add(x, x) }"

@@ -19,14 +19,11 @@ import onnx
 import pytest
 from onnx import ModelProto
 from onnx.reference import ReferenceEvaluator
+from speed import judge, models, run, screening, synthetic, tables, timing, tools, verdict
+from speed.timing import Result
 
 from support.paths import ROOT
 from support.patience import PATIENCE
-
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-from speed import judge, models, run, screening, synthetic, tables, timing, tools, verdict
-from speed.timing import Result
 
 FOLDER = ROOT / "benchmarks" / "speed"
 

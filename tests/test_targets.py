@@ -22,6 +22,7 @@ from onnxfix.sandbox import Worker
 from onnxfix.targets import DEFAULT, TARGETS, Support, documented, measured, mismatch, target_named
 from onnxfix.testing import findings
 from onnxfix.trt.build import attempt
+from support.models import model as model_of
 from support.patience import PATIENCE
 from support.real_tensorrt import FACT, REAL
 
@@ -34,7 +35,7 @@ RULES = {rule.code: rule for rule in registry().rules}
 
 def said(code: str, text: str, target: str | None = None, opset: int = 18) -> list[str]:
     """What a rule finds in a graph, as severities."""
-    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : {opset}]>\n{text}')
+    model = model_of(text, opset)
     return [found.severity.name for found in findings(RULES[code], model, target)]
 
 
@@ -277,8 +278,7 @@ def test_an_example_is_what_tensorrt_says(
 ) -> None:
     text = example.before
     assert isinstance(text, str)
-    head = "" if text.startswith("<") else f'<ir_version: 9, opset_import: ["" : {example.opset}]>\n'
-    model = onnx.parser.parse_model(head + text)
+    model = model_of(text, example.opset, 9)
     path = tmp_path / "model.onnx"
     onnx.save(model, path)
     built = attempt(worker, path, package="tensorrt-rtx")
@@ -322,9 +322,7 @@ def test_relu_of_int64(target: str, count: int) -> None:
 
 @EVERY
 def test_the_message_names_the_target_and_its_source(target: Any) -> None:
-    model = onnx.parser.parse_model(
-        '<ir_version: 10, opset_import: ["" : 18]>\ng (float[2,3,3] x) => (float[2] y) { y = Det(x) }'
-    )
+    model = model_of("g (float[2,3,3] x) => (float[2] y) { y = Det(x) }", 18)
     [found] = findings(RULES["OPS001"], model, target.name)
     assert found.match.message == f"{target.title} does not import Det (source: {target.source})"
     assert found.severity.name == "ERROR"

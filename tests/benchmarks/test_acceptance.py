@@ -14,7 +14,6 @@ from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
-import onnx
 import pytest
 from acceptance import faults, node_models, tables
 from acceptance.cases import NodeCase, half_type, random_operators
@@ -27,15 +26,10 @@ from acceptance.tools import AS_IS, EXACT, NUMERIC_RTX, Made, Peers, Tool
 
 from onnxfix.errors import OnnxfixError
 from onnxfix.sandbox import Outcome, Worker
+from support.models import model
 from support.paths import ROOT
 from support.patience import PATIENCE
 from support.real_tensorrt import REAL
-
-HEADER = '<ir_version: 10, opset_import: ["" : 20]>\n'
-
-
-def model(text: str) -> onnx.ModelProto:
-    return onnx.parser.parse_model(HEADER + text)
 
 
 def missed(expected: Any, found: Any) -> list[str]:

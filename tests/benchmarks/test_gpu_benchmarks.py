@@ -49,15 +49,12 @@ from onnxfix.sandbox import Worker
 from onnxfix.trt.package import Choice
 from onnxfix.trt.records import Issue, TrtBuild
 from onnxfix.verification.rungs.probe import Probe
+from support.models import model
 from support.paths import ROOT
 from support.patience import PATIENCE
 
 CHOICE = Choice("tensorrt", "10.0", "8.9", Gpu("NVIDIA Test", "8.9"))
 ADD = "g (float[3] x) => (float[3] y) { y = Add(x, x) }"
-
-
-def model(text: str, opset: int = 20) -> onnx.ModelProto:
-    return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : {opset}]>\n' + text)
 
 
 def tricky(text: str, **tricks: Any) -> bytes:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 from misimports import alter, causes, child, report, run
 from misimports.fit import fitted
@@ -16,10 +15,11 @@ from misimports.judge import Difference, Judgment, Ran, difference, ignored, jud
 from misimports.measure import Row
 from misimports.models import UNDOCUMENTED, Change, Variant, nodes
 from misimports.variants import new_nodes, variants
-from onnx import ModelProto, helper
+from onnx import helper
 
 from onnxfix.registry import BUILT_IN, rules_of
 from onnxfix.sandbox import Worker
+from support.models import of_opset
 from support.paths import ROOT
 from support.patience import PATIENCE
 from support.real_tensorrt import REAL
@@ -28,8 +28,7 @@ DOCUMENT = ROOT / "docs" / "misimports.md"
 ONE, TWO, THREE = (np.array([value], np.float32) for value in (1.0, 2.0, 3.0))
 
 
-def model(graph: str, opset: int = 17) -> ModelProto:
-    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]> {graph}')
+model = of_opset(17, 8)
 
 
 def ran(value: Any) -> Ran:

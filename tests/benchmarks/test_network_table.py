@@ -29,16 +29,13 @@ from onnx import ModelProto, numpy_helper
 import test_exports_table
 from onnxfix.sandbox import Worker
 from onnxfix.trt.lift import Lifted, NetTensor
+from support.models import model
 from support.paths import ROOT
 from support.patience import PATIENCE
 from support.real_tensorrt import REAL
 
 FOLDER = ROOT / "benchmarks" / "network"
 README = FOLDER / "README.md"
-
-
-def model(text: str) -> ModelProto:
-    return onnx.parser.parse_model('<ir_version: 10, opset_import: ["" : 20]>\n' + text)
 
 
 # ---------------------------------------------------------------------------------------------------- reading

@@ -13,7 +13,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,8 +41,10 @@ class Outcome:
     status: Status
     value: Any = None
     message: str = ""
-    note: str = ""  # the last note() of the callee
-    killed: bool = False  # the message begins with the signal that killed it
+    note: str = ""  # the last note() of the callee: where it was when it died
+    killed: bool = False  # the message begins with the signal that it was killed by
+    died: bool = False  # the child ended before it answered
+    printed: str = ""  # the last line that a child that died wrote to stderr
 
     @property
     def ok(self) -> bool:
@@ -72,15 +74,17 @@ def obituary(code: int, tail: str, note: str = "") -> Outcome:
         known = {int(number): number.name for number in signal.Signals}
         name = f"killed by {known.get(-code, f'signal {-code}')}"
     lines = [line.strip() for line in tail.splitlines() if line.strip()]
-    last = f": {one_line(lines[-1], 200)}" if lines else ""
+    printed = one_line(lines[-1], 200) if lines else ""
+    said = f": {printed}" if lines else ""
+    ended = Outcome("crash", message=name + said, note=note, killed=code < 0, died=True, printed=printed)
     if -code == getattr(signal, "SIGALRM", 0):
-        return Outcome("timeout", message="took too long and was stopped", note=note)
+        return replace(ended, status="timeout", message="took too long and was stopped", killed=False)
     if NO_MEMORY.search(tail):
-        return Outcome("memory", message=f"ran out of memory ({name}){last}", note=note)
+        return replace(ended, status="memory", message=f"ran out of memory ({name}){said}", killed=False)
     if -code == getattr(signal, "SIGKILL", 0):
-        text = f"{name}, probably because memory ran out{last}"
-        return Outcome("memory", message=text, note=note, killed=True)
-    return Outcome("crash", message=name + last, note=note, killed=code < 0)
+        told = f"{name}, probably because memory ran out{said}"
+        return replace(ended, status="memory", message=told)
+    return ended
 
 
 def decode(frame: bytes | bytearray) -> Outcome | str:

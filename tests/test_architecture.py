@@ -12,7 +12,7 @@ import re
 import subprocess
 import sys
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,6 +59,24 @@ RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 # The front door re-exports from everywhere, lazily; that it stays cheap has a test of its own below.
 FACADE = "__init__"
 
+#: The same for the rooms and modules inside verification/: a room imports from lines above its own.
+VERIFICATION = [
+    ["checker", "compare"],
+    ["validity", "feeds"],
+    ["specialize", "sweep"],
+    ["request", "verdict"],
+    ["remote"],  # the sandbox's side of the rungs that execute ONNX models
+    ["cuda", "extents"],
+    ["progress"],
+    ["pair"],
+    ["execution"],
+    ["rungs"],  # those of TensorRT that build and execute engines
+    ["readback"],
+    ["ladder"],
+    ["asking"],  # TensorRT on one model, outside of the ladder
+]
+VERIFICATION_RANK = {name: rank for rank, names in enumerate(VERIFICATION) for name in names}
+
 TERMINAL = {"rich", "typer", "click"}
 HEAVY = {
     "onnxruntime",
@@ -76,7 +94,9 @@ OPTIONAL = {"onnxfix.fleet.ray", "onnxfix.fleet.remote"}
 """Packages that only ``--ray`` and URLs load."""
 RULE_MAY_IMPORT = {"onnxfix", "onnxfix_rules", "numpy", "onnx", "ml_dtypes"} | set(sys.stdlib_module_names)
 LONG_FILE = 400
-LONG_REASON = re.compile(r"^# Long because: \S.{15,}")
+LONG_FUNCTION = 60
+LONG_REASON = re.compile(r"^\s*# Long because: \S.{15,}")
+LAZY_REASON = re.compile(r"# lazy: \S")
 
 
 @dataclass(frozen=True)
@@ -144,6 +164,24 @@ def wrong_direction(module: str, imports: list[Import]) -> list[str]:
     return found
 
 
+def room_of(dotted: str) -> str | None:
+    """``feeds`` for ``onnxfix.verification.feeds.plan``; None outside of verification/."""
+    parts = dotted.split(".")
+    return parts[2] if parts[:2] == ["onnxfix", "verification"] and len(parts) > 2 else None
+
+
+def wrong_room(module: str, imports: list[Import]) -> list[str]:
+    """What ``module`` (dotted, in onnxfix.verification) imports although it stands later in VERIFICATION."""
+    own, found = room_of(module), []
+    for imported in imports:
+        room = room_of(imported.name)
+        if imported.typing or own is None or room is None or room == own:
+            continue
+        if VERIFICATION_RANK[room] >= VERIFICATION_RANK[own]:
+            found.append(f"{module}:{imported.line} ({own}) imports {imported.name} ({room})")
+    return found
+
+
 def of_terminal(module: str, imports: list[Import]) -> list[str]:
     """Uses of rich and typer outside of cli/ and report/render/."""
     if is_or_in(module, {"onnxfix.cli", "onnxfix.report.render"}):
@@ -194,6 +232,63 @@ def unexplained_length(source: str) -> bool:
     return len(lines) > LONG_FILE and not any(LONG_REASON.match(line) for line in lines)
 
 
+def long_functions(source: str) -> list[str]:
+    """Functions over 60 lines, docstring included, without ``# Long because: ...`` inside or on the line above."""
+    lines = source.splitlines()
+    return [
+        f"{node.name}, line {node.lineno}"
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and (node.end_lineno or 0) - node.lineno >= LONG_FUNCTION
+        and not any(LONG_REASON.match(line) for line in lines[max(_start(node) - 2, 0) : node.end_lineno])
+    ]
+
+
+def _start(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """The line on which a function begins, its decorators included."""
+    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+
+
+def unexplained_imports(source: str) -> list[int]:
+    """Lines of imports inside functions that do not say why they are there: ``# lazy: start-up``."""
+    lines = source.splitlines()
+    inside = {
+        (node.lineno, node.end_lineno or node.lineno)
+        for function in ast.walk(ast.parse(source))
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
+        for node in ast.walk(function)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+    }
+    return sorted(a for a, b in inside if not any(LAZY_REASON.search(line) for line in lines[a - 1 : b]))
+
+
+def circles(modules: Iterable[tuple[str, list[Import]]]) -> list[list[str]]:
+    """Groups of modules that import each other in a circle; imports inside functions count, those for types do not."""
+    known = dict(modules)
+    uses = {
+        name: {found for i in imports if not i.typing and (found := _module(i.name, known)) and found != name}
+        for name, imports in known.items()
+    }
+    # Without the modules that nothing uses and those that use nothing, over and over, only circles are left.
+    while True:
+        used = set().union(*uses.values()) if uses else set()
+        rest = {
+            name: targets & uses.keys()
+            for name, targets in uses.items()
+            if name in used and targets & uses.keys()
+        }
+        if rest == uses:
+            return [sorted(uses)] if uses else []
+        uses = rest
+
+
+def _module(dotted: str, known: Container[str]) -> str | None:
+    """The module that an imported name is, or is defined in."""
+    while dotted and dotted not in known:
+        dotted = dotted.rpartition(".")[0]
+    return dotted or None
+
+
 def read(path: Path) -> str:
     with tokenize.open(path) as file:
         return file.read()
@@ -224,6 +319,12 @@ def test_every_module_has_a_layer() -> None:
 def test_imports_run_one_way() -> None:
     inside = [(name, imports) for name, imports in ENGINE_IMPORTS if name != f"onnxfix.{FACADE}"]
     assert [line for name, imports in inside for line in wrong_direction(name, imports)] == []
+
+
+def test_rooms_of_verification_import_one_way() -> None:
+    rooms = {room_of(name) for name, _ in ENGINE_IMPORTS} - {None, "__init__"}
+    assert rooms == set(VERIFICATION_RANK), "say in VERIFICATION where each room stands"
+    assert [line for name, imports in ENGINE_IMPORTS for line in wrong_room(name, imports)] == []
 
 
 def test_the_engine_knows_no_rule() -> None:
@@ -266,6 +367,21 @@ def test_a_long_file_says_why() -> None:
     files = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
     long = [str(path.relative_to(ROOT)) for path in files if unexplained_length(read(path))]
     assert not long, f"over {LONG_FILE} lines: split them, or add a line '# Long because: ...': {long}"
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    assert circles(ENGINE_IMPORTS) == []
+    assert circles(RULE_IMPORTS) == []
+
+
+def test_an_import_inside_a_function_says_why() -> None:
+    silent = {str(path): lines for _, _, path in ENGINE + RULES if (lines := unexplained_imports(read(path)))}
+    assert not silent, f"move them to the top, or add '# lazy: start-up' or another reason: {silent}"
+
+
+def test_a_long_function_says_why() -> None:
+    long = {str(path): found for _, _, path in ENGINE + RULES if (found := long_functions(read(path)))}
+    assert not long, f"over {LONG_FUNCTION} lines: split them, or add a line '# Long because: ...': {long}"
 
 
 @pytest.mark.parametrize("command", [["--version"], ["--help"]])
@@ -318,6 +434,24 @@ def test_no_export_has_the_name_of_a_module() -> None:
 def test_the_direction_check_can_fail(module: str, source: str, violations: int) -> None:
     imports = imports_of(source, module.rsplit(".", 1)[0])
     assert len(wrong_direction(module, imports)) == violations
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "violations"),
+    [
+        ("feeds.plan", "from onnxfix.verification.request import Request", 1),
+        ("feeds.plan", "from onnxfix.verification import request", 1),
+        ("feeds.plan", "def f():\n    from ..rungs import build", 1),
+        ("validity", "import onnxfix.verification.feeds.plan", 1),
+        ("rungs.build", "from onnxfix.verification.readback.network import climb", 1),
+        ("rungs.build", "from onnxfix.verification.rungs import probe", 0),
+        ("rungs.build", "from onnxfix.verification.verdict import RungResult", 0),
+        ("feeds.plan", "from onnxfix.sizes.search import Search", 0),
+    ],
+)
+def test_the_check_of_rooms_can_fail(module: str, source: str, violations: int) -> None:
+    name = f"onnxfix.verification.{module}"
+    assert len(wrong_room(name, imports_of(source, name.rsplit(".", 1)[0]))) == violations
 
 
 @pytest.mark.parametrize(
@@ -388,3 +522,35 @@ def test_the_length_check_can_fail() -> None:
     assert not unexplained_length("# Long because: one table, and half of it would be of no use\n" + body)
     assert unexplained_length("# Long because: yes\n" + body)
     assert not unexplained_length("x = 1\n" * LONG_FILE)
+
+
+def test_the_check_of_long_functions_can_fail() -> None:
+    body = "    x = 1\n"
+    assert long_functions("def f():\n" + body * LONG_FUNCTION) == ["f, line 1"]
+    assert long_functions("def f():\n" + body * (LONG_FUNCTION - 1)) == []
+    reason = "# Long because: one table, and half of it would be of no use\n"
+    assert long_functions(reason + "@decorated\ndef f():\n" + body * LONG_FUNCTION) == []
+    assert long_functions("def f():\n    " + reason + body * LONG_FUNCTION) == []
+    assert long_functions(reason + "\n\n\ndef f():\n" + body * LONG_FUNCTION) == ["f, line 5"]
+
+
+def test_the_check_of_imports_in_functions_can_fail() -> None:
+    source = "import a\ndef f():\n    import b\n    from c import (  # lazy: start-up\n        d,\n    )\n"
+    assert unexplained_imports(source) == [3]
+    assert unexplained_imports("def f():\n    if x:\n        import b  # lazy:\n") == [3]
+
+
+@pytest.mark.parametrize(
+    ("sources", "found"),
+    [
+        ({"p.a": "import p.b", "p.b": "import p.c", "p.c": ""}, []),
+        (
+            {"p.a": "import p.b", "p.b": "from p.c import x", "p.c": "def f():\n    from p import a"},
+            [["p.a", "p.b", "p.c"]],
+        ),
+        ({"p.a": "from p.b import x", "p.b": "if TYPE_CHECKING:\n    import p.a"}, []),
+        ({"p.a": "import q.b", "p.b": "import p.a"}, []),
+    ],
+)
+def test_the_check_of_circles_can_fail(sources: dict[str, str], found: list[list[str]]) -> None:
+    assert circles([(name, imports_of(source, "p")) for name, source in sources.items()]) == found

@@ -6,6 +6,8 @@ import functools
 import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+
 from onnxfix import walk
 from onnxfix.backends import Unsupported
 from onnxfix.backends.reference_legacy import legacy
@@ -46,8 +48,6 @@ class ReferenceSession:
 
     def run(self, feed: dict[str, Any]) -> list[Any]:
         """Execute. Numpy's warnings of overflow and division are not news here: the results hold them."""
-        import numpy as np
-
         with np.errstate(all="ignore"):
             return list(self._evaluator.run(None, feed))
 
@@ -63,8 +63,6 @@ class ReferenceSession:
 
 
 def _infinite(value: Any) -> int:
-    import numpy as np
-
     if isinstance(value, (list, tuple)):
         return sum(map(_infinite, value))
     if "float" not in getattr(getattr(value, "dtype", None), "name", ""):
@@ -73,7 +71,7 @@ def _infinite(value: Any) -> int:
 
 
 def evaluator(source: str | onnx.ModelProto) -> ReferenceEvaluator:
-    """ONNX's evaluator for a model or its file, with what it gets wrong put right."""
+    """ONNX's evaluator for a model or its file, with corrected operators."""
     made: ReferenceEvaluator = _watched()(source)
     return made
 
@@ -82,7 +80,7 @@ def evaluator(source: str | onnx.ModelProto) -> ReferenceEvaluator:
 def _watched() -> Any:
     """The class of evaluators, which onnx makes of subgraphs and functions too: with the corrected operators in all of
     them, as onnx's own has not in functions, and with an eye on what is not finite."""
-    from onnx.reference import ReferenceEvaluator
+    from onnx.reference import ReferenceEvaluator  # lazy: start-up
 
     class Watched(ReferenceEvaluator):
         counts: ClassVar[dict[str, int] | None] = None

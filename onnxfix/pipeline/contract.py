@@ -24,14 +24,16 @@ from onnxfix.files import lazy, tensors
 from onnxfix.shapes import dimnames
 
 if TYPE_CHECKING:
-    from onnxfix.verification.specialize.special import Special
+    from onnxfix.verification.specialize.specialization import ResolvedSpecialization
 
 _BODY = ("node", "initializer", "sparse_initializer", "value_info")
 _GROUP = 3  # the wire type of a group, whose data are fields
 _GRAPH_PARTS = (*_BODY, "input", "output")
 
 
-def interface_changes(original: ModelProto, fixed: ModelProto, special: Special | None = None) -> list[str]:
+def interface_changes(
+    original: ModelProto, fixed: ModelProto, special: ResolvedSpecialization | None = None
+) -> list[str]:
     """Changes that a caller of the model would notice, one line each; empty where the contract holds.
 
     Inputs and outputs keep name, order, type, shape, symbolic dimensions and default; operator set imports, IR version,
@@ -75,7 +77,9 @@ def _functions(model: ModelProto) -> list[FunctionProto]:
     return list(getattr(model, "functions", ()))
 
 
-def _as_asked(before: ValueInfoProto, after: ValueInfoProto, is_input: bool, special: Special) -> bool:
+def _as_asked(
+    before: ValueInfoProto, after: ValueInfoProto, is_input: bool, special: ResolvedSpecialization
+) -> bool:
     """Whether two declarations differ only in the sizes of ``special``, for an output also in those that follow from
     them. ``special`` names a graph input's unnamed dimensions, and may give a rank to an input that has none."""
     was, now = ValueInfoProto(), ValueInfoProto()

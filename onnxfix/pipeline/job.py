@@ -15,7 +15,7 @@ from onnxfix.pipeline.proof import Comparison, comparison_of
 from onnxfix.pipeline.whole.steps import Step
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification.feeds.signature import signature
-from onnxfix.verification.specialize.special import Special
+from onnxfix.verification.specialize.specialization import ResolvedSpecialization
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def _specialized(job: Job) -> Job:
     inputs = comparison.verification.inputs
     given = inputs if isinstance(inputs, (str, os.PathLike)) else None
     shapes = comparison.verification.input_shapes
-    special: Special | None
+    special: ResolvedSpecialization | None
     special, feeds, notes = resolve(known, job.plan.options.specialization, given, shapes)
     fit_profile(known, special, comparison.trt)
     verification = comparison.verification

@@ -17,7 +17,7 @@ from onnxfix.pipeline import contract
 from onnxfix.trt.records import TrtOptions
 from onnxfix.verification.ladder import Verdict
 from onnxfix.verification.ladder import verify as climb_rungs
-from onnxfix.verification.specialize.special import Special
+from onnxfix.verification.specialize.specialization import ResolvedSpecialization
 from onnxfix.verification.validity import judge
 
 
@@ -28,7 +28,7 @@ class Comparison:
 
     verification: Verification
     trt: TrtOptions
-    special: Special | None = None
+    special: ResolvedSpecialization | None = None
 
 
 def comparison_of(verification: Verification, trt: TrtOptions) -> Comparison:

@@ -14,7 +14,7 @@ from typing import Any
 
 from onnx import ModelProto
 
-from onnxfix.backends import ort_words
+from onnxfix.backends import ort_messages
 from onnxfix.errors import ModelError, OnnxfixError
 from onnxfix.files import saving
 from onnxfix.graph.overlay import Node, Value
@@ -78,7 +78,7 @@ def stopped(
     if verdict.passed or verdict.failed or rung is None or rung.status != "skipped":
         return None
     if rung.stopped == "original":
-        return Stopped(Place(), "", ort_words.reason(rung.said), loaded=False)
+        return Stopped(Place(), "", ort_messages.reason(rung.said) or rung.reason, loaded=False)
     refused = [one for one in rung.feeds if one.stopped == "original"]
     full = [one for one in refused if one.feed is not None and 0 not in one.feed.assignment.values()]
     if not refused:
@@ -98,7 +98,7 @@ class _Finder:
 
     def stopped(self) -> Stopped:
         """The node and the help, as far as they are known."""
-        said, feed = ort_words.reason(self.message), self.refused.label
+        said, feed = ort_messages.reason(self.message) or self.refused.reason, self.refused.label
         node = self._node()
         if node is None:
             return Stopped(
@@ -134,7 +134,7 @@ class _Finder:
     # ---- the node
 
     def _node(self) -> Node | None:
-        about = ort_words.node(self.message)
+        about = ort_messages.node(self.message)
         if about is None:
             return None
         try:

@@ -12,13 +12,13 @@ from onnxfix.nvidia import Missing
 from onnxfix.sandbox import shared
 from onnxfix.trt.reading import Reading
 from onnxfix.trt.records import TrtBuild, TrtOptions
+from onnxfix.verification.feeds.profiles import given_profiles
 from onnxfix.verification.feeds.signature import signature
 from onnxfix.verification.ladder import Limits, half_type
 from onnxfix.verification.readback import network
 from onnxfix.verification.request import Request
-from onnxfix.verification.rungs import build as trt_build
-from onnxfix.verification.rungs.build import Builder
-from onnxfix.verification.rungs.shapes import given_profiles
+from onnxfix.verification.rungs import builder as trt_builder
+from onnxfix.verification.rungs.builder import Builder
 
 
 def require_tensorrt(options: TrtOptions) -> Builder:
@@ -27,7 +27,7 @@ def require_tensorrt(options: TrtOptions) -> Builder:
     Raises:
         UsageError: TensorRT cannot run here, with what to do; or the package or compute capability does not exist.
     """
-    found = trt_build.builder(options)
+    found = trt_builder.builder(options)
     if isinstance(found, Missing):
         raise UsageError(found.reason)
     return found
@@ -41,7 +41,7 @@ def build_model(builder: Builder, path: Path, model: ModelProto) -> TrtBuild:
         OnnxfixError: a file cannot be written.
     """
     interface = signature(model)
-    trt_build.check(builder.options, interface)
+    trt_builder.check(builder.options, interface)
     build = builder.build(path, given_profiles(builder.options, interface))
     # A child that died reports no version.
     return replace(build, version=build.version or builder.choice.version)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import onnxfix
-from onnxfix.backends import ort_words
+from onnxfix.backends import ort_messages
 from onnxfix.pipeline.stopped import Stopped
 from onnxfix.report.render.text import render_report
 from onnxfix.report.report import Report
@@ -141,4 +141,4 @@ def test_what_runs_does_not_stop(tmp_path: Path) -> None:
     ],
 )
 def test_words_without_places_in_onnx_runtimes_source(said: str, plain: str) -> None:
-    assert ort_words.plain(said) == plain
+    assert ort_messages.plain(said) == plain

@@ -110,7 +110,7 @@ def test_simplified_traps_are_right_or_dropped(case: Peer) -> None:
         ("15-two-draws-normal", "random operators decide y"),
         ("15-two-draws-function", "random operators decide y"),
         ("16-training-dropout-folded", "random operators decide y"),
-        ("18-add-zero-removes-minus-zero", "NaN or Inf at other places"),
+        ("18-add-zero-removes-minus-zero", "NaN or Inf at different positions"),
         ("25-default-fold", "the default of input 'c' was built in"),
         ("31-unsorted-nodes", "topologically sorted"),
         ("33-bloat-widened-weights", "bytes larger"),

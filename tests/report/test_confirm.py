@@ -29,7 +29,7 @@ from onnxfix.report.report import AppliedFix, Finding, Report, plain
 from onnxfix.rule import Match, Rule, rule
 from onnxfix.sandbox import Worker
 from onnxfix.trt.build import attempt
-from onnxfix.trt.places import own_words
+from onnxfix.trt.messages import without_missing_gpu
 from onnxfix.trt.profiles import NetInput, candidates
 from onnxfix.trt.records import Issue, Profile, TrtBuild, TrtOptions
 from onnxfix.verification.verdict import RungResult, Verdict
@@ -408,7 +408,7 @@ def test_a_fault_of_the_installation_is_no_fault_of_the_model() -> None:
 @REAL
 def test_check_says_that_tensorrt_could_not_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     build = refused(issue("ImportError: libnothing.so", place="", stage=""), status="error")
-    monkeypatch.setattr("onnxfix.verification.rungs.build.Builder.build", lambda *_, **__: build)
+    monkeypatch.setattr("onnxfix.verification.rungs.builder.Builder.build", lambda *_, **__: build)
     report = onnxfix.check(FOLDER / "int32_relu.onnx", trt=True, ignore=["OPS"])
     told = "TensorRT could not run: ImportError: libnothing.so"
     assert report.problems == (Problem(told, "not-loadable", "tensorrt"),)
@@ -500,12 +500,12 @@ def test_what_a_layer_requires_counts_for_every_profile() -> None:
 
 def test_words_about_a_missing_gpu_are_cut_where_there_is_a_reason() -> None:
     noise = ONLY_OF_THE_MACHINE[0]
-    assert own_words(f"Invalid Node - y\nShape Error (reshaping [6] to [6,0])\n{noise}") == (
+    assert without_missing_gpu(f"Invalid Node - y\nShape Error (reshaping [6] to [6,0])\n{noise}") == (
         "Invalid Node - y\nShape Error (reshaping [6] to [6,0])"
     )
-    assert own_words(noise) == ""
+    assert without_missing_gpu(noise) == ""
     other = noise.replace("cudaError 35", "cudaError 2")  # out of memory, on a machine that has a GPU
-    assert own_words(other) == other
+    assert without_missing_gpu(other) == other
 
 
 def test_every_rule_that_is_pointed_to_exists() -> None:
@@ -750,7 +750,7 @@ def test_a_failing_rule_about_builds_is_a_problem(monkeypatch: pytest.MonkeyPatc
 
 def test_an_explicit_request_without_tensorrt_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "onnxfix.verification.rungs.build.builder",
+        "onnxfix.verification.rungs.builder.builder",
         lambda options: Missing("not installed: pip install it", "not-installed"),
     )
     with pytest.raises(UsageError, match="pip install it"):
@@ -768,7 +768,7 @@ def test_check_writes_no_engine() -> None:
 @REAL
 def test_a_child_that_died_leaves_findings_and_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
     crashed = replace(CRASHED, errors=(issue("the builder was killed by SIGSEGV", place="", stage="build"),))
-    monkeypatch.setattr("onnxfix.verification.rungs.build.Builder.build", lambda *_, **__: crashed)
+    monkeypatch.setattr("onnxfix.verification.rungs.builder.Builder.build", lambda *_, **__: crashed)
     report = onnxfix.check(FOLDER / "int32_relu.onnx", trt=True)
     assert re.match(r"TensorRT\S* \d+\.\d+\.\d+ fails on it", report.headline)
     assert [item.message for item in of_trt(report)] == ["crash: the builder was killed by SIGSEGV"]

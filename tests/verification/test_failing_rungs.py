@@ -28,11 +28,11 @@ from onnxfix.trt.lift.records import Lifted
 from onnxfix.trt.package import Choice
 from onnxfix.trt.reading import Reading
 from onnxfix.trt.records import TrtOptions
-from onnxfix.verification import ladder, runner
+from onnxfix.verification import execution, ladder
 from onnxfix.verification.ladder import verify
 from onnxfix.verification.readback import child, network
-from onnxfix.verification.rungs import build, gpu, probe
-from onnxfix.verification.rungs.build import Builder
+from onnxfix.verification.rungs import builder, gpu, probe
+from onnxfix.verification.rungs.builder import Builder
 from onnxfix.verification.verdict import RungResult, Verdict
 from support import networks
 from support.real_tensorrt import REAL
@@ -107,7 +107,7 @@ def test_how_the_run_ended_is_data(
 
 def test_a_model_that_cannot_be_looked_at_is_no_fault_of_ours(tmp_path: Path) -> None:
     (tmp_path / "bad.onnx").write_bytes(b"\x0a\xff")
-    assert isinstance(child.sketch(str(tmp_path / "bad.onnx")), child.Told)
+    assert isinstance(child.sketch(str(tmp_path / "bad.onnx")), child.Reply)
 
 
 @pytest.mark.parametrize(("note", "status"), [("", "unstarted"), ("parse", "error"), ("lift", "error")])
@@ -145,14 +145,14 @@ def test_why_tensorrt_could_not_be_chosen_is_data(
     monkeypatch: pytest.MonkeyPatch, status: Any, cause: str
 ) -> None:
     monkeypatch.setattr(Worker, "call", lambda *_, **__: Outcome(status, message="made up"))
-    found = build._choice.__wrapped__("auto", None, False, 0, None)
+    found = builder._choice.__wrapped__("auto", None, False, 0, None)
     assert isinstance(found, Missing)
     assert found.cause == cause
 
 
 def test_a_package_that_is_not_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    found = build.builder(TrtOptions())
+    found = builder.builder(TrtOptions())
     assert isinstance(found, Missing)
     assert found.cause == "not-installed"
     networks.write(tmp_path / "m.onnx", RELU)
@@ -224,9 +224,9 @@ def test_why_no_engine_is_executed_is_data(
 def test_one_rung_breaks_and_the_others_are_climbed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: Literal["reference", "ort-cpu"]
 ) -> None:
-    real = runner.climb
+    real = execution.climb
     monkeypatch.setattr(
-        runner, "climb", lambda request, rung: stop() if rung == name else real(request, rung)
+        execution, "climb", lambda request, rung: stop() if rung == name else real(request, rung)
     )
     networks.write(tmp_path / "m.onnx", RELU)
     found = verify(tmp_path / "m.onnx", tmp_path / "m.onnx", exact=True, rungs=["reference", "ort-cpu"])

@@ -483,7 +483,7 @@ def test_a_checker_without_memory_refutes_nobody(
 
     monkeypatch.setattr("onnxfix.verification.validity.forked", forked)
     found = rung(run(PLAIN, RELU, rungs=["contract"]), "contract")
-    words = "onnx.checker was not asked: ran out of memory (of 7 MiB)"
+    words = "onnx.checker did not run: ran out of memory (of 7 MiB)"
     assert (found.status, found.reason) == ("skipped", words)
     kept = rung(run(PLAIN, RELU, rungs=["contract"], contract=lambda *_: []), "contract")
     assert (kept.status, kept.reason) == ("passed", f"the interface is unchanged; {words}")

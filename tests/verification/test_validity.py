@@ -242,7 +242,7 @@ def test_how_inference_ends_refutes_nobody(
     found = contract(made(NEG), made(RELU), limits=limits)
     assert (found.status, found.reason) == ("passed", PASSES)
     assert len(found.notes) == 1
-    assert found.notes[0].startswith("onnx.checker was asked without full_check: ")
+    assert found.notes[0].startswith("onnx.checker ran without full_check: ")
     invalid = made("g (float[2] x) => (float[2] y) { y = Relu(x, x) }")
     assert contract(made(NEG), invalid, limits=limits).status == "failed"
 

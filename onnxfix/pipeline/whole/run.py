@@ -20,7 +20,7 @@ from onnxfix.pipeline.whole.steps import Made, Step, make
 from onnxfix.report.report import Fixed, StepDone
 from onnxfix.verification.feeds.signature import signature
 from onnxfix.verification.ladder import DEFAULT_RUNGS, Verdict
-from onnxfix.verification.specialize.special import Special, shown
+from onnxfix.verification.specialize.specialization import ResolvedSpecialization, shown
 from onnxfix.verification.verdict import CPU_RUNGS
 
 
@@ -203,7 +203,9 @@ class StepRun:
         )
 
 
-def specialized(loaded: loading.Loaded, special: Special) -> tuple[loading.Loaded, Special]:
+def specialized(
+    loaded: loading.Loaded, special: ResolvedSpecialization
+) -> tuple[loading.Loaded, ResolvedSpecialization]:
     """The model specialized, and ``special`` with the sizes of outputs that follow. Weights stay where they are."""
     proto = loaded.fresh()
     specialize.specialize(proto, special, loaded.base_dir)
@@ -211,7 +213,7 @@ def specialized(loaded: loading.Loaded, special: Special) -> tuple[loading.Loade
     return loading.Loaded(proto, proto.SerializeToString(deterministic=True), loaded.path), special
 
 
-def _record(special: Special, before: int, after: int) -> StepDone:
+def _record(special: ResolvedSpecialization, before: int, after: int) -> StepDone:
     """What was specialized, as a step."""
     dims = [Fixed("dimension", name, str(size)) for name, size in special.sizes.items()]
     inputs = [

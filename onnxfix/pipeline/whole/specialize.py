@@ -27,13 +27,13 @@ from onnxfix import walk
 from onnxfix.graph.overlay import Value
 from onnxfix.model import Model
 from onnxfix.shapes import dimnames
-from onnxfix.verification.specialize.special import Special
+from onnxfix.verification.specialize.specialization import ResolvedSpecialization
 
 _IR_WITH_CONSTANTS = 4
 """The IR version since which an initializer need not be a graph input."""
 
 
-def specialize(proto: ModelProto, special: Special, base_dir: Path | None = None) -> None:
+def specialize(proto: ModelProto, special: ResolvedSpecialization, base_dir: Path | None = None) -> None:
     """Apply ``special`` to ``proto``, in place.
 
     Raises:

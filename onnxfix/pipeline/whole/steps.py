@@ -18,7 +18,7 @@ from onnxfix.pipeline import contract
 from onnxfix.pipeline.whole.remote import FUNCTION, ToolResult
 from onnxfix.pipeline.whole.restore import restore
 from onnxfix.sandbox import Outcome, Worker
-from onnxfix.verification.specialize.special import Special
+from onnxfix.verification.specialize.specialization import ResolvedSpecialization
 
 REMOTE = "onnxfix.pipeline.whole.remote"
 TIMEOUT = 600.0
@@ -87,7 +87,11 @@ def steps_of(simplify: bool, scripts: Sequence[Path]) -> tuple[Step, ...]:
 
 
 def make(
-    step: Step, source: Path, before: ModelProto, original: ModelProto, special: Special | None = None
+    step: Step,
+    source: Path,
+    before: ModelProto,
+    original: ModelProto,
+    special: ResolvedSpecialization | None = None,
 ) -> Made:
     """Run ``step`` on the model file ``source``, which holds ``before``, and restore what the tool loses.
 

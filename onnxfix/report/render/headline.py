@@ -53,7 +53,7 @@ def _misread(networks: Sequence[Reading]) -> str:
 
 
 def _product(package: str, version: str) -> str:
-    from onnxfix.verification.rungs.build import product  # lazy: start-up
+    from onnxfix.trt.package import product  # lazy: start-up
 
     return product(package, version).strip()
 

@@ -11,7 +11,7 @@ from onnxfix.report.render.lines import Line, line, print_lines
 from onnxfix.report.render.stream import printable
 from onnxfix.report.render.text import PLEASE_REPORT
 from onnxfix.trt.lift.records import Lifted, NetTensor
-from onnxfix.verification.rungs.build import product
+from onnxfix.trt.package import product
 
 MOST = 10
 """Gaps that are listed as text."""

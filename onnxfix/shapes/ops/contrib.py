@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from onnx import TensorProto
 
 from onnxfix.shapes.ops.base import Call, Info, Unknown, axis_of, broadcast_shapes, transfer, with_shape
+from onnxfix.shapes.ops.conv import conv
 from onnxfix.shapes.ops.linalg import matmul_shape
 from onnxfix.shapes.symbols import constant
 
@@ -22,8 +23,6 @@ def _gelu(call: Call) -> Info:
 
 @transfer("FusedConv", domain=MS)
 def _fused_conv(call: Call) -> Sequence[Info] | Info:
-    from onnxfix.shapes.ops.conv import conv
-
     return conv(call)
 
 

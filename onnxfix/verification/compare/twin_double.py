@@ -1,4 +1,4 @@
-"""The original and the fixed model in float64 where they say float32, for who asks what is rounding and what is not.
+"""The original and the fixed model in float64 instead of float32, to tell rounding from other differences.
 
 What a Cast to float32 rounds away is what the model says, not how it computes: such a Cast stays, and one to float64
 follows. Everything here runs in the sandbox's child.
@@ -21,7 +21,7 @@ from onnxfix.backends import Session, reference
 from onnxfix.verification.compare.twin import raised, widened
 
 MOST_BYTES = 1 << 30
-"""Of weights in float64; a larger model is not asked."""
+"""Bytes of weights in float64; a larger model is not run in float64."""
 _DOUBLE = int(TensorProto.DOUBLE)
 _SINGLE = int(TensorProto.FLOAT)
 _EXACT = frozenset(
@@ -87,7 +87,7 @@ def is_float(value: Any) -> bool:
 
 
 def doubled(model: ModelProto) -> ModelProto:
-    """``model`` itself with float64 wherever it said float32, but for what its Casts round. Its external data must have
+    """``model`` itself with float64 instead of float32, except for what its Casts round. Its external data must have
     been loaded, and its functions been put in place of their calls."""
     kinds = _kinds(model)
     for graph in walk.graphs(model.graph):
@@ -124,7 +124,7 @@ def _round_first(graph: GraphProto, node: NodeProto) -> None:
 
 
 def _spell_out(node: NodeProto) -> None:
-    """Give constants whose float32 is implied a tensor, which says so."""
+    """Give constants of implied type float32 an explicit tensor."""
     if node.op_type == "Constant":
         for attribute in list(node.attribute):
             if attribute.name in ("value_float", "value_floats"):

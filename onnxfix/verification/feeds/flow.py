@@ -14,7 +14,7 @@ import onnx
 
 from onnxfix import walk
 from onnxfix.shapes import dimnames
-from onnxfix.verification.feeds.beside import BESIDE, COMPARES, meaning, number_of
+from onnxfix.verification.feeds.constant_operands import BESIDE, COMPARES, meaning, number_of
 from onnxfix.verification.feeds.operands import BLIND, DRAWS, KEEPS, KEEPS_ALL, MASK_OPS, SAME_SHAPE, SINKS
 
 #: A dimension: its size, the name of a symbol (or expression), or unknown.
@@ -24,11 +24,10 @@ Key = tuple[int, str]
 
 @dataclass
 class Role:
-    """What an input is to the model.
-
+    """How the model uses an input.
     ``strict`` and ``loose`` name the operands (values of SINKS) that its values reach unchanged, or through
     arithmetic. ``bounds`` are the sizes of the axes that it indexes. ``beside`` are the shapes of the data beside
-    it, for operands such as Reshape's shape. ``masks`` says that it is only used as masks are.
+    it, for operands such as Reshape's shape. ``masks``: it is only used as a mask.
     """
 
     strict: set[str] = field(default_factory=set)
@@ -218,7 +217,7 @@ class Flow:
         return bool(self._drawn)
 
     def depends_on_draw(self, name: str) -> bool:
-        """Whether the values of a graph output hang on such a node."""
+        """Whether the values of a graph output depend on such a node."""
         if self._reached is None:
             self._reached = set()
             for key in self._drawn:

@@ -20,7 +20,7 @@ from onnx import GraphProto, ModelProto, TensorProto, helper, numpy_helper
 from onnxfix.files import lazy, loading
 from onnxfix.sandbox import Worker, one_line
 from onnxfix.trt.reading import Misread
-from onnxfix.verification.readback.words import place_of
+from onnxfix.verification.readback.refusals import place_of
 
 if TYPE_CHECKING:
     import numpy.typing as npt

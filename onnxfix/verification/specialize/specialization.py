@@ -1,4 +1,4 @@
-"""What ``--fix-dim``, ``--fix-input`` and ``--static`` ask for, resolved against a model: sizes and values as data."""
+"""``--fix-dim``, ``--fix-input`` and ``--static``, resolved against a model: sizes and values as data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SHOWN = 8
 
 
 @dataclass(frozen=True, eq=False)
-class Special:
+class ResolvedSpecialization:
     """A specialization of one model.
 
     ``sizes`` maps symbols to numbers, by the names that ``verification.signature`` uses (and ``input.rank`` for an

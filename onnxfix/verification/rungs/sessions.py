@@ -1,4 +1,4 @@
-"""The two sides that the rung trt-gpu compares, each in its sandbox: engines, and ONNX Runtime on the original."""
+"""Loaded models in a sandbox, for the two sides of the rung trt-gpu: engines, and ONNX Runtime on the original."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from onnxfix.trt.timing import Latency
 _DROPPING = 30.0  # seconds
 
 
-class Side:
-    """Models that a sandbox holds, loaded anew where it lost them. Names what ran, however it ends.
+class Sessions:
+    """Models in a sandbox, reloaded where it lost them. However a run ends is a result.
 
-    ``module`` has the functions to call there, as ``trt_run`` and this module have them; ``options`` are passed to
+    ``module`` has the functions to call there, as ``trt.engine`` and this module have them; ``options`` are passed to
     each call. ``loading`` and ``running`` are seconds. With ``close``, the sandbox is ended on leaving.
     """
 
@@ -40,9 +40,9 @@ class Side:
         self._held: set[str] = set()
         self._generation = -1
         self.late = False  # whether the last load took too long
-        self.cause: Cause = ""  # of which the last load or trial failed, where it did and that is known
+        self.cause: Cause = ""  # why the last load or trial failed, where that is known
 
-    def __enter__(self) -> Side:
+    def __enter__(self) -> Sessions:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -56,7 +56,7 @@ class Side:
         return self._worker.pid is not None and self._worker.generation == self._generation
 
     def load(self, name: str, path: str) -> str:
-        """Load a file as ``name``; returns why that is impossible, else ""."""
+        """Load a file as ``name``; returns the reason where that fails, else ""."""
         if not self._alive():
             self._held.clear()
         outcome = self._worker.call(
@@ -73,7 +73,7 @@ class Side:
         return ""
 
     def trial(self, path: str) -> tuple[str, str]:
-        """``trt_run.trial`` of an engine file; whatever happens is a result."""
+        """``trt.engine.trial`` of an engine file; whatever happens is a result."""
         outcome = self._worker.call(
             f"{self._module}:trial", timeout=self._loading, path=path, **self._options
         )
@@ -83,7 +83,7 @@ class Side:
         return found
 
     def latency(self, paths: Mapping[str, str], feed: Mapping[str, Any]) -> Latency:
-        """``trt_run.latency``, after which nothing is loaded; whatever happens is a result."""
+        """``trt.engine.latency``, after which nothing is loaded; whatever happens is a result."""
         self._held.clear()
         outcome = self._worker.call(
             f"{self._module}:latency",
@@ -99,14 +99,14 @@ class Side:
         return found
 
     def run(self, name: str, feed: Mapping[str, Any], **more: Any) -> Ran:
-        """Run what was loaded as ``name`` on a feed, with ``more`` for the function that does; whatever happens is a
+        """Run what was loaded as ``name`` on a feed; ``more`` goes to the function that runs it. Whatever happens is a
         result."""
         if not self._alive():
             self._held.clear()
         if name not in self._held:
             error = self.load(name, self._paths[name])
             if error:
-                return Ran(error=f"it does not load again: {error}", cause=self.cause)
+                return Ran(error=f"it does not load a second time: {error}", cause=self.cause)
         outcome = self._worker.call(
             f"{self._module}:run",
             timeout=self._running,
@@ -127,12 +127,12 @@ class Side:
 
 
 def _cause(outcome: Outcome, error: str) -> Cause:
-    """What a call failed of; ``error`` is what TensorRT or ONNX Runtime said where it came back."""
+    """Why a call failed; ``error`` is the message of TensorRT or ONNX Runtime where the child returned one."""
     return cause_of(error) if outcome.ok else ENDED[outcome.status]
 
 
 def _value(outcome: Outcome) -> Any:
-    if not outcome.ok:  # what models and engines do wrong comes back as a value
+    if not outcome.ok:  # errors of models and engines come back as values
         raise Fault(outcome.message)
     return outcome.value
 
@@ -143,7 +143,7 @@ _SESSIONS: dict[str, backends.Session] = {}
 
 
 def load(name: str, path: str, *, backend: str) -> str:
-    """Load the model file with a backend of the ladder and keep it as ``name``; returns what is wrong with it."""
+    """Load the model file with a backend and keep it as ``name``; returns the error, else ""."""
     try:
         _SESSIONS[name] = backends.load(backend, path)
     except Exception as error:
@@ -161,7 +161,7 @@ def run(name: str, feed: Mapping[str, Any], *, backend: str) -> Ran:
 
 
 def drop() -> None:
-    """Let go of the models."""
+    """Release the models."""
     _SESSIONS.clear()
 
 

@@ -1,7 +1,7 @@
-"""Who says what a model computes, for the rungs that execute engines: the ONNX model, as ONNX Runtime runs it.
+"""The reference result for the rungs that execute engines: the ONNX model, executed by ONNX Runtime.
 
-Where ONNX Runtime has no kernel for an operator, or refuses a form of it that ONNX defines, the reference evaluator is
-asked, unless the model is too large for it. Where neither runs, nobody says what is right.
+Where ONNX Runtime has no kernel for an operator, or rejects a form of it that ONNX defines, the reference evaluator
+runs instead, unless the model is too large for it. Where neither runs, there is no reference result.
 """
 
 from __future__ import annotations
@@ -16,22 +16,21 @@ from onnxfix.causes import Cause
 from onnxfix.trt.engine import Ran
 from onnxfix.verification import cuda
 from onnxfix.verification.request import Request
-from onnxfix.verification.rungs.sides import Side
+from onnxfix.verification.rungs.sessions import Sessions
 
 #: What runs models in the sandbox.
-MODULE = "onnxfix.verification.rungs.sides"
+MODULE = "onnxfix.verification.rungs.sessions"
 
 
 class Oracle:
-    """The truth about the original. ``backend`` names who is asked: "ort-cuda" where that works, else "ort-cpu" or
-    "reference"; ``silent`` says why nobody can be ("" when one can). What the CPU refuses, CUDA is not asked: its
-    kernels check no index."""
+    """Executes the original. ``backend`` is "ort-cuda" where that works, else "ort-cpu" or "reference"; ``silent`` is
+    why none works ("" where one does). CUDA never runs what the CPU rejects, since its kernels check no index."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
         no_gpu = backends.missing("ort-cuda") or cuda.unavailable(request.worker, request.step)
         self.cause: Cause = ""  # of ``silent``
-        self._sides: dict[str, Side] = {}
+        self._sides: dict[str, Sessions] = {}
         reasons = []
         for backend in ("ort-cpu",) if no_gpu else ("ort-cpu", "ort-cuda"):
             reason = self._load(backend, request.step)
@@ -43,9 +42,9 @@ class Oracle:
             self.backend, self.silent, self.cause = "reference", "", ""
 
     def _load(self, backend: str, seconds: float) -> str:
-        """Load the original in a backend; returns why that is impossible, else ""."""
+        """Load the original in a backend; returns the reason where that fails, else ""."""
         request = self._request
-        side = Side(request.worker, MODULE, {"backend": backend}, loading=seconds, running=seconds)
+        side = Sessions(request.worker, MODULE, {"backend": backend}, loading=seconds, running=seconds)
         reason = backends.missing(backend) or side.load(backend, str(request.original))
         self.cause = self.cause or side.cause
         if not reason:
@@ -53,7 +52,7 @@ class Oracle:
         return reason
 
     def _by_reference(self) -> str:
-        """Have the reference evaluator ready; returns why that is impossible, else ""."""
+        """Load the original in the reference evaluator; returns the reason where that fails, else ""."""
         if "reference" in self._sides:
             return ""
         return reference.infeasible(self._request.known.model, 0) or self._load(
@@ -68,8 +67,8 @@ class Oracle:
             side.__exit__()
 
     def run(self, values: dict[str, Any]) -> Ran | None:
-        """What the original gives for these inputs; None where nobody can be asked. The reference evaluator is asked
-        besides where ONNX Runtime fails, for that may lack a kernel which it misses only when it runs."""
+        """The original's outputs for these inputs; None where no backend works. Where ONNX Runtime fails, the reference
+        evaluator runs too: a missing kernel may show only in a run."""
         if self.silent:
             return None
         ran = None

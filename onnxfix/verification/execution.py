@@ -1,5 +1,4 @@
-"""One rung that executes: load both models in the sandbox, run them on feeds, judge what comes back."""
-# Long because: loading, choosing feeds and judging what they show share what the rung has seen so far
+"""A rung that executes ONNX models: load both in the sandbox, run them on feeds, and compare the outputs."""
 
 from __future__ import annotations
 
@@ -14,8 +13,8 @@ from onnxfix import backends, walk
 from onnxfix.backends import reference
 from onnxfix.causes import Cause
 from onnxfix.errors import UsageError
-from onnxfix.verification import cuda
-from onnxfix.verification.feeds import plan, ranges
+from onnxfix.verification import cuda, extents
+from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.inputs import Kind
 from onnxfix.verification.feeds.plan import Feed
 from onnxfix.verification.feeds.signature import Assignment, Signature
@@ -29,7 +28,7 @@ from onnxfix.verification.verdict import FeedResult, FeedStatus, RungResult, Sid
 _MILDER: tuple[Kind, ...] = ("small", "ones", "zeros")
 _DEATHS = 3
 _BEYOND = (
-    "on values made to leave half precision's range the original does, and the fixed model does not agree with it in "
+    "on values chosen to overflow half precision the original overflows, and the fixed model does not agree with it in "
     "higher precision"
 )
 _PRODUCTS = frozenset(
@@ -44,8 +43,8 @@ _PRODUCTS = frozenset(
 )
 _HALF = "within half precision's tolerance"
 _CUT_OFF = (
-    "they differ where ONNX Runtime multiplies uint8 by int8, of which it cuts off sums at 16 bits on this processor; "
-    "another rung has compared them"
+    "they differ where ONNX Runtime multiplies uint8 by int8, whose sums saturate at 16 bits on this processor; "
+    "another check has compared them"
 )
 _SEARCH = 60.0  # seconds to look for inputs that the original takes
 _ENOUGH = 3  # assignments at which a model of dynamic shape should have been compared
@@ -54,16 +53,16 @@ _ENOUGH = 3  # assignments at which a model of dynamic shape should have been co
 def climb(request: Request, name: str) -> RungResult:
     """Climb the rung ``name``: "reference", "ort-cpu" or "ort-cuda".
 
-    On ort-cuda ``request.exact`` adds the feeds that put a claim of identical bits to the test, and no more: CUDA
-    chooses its kernels by shape, so that what is exact on paper may differ there in the last bits.
+    On ort-cuda ``request.exact`` only adds the feeds that test a claim of identical bits: CUDA chooses its kernels by
+    shape, so that an exact rewrite may change the last bits there.
     """
     reason = backends.missing(name)
     if reason is None and name == "reference":
         reason = _too_large(request)
     if reason is None and name == "ort-cuda":
-        lack = cuda.unavailable(request.worker, request.step)
-        if lack is not None:
-            return RungResult(name, "skipped", lack.reason, cause=lack.cause)
+        absent = cuda.unavailable(request.worker, request.step)
+        if absent is not None:
+            return RungResult(name, "skipped", absent.reason, cause=absent.cause)
     if reason is not None:
         return RungResult(name, "skipped", reason)
     with tempfile.TemporaryDirectory(prefix="onnxfix-", ignore_cleanup_errors=True) as folder:
@@ -112,7 +111,7 @@ class _Climber:
             self._load()
         elif ran.stage == "original":
             reason = f"the original cannot be loaded: {ran.error}"
-            self._decide("skipped", reason, ran.cause, stopped="original", said=ran.error)
+            self._decide("skipped", reason, ran.cause, stopped="original", said=ran.said)
         elif ran.stage == "fixed" and outcome.status == "timeout" and self.name == "reference":
             self._decide("skipped", f"the fixed model takes too long to load: {ran.error}", "timeout")
         elif ran.stage and ran.unsupported:
@@ -132,12 +131,12 @@ class _Climber:
             self.seen.placed = (cuda.placed(ran.places),)
 
     def _lacks_kernel(self, ran: Ran) -> bool:
-        """Whether the fixed model, which another rung has shown to compute the same, has an operator that this backend
-        lacks. What no rung has shown stays a failure: the fix is withdrawn, and the others can be proven."""
+        """Whether this backend lacks an operator of the fixed model, which another rung has shown to compute the same.
+        Where no rung has, that is a failure: the fix is withdrawn, and the others can be proven."""
         return ran.stage == "fixed" and ran.no_kernel and bool(self.request.shown)
 
     def _no_kernel(self, ran: Ran) -> str:
-        return f"no kernel here for the fixed model, which {self.request.shown} compared: {ran.error}"
+        return f"the fixed model, which {self.request.shown} has compared, has no kernel here: {ran.error}"
 
     def _decide(
         self, status: Status, reason: str, cause: Cause = "", *, stopped: Side = "", said: str = ""
@@ -156,8 +155,8 @@ class _Climber:
     def _run_made(self) -> None:
         known, fixed = self.request.known, self.request.shapes
         sweep = plan.assignments(known, fixed)
-        # ONNX Runtime's CPU provider is no judge of overflow in half precision, and CUDA's kernels have accumulators
-        # of their own: only the evaluator is asked about magnitudes that nobody said the model meets.
+        # ONNX Runtime's CPU provider cannot judge overflow in half precision, and CUDA's kernels have accumulators of
+        # their own: only the evaluator runs on magnitudes that the model may never meet.
         large = bool(self.request.half) and self.name == "reference"
         feeds = plan.feeds(known, sweep, self.request.seed, self.request.exact, large=large)
         self._run_feeds(feeds)
@@ -173,18 +172,18 @@ class _Climber:
             self._run_grown()
 
     def _run_quantized(self, sizes: Assignment, seed: int) -> None:
-        """Values around the limits of what the model quantizes, at a shape that it takes."""
+        """Values around the limits of the model's quantizers, at a shape that it accepts."""
         known = self.request.known
         ran = [one.feed.assignment for one in self.seen.counted() if one.feed is not None]
         if ran and sizes not in ran:
             sizes = max(ran, key=lambda one: sum(one.values()))
-        found = ranges.reach(self.request, self.request.original, sizes)
+        found = extents.reach(self.request, self.request.original, sizes)
         if found.missed:
             self.seen.notes.append(found.missed)
         self._run_feeds(plan.quantized(known, sizes, seed, found.gain))
 
     def _run_hardest(self, feeds: list[Feed]) -> None:
-        """The shape that was planned for the hardest values may be one that the original refuses: take another."""
+        """Run the hardest values at another shape where the original rejects the planned one."""
         ran = [one.feed for one in self.seen.counted() if one.feed is not None]
         hardest = [feed for feed in feeds if feed.kind == "extreme"]
         if hardest and ran and not any(feed.kind == "extreme" for feed in ran):
@@ -208,7 +207,7 @@ class _Climber:
         return self._try(feed.label, feed, values)
 
     def _run_milder(self, feeds: list[Feed]) -> None:
-        """The original ran on none of the planned feeds: other values for the same shapes."""
+        """Run other values at the same shapes, where the original accepts none of the planned feeds."""
         for feed in feeds[:3]:
             for kind in _MILDER:
                 if self._over() or self._run_feed(Feed(feed.assignment, kind, feed.seed)):
@@ -217,7 +216,7 @@ class _Climber:
             self._run_feeds(Feed(one.assignment, "small", one.seed + 7) for one in feeds[:1])
 
     def _run_grown(self) -> None:
-        """Too few of the planned shapes ran: look for shapes that this model takes."""
+        """Look for shapes that the model accepts, where it accepts too few of the planned ones."""
         number = 0
         for group in plan.grown(self.request.known, self.request.shapes):
             if len(self.seen.sizes()) >= _ENOUGH or self._over():
@@ -240,7 +239,7 @@ class _Climber:
         """Run one feed and record it; returns whether it counted."""
         request, seen = self.request, self.seen
         if seen.generation != request.worker.generation or request.worker.pid is None:
-            self._load()  # the last feed cost us the child
+            self._load()  # the child died of the last feed
             if seen.verdict is not None:
                 return False
         outcome, ran = self.pair.run(values)
@@ -252,7 +251,7 @@ class _Climber:
             return False
         late = outcome.status == "timeout" and self.name == "reference"
         if ran.stage == "fixed" and (late or ran.unsupported):
-            # The evaluator's time and the GPU's size say nothing about the model: not proven, and not refuted.
+            # The evaluator's time and the GPU's size prove nothing about the model, and refute nothing.
             self._uncounted(label, feed, ran, f"the fixed model: {ran.error}")
             return False
         if self._lacks_kernel(ran):
@@ -274,7 +273,7 @@ class _Climber:
         return self._judge(label, feed, ran)
 
     def _uncounted(self, label: str, feed: Feed | None, ran: Ran, reason: str) -> None:
-        """Record a feed on which one of the two did not run, and that says nothing."""
+        """Record a feed on which one of the two did not run, which proves nothing."""
         stopped: Side = "original" if ran.stage == "original" else "fixed"
         self.seen.feeds.append(
             FeedResult(
@@ -283,7 +282,7 @@ class _Climber:
                 "not counted",
                 reason,
                 stopped=stopped,
-                said=ran.error,
+                said=ran.said,
                 cause=ran.cause or "refused",
                 given=self.given,
             )
@@ -294,10 +293,10 @@ class _Climber:
         if different(ran.metrics) and (self.request.half or self.request.precise):
             ran = self._by_twin(ran) if self.request.half else self._by_noise(ran)
         wrong = different(ran.metrics)
-        if not wrong and (false := self.request.misdeclared(ran.metrics)):
-            self._fail(label, feed, ran, false)
+        if not wrong and (misdeclared := self.request.misdeclared(ran.metrics)):
+            self._fail(label, feed, ran, misdeclared)
             return True
-        silent = "" if ran.metrics else "no output is the same in two runs"
+        uncounted = "" if ran.metrics else "no output is the same in two runs"
         if (
             wrong
             and feed is not None
@@ -305,15 +304,15 @@ class _Climber:
             and ran.beyond
             and not any(m.worse for m in wrong)
         ):
-            # Made to overflow, and the original did: what is infinite in both says nothing of the fix.
-            silent = _BEYOND
+            # The feed is to overflow, and the original did: infinities in both prove nothing about the fix.
+            uncounted = _BEYOND
         if wrong and feed is not None and self.gpu and all(cuda.overflows(metric, feed) for metric in wrong):
-            silent = cuda.OVERFLOWS
+            uncounted = cuda.OVERFLOWS
         if wrong and self._cut_off():
-            silent = _CUT_OFF
-        if silent:
+            uncounted = _CUT_OFF
+        if uncounted:
             self.seen.feeds.append(
-                FeedResult(label, feed, "not counted", silent, ran.metrics, given=self.given)
+                FeedResult(label, feed, "not counted", uncounted, ran.metrics, given=self.given)
             )
         elif wrong:
             self._fail(label, feed, ran, difference(wrong[0]))
@@ -322,11 +321,11 @@ class _Climber:
             status: FeedStatus = "within" if within else "identical"
             beside = judged(ran.metrics, self.seen.precision)
             self.seen.feeds.append(FeedResult(label, feed, status, beside, ran.metrics, given=self.given))
-        return not silent
+        return not uncounted
 
     def _cut_off(self) -> bool:
-        """Whether a difference may be ONNX Runtime's: it multiplies bytes wrongly on this processor, and another rung
-        has compared the two models and found none."""
+        """Whether ONNX Runtime may cause a difference: it multiplies bytes wrongly on this processor, and another rung
+        has found no difference between the two models."""
         request = self.request
         if self.name != "ort-cpu" or not request.shown:
             return False
@@ -336,7 +335,7 @@ class _Climber:
         return bool(outcome.ok and outcome.value)
 
     def _by_twin(self, ran: Ran) -> Ran:
-        """The last run judged again with the original in higher precision; as it was where that cannot be had."""
+        """The last run judged again with the original in higher precision; unchanged where that fails."""
         request, seen = self.request, self.seen
         _, again = self.pair.call(
             "by_twin",
@@ -348,13 +347,13 @@ class _Climber:
             skip=tuple(seen.excluded),
         )
         if again.stage:
-            seen.notes.append(f"the original in higher precision could not be asked: {again.error}")
+            seen.notes.append(f"the original could not run in higher precision: {again.error}")
             return ran
         seen.beyond, seen.precision = seen.beyond or again.beyond, again.precision
         return replace(ran, metrics=again.metrics, beyond=again.beyond)
 
     def _by_noise(self, ran: Ran) -> Ran:
-        """The last run judged again by how far the original is from itself in float64; as it was without that."""
+        """The last run judged again by how far the original is from itself in float64; unchanged where that fails."""
         request, seen = self.request, self.seen
         _, again = self.pair.call(
             "by_noise",
@@ -366,7 +365,7 @@ class _Climber:
             coarse=request.coarse,
         )
         if again.stage:
-            seen.notes.append(f"the original in float64 could not be asked: {again.error}")
+            seen.notes.append(f"the original could not run in float64: {again.error}")
             return ran
         return replace(ran, metrics=again.metrics)
 

@@ -1,4 +1,4 @@
-"""Whether what TensorRT objects to was in the original already."""
+"""Whether the node that TensorRT rejects was in the original already."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def is_new(build: TrtBuild, original: ModelProto | None, fixed: Path | None) -> 
     loaded = loading.open_model(fixed)
     now = [node for node in walk.model_nodes(loaded.proto) if node.op_type == place.op_type]
     named = next((_kind(node) for node in now if place.output in node.output), None)
-    # Rules that take nodes away let others have their names: what was there before is no new node.
+    # Rules that remove nodes give their names to others: a node that existed before is not new.
     return named is None or _count(now, named) > _count(known, named)
 
 
 def _kind(node: NodeProto) -> tuple[str, list[bytes]]:
-    """What a node is besides its names; what stands in its subgraphs has names too."""
+    """A node without its names; its subgraphs, which contain names, are left out."""
     plain = (a for a in node.attribute if a.type not in (AttributeProto.GRAPH, AttributeProto.GRAPHS))
     return node.domain, sorted(
         lazy.keyed(attribute.SerializeToString(deterministic=True)) for attribute in plain

@@ -1,4 +1,4 @@
-"""What a constant beside an operand tells of it: a comparison, 1 - p before a logarithm, pixels divided by 255."""
+"""What a constant operand shows about the other one: a comparison, 1 - p before a logarithm, pixels divided by 255."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onnxfix.files import tensors
 
 #: Operators that compare their two operands.
 COMPARES = ("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
-#: Those whose constant operand tells something of the other.
+#: Those whose constant operand shows something about the other.
 BESIDE = frozenset((*COMPARES, "Div", "Mul", "Sub"))
 _PIXELS = 255.0  # the greatest value of a pixel
 _SMALL = 64  # bytes of a number

@@ -1,4 +1,4 @@
-"""What running a model and TensorRT's network of it has shown, and what it comes to for one feed."""
+"""What running a model and TensorRT's network of it has shown, and the result for one feed."""
 
 from __future__ import annotations
 
@@ -8,22 +8,21 @@ from onnxfix.causes import Cause
 from onnxfix.trt.reading import Misread
 from onnxfix.verification.compare.compare import Metrics
 from onnxfix.verification.progress import difference, different
-from onnxfix.verification.rungs.feeds import Trial
+from onnxfix.verification.rungs.trials import Trial
 from onnxfix.verification.verdict import FeedResult, FeedStatus
 
 _SLIGHT = 1e-2  # of an output's largest value: less may be an approximation
 
 
 @dataclass
-class Seen:
+class Comparison:
     """What running both has shown.
 
-    ``lacking``: why this backend cannot do it, so that another should be asked; ``unknown``: why nothing was learnt;
-    ``cause``: either for programs.
-    ``disputed``: ONNX Runtime refuses the model for its types, of which somebody else may think otherwise. ``trials``
-    are the inputs that the model takes, ``compared`` those that both took. ``off`` are the tensors that
-    differ because of the misreads. ``blank`` are the network's outputs without a finite value on all ``compared``; None
-    before the first.
+    ``lacking``: why this backend cannot run it, so that another should; ``unknown``: why the result is unknown;
+    ``cause``: either as data. ``disputed``: ONNX Runtime rejects the model for its types, which another backend may
+    accept. ``trials`` are the inputs that the model accepts, ``compared`` those that both accept. ``off`` are the
+    tensors that differ because of the misreads. ``blank`` are the network's outputs without a finite value on all
+    ``compared``; None before the first.
     """
 
     misreads: list[Misread] = field(default_factory=list)
@@ -46,7 +45,7 @@ class Seen:
 
 
 def result_of(trial: Trial, metrics: tuple[Metrics, ...]) -> FeedResult:
-    """What the comparison of all outputs came to on the inputs of a trial."""
+    """The result of comparing all outputs for the inputs of a trial."""
     wrong = different(metrics)
     if wrong:
         reason = difference(wrong[0])
@@ -66,12 +65,12 @@ def excused(result: FeedResult, trial: Trial, metrics: tuple[Metrics, ...]) -> F
 
 
 def overruled(result: FeedResult, other: FeedResult) -> FeedResult:
-    """The result of a trial, or what another backend found of it."""
+    """The result of a trial, or that of another backend for the same inputs."""
     return other if result.fed == other.fed else result
 
 
 def is_lost(metric: Metrics) -> bool:
-    """Whether NaN or infinity are at other places, and every number is what it was."""
+    """Whether only NaN or infinity are at different positions, and every number agrees."""
     return metric.kind == "special" and not metric.beyond
 
 

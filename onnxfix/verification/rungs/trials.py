@@ -1,4 +1,4 @@
-"""What engines are fed: inputs that the original takes in ONNX Runtime, and profiles that cover them."""
+"""Inputs for engines: those that the original accepts in ONNX Runtime, and profiles that cover them."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from onnxfix.trt.records import Profile
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.inputs import Kind
 from onnxfix.verification.feeds.plan import Feed
+from onnxfix.verification.feeds.profiles import of_one_rank, symbols_of
 from onnxfix.verification.request import Request
-from onnxfix.verification.rungs.shapes import of_one_rank, symbols_of
 from onnxfix.verification.verdict import FeedResult
 
 _SEARCH = 60.0  # seconds to look for inputs that the original takes
 _ENOUGH = 3  # shapes at which a model of dynamic shape should be compared
 _MILDER: tuple[Kind, ...] = ("small", "ones", "zeros")
 
-#: What the original makes of inputs; None where nobody can be asked.
+#: Runs the original on inputs; None where no backend works.
 Expect = Callable[[dict[str, Any]], "Ran | None"]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """Inputs for engines, and what is expected of them; ``feed`` is None for inputs that the user gave, which ``given``
+    """Inputs for engines, and the expected outputs. ``feed`` is None for inputs that the user gave, which ``given``
     counts from 1."""
 
     label: str
@@ -39,27 +39,27 @@ class Trial:
 
 
 class Finder:
-    """Looks for trials. ``refused`` collects the feeds that make none, with the reason; ``asked`` is the optimization
-    profile that the user gave, ``planned`` are feeds to try first in place of those of the ladder's plan. ``empty``:
-    tensors without elements will do."""
+    """Looks for trials. ``refused`` collects the feeds that the original rejects, with the reason. ``profile`` is the
+    user's optimization profile, ``planned`` are feeds to try instead of those of the ladder's plan. ``empty``: accept
+    empty tensors."""
 
     def __init__(
         self,
         request: Request,
         expect: Expect,
-        asked: Profile | None = None,
+        profile: Profile | None = None,
         planned: Sequence[Feed] = (),
         *,
         empty: bool = False,
     ) -> None:
-        self.request, self.expect, self.asked, self.planned = request, expect, asked, planned
+        self.request, self.expect, self.profile, self.planned = request, expect, profile, planned
         self.empty = empty
         self.found: list[Trial] = []
         self.refused: list[FeedResult] = []
         self._deadline = time.monotonic() + request.total
 
     def find(self) -> list[Trial]:
-        """All trials: of the user's inputs, else of made ones.
+        """All trials: of the user's inputs, else of generated ones.
 
         Raises:
             UsageError: no input can be made for this model.
@@ -77,8 +77,8 @@ class Finder:
         sweep = plan.assignments(request.known, request.shapes)
         # Never the limits of the types: TensorRT and ONNX Runtime round and order sums differently.
         feeds = [*self.planned] or plan.feeds(request.known, sweep, request.seed, exact=False)
-        if self.asked is not None:
-            feeds = self._inside(self.asked)
+        if self.profile is not None:
+            feeds = self._inside(self.profile)
         for feed in feeds:
             if not feed.override:
                 self._take(feed)
@@ -87,12 +87,12 @@ class Finder:
             if self.found:
                 break
             self._take(feed)
-        if len(sweep) > 1 and self.asked is None:
+        if len(sweep) > 1 and self.profile is None:
             self._grow(request.seed + 100)
 
-    def _inside(self, asked: Profile) -> list[Feed]:
-        """Feeds of the least, the greatest and the usual sizes of a profile."""
-        bound = symbols_of(asked, self.request.known)
+    def _inside(self, profile: Profile) -> list[Feed]:
+        """Feeds of the minimum, the maximum and the opt sizes of a profile."""
+        bound = symbols_of(profile, self.request.known)
         kinds: tuple[tuple[int, Kind], ...] = ((0, "normal"), (2, "normal"), (1, "edge"))
         found = []
         for column, kind in kinds:
@@ -102,7 +102,7 @@ class Finder:
         return found
 
     def _grow(self, seed: int) -> None:
-        """Take larger shapes while too few were found; a group of them only if the original takes its first."""
+        """Try larger shapes while too few were found; a group of them only if the original accepts its first."""
         for group in plan.grown(self.request.known, self.request.shapes):
             if len(shapes(self.found)) >= _ENOUGH:
                 return
@@ -117,11 +117,11 @@ class Finder:
         except MemoryError:
             return False
         if any(map(self._is_empty, values.values())):
-            return False  # engines are not asked about empty tensors
+            return False  # engines are not run on empty tensors
         return self._try(feed.label, feed, values)
 
     def _try(self, label: str, feed: Feed | None, values: dict[str, Any], given: int = 0) -> bool:
-        """Make a trial of inputs, if one can be made; returns whether it could."""
+        """Make a trial of inputs; returns whether the original accepts them."""
         if time.monotonic() > self._deadline:
             return False
         reason = self._unfit(values)

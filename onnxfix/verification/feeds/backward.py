@@ -1,4 +1,4 @@
-"""The flow of values the other way: which node made a value, and which constants it may be."""
+"""The flow of values backward: the node that made a value, and the constants that it may be."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 _SMALL = 1 << 16  # bytes of a constant that is looked at
 
 
-class Back:
-    """The way back through a model's flow."""
+class Backward:
+    """A model's flow, read backward."""
 
     def __init__(self, flow: Flow) -> None:
         self._flow = flow
@@ -26,8 +26,8 @@ class Back:
     def sites(self, op_types: Collection[str]) -> Iterator[Site]:
         """The nodes of these operators, in subgraphs and functions too."""
         calls = self._flow.functions
-        asked = (site for site in self._flow.sites if site.node.op_type in op_types)
-        return (site for site in asked if (site.node.domain, site.node.op_type) not in calls)
+        found = (site for site in self._flow.sites if site.node.op_type in op_types)
+        return (site for site in found if (site.node.domain, site.node.op_type) not in calls)
 
     def site_of(self, key: Key) -> Site | None:
         """The node that makes a value."""

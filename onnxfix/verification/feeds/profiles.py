@@ -3,7 +3,7 @@ else the inputs or the input shapes that the models are verified with.
 
 The numbers of the options are an input's shape, or its values where TensorRT must know those when it builds (a shape
 tensor), as in trtexec. Which inputs are shape tensors only TensorRT knows, after it has parsed the model: both
-readings are kept where both are possible, and ``trt_profiles`` takes the right one.
+readings are kept where both are possible, and ``trt.profiles`` takes the right one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from onnxfix.verification.feeds.signature import Assignment, Input, Signature
 
 _FLAGS = ("--trt-min-shapes", "--trt-opt-shapes", "--trt-max-shapes")
 _LARGEST = 2**31 - 1
-#: What a shape tensor holds: "must have type Int32 or Int64" are TensorRT's words.
+#: Element types of a shape tensor, of which TensorRT reports "must have type Int32 or Int64".
 _INTEGERS = (onnx.TensorProto.INT32, onnx.TensorProto.INT64)
 
 
@@ -44,18 +44,18 @@ def chosen_profiles(
     if feeds:
         alike = of_one_rank(feeds)
         most = f"the {len(feeds)} inputs" if len(feeds) > 1 else "the inputs"
-        told = most if len(alike) == len(feeds) else f"{len(alike)} of {most}, which have different ranks,"
-        return (Profile.of_feeds(alike),), f"the optimization profile covers {told} that were given"
+        covered = most if len(alike) == len(feeds) else f"{len(alike)} of {most}, which have different ranks,"
+        return (Profile.of_feeds(alike),), f"the optimization profile covers {covered} that were given"
     profile = bound_profile(known, shapes)
     if profile is None:
         return None, ""
     sizes = ", ".join(f"{name}={size}" for name, (size, _, _) in profile.symbols.items())
     rest = "; other sizes are derived" if set(known.symbols) - set(profile.symbols) else ""
-    return (profile,), f"the optimization profile has the sizes of the input shapes given: {sizes}{rest}"
+    return (profile,), f"the optimization profile has the sizes of the given input shapes: {sizes}{rest}"
 
 
 def of_one_rank(feeds: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The feeds whose inputs have the last one's ranks: no profile covers others as well."""
+    """The feeds whose inputs have the last one's ranks: one profile cannot cover several ranks."""
     last = {
         name: value.ndim for name, value in feeds[-1].items() if isinstance(value, (np.ndarray, np.generic))
     }
@@ -81,7 +81,7 @@ def bound_profile(known: Signature, shapes: Assignment) -> Profile | None:
 
 
 def given_profiles(options: TrtOptions, known: Signature) -> tuple[Profile, ...] | None:
-    """The profile that the options ask for; None where it is left to the model's symbols.
+    """The profile of the options; None where it is derived from the model's symbols.
 
     An input is given once, for all three, or three times. trtexec takes "only --optShapes or all of --minShapes,
     --optShapes, --maxShapes", and Polygraphy the same inputs in all three: neither guesses the third from two.
@@ -132,7 +132,7 @@ def _no_shape(known: Signature, shapes: Mapping[str, Triple]) -> str:
     """Why the inputs do not have these shapes, each alone and all at once; "" where they may."""
     for name, triple in shapes.items():
         if known[name].default is not None:
-            return f"input {name} has a default value, which TensorRT builds in"
+            return f"input {name} has a default value, which TensorRT builds into the engine"
         if not all(0 <= size <= _LARGEST for row in triple for size in row):
             return f"sizes of input {name} must be from 0 to {_LARGEST}"
     for column in range(3):

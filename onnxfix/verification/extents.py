@@ -1,4 +1,4 @@
-"""How far the data of quantizers inside a model range on made inputs, and what brings them to their limits.
+"""The range of the data of quantizers inside a model on generated inputs, and what brings it to their limits.
 
 The original runs twice at most, with that data for outputs: as it is, and with its inputs multiplied.
 """
@@ -31,14 +31,14 @@ Extent = tuple[float, float]
 
 @dataclass(frozen=True)
 class Reach:
-    """``gain`` is the factor that brings the most quantizers inside to their limits; ``missed`` in words, those that it
-    does not, "" for none."""
+    """``gain`` is the factor that brings the most inner quantizers to their limits; ``missed`` are the others, as text,
+    "" for none."""
 
     gain: float = 1.0
     missed: str = ""
 
 
-#: What became of the last original: a run that withdraws fixes asks about it again and again.
+#: The last original, with a key: a run that withdraws fixes needs it again for every candidate.
 _LAST: list[tuple[object, Reach]] = []
 
 
@@ -71,19 +71,19 @@ def _reach(request: Request, path: Path, sizes: Assignment) -> Reach:
 
 
 def _words(known: Signature, seen: Mapping[str, Extent]) -> str:
-    """What is not reached, and what nobody looked at."""
+    """The quantizers whose limits are not reached, and those that were not checked."""
     inside, hidden = known.quantizers.inside, known.quantizers.hidden
     names = [one.name for one in inside if seen and any(share > 1.0 for share in _shares(one, seen))]
     unseen = 0 if seen else len(inside)
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    short = f"do not reach both limits on made inputs: {', '.join(names[:_NAMED])}{more}"
-    told = [f"{len(names)} of {len(inside)} quantizers inside {short}"] if names else []
+    short = f"do not reach both limits on generated inputs: {', '.join(names[:_NAMED])}{more}"
+    parts = [f"{len(names)} of {len(inside)} quantizers inside {short}"] if names else []
     for count, where in ((unseen, "inside"), (hidden, "in subgraphs or functions")):
         if count:
-            told.append(
-                f"{count} quantizer{'s' * (count > 1)} {where} {'were' if count > 1 else 'was'} not looked at"
+            parts.append(
+                f"{count} quantizer{'s' * (count > 1)} {where} {'were' if count > 1 else 'was'} not checked"
             )
-    return "; ".join(told)
+    return "; ".join(parts)
 
 
 def _missing(inside: Sequence[Range], seen: Mapping[str, Extent]) -> int:
@@ -92,8 +92,8 @@ def _missing(inside: Sequence[Range], seen: Mapping[str, Extent]) -> int:
 
 
 def _shares(one: Range, seen: Mapping[str, Extent]) -> list[float]:
-    """By how much the data would have to grow for the upper and for the lower limit; infinite where it has not that
-    sign, or was not seen."""
+    """The factors by which the data would have to grow for the upper and for the lower limit; infinite where it has not
+    that sign, or is not known."""
     least, most = seen.get(one.name, (one.center, one.center))
     pairs = ((one.high - one.center, most - one.center), (one.center - one.low, one.center - least))
     return [_share(wanted, found) for wanted, found in pairs]
@@ -104,14 +104,14 @@ def _share(wanted: float, found: float) -> float:
 
 
 def _needed(inside: Sequence[Range], seen: Mapping[str, Extent]) -> float:
-    """The factor that would do for all that grow with the inputs; 1 where there is none."""
+    """The factor that suffices for all that grow with the inputs; 1 where there is none."""
     shares = (share for one in inside for share in _shares(one, seen))
     found = max((share for share in shares if math.isfinite(share)), default=1.0)
     return min(_MORE * found, _MOST) if found > 1.0 else 1.0
 
 
 def _extents(request: Request, path: Path, feed: Feed) -> dict[str, Extent]:
-    """Least and greatest finite value of the tensors on one feed; nothing where nobody could run it."""
+    """Minimum and maximum finite value of the tensors on one feed; empty where no backend could run it."""
     known = request.known
     backend = _backend(known, feed)
     if backend is None:
@@ -130,7 +130,7 @@ def _extents(request: Request, path: Path, feed: Feed) -> dict[str, Extent]:
 
 
 def _backend(known: Signature, feed: Feed) -> str | None:
-    """Who runs the model; nobody where it is large, for it is loaded beside two others."""
+    """The backend that runs the model; None where it is large, since two others are loaded."""
     if ort_weights.weight_bytes(known.model) >= ort_weights.LARGE:
         return None
     if backends.missing("ort-cpu") is None:

@@ -1,1 +1,1 @@
-"""Broadcasting: operands whose shapes meet by implicit repetition."""
+"""BRC: broadcasting of operands with different shapes."""

@@ -1,4 +1,4 @@
-"""BRC002: an operand computed at run time has a lower rank than the result."""
+"""BRC002: non-constant operands of a lower rank than the result."""
 
 from __future__ import annotations
 
@@ -22,22 +22,21 @@ from ._slope import cannot_fit
     default=False,
 )
 def rank_mismatched_runtime_operand(node: Node, model: Model) -> Iterator[Match]:
-    """An operand that is computed at run time has a lower rank than the result of the operator.
+    """A non-constant operand has a lower rank than the result of the operator.
 
     ## Why it matters
-    TensorRT's parser aligns the ranks by a SHUFFLE layer. Unlike a constant (BRC001), such an operand cannot be
-    stored in the right shape, and an Unsqueeze takes as many layers: measured with TensorRT-RTX 1.7.1,
-    `Add(x[N,4], z[4])` is imported as SHUFFLE, ELEMENTWISE, and with an Unsqueeze as CONSTANT, UNSQUEEZE,
-    ELEMENTWISE. So the rule is off by default; select it for importers that do not align ranks themselves
-    (TensorRT 7 and plugins: "dimensions not compatible for elementwise").
+    TensorRT's parser aligns the ranks by a SHUFFLE layer. Unlike a constant (BRC001), such an operand cannot be stored
+    in the right shape, and an Unsqueeze needs as many layers: measured with TensorRT-RTX 1.7.1, `Add(x[N,4], z[4])` is
+    imported as SHUFFLE, ELEMENTWISE, and with an Unsqueeze as CONSTANT, UNSQUEEZE, ELEMENTWISE. So the rule is off by
+    default; select it for importers that do not align ranks themselves (TensorRT 7 and plugins: "dimensions not
+    compatible for elementwise").
 
     ## Fix
-    Put an `Unsqueeze` before the operator that adds leading dimensions up to the result's rank. Exact: ONNX's
-    broadcasting rules add the same ones. In half precision it is NUMERIC: ONNX Runtime's CPU provider computes in
-    float there and rounds only where another kind of node stands in between, so bit-equality cannot be shown;
-    and so in the cases that BRC001 names.
-    Results of `DequantizeLinear` are left alone (the pair must stay next to the operator to be fused), and so are
-    matrices on a `MatMul`'s right and vectors in a `MatMul`, as in BRC001.
+    Insert an `Unsqueeze` before the operator that adds leading dimensions up to the result's rank. Exact: ONNX's
+    broadcasting rules add the same ones. NUMERIC in half precision: ONNX Runtime's CPU provider computes in float and
+    rounds only if another kind of node separates two operators, so bit-equality cannot be shown; and in the cases that
+    BRC001 lists. Not reported: results of `DequantizeLinear` (the pair must stay next to the operator to be fused),
+    and, as in BRC001, the right matrix of a `MatMul` and vectors in a `MatMul`.
 
     ## References
     - ONNX, docs/Broadcasting.md
@@ -50,7 +49,7 @@ def rank_mismatched_runtime_operand(node: Node, model: Model) -> Iterator[Match]
         or node.op_type == "Expand"
         or cannot_fit(node, model)
     ):
-        return  # a slope that does not fit is BRC007's
+        return  # BRC007 reports a slope that does not broadcast
     short = [
         item for item in short_of_rank(broadcast) if not item[1].is_constant and not _dequantized(item[1])
     ]
@@ -58,7 +57,7 @@ def rank_mismatched_runtime_operand(node: Node, model: Model) -> Iterator[Match]
         return
     names = ", ".join(dict.fromkeys(repr(value.name) for _, value, _ in short))
     title = f"Unsqueeze {names} to the rank of the result"
-    message = f"{names}: fewer dimensions than the result of {node.op_type}; TensorRT inserts a SHUFFLE layer"
+    message = f"{names}: lower rank than the result of {node.op_type}; TensorRT inserts a SHUFFLE layer"
     safety = safety_of_movement(broadcast, model)
     yield Match(message, node=node, fix=Fix(title, _unsqueezed(node, short).edits, safety))
 
@@ -90,7 +89,7 @@ rank_mismatched_runtime_operand.examples = [
         " { u = Unsqueeze(z, a)  y = Add(x, u) }",
     ),
     Fixed(
-        "before opset 13 the axes are an attribute",
+        "opset 11, where the axes are an attribute",
         before="g (float[N,2,3] x, float[3] z) => (float[N,2,3] y) { y = Add(x, z) }",
         after="g (float[N,2,3] x, float[3] z) => (float[N,2,3] y) { u = Unsqueeze<axes=[0,1]>(z)  y = Add(x, u) }",
         opset=11,
@@ -107,7 +106,7 @@ rank_mismatched_runtime_operand.examples = [
         " { u = Unsqueeze(b, a)  y = Add(x, u) }",
     ),
     Fixed(
-        "a tensor read twice is aligned once",
+        "a tensor that is read twice",
         before="g (bool[N,3] p, float[3] z) => (float[N,3] y) { y = Where(p, z, z) }",
         after="g (bool[N,3] p, float[3] z) => (float[N,3] y) <int64[1] a = {0}>"
         " { u = Unsqueeze(z, a)  y = Where(p, u, u) }",
@@ -128,26 +127,26 @@ rank_mismatched_runtime_operand.examples = [
         " else_branch = e () => (float[N,3] v) { v = Neg(x) }> }",
     ),
     Fixed(
-        "half precision: exact by ONNX's rules, but ONNX Runtime rounds elsewhere, so it is NUMERIC",
+        "half precision, which ONNX Runtime rounds at other points",
         before="g (float16[N,2] x, float s) => (float16[N,2] y) { h = Cast<to=10>(s)  y = Mul(x, h) }",
         after="g (float16[N,2] x, float s) => (float16[N,2] y) <int64[2] a = {0,1}>"
         " { h = Cast<to=10>(s)  u = Unsqueeze(h, a)  y = Mul(x, u) }",
         safety=Safety.NUMERIC,
     ),
     Flagged(
-        "half precision is not touched by exact fixes",
+        "half precision, which has no exact fix",
         "g (float16[N,2] x, float16 s) => (float16[N,2] y) { y = Mul(x, s) }",
     ),
     Silent(
-        "a constant is BRC001's",
+        "a constant, which BRC001 reports",
         "g (float[N,3] x) => (float[N,3] y) <float[3] b = {1,2,3}> { y = Add(x, b) }",
     ),
     Silent(
-        "a matrix on a MatMul's right",
+        "the right matrix of a MatMul",
         "g (float[N,3,4] x, float[4,5] z) => (float[N,3,5] y) { y = MatMul(x, z) }",
     ),
     Silent(
-        "a dequantized tensor: the pair must stay next to the operator",
+        "a dequantized tensor, whose pair must stay next to the operator",
         "g (float[N,3] x, int8[3] q) => (float[N,3] y) <float s = {0.5}, int8 z = {0}>"
         " { b = DequantizeLinear(q, s, z)  y = Add(x, b) }",
     ),
@@ -157,7 +156,7 @@ rank_mismatched_runtime_operand.examples = [
         runs=False,
     ),
     Silent(
-        "Expand's target is no operand, and its data may be of any rank",
+        "an Expand, whose data may have any rank",
         "g (float[3] x) => (float[2,3] y) <int64[2] s = {2,3}> { y = Expand(x, s) }",
     ),
 ]

@@ -1,4 +1,4 @@
-"""CTL012: a Loop's body that reads a condition which the Loop does not give."""
+"""CTL012: Loop bodies that read a condition that the Loop does not have."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ def loop_without_condition(node: Node, model: Model) -> Iterator[Match]:
     """A Loop without a condition whose body reads one.
 
     ## Why it matters
-    In ONNX a Loop without a condition runs as often as its trip count says, and its body reads true. TensorRT gives the
-    body no condition then and refuses whatever reads it: `Assertion failed: (ctx->tensors().count(inputName)): Node
-    input was not registered.`, measured with TensorRT-RTX 1.7.1. `more = Identity(on)` is enough, which is what the
-    usual `for i in range(n)` has as the body's first output.
+    In ONNX a Loop without a condition runs as often as its trip count says, and its body reads true. TensorRT then does
+    not define the body's condition and refuses every node that reads it: `Assertion failed:
+    (ctx->tensors().count(inputName)): Node input was not registered.`, measured with TensorRT-RTX 1.7.1. `more =
+    Identity(on)` is enough, the usual first output of a body for `for i in range(n)`.
 
     ## Fix
-    What reads the condition in the body reads a constant true. Exact. There is no fix where the body's own result may
-    be false: ONNX says that it is ignored, ONNX Runtime ends the loop by it. Nor where the body also returns
-    its condition without a node in between, which by itself TensorRT takes.
+    Readers of the condition in the body read a constant true. Exact. There is no fix if the body's own result may be
+    false: by ONNX it is ignored, but ONNX Runtime ends the loop. Nor if the body also returns its condition without a
+    node in between, which TensorRT accepts on its own.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Loop.html: `input ("trip_count", "")`
@@ -34,9 +34,9 @@ def loop_without_condition(node: Node, model: Model) -> Iterator[Match]:
         return
     edits = _loops.true_inside(body) if _loops.goes_on(body, model) else None
     yield Match(
-        f"the body reads its condition {inner.name!r}, and this Loop gives it none",
+        f"the body reads its condition {inner.name!r}, but this Loop has no condition",
         node=node,
-        fix=Fix("let the body read true", edits) if edits else None,
+        fix=Fix("replace the condition in the body by true", edits) if edits else None,
         reads=(inner, body.outputs[0]),
     )
 
@@ -47,13 +47,13 @@ _START = "g (float[2] x, int64 n) => (float[2] y)"
 
 loop_without_condition.examples = [
     Fixed(
-        "handed on",
+        "condition passed on",
         before=f"{_START} {{ y = Loop(n, , x){_BODY % 'more'} {{ more = Identity(on)  w = Add(v, v) }}> }}",
         after=f"""{_START} {{ y = Loop(n, , x){_BODY % "more"} <bool t = {{1}}> {{
             more = Identity(t)  w = Add(v, v) }}> }}""",
     ),
     Fixed(
-        "read by another node, with scan outputs, and handed on twice",
+        "condition passed on by And and read by another node, with scan outputs",
         before="""g (float[2] x, int64 n) => (float[2] y, float[K,2] z) { y, z = Loop(n, , x)
             <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
                 a = Identity(on)  more = And(a, on)  w = Where(on, v, x)  s = Neg(v) }> }""",
@@ -62,7 +62,7 @@ loop_without_condition.examples = [
                 a = Identity(t)  more = And(a, t)  w = Where(t, v, x)  s = Neg(v) }> }""",
     ),
     Fixed(
-        "captured by a branch in the body, in a local function",
+        "condition captured by a branch, inside a local function",
         before=f"""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> {_START} {{ y = my.F(x, n) }}
             <domain: "my", opset_import: ["" : 18]> F (a, m) => (r) {{ r = Loop(m, , a){_BODY % "more"} {{
                 more = Constant<value = bool {{1}}>()
@@ -76,30 +76,30 @@ loop_without_condition.examples = [
         opset=18,
     ),
     Flagged(
-        "the body makes another one of it, which ONNX ignores and ONNX Runtime obeys",
+        "condition negated, which ONNX ignores and ONNX Runtime obeys",
         f"{_START} {{ y = Loop(n, , x){_BODY % 'more'} {{ more = Not(on)  w = Add(v, v) }}> }}",
     ),
     Flagged(
-        "handed back as it is, and read by a node too: there is none that could make another",
+        "condition returned directly, and read by a node too",
         f"{_START} {{ y = Loop(n, , x){_BODY % 'on'} {{ w = Where(on, v, x) }}> }}",
     ),
     Silent(
-        "handed back as it is: TensorRT takes it",
+        "condition returned directly, which TensorRT accepts",
         f"{_START} {{ y = Loop(n, , x){_BODY % 'on'} {{ w = Add(v, v) }}> }}",
     ),
     Silent(
-        "not read",
+        "condition not read",
         f"""{_START} {{ y = Loop(n, , x){_BODY % "more"} {{
             more = Constant<value = bool {{1}}>()  w = Add(v, v) }}> }}""",
     ),
     Silent(
-        "given",
+        "a Loop with a condition",
         "g (float[2] x, int64 n, bool c) => (float[2] y) { d = Not(c)  y = Loop(n, d, x)"
         + _BODY % "more"
         + " { more = Identity(on)  w = Add(v, v) }> }",
     ),
     Flagged(
-        "a body that takes its condition for a number, which no true can replace",
+        "condition declared as float, which cannot be replaced by true",
         """g (float[2] x, int64 n) => (float[2] y) { y = Loop(n, , x)<body = b (int64 i, float on, float[2] v)
             => (float more, float[2] w) { more = Identity(on)  w = Add(v, v) }> }""",
         runs=False,

@@ -1,4 +1,4 @@
-"""GRA002: constants that nothing reads."""
+"""GRA002: unused initializers."""
 
 from __future__ import annotations
 
@@ -30,18 +30,17 @@ def unused_initializer(scope: Scope, model: Model) -> Iterator[Match]:
     """An initializer that no node reads and that is no graph output.
 
     ## Why it matters
-    TensorRT's parser imports all initializers before it looks at a node.
+    TensorRT's parser imports all initializers before any node.
 
-    - **error**: it fails on a type that it does not know, although nothing reads it: `Failed to import initializer`
-      for string, int16, uint16, uint32, uint64, uint4, complex, float8e5m2, float8e8m0 and the FNUZ float8 types
-      (measured with TensorRT-RTX 1.7.1), and, by NVIDIA's lists, for bfloat16 and float8 before TensorRT 9.0 and int4
-      before 10.0.
-    - **info**: of any other type it only makes the file larger and parsing slower.
+    - **error**: an unsupported type fails although nothing reads it: `Failed to import initializer` for string, int16,
+      uint16, uint32, uint64, uint4, complex, float8e5m2, float8e8m0 and the FNUZ float8 types (measured with
+      TensorRT-RTX 1.7.1), and, by NVIDIA's lists, for bfloat16 and float8 before TensorRT 9.0 and int4 before 10.0.
+    - **info**: any other type only makes the file larger and parsing slower.
 
     ## Fix
-    It goes. Exact: nothing is computed from it. Kept: what a subgraph captures, what callers may override because it
-    is a graph input (up to IR version 3 every initializer is), and what training information or quantization
-    annotations name. External data stays in its file.
+    The initializer is removed. Exact: nothing is computed from it. These are kept: initializers that a subgraph
+    captures, that callers may override as graph inputs (up to IR version 3, every initializer), and that training
+    information or quantization annotations name. External data stays in its file.
 
     ## References
     - ONNX, "Graphs": https://onnx.ai/onnx/repo-docs/IR.html
@@ -113,12 +112,12 @@ def _float4(name: str) -> onnx.ValueInfoProto:
 
 unused_initializer.examples = [
     Fixed(
-        "nothing reads it",
+        "unused",
         before="g (float[N] x) => (float[N] y) <float[2] c = {1, 2}> { y = Neg(x) }",
         after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
     ),
     Fixed(
-        "a string, which TensorRT cannot import",
+        "strings, which TensorRT cannot import",
         before='g (float[N] x) => (float[N] y) <string[2] c = {"a", "b"}> { y = Neg(x) }',
         after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
     ),
@@ -131,31 +130,31 @@ unused_initializer.examples = [
             y = If(k)<then_branch = t () => (float[2] p) { p = Neg(x) },
                       else_branch = e () => (float[2] q) <float[2] d = {3, 4}> { q = Add(x, d) }> }""",
     ),
-    Fixed("a sparse one", before=_sparse, after=_SPARSE),
+    Fixed("a sparse initializer", before=_sparse, after=_SPARSE),
     Silent(
-        "a subgraph captures it",
+        "captured by a subgraph",
         """g (float[2] x, bool k) => (float[2] y) <float[2] c = {1, 2}> {
             y = If(k)<then_branch = t () => (float[2] p) { p = Add(x, c) },
                       else_branch = e () => (float[2] q) { q = Neg(x) }> }""",
     ),
     Silent(
-        "callers may override it: it is a graph input",
+        "a graph input, which callers may override",
         "g (float[N] x, float[2] c) => (float[N] y) <float[2] c = {1, 2}> { y = Neg(x) }",
     ),
     Silent(
-        "IR version 3 lists every initializer among the inputs",
+        "IR version 3, where every initializer is an input",
         "g (float[N] x, float[2] c) => (float[N] y) <float[2] c = {1, 2}> { y = Neg(x) }",
         opset=8,
         ir_version=3,
     ),
     Silent(
-        "it is a graph output",
+        "a graph output",
         "g (float[N] x) => (float[N] y, float[2] c) <float[2] c = {1, 2}> { y = Neg(x) }",
     ),
-    Silent("a quantization annotation names it", _annotated),
-    Silent("training needs it", _trained),
+    Silent("used by a quantization annotation", _annotated),
+    Silent("used by training information", _trained),
     Fixed(
-        "16 bits, which TensorRT cannot import either",
+        "uint16, which TensorRT cannot import",
         before="g (float[N] x) => (float[N] y) <uint16[2] c = {1, 2}> { y = Neg(x) }",
         after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
     ),

@@ -1,4 +1,4 @@
-"""GRA013: a model that onnx.checker refuses before it is fixed."""
+"""GRA013: models that onnx.checker refuses before any fix."""
 
 from __future__ import annotations
 
@@ -13,26 +13,25 @@ if TYPE_CHECKING:
 
 @rule("GRA013", per="validity", severity=Severity.WARNING)
 def invalid_original(original: Checked, fixed: Checked) -> Iterator[Match]:
-    """The model is not valid ONNX as it came in: what was fixed is a reading of it.
+    """The original model is not valid ONNX, so the fixes rely on an interpretation of it.
 
     ## Why it matters
-    ONNX does not say what such a model computes. `onnx.checker` refuses it, ONNX Runtime most of the time, while
-    TensorRT and other readers take many and make of them what they can. What comes out of the fixes may be valid; that
-    it is what was meant is proven only as far as a rung of the ladder could run the original. Whatever wrote the model
-    has a bug.
+    ONNX does not define what such a model computes. `onnx.checker` refuses it, ONNX Runtime usually does, while
+    TensorRT and other tools accept many and interpret them in their own way. The fixed model may be valid; its results
+    are proven only as far as a verification check could run the original. The tool that wrote the model has a bug.
 
-    `apply` finds this where it fixes something: the rung `contract` asks `onnx.checker` of the original and of the
-    fixed model, with `full_check`, which infers types and shapes. Declared shapes of anything but inputs are left out
-    of that: a wrong one is GRA003's finding, and makes no model compute something else.
+    `apply` reports this if it fixes something: the check `contract` runs `onnx.checker` on the original and on the
+    fixed model with `full_check`, which infers types and shapes. It ignores declared shapes of everything but inputs:
+    GRA003 reports wrong ones, and they do not change what a model computes.
 
-    - **warning**: `onnx.checker` itself refuses the model: nodes that are not sorted, an attribute or a number of
-      inputs that the operator does not have, an opset that lacks the operator.
-    - **info**: only `full_check` does: operands of different types, shapes that do not fit. Most such models are
-      invalid, but not all: onnx 1.23 refuses ONNX's own `MeanVarianceNormalization` without `axes`.
+    - **warning**: `onnx.checker` itself refuses the model: unsorted nodes, an attribute or a number of inputs that the
+      operator does not have, an opset that lacks the operator.
+    - **info**: only `full_check` does: operands of different types, incompatible shapes. Most such models are invalid,
+      but not all: onnx 1.23 refuses ONNX's own `MeanVarianceNormalization` without `axes`.
 
     ## Fix
-    None: look at what made the model. The message says whether the fixed model is valid, and the applied fixes say what
-    was repaired. `--ignore GRA013` where that is what you want.
+    None: correct the exporter. The message says whether the fixed model is valid, and the applied fixes show what was
+    repaired. If that is intended, use `--ignore GRA013`.
 
     ## References
     - `onnx.checker.check_model` and its `full_check`: https://onnx.ai/onnx/api/checker.html

@@ -20,14 +20,14 @@ def float64_input_or_output(model: Model) -> Iterator[Match]:
     """A graph input or output is float64: TensorRT's binding is float32.
 
     ## Why it matters
-    TensorRT has no float64 and reads every such tensor as float32, bindings included, without a warning. Measured with
-    TensorRT-RTX 1.7.1: `double[2] x` and its negation become a network whose input and output are FLOAT, and it
-    builds. A caller who passes the model's type hands over twice the bytes, of which TensorRT reads the first half as
-    other numbers, and reads results of the wrong type.
+    TensorRT has no float64 and imports every such tensor as float32, bindings included, without a warning. Measured
+    with TensorRT-RTX 1.7.1: `double[2] x` and its negation become a network whose input and output are FLOAT, and it
+    builds. A caller that uses the model's types passes twice the bytes, of which TensorRT interprets the first half as
+    float32, and interprets the results as the wrong type.
 
     ## Fix
-    None: another type would be another interface. Export the model with float32 inputs and outputs, or pass float32
-    and read float32 where the model says float64.
+    None: another type would change the interface. Export the model with float32 inputs and outputs, or pass and read
+    float32 where the model declares float64.
 
     ## References
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/operators.md: "There is limited support for DOUBLE type.
@@ -54,12 +54,12 @@ float64_input_or_output.examples = [
         "g (float[2] x) => (float[2] y) { a = Cast<to = 11>(x)  b = Sqrt(a)  y = Cast<to = 1>(b) }",
     ),
     Silent(
-        "a weight among the inputs is no binding",
+        "an input with an initializer is not a binding",
         """g (float[2] x, double[2] k) => (float[2] y) <double[2] k = {1, 2}> {
             c = Cast<to = 1>(k)  y = Add(x, c) }""",
     ),
     Silent(
-        "a branch's outputs are no bindings",
+        "outputs of a branch are not bindings",
         """g (float[2] x, bool c) => (float[2] y) {
             t = If(c)<then_branch = p () => (double[2] u) { u = Cast<to = 11>(x) },
                       else_branch = q () => (double[2] v) { w = Cast<to = 11>(x)  v = Neg(w) }>

@@ -1,1 +1,1 @@
-"""TRT: what TensorRT's own parser and builder said."""
+"""TRT: findings from TensorRT's own parser, builder and engine."""

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
 import pytest
+from corpus import Case, Outcome, folder_cases, node_cases, onnx_data_folder, run
 
 from onnxfix.sandbox import Worker
 from support.paths import ROOT
 
 pytestmark = pytest.mark.corpus
-
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-from corpus import Case, Outcome, folder_cases, node_cases, onnx_data_folder, run  # noqa: E402
 
 
 def outcomes(cases: Iterator[Case], folder: Path) -> list[Outcome]:

@@ -18,7 +18,6 @@ from types import ModuleType
 import pytest
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
-from onnx import parser
 
 import onnxfix
 from onnxfix.graph.overlay import Node
@@ -27,6 +26,7 @@ from onnxfix.registry import BUILT_IN, rules_of
 from onnxfix.report.catalogue import facts_of
 from onnxfix.report.render.rules import rule_markdown
 from onnxfix.rule import Match, Rule, rule
+from support.models import model
 from support.paths import ROOT
 from support.patience import PATIENCE
 
@@ -230,8 +230,7 @@ def test_every_page_is_what_explain_prints(rule: Rule) -> None:
 def test_the_page_that_a_report_names_exists() -> None:
     """Pages are committed for this: a report is read where onnxfix's sources are not."""
     text = "g (float[N] x) => (float[N] y) { a = Cast<to = 1>(x)  y = Neg(a) }"
-    header = '<ir_version: 10, opset_import: ["" : 20]>\n'
-    report = onnxfix.check(parser.parse_model(header + text))
+    report = onnxfix.check(model(text))
     assert [found.code for found in report.findings] == ["CST002"]
     assert [found.rule_url for found in report.findings] == ["docs/rules/CST002.md"]
     assert all((ROOT / found.rule_url).is_file() for found in report.findings)

@@ -16,9 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import parser
 
 import onnxfix
 from onnxfix import causes, nvidia, place, rule, sandbox
@@ -42,10 +40,10 @@ from onnxfix.verification.readback import locate
 from onnxfix.verification.readback.comparison import is_lost, is_slight
 from onnxfix.verification.rungs import build, builder, probe
 from onnxfix.verification.rungs import trials as trt_feeds
+from support import models
 from support.paths import FIXTURES
 from support.real_tensorrt import REAL
 
-HEADER = '<ir_version: 8, opset_import: ["" : 17, "my" : 1]>\n'
 GONE = "-"
 #: Record -> the fields that hold a text of onnxfix's own.
 TEXTS: dict[type, tuple[str, ...]] = {
@@ -130,8 +128,7 @@ def _made(kind: type, names: tuple[str, ...], seen: list[type]) -> Callable[...,
 
 
 def model(folder: Path, text: str, name: str = "m.onnx") -> Path:
-    onnx.save(parser.parse_model(HEADER + text), folder / name)
-    return folder / name
+    return models.write(folder / name, models.model(text, 17, 8, {"my": 1}))
 
 
 def swap(node: Node, op_type: str, safety: Safety = Safety.EXACT) -> Match:

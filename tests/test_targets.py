@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 from itertools import pairwise
@@ -11,6 +10,8 @@ from typing import Any
 
 import onnx
 import pytest
+import trt_types
+from corpus import node_cases
 from onnx import TensorProto
 
 from onnxfix import dtypes
@@ -21,14 +22,9 @@ from onnxfix.sandbox import Worker
 from onnxfix.targets import DEFAULT, TARGETS, Support, documented, measured, mismatch, target_named
 from onnxfix.testing import findings, model_of
 from onnxfix.trt.build import attempt
-from support.paths import ROOT
+from support import models
 from support.patience import PATIENCE
 from support.real_tensorrt import FACT, REAL
-
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-import trt_types
-from corpus import node_cases
 
 NAMES = {name: number for number in range(1, 64) if " " not in (name := dtypes.name_of(number).upper())}
 EVERY = pytest.mark.parametrize("target", TARGETS.values(), ids=lambda target: target.name)
@@ -39,7 +35,7 @@ RULES = {rule.code: rule for rule in registry().rules}
 
 def said(code: str, text: str, target: str | None = None, opset: int = 18) -> list[str]:
     """What a rule finds in a graph, as severities."""
-    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : {opset}]>\n{text}')
+    model = models.model(text, opset)
     return [found.severity.name for found in findings(RULES[code], model, target)]
 
 
@@ -324,9 +320,7 @@ def test_relu_of_int64(target: str, count: int) -> None:
 
 @EVERY
 def test_the_message_names_the_target_and_its_source(target: Any) -> None:
-    model = onnx.parser.parse_model(
-        '<ir_version: 10, opset_import: ["" : 18]>\ng (float[2,3,3] x) => (float[2] y) { y = Det(x) }'
-    )
+    model = models.model("g (float[2,3,3] x) => (float[2] y) { y = Det(x) }", 18)
     [found] = findings(RULES["OPS001"], model, target.name)
     assert found.match.message == f"{target.title} does not import Det (source: {target.source})"
     assert found.severity.name == "ERROR"

@@ -14,17 +14,7 @@ from typing import Any, cast
 
 import ml_dtypes
 import numpy as np
-import onnx
 import pytest
-
-from onnxfix.errors import OnnxfixError
-from onnxfix.sandbox import Outcome, Worker
-from support.paths import ROOT
-from support.patience import PATIENCE
-from support.real_tensorrt import REAL
-
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
 from acceptance import faults, node_models, tables
 from acceptance.cases import NodeCase, half_type, random_operators
 from acceptance.judging import interface_changes, misses, same_graph
@@ -34,11 +24,12 @@ from acceptance.reasons import WHY, Reason, reason_of
 from acceptance.running import Judge, Outputs, Verdict, shortened
 from acceptance.tools import AS_IS, EXACT, NUMERIC_RTX, Made, Peers, Tool
 
-HEADER = '<ir_version: 10, opset_import: ["" : 20]>\n'
-
-
-def model(text: str) -> onnx.ModelProto:
-    return onnx.parser.parse_model(HEADER + text)
+from onnxfix.errors import OnnxfixError
+from onnxfix.sandbox import Outcome, Worker
+from support.models import model
+from support.paths import ROOT
+from support.patience import PATIENCE
+from support.real_tensorrt import REAL
 
 
 def missed(expected: Any, found: Any) -> list[str]:

@@ -5,24 +5,20 @@ from __future__ import annotations
 import copy
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from behavior import record
+from behavior.actions import Entry
+from behavior.differences import differences
+from behavior.workers import results
 
-from support.paths import ROOT
 from support.patience import PATIENCE
 
 pytestmark = pytest.mark.slow
 
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-from behavior import record  # noqa: E402
-from behavior.actions import Entry  # noqa: E402
-from behavior.differences import differences  # noqa: E402
-from behavior.workers import results  # noqa: E402
 
 EVERY = 189  # of 1,884 node models: ten
 

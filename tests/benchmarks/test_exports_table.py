@@ -3,34 +3,27 @@
 from __future__ import annotations
 
 import ast
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import onnx
 import pytest
+from exports import outcome, report, sizes, static
+from exports.outcome import Applied, Error, Outcome
 
 from onnxfix.causes import Problem
 from onnxfix.place import Place
 from onnxfix.report.report import AppliedFix, Report, Withdrawn
 from onnxfix.trt.records import Issue, TrtBuild
 from onnxfix.verification.verdict import FeedResult, RungResult, Verdict
+from support import models
 from support.paths import ROOT
-
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-from exports import outcome, report, sizes, static
-from exports.outcome import Applied, Error, Outcome
 
 FOLDER = ROOT / "benchmarks" / "exports"
 
 
 def saved(folder: Path, graph: str, opset: int = 17) -> Path:
-    model = onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]> {graph}')
-    path = folder / "model.onnx"
-    onnx.save(model, path)
-    return path
+    return models.write(folder / "model.onnx", models.model(graph, opset, 8))
 
 
 def refused(*places: str) -> TrtBuild:

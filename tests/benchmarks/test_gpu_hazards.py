@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,10 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from gpu import engines, hazard_cases, hazard_runs, hazard_verdicts, hazards, ledger
+from gpu.engines import Bench, Executed
+from gpu.hazard_cases import FIXED, TWIN, Case, Entry, Truth
+from gpu.hazard_runs import Fed, Outcome
 
 from onnxfix.nvidia import Gpu
 from onnxfix.place import Place
@@ -19,16 +22,8 @@ from onnxfix.registry import BUILT_IN, rules_of
 from onnxfix.sandbox import Worker
 from onnxfix.trt.package import Choice
 from onnxfix.trt.records import Issue, TrtBuild
-from support.paths import ROOT
 from support.patience import PATIENCE
 from test_docs import maker
-
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-from gpu import engines, hazard_cases, hazard_runs, hazard_verdicts, hazards, ledger
-from gpu.engines import Bench, Executed
-from gpu.hazard_cases import FIXED, TWIN, Case, Entry, Truth
-from gpu.hazard_runs import Fed, Outcome
 
 CHOICE = Choice("tensorrt", "10.0", "8.9", Gpu("NVIDIA Test", "8.9"))
 RULES = ("OPS010", "PRC001", "GRA013")  # an exact fix, a half precision that overflows, and no examples

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from gpu import latency
+
 from onnxfix.report.report import plain
 from onnxfix.trt.timing import Latency, Timing, compared
-from support.paths import ROOT
-
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-from gpu import latency
 
 SIDE = Timing(1.5, 1.4, 1.6, 500, 20, 0.012, 0.5, 0.25, 3.0, 3 << 20)
 

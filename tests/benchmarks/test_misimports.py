@@ -4,36 +4,31 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
-from onnx import ModelProto, helper
-
-from onnxfix.registry import BUILT_IN, rules_of
-from onnxfix.sandbox import Worker
-from support.paths import ROOT
-from support.patience import PATIENCE
-from support.real_tensorrt import REAL
-
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
 from misimports import alter, causes, child, report, run
 from misimports.fit import fitted
 from misimports.judge import Difference, Judgment, Ran, difference, ignored, judge
 from misimports.measure import Row
 from misimports.models import UNDOCUMENTED, Change, Variant, nodes
 from misimports.variants import new_nodes, variants
+from onnx import helper
+
+from onnxfix.registry import BUILT_IN, rules_of
+from onnxfix.sandbox import Worker
+from support.models import of_opset
+from support.paths import ROOT
+from support.patience import PATIENCE
+from support.real_tensorrt import REAL
 
 DOCUMENT = ROOT / "docs" / "misimports.md"
 ONE, TWO, THREE = (np.array([value], np.float32) for value in (1.0, 2.0, 3.0))
 
 
-def model(graph: str, opset: int = 17) -> ModelProto:
-    return onnx.parser.parse_model(f'<ir_version: 8, opset_import: ["" : {opset}]> {graph}')
+model = of_opset(17, 8)
 
 
 def ran(value: Any) -> Ran:

@@ -4,15 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
-import sys
 from pathlib import Path
 
 import pytest
-
-from support.paths import ROOT
-
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
 from mutations import run
 from mutations.sample import PACKAGES, Index, Mutant, Place, read, recorded
 from mutations.sites import sites, walked

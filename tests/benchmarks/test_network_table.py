@@ -18,30 +18,24 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto, numpy_helper
-
-import test_exports_table
-from onnxfix.sandbox import Worker
-from onnxfix.trt.lift import Lifted, NetTensor
-from support.paths import ROOT
-from support.patience import PATIENCE
-from support.real_tensorrt import REAL
-
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
 from acceptance.cases import NodeCase, node_cases
 from acceptance.measure import Settings
 from acceptance.node_models import choice
 from network import causes, exports, measuring, mutants, mutating, node_models, reading, tables
 from network.memory import Watch, processor_seconds
 from network.node_models import Row
+from onnx import ModelProto, numpy_helper
+
+import test_exports_table
+from onnxfix.sandbox import Worker
+from onnxfix.trt.lift import Lifted, NetTensor
+from support.models import model
+from support.paths import ROOT
+from support.patience import PATIENCE
+from support.real_tensorrt import REAL
 
 FOLDER = ROOT / "benchmarks" / "network"
 README = FOLDER / "README.md"
-
-
-def model(text: str) -> ModelProto:
-    return onnx.parser.parse_model('<ir_version: 10, opset_import: ["" : 20]>\n' + text)
 
 
 # ---------------------------------------------------------------------------------------------------- reading

@@ -17,16 +17,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto
 from onnx.reference import ReferenceEvaluator
-
-from support.paths import ROOT
-from support.patience import PATIENCE
-
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
 from speed import judge, models, run, screening, synthetic, tables, timing, tools, verdict
 from speed.timing import Result
+
+from support.models import model
+from support.paths import ROOT
+from support.patience import PATIENCE
 
 FOLDER = ROOT / "benchmarks" / "speed"
 
@@ -154,10 +151,6 @@ def test_files_leave_the_memory_and_come_back(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------------------------------------------- results
-
-
-def model(text: str) -> ModelProto:
-    return onnx.parser.parse_model('<ir_version: 10, opset_import: ["" : 20]>\n' + text)
 
 
 @pytest.mark.parametrize(

@@ -18,18 +18,18 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnxruntime import InferenceSession
 from onnxruntime.capi.onnxruntime_pybind11_state import InvalidGraph
 
 from onnxfix.errors import ModelError
 from onnxfix.model import Model
-from support.cli import run
+from support.cli import process, run
 from support.cli_models import write
+from support.models import model
 from support.paths import FIXTURES
 from support.patience import PATIENCE
 
-HEADER = '<ir_version: 10, opset_import: ["" : 18]>\n'
 FIXABLE = "g (float[N] x) => (int64[N] y) { a = Cast<to=11>(x) b = Cast<to=7>(a) c = Cast<to=7>(b) y = Identity(c) }"
 
 
@@ -235,7 +235,7 @@ def _accepts(load: Callable[[], Any]) -> bool:
 
 
 def test_a_version_that_is_imported_twice_is_one() -> None:
-    proto = parser.parse_model(HEADER + FIXABLE)
+    proto = model(FIXABLE, 18)
     proto.opset_import.extend([helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx", 18)])
     proto.opset_import.extend([helper.make_opsetid("d", 3), helper.make_opsetid("d", 2)])
     onnx.checker.check_model(proto)
@@ -243,7 +243,7 @@ def test_a_version_that_is_imported_twice_is_one() -> None:
 
 
 def test_a_function_with_two_versions() -> None:
-    proto = parser.parse_model(
+    proto = model(
         """<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f(x) }
         <domain: "d", opset_import: ["" : 18]> f (u) => (w) { w = Neg(u) }"""
     )
@@ -336,13 +336,7 @@ def bounded() -> None:
 @pytest.mark.parametrize("command", ["check", pytest.param("apply", marks=pytest.mark.slow)])
 def test_bounded_time_and_memory(tmp_path: Path, text: str, command: str) -> None:
     path = write(tmp_path / "m.onnx", text)
-    result = subprocess.run(
-        [sys.executable, "-m", "onnxfix", command, str(path)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        preexec_fn=bounded,
-    )
+    result = process(command, path, preexec_fn=bounded)
     assert result.returncode in (0, 1, 2, 3)
     assert result.returncode >= 0, "killed"
     assert "Traceback" not in result.stderr
@@ -370,11 +364,8 @@ def test_disk_full(tmp_path: Path) -> None:
     """A limit on file size fails a write halfway, as a full disk does."""
     shutil.copy(FIXTURES / "vit.legacy.op17.onnx", tmp_path / "m.onnx")
     before = (tmp_path / "m.onnx").read_bytes()
-    result = subprocess.run(
-        [sys.executable, "-m", "onnxfix", "apply", "--in-place", "--no-verify", str(tmp_path / "m.onnx")],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
+    result = process(
+        *("apply", "--in-place", "--no-verify", tmp_path / "m.onnx"),
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)),
     )
     assert result.returncode == 2
@@ -411,8 +402,8 @@ def test_interrupted(tmp_path: Path, number: signal.Signals) -> None:
     path = tmp_path / "m.onnx"
     weights = numpy_helper.from_array(np.ones((1024, 1024), np.float32), "w")
     body = " ".join(f"v{i + 1} = MatMul(v{i}, w)" for i in range(300))
-    proto = parser.parse_model(HEADER + f"g (float[1024, 1024] v0) => (int64[1024, 1024] y) {{ {body} "
-                               "a = Cast<to=7>(v300) y = Cast<to=7>(a) }")  # fmt: skip
+    proto = model(f"g (float[1024, 1024] v0) => (int64[1024, 1024] y) {{ {body} "
+                               "a = Cast<to=7>(v300) y = Cast<to=7>(a) }", 18)  # fmt: skip
     proto.graph.initializer.append(weights)
     path.write_bytes(proto.SerializeToString())
     before = path.read_bytes()

@@ -19,13 +19,14 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import numpy_helper, parser
+from onnx import numpy_helper
 
 import onnxfix
 from onnxfix import testing
 from onnxfix.rule import Example
-from support.cli import run, shell
-from support.cli_models import CLEAN, FIXABLE, HEADER, external_model, write
+from support.cli import process, run, shell
+from support.cli_models import CLEAN, FIXABLE, external_model, write
+from support.models import model
 
 HAZARD = "g (float[2,3] x) => (float[A,B] y) <int64[2] s = {0, -1}> { y = Reshape<allowzero = 1>(x, s) }"
 
@@ -76,7 +77,7 @@ def test_clean_model_comes_out_byte_for_byte(tmp_path: Path) -> None:
 
 def test_unusual_encoding_survives_when_nothing_is_fixed(tmp_path: Path) -> None:
     """Protobuf lets fields come in any order; a copy keeps even that."""
-    proto = parser.parse_model(HEADER + CLEAN)
+    proto = model(CLEAN, 18)
     graph = proto.graph.SerializeToString()
     rest = onnx.ModelProto()
     rest.CopyFrom(proto)
@@ -240,12 +241,7 @@ def test_explain_and_rules() -> None:
 def test_no_color_and_no_bar_without_a_terminal(tmp_path: Path) -> None:
     path = write(tmp_path / "m.onnx", FIXABLE)
     for extra in ({}, {"NO_COLOR": "1"}):
-        result = subprocess.run(
-            [sys.executable, "-m", "onnxfix", "apply", str(path)],
-            capture_output=True,
-            text=True,
-            env={**os.environ, **extra},
-        )
+        result = process("apply", path, env={**os.environ, **extra})
         assert "\x1b" not in result.stdout + result.stderr
         assert result.stderr == ""
 
@@ -314,7 +310,7 @@ EVIL = "\x1b[2J\x1b]0;t\x07\n  ort-cpu     passed\r\x9b31m\u202e[bold]x[/bold]"
 
 def test_names_do_not_reach_the_terminal_as_commands(tmp_path: Path) -> None:
     """Escape sequences in names are shown, not obeyed; a line break does not forge a line of the report."""
-    proto = parser.parse_model(HEADER + FIXABLE)
+    proto = model(FIXABLE, 18)
     for node in proto.graph.node:
         node.name = EVIL
     (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
@@ -330,7 +326,7 @@ def test_names_do_not_reach_the_terminal_as_commands(tmp_path: Path) -> None:
 
 
 def test_very_long_names_are_cut(tmp_path: Path) -> None:
-    proto = parser.parse_model(HEADER + FIXABLE)
+    proto = model(FIXABLE, 18)
     for node in proto.graph.node:
         node.name = "n" * 100_000
     (tmp_path / "m.onnx").write_bytes(proto.SerializeToString())
@@ -448,7 +444,7 @@ KILLS = int(os.environ.get("ONNXFIX_KILLS", "6"))
 def test_kill_leaves_the_old_or_the_new_model(tmp_path: Path) -> None:
     """``kill -9`` at random moments: the model is always the old one or the new one, whole."""
     text = "g (float[5000, 5000] x) => (float[5000, 5000] y) { a = Cast<to=1>(x) y = Mul(a, w) }"
-    proto = onnx.parser.parse_model(HEADER + text.replace("y) {", "y) <float[1] w = {1}> {"))
+    proto = model(text.replace("y) {", "y) <float[1] w = {1}> {"), 18)
     del proto.graph.initializer[:]
     proto.graph.initializer.append(numpy_helper.from_array(np.ones((5000, 5000), np.float32), "w"))
     path = tmp_path / "m.onnx"

@@ -16,10 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from onnxfix import doctor, nvidia
-from onnxfix.cli.app import app
 from onnxfix.doctor import examine, facts
 from onnxfix.doctor.facts import Facts, TooOld
 from onnxfix.doctor.judge import diagnose
@@ -29,6 +27,7 @@ from onnxfix.report.render.doctor import WIDTH, diagnosis_lines
 from onnxfix.sandbox import Outcome, Worker
 from onnxfix.trt.package import Choice
 from onnxfix.verification.verdict import RUNGS
+from support.cli import run
 from support.doctor_cases import (
     CASES,
     CUDNN,
@@ -350,27 +349,21 @@ def test_the_text_shows_what_matters() -> None:
     assert "cuDNN         not found" in bare
 
 
-def cli(*arguments: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, ["doctor", *arguments])
-    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-    return result.exit_code, result.stdout, result.stderr
-
-
 def test_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "examine", lambda: diagnose(SOUND))
-    code, out, err = cli()
+    code, out, err = run("doctor")
     assert (code, err) == (0, "")
     assert out.splitlines()[0] == "machine"
     assert out.endswith("no problems\n")
-    code, out, err = cli("--format", "json")
+    code, out, err = run("doctor", "--format", "json")
     assert (code, err) == (0, "")
     assert json.loads(out) == json.loads(json.dumps(diagnose(SOUND).to_json()))
     sick = replace(diagnose(SOUND), problems=(Problem("it is broken", "mend it"),))
     monkeypatch.setattr(doctor, "examine", lambda: sick)
-    code, out, err = cli()
+    code, out, err = run("doctor")
     assert (code, err) == (1, "")
     assert out.endswith("problems\n  it is broken\n    fix: mend it\n")
-    assert cli("--format", "json")[0] == 1
+    assert run("doctor", "--format", "json")[0] == 1
 
 
 def process(*arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -390,10 +383,10 @@ def process(*arguments: str, path: Path | None = None) -> subprocess.CompletedPr
 def test_a_broken_package_does_not_break_the_doctor(broken: str, tmp_path: Path) -> None:
     (tmp_path / broken).mkdir()
     (tmp_path / broken / "__init__.py").write_text("import ctypes\nctypes.string_at(0)\n")
-    run = process("-m", "onnxfix", "doctor", "--format", "json", path=tmp_path)
-    assert run.returncode == 1, run.stderr
-    assert run.stderr == ""
-    found = json.loads(run.stdout)
+    done = process("-m", "onnxfix", "doctor", "--format", "json", path=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert done.stderr == ""
+    found = json.loads(done.stdout)
     rungs = {rung["name"]: rung for rung in found["rungs"]}
     assert not rungs["contract"]["available"]
     assert "does not load: killed by SIGSEGV" in rungs["contract"]["reason"]
@@ -401,8 +394,8 @@ def test_a_broken_package_does_not_break_the_doctor(broken: str, tmp_path: Path)
 
 
 def test_the_doctor_itself_loads_nothing_that_may_be_broken() -> None:
-    run = process("-X", "importtime", "-m", "onnxfix", "doctor")
-    loaded = {line.rsplit("|", 1)[1].strip() for line in run.stderr.splitlines() if line.count("|") == 2}
+    done = process("-X", "importtime", "-m", "onnxfix", "doctor")
+    loaded = {line.rsplit("|", 1)[1].strip() for line in done.stderr.splitlines() if line.count("|") == 2}
     assert "onnxfix.doctor.facts" in loaded
     assert not {name.partition(".")[0] for name in loaded} & {
         "onnx",

@@ -15,8 +15,9 @@ from onnx import ModelProto, TensorProto, helper
 from onnxfix import walk
 from onnxfix.files import lazy, loading
 from onnxfix.verification import checker
+from support.hard_models import write_external
 from support.paths import ROOT
-from support.peer_models import PEERS, write_external
+from support.peer_models import PEERS
 from test_lazy_against_eager import onnx_data_folder
 from test_lazy_weights import FLOATS, model_of, tensor_of
 

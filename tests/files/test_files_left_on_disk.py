@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from onnx import TensorProto, helper, parser
+from onnx import TensorProto, helper
 
 import onnxfix
 from onnxfix import TrtOptions, UsageError
@@ -30,9 +30,10 @@ from onnxfix.pipeline import lifting
 from onnxfix.trt.records import TrtBuild
 from onnxfix.verification.rungs import saved_engine
 from onnxfix.verification.verdict import RungResult, Verdict
+from support import models
 from support.cli import run
-from support.cli_models import CLEAN, FIXABLE, HEADER, external_model, write
-from support.peer_models import external
+from support.cli_models import CLEAN, FIXABLE, external_model, write
+from support.hard_models import external
 from test_hostile_folder import watched
 from test_split_weights import LIMIT, SHORT, assert_split, large_model, names, written
 
@@ -273,9 +274,10 @@ def test_engines_and_lifted_models_hold_the_weights_too(
 
 def folded(folder: Path) -> Path:
     """A model of which fixes fold what is in one file, and leave what is in another."""
-    model = parser.parse_model(
-        HEADER + "g (float[4] x) => (float[4] y) <float[4] w = {1, 2, 3, 4}, float[4] v = {1, 2, 3, 4}> "
-        "{ c = Add(w, w) d = Mul(x, c) y = Add(d, v) }"
+    model = models.model(
+        "g (float[4] x) => (float[4] y) <float[4] w = {1, 2, 3, 4}, float[4] v = {1, 2, 3, 4}> "
+        "{ c = Add(w, w) d = Mul(x, c) y = Add(d, v) }",
+        18,
     )
     (folder / "sub").mkdir(parents=True)
     for tensor, name in zip(model.graph.initializer, ("sub/w.bin", "v.bin"), strict=True):

@@ -6,7 +6,6 @@ and again as onnxfix itself does it, from a kilobyte on.
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from functools import cache
@@ -14,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
+from corpus import Case, folder_cases, node_cases, onnx_data_folder
 
 from onnxfix.errors import ModelError
 from onnxfix.files import lazy, loading, saving
@@ -26,9 +26,7 @@ from support.paths import ROOT
 from support.peer_models import PEERS
 
 SHARED = ROOT.parent / "shared" / "models"
-sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from corpus import Case, folder_cases, node_cases, onnx_data_folder  # noqa: E402
 
 pytestmark = pytest.mark.corpus
 

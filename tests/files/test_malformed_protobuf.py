@@ -14,13 +14,13 @@ import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import parser
 
 from onnxfix.errors import ModelError
 from onnxfix.files import loading, wire
 from support import eager
 from support.cli import run
 from support.eager import field, model_of_tensor, tag, varint
+from support.models import model
 from test_random_encodings import NUMBERS, PLACES, Maker, held
 
 pytestmark = pytest.mark.corpus
@@ -38,7 +38,7 @@ def models() -> dict[str, bytes]:
         for name in ("initializer", "two-deep", "function-default")
     }
     made["numbers"] = PLACES["sparse-attribute"](field(7, NUMBERS) + field(1, 80))
-    made["text"] = parser.parse_model(TEXT).SerializeToString()
+    made["text"] = model(TEXT).SerializeToString()
     return made
 
 

@@ -24,7 +24,7 @@ from onnxfix.trt.records import TrtBuild, TrtOptions
 from onnxfix.verification.verdict import RungResult, Verdict
 from support import eager
 from support.cli import run
-from support.peer_models import write_external
+from support.hard_models import write_external
 from test_lazy_weights import model_of, tensor_of
 
 WORDS = "was changed or replaced while it was being read; run again when it is complete"

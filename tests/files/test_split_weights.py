@@ -23,7 +23,7 @@ from onnxfix.errors import ModelError, OnnxfixError
 from onnxfix.files import copying, lazy, loading, saving, tensors, wire
 from onnxfix.files.folders import Folder
 from support.cli import run
-from support.peer_models import external
+from support.hard_models import external
 from support.toy_rules import unsafe_invalid, use
 from test_lazy_weights import refusing, tensor_of
 

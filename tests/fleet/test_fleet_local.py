@@ -28,6 +28,7 @@ from onnxfix.sandbox import Worker
 from onnxfix.trt.reading import Reading
 from onnxfix.trt.records import TrtBuild
 from onnxfix.verification.verdict import FeedResult, RungResult, Verdict
+from support import cli
 from support.fleets import ROOT, command, environment, install, run, seen, without_times, write
 from support.options import run_options
 from support.patience import PATIENCE
@@ -433,10 +434,6 @@ def test_models_get_memory_in_the_order_of_the_command_line(
 def test_results_come_as_they_are_ready_and_are_reported_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from typer.testing import CliRunner
-
-    from onnxfix.cli.app import app
-
     models = [write(tmp_path / f"m{i}.onnx") for i in range(3)]
 
     class Backwards:
@@ -445,12 +442,11 @@ def test_results_come_as_they_are_ready_and_are_reported_in_order(
                 yield Outcome(task, error="x: dead", crashed=True) if task.index == 1 else work.perform(task)
 
     monkeypatch.setattr(drive, "here_or_local", lambda jobs, tasks: Backwards())
-    result = CliRunner().invoke(app, ["check", *map(str, models), "-q"])
-    heads = [line.split()[0] for line in result.stdout.splitlines()[:2]]
+    code, out, _ = cli.run("check", *models, "-q")
+    heads = [line.split()[0] for line in out.splitlines()[:2]]
     assert heads == [str(models[2]), str(models[0])]
-    assert result.exit_code == 2
-    result = CliRunner().invoke(app, ["check", *map(str, models), "--format", "json"])
-    document = json.loads(result.stdout)
+    assert code == 2
+    document = json.loads(cli.run("check", *models, "--format", "json")[1])
     assert [report["path"] for report in document["reports"]] == [str(models[0]), str(models[2])]
     assert document["errors"] == [{"path": str(models[1]), "message": "x: dead"}]
 

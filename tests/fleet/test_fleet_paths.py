@@ -23,7 +23,7 @@ from onnxfix.fleet.paths import Named
 from onnxfix.fleet.remote import staging, store
 from onnxfix.fleet.work import Outcome, Task, perform
 from onnxfix.options import RunOptions
-from support.fleets import command, environment, write
+from support.fleets import environment, run, write
 from support.options import run_options
 
 QUICK = run_options(rungs=("reference",))
@@ -524,12 +524,12 @@ def test_the_command_line_takes_globs(tmp_path: Path) -> None:
         "--no-verify",
         "-q",
     ]
-    done = subprocess.run(command(*asked), capture_output=True, text=True, env=environment(), check=False)
+    done = run(None, *asked)
     assert done.returncode == 0, done.stderr
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("out/*/*")) == [
         "out/a/x.onnx",
         "out/b/x.onnx",
     ]
     asked[1] = tmp_path / "in" / "*.pb"
-    done = subprocess.run(command(*asked), capture_output=True, text=True, env=environment(), check=False)
+    done = run(None, *asked)
     assert (done.returncode, done.stderr) == (2, f"onnxfix: {asked[1]}: no file matches\n")

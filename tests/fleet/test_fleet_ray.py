@@ -8,7 +8,6 @@ import os
 import pickle
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,12 +16,10 @@ from typing import Any
 import pytest
 
 from support.fleets import command, environment, install, run, seen, without_times, write
-from support.paths import ROOT
 from support.patience import PATIENCE
 
 pytest.importorskip("ray", reason="the extra 'ray' is not installed")
 
-sys.path.insert(0, str(ROOT / "benchmarks"))
 from ray_nodes import Cluster
 
 from onnxfix.errors import OnnxfixError, UsageError

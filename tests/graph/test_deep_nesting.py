@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
-from typer.testing import CliRunner
 
 from onnxfix import engine
 from onnxfix.causes import Problem
-from onnxfix.cli.app import app
 from onnxfix.errors import ModelError
 from onnxfix.graph import order
 from onnxfix.graph.build import MAX_NESTING
@@ -21,6 +19,7 @@ from onnxfix.graph.overlay import Node, Scope
 from onnxfix.model import Model
 from onnxfix.registry import registry
 from onnxfix.shapes import inference
+from support.cli import run
 from support.lanes import seeds
 from support.overlay_links import assert_links
 from support.shape_oracle import parse
@@ -265,13 +264,12 @@ def test_a_file_that_is_nested_too_deeply_ends_in_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("deep.onnx").write_bytes(nested_file(30))
-    assert CliRunner().invoke(app, [*command, "deep.onnx"]).exit_code == 0
+    assert run(*command, "deep.onnx")[0] == 0
     Path("out.onnx").unlink(missing_ok=True)
     for levels in (40, 200, 2000):
         Path("deep.onnx").write_bytes(nested_file(levels))
-        ended = CliRunner().invoke(app, [*command, "deep.onnx"])
-        assert isinstance(ended.exception, SystemExit)
-        assert ended.exit_code == 2
-        assert ended.stderr.count("\n") == 1
-        assert "nested deeper than 100 levels" in ended.stderr
+        code, _, err = run(*command, "deep.onnx")
+        assert code == 2
+        assert err.count("\n") == 1
+        assert "nested deeper than 100 levels" in err
         assert not Path("out.onnx").exists()

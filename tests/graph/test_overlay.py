@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, defs, helper, numpy_helper, parser
+from onnx import TensorProto, defs, helper, numpy_helper
 
 from onnxfix.edits import AddNode, RemoveNode, SetAttribute
 from onnxfix.errors import ModelError
@@ -18,12 +18,13 @@ from onnxfix.graph.attributes import contradicted
 from onnxfix.graph.overlay import UnknownAttribute, is_read
 from onnxfix.model import Model
 from onnxfix.transaction import commit
+from support.models import of_opset
 
-HEADER = '<ir_version: 10, opset_import: ["" : 18, "my": 1]>\n'
+proto_of = of_opset(18, domains={"my": 1})
 
 
 def model_of(text: str) -> Model:
-    return Model(parser.parse_model(HEADER + text))
+    return Model(proto_of(text))
 
 
 NESTED = """g (float[N] x, bool c) => (float[N] y) <float[1] w = {2}> {
@@ -85,7 +86,7 @@ def test_attribute_reference_is_unknown() -> None:
 
 
 def test_overridable_initializer_is_no_constant() -> None:
-    proto = parser.parse_model(HEADER + "g (float[N] x, float[1] w) => (float[N] y) { y = Mul(x, w) }")
+    proto = proto_of("g (float[N] x, float[1] w) => (float[N] y) { y = Mul(x, w) }")
     proto.graph.initializer.append(numpy_helper.from_array(np.ones(1, np.float32), "w"))
     value = Model(proto).main.values["w"]
     assert value.is_input
@@ -167,7 +168,7 @@ def test_topological_keeps_an_order_that_holds() -> None:
 
 
 def test_names_of_training_and_quantization_are_pinned() -> None:
-    proto = parser.parse_model(HEADER + "g (float[N] x) => (float[N] y) <float[1] s = {1}, float[1] t = {1}> "
+    proto = proto_of("g (float[N] x) => (float[N] y) <float[1] s = {1}, float[1] t = {1}> "
                                "{ a = Neg(x) b = Abs(a) y = Mul(b, t) }")  # fmt: skip
     annotation = proto.graph.quantization_annotation.add(tensor_name="a")
     annotation.quant_parameter_tensor_names.add(key="SCALE_TENSOR", value="s")
@@ -228,7 +229,7 @@ def test_external_data_is_read_only_for_small_constants(tmp_path: Path) -> None:
 
 
 def write_external(path: Path, location: str) -> None:
-    proto = parser.parse_model(HEADER + "g (float[4] x) => (float[4] y) <float[4] w> { y = Add(x, w) }")
+    proto = proto_of("g (float[4] x) => (float[4] y) <float[4] w> { y = Add(x, w) }")
     del proto.graph.initializer[:]
     del proto.graph.value_info[:]
     tensor = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[4], data_location=TensorProto.EXTERNAL)
@@ -248,7 +249,7 @@ def test_nbytes(name: str, dims: list[int], wanted: int) -> None:
 
 def test_constants_that_say_the_same_share_their_numbers_until_one_is_edited() -> None:
     model = Model(
-        parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]> g (int64[2] x) => (int64[2] y) {
+        proto_of("""<ir_version: 9, opset_import: ["" : 18]> g (int64[2] x) => (int64[2] y) {
             a = Constant<value = int64[2] {1, 2}>()  b = Constant<value = int64[2] {1, 2}>()
             c = Constant<value = int64[2] {1, 3}>()  d = Constant<value_ints = [1, 2]>()  e = Constant<value_int = 1>()
             f = Constant<value = string[1] {"s"}>() y = Sum(x, a, b, c, d, e) }""")
@@ -272,7 +273,7 @@ def test_orders_are_worked_out_once_for_a_model_and_once_after_an_edit(
     real = order.orders
     monkeypatch.setattr(order, "orders", lambda root: asked.append(root) or real(root))
     model = Model(
-        parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]> g (float[N] x) => (float[N] y) {
+        proto_of("""<ir_version: 9, opset_import: ["" : 18]> g (float[N] x) => (float[N] y) {
             y = Neg(a)  a = Abs(x) }""")
     )
     for _ in range(2):
@@ -286,7 +287,7 @@ def test_orders_are_worked_out_once_for_a_model_and_once_after_an_edit(
 
 
 def test_what_an_annotation_names_is_read() -> None:
-    proto = parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]> g (float[N] x) => (float[N] y) {
+    proto = proto_of("""<ir_version: 9, opset_import: ["" : 18]> g (float[N] x) => (float[N] y) {
         y = Neg(x)  a = Abs(x)  b = Exp(x)  c = Sin(x)  d = Cos(c) }""")
     proto.graph.quantization_annotation.add(tensor_name="a")
     values = Model(proto).main.values
@@ -300,7 +301,7 @@ def test_what_an_annotation_names_is_read() -> None:
 def test_what_reads_its_own_result_is_refused(body: str) -> None:
     text = f'<ir_version: 9, opset_import: ["" : 18]> g (float[N] x) => (float[N] y) {{ {body} }}'
     with pytest.raises(ModelError, match="cycle"):
-        Model(parser.parse_model(text))
+        Model(proto_of(text))
 
 
 # -- attributes' types ------------------------------------------------------------------------------------------------

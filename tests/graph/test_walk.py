@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, parser
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from onnxfix import walk
 from onnxfix.model import Model
+from support.models import model
 
 NESTED = """<ir_version: 10, opset_import: ["" : 18, "f" : 1]>
 g (float[N] x, bool c) => (float[N] y) <float[1] w = {1}> {
@@ -18,7 +19,7 @@ g (float[N] x, bool c) => (float[N] y) <float[1] w = {1}> {
 
 
 def nested() -> ModelProto:
-    return parser.parse_model(NESTED)
+    return model(NESTED)
 
 
 def test_graphs_are_those_of_the_overlay_in_its_order() -> None:

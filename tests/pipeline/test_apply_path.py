@@ -19,10 +19,10 @@ from typing import Any
 
 import onnx
 import pytest
-from onnx import parser
 
 import onnxfix
 from onnxfix.pipeline import applying, job, opening, output, plan, prove
+from support.models import write
 
 ROOT = Path(onnxfix.__file__).parent
 HOME = {"pipeline", "api"}
@@ -151,7 +151,7 @@ g (float[N] x) => (int64[N] y) <int64[1] w = {2}> {
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
     folder = tmp_path_factory.mktemp("path")
     model = folder / "m.onnx"
-    model.write_bytes(parser.parse_model(MODEL).SerializeToString())
+    write(model, MODEL)
     run = functools.partial(onnxfix.apply, model, folder / "out.onnx", rungs=["ort-cpu"])
     run()  # whatever is made once
     found = traced(run)

@@ -6,18 +6,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from onnx import ModelProto, numpy_helper, parser
+from onnx import ModelProto, numpy_helper
 
 from onnxfix.files import loading
 from onnxfix.pipeline import contract
+from support.models import of_opset
 from support.nested_models import nested
 
-HEADER = '<ir_version: 10, opset_import: ["" : 18]>\n'
 CHAIN = "g (float[N] x) => (float[N] y) { a = Exp(x)  b = Neg(a)  c = Exp(b)  d = Abs(c)  y = Exp(d) }"
 
 
-def text(source: str) -> ModelProto:
-    return parser.parse_model(HEADER + source)
+text = of_opset(18)
 
 
 def test_nodes_with_subgraphs_are_compared_without_what_is_in_them() -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import onnx
 import pytest
-from onnx import parser
 
 import onnxfix
 from onnxfix.pipeline.intake import Example, Intake, intake
@@ -16,8 +15,6 @@ from onnxfix.report.render.text import render_report
 from onnxfix.sizes.ranges import Range
 from support.cli import run
 from support.size_demands import DEMANDS, RATES, model, runs
-
-HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
 
 
 def saved(folder: Path, body: str) -> Path:
@@ -81,7 +78,7 @@ def test_a_model_of_static_shape_and_one_without_a_rank(tmp_path: Path) -> None:
     assert found.ways == (found.ways[0],)
     assert found.ways[0].sizes == ()
     assert [one.words for one in found.examples] == ["as declared"]
-    proto = parser.parse_model(HEADER + "g (float[N] x) => (float[N] y) { y = Relu(x) }")
+    proto = model("g (float[N] x) => (float[N] y) { y = Relu(x) }")
     proto.graph.input[0].type.tensor_type.ClearField("shape")
     onnx.save(proto, tmp_path / "r.onnx")
     (one,) = intake(tmp_path / "r.onnx").inputs

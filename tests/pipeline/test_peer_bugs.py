@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import onnxruntime.capi.onnxruntime_pybind11_state as pybind
 import pytest
 from onnx.reference import ReferenceEvaluator
@@ -30,8 +29,10 @@ from onnx.reference.op_run import OpRun
 
 import onnxfix
 from onnxfix.errors import OnnxfixError
-from support import peer_models
+from support import hard_models, peer_models
 from support.cli import run
+from support.ort import run as outputs
+from support.ort import runner as by_runtime
 from support.paths import ROOT
 from support.patience import PATIENCE
 from support.peer_models import PEERS, Feed, Peer
@@ -65,16 +66,6 @@ Run = Callable[[Feed], list[Any]]
 def by_reference(model: onnx.ModelProto) -> Run:
     evaluator = ReferenceEvaluator(model, new_ops=[Twist])
     return lambda feed: list(evaluator.run(None, feed))
-
-
-def by_runtime(model: onnx.ModelProto) -> Run:
-    """Run by ONNX Runtime with every optimization off."""
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return lambda feed: list(session.run(None, feed))
 
 
 def same_bits(a: Any, b: Any) -> bool:
@@ -351,14 +342,6 @@ def digests(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
-def outputs(path: Path, feed: Feed) -> list[Any]:
-    """What ONNX Runtime makes of the model in a file, external data included."""
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    return list(ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"]).run(None, feed))
-
-
 @pytest.mark.corpus
 def test_verified_by_the_command(tmp_path: Path) -> None:
     """All models in one call: verification fails on no right fix, and what is written is right."""
@@ -393,7 +376,7 @@ def test_39_custom_operator_is_not_called_verified(tmp_path: Path) -> None:
 
 # ---- 5: models of more than 2 GB
 def test_05_more_than_2_gb(tmp_path: Path) -> None:
-    peer_models.write_big(tmp_path)
+    hard_models.write_big(tmp_path)
     data = tmp_path / "model.data"
     if data.stat().st_blocks * 512 > 1 << 24:
         pytest.skip("the file system keeps no sparse files: the test would fill 2.2 GB")
@@ -417,7 +400,7 @@ def test_05_more_than_2_gb(tmp_path: Path) -> None:
     weights = [next(t for t in model.graph.initializer if t.name == "w") for model in (original, fixed)]
     assert weights[0] == weights[1], "the output refers to other data"
     assert len(fixed.graph.node) < len(original.graph.node)
-    feed = {"x": peer_models.f32(1, -2), "i": peer_models.i64(3, peer_models.BIG_ROWS - 1)}
+    feed = {"x": peer_models.f32(1, -2), "i": peer_models.i64(3, hard_models.BIG_ROWS - 1)}
     results = [outputs(tmp_path / name, feed) for name in ("model.onnx", "fixed.onnx")]
     assert results[0][0][1, 0] == 10
     assert same_bits(*results)
@@ -426,7 +409,7 @@ def test_05_more_than_2_gb(tmp_path: Path) -> None:
 # ---- 7: operator sets before 7
 def test_07_operands_aligned_by_axis() -> None:
     """Nothing can run it, so the operands must stay as they are; refusing the model is right as well."""
-    model = peer_models.opset6_axis_broadcast()
+    model = hard_models.opset6_axis_broadcast()
     fixed = model
     with contextlib.suppress(OnnxfixError):
         fixed = onnxfix.apply(model, verify=False).model
@@ -448,7 +431,7 @@ def test_09_data_beside_the_model_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
 ) -> None:
     """Whoever runs it where the data lies keeps the data, and the output finds its weights."""
-    peer_models.write_external(tmp_path)
+    hard_models.write_external(tmp_path)
     (tmp_path / "out").mkdir()
     before = digests(tmp_path)
     want = outputs(tmp_path / "model.onnx", EXTERNAL_FEED)
@@ -472,7 +455,7 @@ def test_09_stranger_of_the_same_name(tmp_path: Path) -> None:
     """A file that merely has the data's name is not overwritten, nor taken for the data."""
     for name in ("work", "model"):
         (tmp_path / name).mkdir()
-    peer_models.write_external(tmp_path / "model", data="weights.bin")
+    hard_models.write_external(tmp_path / "model", data="weights.bin")
     (tmp_path / "work" / "weights.bin").write_bytes(b"somebody's work" * 1000)
     before = digests(tmp_path)
     ended = onnxfix_command("apply", "../model/model.onnx", "-o", "fixed.onnx", cwd=tmp_path / "work")
@@ -489,7 +472,7 @@ def test_09_stranger_of_the_same_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize("output", ["out/model.onnx", "fixed.onnx"])
 def test_10_second_run_writes_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str) -> None:
     """Run again, nothing grows, no file is added, every byte is as before."""
-    peer_models.write_external(tmp_path)
+    hard_models.write_external(tmp_path)
     (tmp_path / "out").mkdir()
     seen = []
     monkeypatch.chdir(tmp_path)
@@ -538,7 +521,7 @@ def toy_pack(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("code", ["TOY001", "TOY002"])
 def test_11_wrong_fix_is_not_success(tmp_path: Path, toy_pack: Path, code: str) -> None:
     """The exit code is not 0, the rule is named, and the wrong model is not what lies at the output."""
-    model = peer_models.steep_slopes()
+    model = hard_models.steep_slopes()
     (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
     ended = onnxfix_command(
         "apply",
@@ -563,7 +546,7 @@ def test_11_wrong_fix_is_not_success(tmp_path: Path, toy_pack: Path, code: str) 
 # ---- 15 and 16: outputs that differ from run to run
 def test_16_random_output_is_not_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two runs of one model differ: no fix of ours is to blame, and the draw stays a draw."""
-    (tmp_path / "model.onnx").write_bytes(peer_models.random_output().SerializeToString())
+    (tmp_path / "model.onnx").write_bytes(hard_models.random_output().SerializeToString())
     monkeypatch.chdir(tmp_path)
     code, out, err = run("apply", "model.onnx", "-o", "fixed.onnx")
     assert code in (0, 1), out + err
@@ -576,10 +559,10 @@ def test_16_random_output_is_not_a_failure(tmp_path: Path, monkeypatch: pytest.M
 
 
 # ---- 32: what verification must notice
-@pytest.mark.parametrize("word", peer_models.DIFFERENT)
+@pytest.mark.parametrize("word", hard_models.DIFFERENT)
 def test_32_verify_sees_the_difference(tmp_path: Path, word: str) -> None:
     paths = [tmp_path / "a.onnx", tmp_path / "b.onnx"]
-    for path, model in zip(paths, peer_models.different(word), strict=True):
+    for path, model in zip(paths, hard_models.different(word), strict=True):
         path.write_bytes(model.SerializeToString())
     result = onnxfix.verify(*paths)
     assert getattr(result, "verdict", result).failed
@@ -604,7 +587,7 @@ main()
 @pytest.mark.slow
 def test_36_endless_einsum(tmp_path: Path) -> None:
     """ONNX Runtime 1.32 never returns from it, so that it is a limit that ends the rung: 5 seconds here."""
-    (tmp_path / "model.onnx").write_bytes(peer_models.endless_einsum().SerializeToString())
+    (tmp_path / "model.onnx").write_bytes(hard_models.endless_einsum().SerializeToString())
     checked = onnxfix_command("check", "model.onnx", cwd=tmp_path)
     assert clean(checked)
     patched = ("-c", IMPATIENT)
@@ -615,10 +598,10 @@ def test_36_endless_einsum(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("word", peer_models.BOMBS)
+@pytest.mark.parametrize("word", hard_models.BOMBS)
 def test_37_memory_bomb(tmp_path: Path, word: str) -> None:
     """Little memory and time; the data limit only protects the machine that runs the tests."""
-    model = peer_models.bomb(word)
+    model = hard_models.bomb(word)
     assert model.ByteSize() < 400
     (tmp_path / "model.onnx").write_bytes(model.SerializeToString())
     ended = onnxfix_command("apply", "model.onnx", "-o", "fixed.onnx", cwd=tmp_path, data_limit=12 << 30)
@@ -632,7 +615,7 @@ def test_37_memory_bomb(tmp_path: Path, word: str) -> None:
 
 def test_37_dead_bomb_is_defused(tmp_path: Path) -> None:
     """No rung can run the original to compare with; on request the part that nothing needs is taken out."""
-    (tmp_path / "model.onnx").write_bytes(peer_models.bomb("dead").SerializeToString())
+    (tmp_path / "model.onnx").write_bytes(hard_models.bomb("dead").SerializeToString())
     ended = onnxfix_command("apply", "model.onnx", "-o", "fixed.onnx", "--no-verify", cwd=tmp_path)
     assert ended.code in (0, 1), ended.out + ended.err
     x = peer_models.ramp(3)
@@ -663,7 +646,7 @@ def test_38_crash_in_the_runtime(tmp_path: Path) -> None:
     shim = tmp_path / "site" / "onnxruntime"
     shim.mkdir(parents=True)
     (shim / "__init__.py").write_text(CRASHING_RUNTIME)
-    (tmp_path / "model.onnx").write_bytes(peer_models.steep_slopes().SerializeToString())
+    (tmp_path / "model.onnx").write_bytes(hard_models.steep_slopes().SerializeToString())
     probe = subprocess.run(
         [sys.executable, "-c", "import onnxruntime as o; o.InferenceSession.run(None)"],
         env=dict(os.environ, PYTHONPATH=str(tmp_path / "site")),

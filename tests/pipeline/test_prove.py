@@ -9,7 +9,6 @@ from pathlib import Path
 
 import onnx
 import pytest
-from onnx import parser
 
 import onnxfix
 from onnxfix.edits import Draft, SetValueInfo
@@ -21,9 +20,9 @@ from onnxfix.rule import Fix, Match, Rule, Safety, rule
 from onnxfix.trt.records import TrtBuild
 from onnxfix.verification.request import Request
 from onnxfix.verification.verdict import ALONE, RungResult
+from support import models
 from support.toy_rules import swap, unsafe_invalid, use
 
-HEADER = '<ir_version: 10, opset_import: ["" : 18, "custom" : 1]>\n'
 MODEL = """g (float[N, 4] x) => (float[N, 4] y) {
     a = Identity(x) b = Abs(a) c = Identity(b) d = Neg(c) e = Neg(d) f = Exp(e) h = Identity(f) y = Sqrt(h) }"""
 
@@ -68,6 +67,9 @@ def relu_of_integers(node: Node, model: Model) -> Iterator[Match]:
     yield swap(node, "Relu")
 
 
+proto_of = models.of_opset(18, domains={"custom": 1})
+
+
 def apply(path: Path, **more: object) -> tuple[Report, Path]:
     out = path.with_name("out.onnx")
     return onnxfix.apply(path, out, **more), out  # type: ignore[arg-type]
@@ -75,9 +77,7 @@ def apply(path: Path, **more: object) -> tuple[Report, Path]:
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    path = tmp_path / "m.onnx"
-    path.write_bytes(parser.parse_model(HEADER + MODEL).SerializeToString())
-    return path
+    return models.write(tmp_path / "m.onnx", proto_of(MODEL))
 
 
 @pytest.mark.parametrize(
@@ -119,9 +119,6 @@ def test_right_fixes_are_not_withdrawn(model: Path, monkeypatch: pytest.MonkeyPa
     assert report.exit_code() == 0
 
 
-BEFORE_18 = HEADER.replace(
-    "18", "17"
-)  # from 18 on ONNX says what Relu is made of, which a runtime may take instead
 INTEGERS = """g (int64[N, 4] x) => (int64[N, 4] y) <int64 z = {0}> {
     a = Identity(x) b = Max(a, z) c = Identity(b) d = Neg(c) e = Identity(d) y = Neg(e) }"""
 
@@ -132,8 +129,8 @@ def test_a_fix_for_which_a_runtime_has_no_kernel_stands_where_another_shows_it(
 ) -> None:
     """And is withdrawn where none does, it and no other, so that the others are proven."""
     use(monkeypatch, [relu_of_integers, identity])
-    path = tmp_path / "m.onnx"
-    path.write_bytes(parser.parse_model(BEFORE_18 + INTEGERS).SerializeToString())
+    # From opset 18 on ONNX says what Relu is made of, which a runtime may take instead.
+    path = models.write(tmp_path / "m.onnx", proto_of(INTEGERS, 17))
     report, out = apply(path, rungs=rungs)
     assert report.verdict is not None
     assert report.verdict.passed
@@ -204,7 +201,7 @@ def test_wrong_exact_fix_is_withdrawn_under_unsafe_fixes_too(
 def test_what_no_rung_can_run_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "m.onnx"
     text = MODEL.replace("y = Sqrt(h)", "y = custom.Magic(h)")
-    path.write_bytes(parser.parse_model(HEADER + text).SerializeToString())
+    models.write(path, proto_of(text))
     use(monkeypatch, [identity])
     report, out = apply(path)
     assert report.verdict is not None
@@ -229,13 +226,11 @@ def test_required_rung_that_cannot_run_fails_without_blaming_a_fix(
 
 
 def test_shape_scalar_against_one_is_a_failure(tmp_path: Path) -> None:
-    a = parser.parse_model(
-        HEADER
-        + "g (float[4] x) => (float[M] y) <int64[0] s = {}> { t = ReduceSum<keepdims=0>(x) y = Reshape(t, s) }"
+    a = proto_of(
+        "g (float[4] x) => (float[M] y) <int64[0] s = {}> { t = ReduceSum<keepdims=0>(x) y = Reshape(t, s) }"
     )
-    b = parser.parse_model(
-        HEADER
-        + "g (float[4] x) => (float[M] y) <int64[1] s = {1}> { t = ReduceSum<keepdims=0>(x) y = Reshape(t, s) }"
+    b = proto_of(
+        "g (float[4] x) => (float[M] y) <int64[1] s = {1}> { t = ReduceSum<keepdims=0>(x) y = Reshape(t, s) }"
     )
     for proto in (a, b):
         proto.graph.output[0].type.tensor_type.ClearField("shape")
@@ -247,7 +242,7 @@ def changed(change: str) -> tuple[onnx.ModelProto, onnx.ModelProto]:
     text = (
         """g (float[N, 4] x, float[1] w = {1}, float[4] d) => (float[N, 4] y) { a = Mul(x, w) y = Neg(a) }"""
     )
-    before = parser.parse_model(HEADER + text)
+    before = proto_of(text)
     before.metadata_props.add(key="k", value="v")
     for name in ("s", "d"):
         values = onnx.helper.make_tensor(name, onnx.TensorProto.FLOAT, [1], [3.0])

@@ -7,23 +7,23 @@ from pathlib import Path
 
 import onnx
 import pytest
-from onnx import ModelProto, parser
+from onnx import ModelProto
 
 import onnxfix
 from onnxfix.pipeline.whole import steps
 from onnxfix.pipeline.whole.remote import ToolResult
 from onnxfix.pipeline.whole.restore import restore
+from support import models
 from support.peer_models import PEERS
 from test_whole_model_steps import CPU, the_step
 
-HEADER = '<ir_version: %d, opset_import: ["" : 17]>\n'
 TEXT = """g (float[N,2] x) => (float[N,2] y) <float[2] w = {1, 2}> {
     c = Constant<value = float[1] {3}>()  a = Mul(x, w)  d = Constant<value = float[1] {4}>()
     b = Add(a, c)  y = Sub(b, d) }"""
 
 
 def model(text: str = TEXT, ir: int = 8) -> ModelProto:
-    return parser.parse_model(HEADER % ir + text)
+    return models.model(text, 17, ir)
 
 
 def copy(proto: ModelProto) -> ModelProto:

@@ -8,9 +8,7 @@ import shlex
 from pathlib import Path
 
 import numpy as np
-import onnx
 import pytest
-from onnx import parser
 
 import onnxfix
 from onnxfix.backends import ort_messages
@@ -18,8 +16,8 @@ from onnxfix.pipeline.stopped import Stopped
 from onnxfix.report.render.text import render_report
 from onnxfix.report.report import Report
 from support.cli import run
+from support.models import model, write
 
-HEADER = '<ir_version: 8, opset_import: ["" : 17, "my" : 1]>\n'
 RUNGS = ("ort-cpu",)
 
 COUNTED = """g (float[N] x) => (float[4,25] y) <int64[2] s = {4, 25}> {
@@ -36,9 +34,7 @@ ALIKE = """g (float[N,2] x, float[M,7] z) => (float[A] y) <int64[1] e = {-1}, in
 
 
 def saved(folder: Path, body: str) -> Path:
-    path = folder / "m.onnx"
-    onnx.save(parser.parse_model(HEADER + body), path)
-    return path
+    return write(folder / "m.onnx", model(body, 17, 8, {"my": 1}))
 
 
 def halted(folder: Path, body: str) -> tuple[Report, Stopped]:

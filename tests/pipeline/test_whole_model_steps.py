@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper, parser
+from onnx import TensorProto, helper, numpy_helper
 
 import onnxfix
 from onnxfix.errors import UsageError
@@ -24,15 +24,15 @@ from onnxfix.pipeline.whole import remote, steps
 from onnxfix.pipeline.whole import run as step_run
 from onnxfix.report.report import Report, StepDone
 from onnxfix.verification.verdict import RungResult, Verdict
-from support import peer_models
+from support import hard_models, models, peer_models
 from support.cli import run
+from support.ort import runner as by_runtime
 from support.paths import FIXTURES
 from support.peer_models import PEERS, Peer
-from test_peer_bugs import by_runtime, close, faults, oracle, raw, sound
+from test_peer_bugs import close, faults, oracle, raw, sound
 
 REAL_MODELS = sorted(path.name for path in FIXTURES.glob("*.onnx"))
 CPU = ["contract", "reference", "ort-cpu"]
-HEADER = '<ir_version: 10, opset_import: ["" : 18]>\n'
 NOTHING = "def fix(graph):\n    pass\n"
 WRONG = """
 def fix(graph):
@@ -67,9 +67,7 @@ def write(path: Path, text: str) -> Path:
 
 
 def model_at(folder: Path, text: str = MODEL) -> Path:
-    path = folder / "m.onnx"
-    path.write_bytes(parser.parse_model(HEADER + text).SerializeToString())
-    return path
+    return models.write(folder / "m.onnx", text, 18)
 
 
 def apply(source: Any, output: Path | None = None, **options: Any) -> Report:
@@ -194,7 +192,7 @@ _IMAGES = {"x": ["N", 3, 8, 8], "y": ["N", 4, 6, 6]}
 
 @pytest.mark.parametrize("option", ["simplify", "graphsurgeon"])
 def test_external_data_stay_where_they_are(tmp_path: Path, option: str) -> None:
-    model = peer_models.write_external(tmp_path)
+    model = hard_models.write_external(tmp_path)
     for number in range(3):  # so that there is something to save
         model.graph.node.add(op_type="Exp", input=["x"], output=[f"dead_{number}"])
     (tmp_path / "model.onnx").write_bytes(raw(model))
@@ -216,7 +214,7 @@ def test_external_data_stay_where_they_are(tmp_path: Path, option: str) -> None:
 
 def test_more_than_2_gb_is_refused_by_onnxsim_and_not_by_a_script(tmp_path: Path) -> None:
     """Of 2.2 GB of weights two rows are ever read: nothing loads them."""
-    peer_models.write_big(tmp_path)
+    hard_models.write_big(tmp_path)
     script = write(tmp_path / "s.py", "def fix(graph):\n    graph.cleanup().toposort()\n")
     began = time.monotonic()
     report = apply(
@@ -242,7 +240,7 @@ def test_the_rules_go_on_with_the_model_as_it_was(tmp_path: Path) -> None:
     path = model_at(tmp_path)
     wrong = write(tmp_path / "wrong.py", WRONG)
     text = "g (float[N, 4] x) => (float[N, 4] y) { a = Cast<to=11>(x) b = Cast<to=1>(a) y = Exp(b) }"
-    path.write_bytes(parser.parse_model(HEADER + text).SerializeToString())
+    models.write(path, text, 18)
     report = apply(path, tmp_path / "out.onnx", graphsurgeon=[wrong], select=["CST003"])
     step = the_step(report)
     assert step.status == "dropped"
@@ -383,7 +381,7 @@ def test_a_script_at_fault_is_one_line_and_nothing_is_written(
 @pytest.mark.parametrize("name", ["model.onnx", "model.onnx.data"])
 def test_a_script_that_writes_over_the_model_is_at_fault(tmp_path: Path, name: str) -> None:
     """As a script does that was run by hand before: its result would be compared with itself, and be proven."""
-    (tmp_path / "model.onnx").write_bytes(raw(peer_models.write_external(tmp_path)))
+    (tmp_path / "model.onnx").write_bytes(raw(hard_models.write_external(tmp_path)))
     text = (
         f"import pathlib\nFILE = pathlib.Path({str(tmp_path / name)!r})\n"
         "def fix(graph):\n    FILE.write_bytes(FILE.read_bytes())\n"

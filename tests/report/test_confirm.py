@@ -12,7 +12,6 @@ from typing import Any
 
 import onnx
 import pytest
-from onnx import parser
 
 import onnxfix
 from onnxfix import engine
@@ -34,9 +33,10 @@ from onnxfix.trt.messages import without_missing_gpu
 from onnxfix.trt.profiles import NetInput, candidates
 from onnxfix.trt.records import Issue, Profile, TrtBuild, TrtOptions
 from onnxfix.verification.verdict import RungResult, Verdict
+from support.models import model
 from support.places import at
 from support.real_tensorrt import FACT, REAL
-from support.refused_models import CASES, FOLDER, HEADER
+from support.refused_models import CASES, FOLDER
 
 RULES = registry().rules
 TRT = [one for one in RULES if one.per == "build"]
@@ -159,10 +159,6 @@ def test_selection_lists_and_confirmation_stays() -> None:
     assert onnxfix.check(path, select=["TRT"]).findings == ()
 
 
-def model(text: str, header: str = HEADER) -> onnx.ModelProto:
-    return parser.parse_model(header + text)
-
-
 @REAL
 def test_what_tensorrt_still_refuses_is_written_and_no_contradiction(tmp_path: Path) -> None:
     text = "g (float[8] x) => (float[8] y) { a = Cast<to=1>(x)  b = Abs(a)  y = Softmax(b) }"
@@ -259,8 +255,7 @@ def test_a_profile_that_tensorrt_does_not_take_is_its_builders_refusal(tmp_path:
 def test_an_error_that_names_an_operation_only_is_at_its_one_node() -> None:
     body = "{ y = Attention(q, k, v) }"
     tensors = "float[1,2,3,8] q, float[1,2,3,8] k, float[1,2,3,8] v"
-    header = '<ir_version: 11, opset_import: ["" : 23]>\n'
-    report = onnxfix.check(model(f"g ({tensors}) => (float[1,2,3,8] y) {body}", header), trt=True)
+    report = onnxfix.check(model(f"g ({tensors}) => (float[1,2,3,8] y) {body}", 23, 11), trt=True)
     assert [(item.code, item.place.text) for item in of_trt(report)] == [("TRT002", "y")]
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -24,6 +23,8 @@ from onnxfix.rule import Rule, Safety, Severity
 from onnxfix.targets import DEFAULT
 from onnxfix.testing import assert_interface_kept, findings, fixed
 from onnxfix.verification.compare.compare import identical
+from support.models import of_opset
+from support.ort import session
 from support.paths import FIXTURES
 
 CONSTANT, RUNTIME, TWO_SIDED, MAY_DIFFER, TRAP, REPETITION = (
@@ -54,14 +55,7 @@ RESULT_IS_BOOL = {"Less", "Greater", "Equal", "LessOrEqual", "GreaterOrEqual"}
 Case = tuple[ModelProto, dict[str, np.ndarray[Any, Any]]]
 
 
-def session(model: ModelProto) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4
-    return onnxruntime.InferenceSession(
-        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+model_of = of_opset(18, 9)
 
 
 def assert_identical(before: ModelProto, after: ModelProto, feed: dict[str, np.ndarray[Any, Any]]) -> None:
@@ -254,14 +248,14 @@ def test_safety_of_alignment(op: str, dims: str, safety: Safety) -> None:
     text = (
         f"g (float[{dims}] x, bool[{dims}] p) => (float[{dims}] y) <float b = {{3}}> {{ y = {op}({sides}) }}"
     )
-    (found,) = findings(CONSTANT, onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 18]> {text}'))
+    (found,) = findings(CONSTANT, model_of(text))
     assert found.match.fix is not None
     assert found.match.fix.safety == safety
 
 
 def test_repetition_of_an_exponent_is_not_called_exact() -> None:
     text = "g (float[N,1] x, float[1,M] z) => (float[?,?] y) { y = Pow(x, z) }"
-    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 18]> {text}')
+    model = model_of(text)
     (found,) = findings(REPETITION, model)
     assert found.match.fix is not None
     assert found.match.fix.safety == Safety.NUMERIC
@@ -364,7 +358,7 @@ def test_a_crossing_is_one_finding_of_one_rule() -> None:
         "g (float[N,S,1] x, float[N,3] z, float[N,1] v, float[N] w) => (float[?,?,?] y, float[?,?] q, float[?,?] r)"
         " { y = Add(x, z)  q = Mul(v, w)  r = Add(q, w) }"
     )
-    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 18]> {text}')
+    model = model_of(text)
     assert not findings(MAY_DIFFER, model)
     nodes = [found.match.node.first_output for found in findings(TRAP, model) if found.match.node is not None]
     assert nodes == ["y", "q"]
@@ -375,7 +369,7 @@ def test_one_sample_that_a_reshape_made_is_told_from_one_that_was_computed() -> 
         "g (float[N,4] x) => (float[N,4] y, float[N,4] z) <int64[2] s = {1,4}, int64[1] a = {0}>"
         " { n = Neg(x)  r = Reshape(x, s)  y = Add(n, r)  m = ReduceMax(x, a)  z = Add(n, m) }"
     )
-    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 18]> {text}')
+    model = model_of(text)
     (found,) = findings(TRAP, model)
     assert found.match.node is not None
     assert found.match.node.first_output == "y"
@@ -386,13 +380,13 @@ def test_a_trap_of_one_pair_of_sizes_is_reported_once() -> None:
     text = (
         "g (float[N,3] x) => (float[N,3] y) <float[2,3] b = {1,2,3,4,5,6}> { a = Add(x, b)  y = Mul(x, b) }"
     )
-    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 18]> {text}')
+    model = model_of(text)
     assert len(findings(TRAP, model)) == 1
 
 
 def test_a_pair_of_sizes_is_reported_once() -> None:
     text = "g (float[N,3] x, float[M,3] z) => (float[?,3] y) { a = Add(x, z)  b = Sub(x, z)  y = Mul(z, x) }"
-    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 18]> {text}')
+    model = model_of(text)
     (found,) = findings(MAY_DIFFER, model)
     assert "2 more nodes broadcast the same pair" in found.match.message
     assert found.match.node is not None
@@ -479,7 +473,7 @@ def test_a_clone_from_an_earlier_run_is_used_again() -> None:
     text = (
         "g (float[N,3] x) => (float[N,3] y, float[3] z) <float[3] b = {1,2,3}> { y = Add(x, b)  z = Neg(b) }"
     )
-    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 18]> {text}')
+    model = model_of(text)
     once = fixed_to_the_end([CONSTANT], model)
     once.graph.node.add(op_type="Mul", input=["x", "b"], output=["w"])
     once.graph.output.append(helper.make_tensor_value_info("w", TensorProto.FLOAT, ["N", 3]))
@@ -493,7 +487,7 @@ def test_another_tensor_of_the_clones_name_is_not_taken_for_it() -> None:
         "g (float[N,3] x) => (float[N,3] y, float[1,3] z) <float[3] b = {1,2,3}, float[1,3] b_rank2 = {9,2,3}>"
         " { y = Add(x, b)  z = Neg(b_rank2) }"
     )
-    model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 18]> {text}')
+    model = model_of(text)
     result = fixed_to_the_end([CONSTANT], model)
     assert sorted(t.name for t in result.graph.initializer) == ["b_rank2", "b_rank2_2"]
     assert_identical(model, result, {"x": np.zeros((2, 3), np.float32)})

@@ -31,6 +31,7 @@ from onnxfix_rules.cst.cst001_redundant_cast_chain import redundant_cast_chain
 from onnxfix_rules.cst.cst002_no_op_cast import no_op_cast
 from onnxfix_rules.cst.cst003_exact_cast_round_trip import exact_cast_round_trip
 from onnxfix_rules.cst.cst004_lossy_cast_round_trip import loses, loss, lossy_cast_round_trip
+from support import models
 
 Array = np.ndarray[Any, Any]
 EXAMPLES = int(os.environ.get("ONNXFIX_EXAMPLES", "300"))
@@ -350,7 +351,7 @@ def test_long_chains_converge_quickly() -> None:
 def test_old_opsets_say_the_type_as_a_string() -> None:
     text = """<ir_version: 3, opset_import: ["" : 5]> g (float[N] x) => (float[N] y)
         { a = Cast<to = "DOUBLE">(x)  b = Cast<to = "FLOAT">(a)  y = Neg(b) }"""
-    assert not [f for rule in RULES for f in findings(rule, onnx.parser.parse_model(text))]
+    assert not [f for rule in RULES for f in findings(rule, models.model(text))]
 
 
 def test_broken_casts_are_no_concern_of_these_rules() -> None:
@@ -364,7 +365,7 @@ def test_broken_casts_are_no_concern_of_these_rules() -> None:
     ):
         text = f"""<ir_version: 9, opset_import: ["" : 18]> g (float[N] x) => (float[N] y)
             {{ a = {cast.replace('""', "")}  b = Cast<to=10>(a)  y = Neg(b) }}"""
-        model = overlay(onnx.parser.parse_model(text))
+        model = overlay(models.model(text))
         assert not [f for rule in RULES for f in findings(rule, model.proto)], cast
 
 
@@ -375,7 +376,7 @@ def test_a_branch_that_hides_the_name() -> None:
         y, z = If(k)<then_branch = t () => (float[2] p, int32[2] r)
                     { x = Neg(i)  p = Cast<to=1>(a)  c = Cast<to=6>(a)  r = Add(c, x) },
                      else_branch = e () => (float[2] q, int32[2] s) { q = Cast<to=1>(b)  s = Cast<to=6>(b) }> }"""
-    before = onnx.parser.parse_model(text)
+    before = models.model(text)
     after, run = fixed(RULES, before)
     assert not run.problems
     then, other = ({tuple(n.input) for n in a.g.node} for a in after.graph.node[-1].attribute)
@@ -400,12 +401,11 @@ def test_severity(types: str, rule: Any, severity: str) -> None:
     source, middle, target = types.split()
     end = dtypes.name_of(int(target))
     graph = f"g ({source}[N] x) => ({end}[N] y) {{ a = Cast<to={middle}>(x)  y = Cast<to={target}>(a) }}"
-    head = '<ir_version: 9, opset_import: ["" : 18]>\n'
-    found = findings(rule, onnx.parser.parse_model(head + graph))
+    found = findings(rule, models.model(graph, 18, 9))
     assert [f.severity.name for f in found] == [severity]
     # Where the first Cast has to stay for another reader, a rewrite would not help.
     kept = graph.replace("y)", f"y, {dtypes.name_of(int(middle))}[N] a)", 1)
-    assert [f.severity.name for f in findings(rule, onnx.parser.parse_model(head + kept))] == ["INFO"]
+    assert [f.severity.name for f in findings(rule, models.model(kept, 18, 9))] == ["INFO"]
 
 
 @pytest.mark.parametrize(

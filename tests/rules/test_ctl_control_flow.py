@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,6 +20,8 @@ from onnxfix.registry import registry
 from onnxfix.rule import Example, Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, findings, fixed, model_of
+from support import ort
+from support.models import of_opset
 from support.real_tensorrt import REAL, built
 
 CODES = ("CTL010", "CTL011", "CTL012", "CTL013", "CTL014", "CTL015", "CTL020")
@@ -28,16 +29,7 @@ RULES = {rule.code: rule for rule in registry().rules if rule.code in CODES}
 Feed = dict[str, Any]
 
 
-def model(text: str, opset: int = 18) -> ModelProto:
-    return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : {opset}]>\n{text}')
-
-
-def runtime(proto: ModelProto, feed: Feed) -> list[Any]:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    session = ort.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
-    return list(session.run(None, feed))
+model = of_opset(18)
 
 
 def identical(first: list[Any], second: list[Any]) -> None:
@@ -103,7 +95,7 @@ def test_onnx_runtime_computes_the_same(code: str, example: Example) -> None:
     feed = feed_of(before)
     if "p" in feed:  # the sizes of a split
         feed["p"] = np.array([1, 2, 3])
-    identical(runtime(before, feed), runtime(repaired(before, code), feed))
+    identical(ort.run(before, feed), ort.run(repaired(before, code), feed))
 
 
 @REAL
@@ -212,7 +204,7 @@ def test_refused_before_and_accepted_after(
     after = built(worker, result, tmp_path)
     assert after.status == "accepted", after.errors
     feed = feed_of(proto)
-    identical(runtime(proto, feed), runtime(result, feed))
+    identical(ort.run(proto, feed), ort.run(result, feed))
 
 
 DETECTED = [
@@ -360,7 +352,7 @@ def test_random_branches(data: st.DataObject) -> None:
     assert all(list(node.input) == ["d"] for node in left)
     for flag in (False, True):
         feed = {"x": np.array([0.5, -2], np.float32), "d": np.array(flag)}
-        identical(runtime(proto, feed), runtime(result, feed))
+        identical(ort.run(proto, feed), ort.run(result, feed))
 
 
 @settings(max_examples=60, deadline=None)
@@ -406,7 +398,7 @@ def test_random_loops(data: st.DataObject) -> None:
     assert not any(node.op_type == "Loop" for node in result.graph.node)
     for flag in (False, True):
         feed = {"x": np.array([0.5, -2], np.float32), "d": np.array(flag)}
-        identical(runtime(proto, feed), runtime(result, feed))
+        identical(ort.run(proto, feed), ort.run(result, feed))
 
 
 @settings(max_examples=60, deadline=None)
@@ -457,7 +449,7 @@ def test_random_sequences(data: st.DataObject) -> None:
     result = repaired(proto, "CTL020")
     assert not any("Sequence" in node.op_type for node in result.graph.node)
     feed = feed_of(proto)
-    identical(runtime(proto, feed), runtime(result, feed))
+    identical(ort.run(proto, feed), ort.run(result, feed))
 
 
 def test_a_node_of_the_branch_keeps_no_name_that_another_has() -> None:
@@ -468,7 +460,7 @@ def test_a_node_of_the_branch_keeps_no_name_that_another_has() -> None:
         attribute.g.node[0].name = "same"
     result = repaired(proto, "CTL010")
     feed = feed_of(proto)
-    identical(runtime(proto, feed), runtime(result, feed))
+    identical(ort.run(proto, feed), ort.run(result, feed))
 
 
 def test_a_weight_of_the_body_is_written_once() -> None:

@@ -13,19 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 from onnx import ModelProto
 
 from onnxfix.rule import Safety
 from onnxfix.sandbox import Worker
 from onnxfix.testing import fixed
-from onnxfix.trt.build import attempt
 from onnxfix.trt.records import Profile, TrtBuild
 from support import trt_reading
-from support.patience import PATIENCE
-from support.real_tensorrt import FACT, REAL
-from support.trt_reading import Network
+from support.real_tensorrt import FACT, REAL, built
+from support.trt_reading import reading
 from test_integer_expansions import RULES, after, edges, model, run
 
 EXACT = re.compile(
@@ -62,19 +59,8 @@ def _names() -> list[str]:
 
 
 def build(worker: Worker, proto: ModelProto, tmp_path: Path, feed: dict[str, Any] | None = None) -> TrtBuild:
-    path = tmp_path / "model.onnx"
-    onnx.save(proto, path)
     profiles = [Profile.of_feeds([feed])] if feed else None
-    return attempt(worker, path, package="tensorrt-rtx", compute_capability="8.9", profiles=profiles)
-
-
-def reading(worker: Worker, proto: ModelProto, tmp_path: Path) -> Network:
-    path = tmp_path / "model.onnx"
-    onnx.save(proto, path)
-    outcome = worker.call("support.trt_reading:read", timeout=PATIENCE, path=str(path))
-    assert outcome.ok, outcome.message
-    network: Network = outcome.value
-    return network
+    return built(worker, proto, tmp_path, compute_capability="8.9", profiles=profiles)
 
 
 def _feed(case: Any) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 from onnx import ModelProto
 
@@ -20,37 +19,18 @@ from onnxfix.registry import registry
 from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, findings, fixed
 from onnxfix_rules.ops.misimports import _calls
+from support import ort
 from support.lanes import seeds
-from support.patience import PATIENCE
+from support.models import of_opset
 from support.real_tensorrt import REAL
-from support.trt_reading import Network
+from support.trt_reading import reading
 
 RULE = next(rule for rule in registry().rules if rule.code == "OPS060")
-HEAD = '<ir_version: 10, opset_import: ["" : 18, "my" : 1]>\n'
 FUNCTION = '<domain: "my", opset_import: ["" : 18, "my" : 1]>'
 X = np.array([0.5, -2.0], np.float32)
 
 
-def model(text: str) -> ModelProto:
-    return onnx.parser.parse_model(HEAD + text)
-
-
-def reading(worker: Worker, proto: ModelProto, tmp_path: Path) -> Network:
-    path = tmp_path / "model.onnx"
-    onnx.save(proto, path)
-    outcome = worker.call("support.trt_reading:read", timeout=PATIENCE, path=str(path))
-    assert outcome.ok, outcome.message
-    network: Network = outcome.value
-    return network
-
-
-def runtime(proto: ModelProto, feed: dict[str, Any]) -> list[Any]:
-    """ONNX Runtime without optimizations."""
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    session = ort.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
-    return list(session.run(None, feed))
+model = of_opset(18, domains={"my": 1})
 
 
 def repaired(proto: ModelProto) -> ModelProto:
@@ -95,10 +75,10 @@ def test_tensorrt_reads_the_function_after_the_fix(name: str, worker: Worker, tm
     feed: dict[str, Any] = {"x": X}
     if "c" in [info.name for info in proto.graph.input]:
         feed["c"] = np.array(False)
-    wanted = runtime(proto, feed)[0]
+    wanted = ort.run(proto, feed)[0]
     assert not np.array_equal(reading(worker, proto, tmp_path).run(**feed)["y"], wanted)
     result = repaired(proto)
-    assert np.array_equal(runtime(proto, feed)[0], runtime(result, feed)[0])
+    assert np.array_equal(ort.run(proto, feed)[0], ort.run(result, feed)[0])
     np.testing.assert_allclose(reading(worker, result, tmp_path).run(**feed)["y"], wanted, rtol=1e-6)
 
 
@@ -112,7 +92,7 @@ def test_an_attribute_that_is_handed_through() -> None:
     assert [(a.name, a.ref_attr_name, a.type) for a in node.attribute] == [
         ("alpha", "beta", onnx.AttributeProto.FLOAT)
     ]
-    for one, other in zip(runtime(proto, {"x": X}), runtime(result, {"x": X}), strict=True):
+    for one, other in zip(ort.run(proto, {"x": X}), ort.run(result, {"x": X}), strict=True):
         assert one.tobytes() == other.tobytes()
 
 
@@ -250,5 +230,5 @@ def test_random_functions_keep_every_bit(seed: int, monkeypatch: pytest.MonkeyPa
     result = repaired(proto)
     for flag in (False, True):
         feed = {"x": X, "c": np.array(flag)}
-        for one, other in zip(runtime(proto, feed), runtime(result, feed), strict=True):
+        for one, other in zip(ort.run(proto, feed), ort.run(result, feed), strict=True):
             assert one.tobytes() == other.tobytes()

@@ -9,7 +9,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
 
@@ -20,6 +19,7 @@ from onnxfix.testing import assert_interface_kept, assert_same_outputs, findings
 from onnxfix.trt.build import attempt
 from onnxfix_rules.gra import _constants, _evaluate
 from onnxfix_rules.gra.gra010_constant_subgraph import constant_subgraph
+from support import models, ort
 from support.lanes import seeds
 from support.patience import processor_seconds
 from support.real_tensorrt import REAL
@@ -49,11 +49,7 @@ def executed(model: ModelProto) -> list[Array]:
     for tensor in copy.graph.initializer:
         info = helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
         copy.graph.input.append(info)
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(copy.SerializeToString(), options)
-    return [np.asarray(item) for item in session.run(None, {})]
+    return [np.asarray(item) for item in ort.run(copy, {})]
 
 
 def special(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any) -> Array:
@@ -213,7 +209,7 @@ def test_what_is_not_certain_or_not_small(model: ModelProto) -> None:
 
 
 def with_weight(text: str, weight: Array, opset: int = 18) -> ModelProto:
-    model = parser.parse_model(f'<ir_version: 9, opset_import: ["" : {opset}]>\n{text}')
+    model = models.model(text, opset, 9)
     model.graph.initializer[0].CopyFrom(numpy_helper.from_array(weight, model.graph.initializer[0].name))
     return model
 
@@ -352,7 +348,7 @@ SCALED = """g (float[N,2,3,3] x) => (float[N,2,3,3] y) <float[2] s = {1, 2}, flo
 @pytest.mark.parametrize("text", [TURNED, SCALED])
 def test_tensorrt_builds_both_forms(text: str, worker: Worker, tmp_path: Path) -> None:
     """Its builder folds such nodes itself: what is won is a smaller network to build."""
-    model = parser.parse_model(f'<ir_version: 9, opset_import: ["" : 14]>\n{text}')
+    model = models.model(text, 14, 9)
     result, run = fixed([constant_subgraph], model, safety=Safety.NUMERIC)
     assert run.applied
     layers = []

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
@@ -17,7 +16,9 @@ from onnxfix.engine import FixRun
 from onnxfix.registry import registry
 from onnxfix.rule import Rule
 from onnxfix.testing import assert_interface_kept, assert_same_outputs, findings, fixed, model_of, overlay
+from support import ort
 from support.lanes import seeds
+from support.models import of_opset
 from support.patience import processor_seconds
 
 RULES = {rule.code: rule for rule in registry().rules if rule.code in ("GRA011", "GRA012")}
@@ -25,17 +26,7 @@ MERGE, IDENTITY = RULES["GRA011"], RULES["GRA012"]
 Feed = dict[str, Any]
 
 
-def model(text: str, opset: int = 18) -> ModelProto:
-    return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : {opset}]>\n{text}')
-
-
-def runtime(proto: ModelProto, feed: Feed) -> list[Any]:
-    """ONNX Runtime without optimizations."""
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    session = ort.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
-    return list(session.run(None, feed))
+model = of_opset(18)
 
 
 def repaired(proto: ModelProto, *rules: Rule) -> tuple[ModelProto, FixRun]:
@@ -73,7 +64,7 @@ def test_a_zero_and_a_minus_zero_divide_differently() -> None:
             proto.graph.initializer.append(numpy_helper.from_array(np.array(number, np.float32), name))
         result, run = fixed([MERGE], proto)
         assert (len(result.graph.node), len(run.applied)) == (count, 3 - count)
-        assert runtime(proto, {"x": x})[0].tobytes() == runtime(result, {"x": x})[0].tobytes()
+        assert ort.run(proto, {"x": x})[0].tobytes() == ort.run(result, {"x": x})[0].tobytes()
 
 
 def test_bits_of_nan_and_types_tell_constants_apart() -> None:
@@ -174,7 +165,7 @@ def test_identities_of_everything_that_a_loop_has_stay_what_they_are() -> None:
     body = result.graph.node[0].attribute[0].g
     assert [node.op_type for node in body.node] == ["Identity", "Add", "Identity"]
     feed = {"x": np.array([1, 2], np.float32), "n": np.array(3)}
-    for one, other in zip(runtime(proto, feed), runtime(result, feed), strict=True):
+    for one, other in zip(ort.run(proto, feed), ort.run(result, feed), strict=True):
         assert one.tobytes() == other.tobytes()
 
 
@@ -285,6 +276,6 @@ def test_random_graphs_keep_every_bit(seed: int) -> None:
     for flag in (False, True):
         for size in (0, 3):
             feed = {"x": np.linspace(-1, 2, size, dtype=np.float32), "c": np.array(flag)}
-            for one, other in zip(runtime(proto, feed), runtime(result, feed), strict=True):
+            for one, other in zip(ort.run(proto, feed), ort.run(result, feed), strict=True):
                 assert one.shape == other.shape
                 assert one.tobytes() == other.tobytes()

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from onnx import ModelProto, parser
 
 import onnxfix
 from onnxfix.backends.reference import evaluator
@@ -17,14 +16,14 @@ from onnxfix.model import Model
 from onnxfix.sandbox import Worker
 from onnxfix.transaction import Transaction
 from onnxfix.trt.build import attempt
+from support.models import of_opset
 from support.real_tensorrt import REAL
 
 WORDS = "Pre-opset 7 broadcasting is unsupported"
 SCALES = "Attribute scales is missing"
 
 
-def model(text: str, opset: int = 6) -> ModelProto:
-    return parser.parse_model(f'<ir_version: 3, opset_import: ["" : {opset}]>\n{text}')
+model = of_opset(6, 3)
 
 
 PROBES = {

@@ -11,7 +11,7 @@ import itertools
 import numpy as np
 import onnx
 import pytest
-from onnx import FunctionProto, GraphProto, ModelProto, TensorProto, helper, numpy_helper, parser
+from onnx import FunctionProto, GraphProto, ModelProto, TensorProto, helper, numpy_helper
 
 from onnxfix.rule import Rule
 from onnxfix.testing import assert_interface_kept, assert_same_outputs, findings, fixed
@@ -20,14 +20,13 @@ from onnxfix_rules.gra.gra002_unused_initializer import unused_initializer
 from onnxfix_rules.gra.gra003_wrong_declared_type import wrong_declared_type
 from onnxfix_rules.gra.gra004_unsorted_nodes import unsorted_nodes
 from onnxfix_rules.gra.gra005_duplicate_node_name import duplicate_node_name
+from support.models import of_opset
 from support.patience import processor_seconds
 
 RULES = [dead_node, unused_initializer, wrong_declared_type, unsorted_nodes, duplicate_node_name]
-HEAD = '<ir_version: 10, opset_import: ["" : 18, "d" : 1]>\n'
 
 
-def model_of(text: str) -> ModelProto:
-    return parser.parse_model(HEAD + text)
+model_of = of_opset(18, domains={"d": 1})
 
 
 def after(rules: list[Rule] | Rule, model: ModelProto, fixes: int | None = None) -> ModelProto:

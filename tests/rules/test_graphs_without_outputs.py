@@ -6,7 +6,7 @@ from pathlib import Path
 
 import onnx
 import pytest
-from onnx import ModelProto, parser
+from onnx import parser
 
 from onnxfix.engine import fix
 from onnxfix.registry import registry
@@ -14,15 +14,14 @@ from onnxfix.rule import Safety, Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import findings, fixed, overlay
 from onnxfix_rules.gra.gra001_dead_node import dead_node
+from support.models import of_opset
 from support.overlay_links import assert_links
 from support.real_tensorrt import REAL, built
 
 RULES = [rule for rule in registry().rules if rule.per not in ("build", "network")]
-HEAD = '<ir_version: 10, opset_import: ["" : 18, "d" : 1]>\n'
 
 
-def model_of(text: str) -> ModelProto:
-    return parser.parse_model(HEAD + text)
+model_of = of_opset(18, domains={"d": 1})
 
 
 GRAPH = """g (float[2] x) => () <float[2] w = {1, 2}> {

@@ -14,30 +14,24 @@ from onnxfix.registry import registry
 from onnxfix.rule import Example, Flagged, Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import findings, model_of
-from onnxfix.trt.build import attempt
+from support import trt_reading
+from support.models import of_opset
 from support.patience import PATIENCE
-from support.real_tensorrt import REAL
+from support.real_tensorrt import REAL, built
 from support.trt_reading import Network
 
 CODES = ("IFC001", "IFC002", "IFC003", "IFC004", "OPS060")
 RULES = {rule.code: rule for rule in registry().rules if rule.code in CODES}
-IMPORTS = '<ir_version: 9, opset_import: ["" : 18, "my" : 1, "com.microsoft" : 1]>\n'
 FUNCTION = '<domain: "my", opset_import: ["" : 18, "my" : 1]>'
 X = np.array([-2, 3], np.float32)
 
 
-def model(text: str) -> ModelProto:
-    return onnx.parser.parse_model(IMPORTS + text)
+model = of_opset(18, 9, {"my": 1, "com.microsoft": 1})
 
 
 def reading(worker: Worker, proto: ModelProto, tmp_path: Path) -> Network:
-    path = tmp_path / "model.onnx"
-    onnx.save(proto, path)
-    assert attempt(worker, path, package="tensorrt-rtx").status == "accepted"
-    outcome = worker.call("support.trt_reading:read", timeout=PATIENCE, path=str(path))
-    assert outcome.ok, outcome.message
-    network: Network = outcome.value
-    return network
+    assert built(worker, proto, tmp_path).status == "accepted"
+    return trt_reading.reading(worker, proto, tmp_path)
 
 
 def codes(proto: ModelProto) -> list[str]:
@@ -171,9 +165,7 @@ def test_contrib_gelu_is_gelu(worker: Worker, tmp_path: Path) -> None:
 def test_other_names_are_refused_openly(name: str, worker: Worker, tmp_path: Path) -> None:
     proto = model(f"g (float[2,2] x) => (float[2,2] y) {{ y = my.{name}(x) }}")
     assert not codes(proto)
-    path = tmp_path / "model.onnx"
-    onnx.save(proto, path)
-    assert attempt(worker, path, package="tensorrt-rtx").stage == "parse"
+    assert built(worker, proto, tmp_path).stage == "parse"
 
 
 # ------------------------------------------------------------------------------------------ bodies that lie

@@ -14,11 +14,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from onnxfix.registry import registry
@@ -27,6 +26,8 @@ from onnxfix.testing import assert_interface_kept, findings, fixed, overlay
 from onnxfix_rules.int_ import _fold
 from onnxfix_rules.int_._fold import FOLDABLE, evaluate
 from onnxfix_rules.int_._known import Known
+from support.models import of_opset
+from support.ort import runner as by_runtime
 
 RULES = [rule for rule in registry().rules if rule.code.startswith("INT")]
 EXAMPLES = int(os.environ.get("ONNXFIX_EXAMPLES", "250"))
@@ -41,15 +42,6 @@ property_test = settings(
     suppress_health_check=list(HealthCheck),
 )
 Run = Callable[[dict[str, Any]], list[Any]]
-
-
-def by_runtime(model: ModelProto) -> Run:
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return lambda feed: list(session.run(None, feed))
 
 
 def by_reference(model: ModelProto) -> Run:
@@ -703,8 +695,7 @@ def rule(code: str) -> Any:
     return registry().get(code)
 
 
-def text(graph: str, opset: int = 18, ir_version: int = 9) -> ModelProto:
-    return parser.parse_model(f'<ir_version: {ir_version}, opset_import: ["" : {opset}]>\n{graph}')
+text = of_opset(18, 9)
 
 
 @pytest.mark.parametrize(("target", "severity"), [("trt11", "INFO"), ("rtx", "INFO"), ("trt8.6", "WARNING")])

@@ -9,16 +9,15 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
-from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
-from onnx.reference import ReferenceEvaluator
+from onnx import ModelProto, TensorProto, helper
 
 from onnxfix.model import Model
 from onnxfix.registry import registry
 from onnxfix.rule import Safety
 from onnxfix.testing import assert_interface_kept, fixed
 from onnxfix_rules.ops._integers import range_of
+from support import models, ort
 
 Array = np.ndarray[Any, Any]
 CODES = {f"OPS0{number}" for number in (39, 51, 52, 53, 54, 55, 56, 57, 61, 62, 63, 64, 65, 66, 67)}
@@ -28,12 +27,7 @@ INTEGERS = {"uint8": np.uint8, "int8": np.int8, "int32": np.int32, "int64": np.i
 
 def model(text: str, opset: int = 18, **weights: Array) -> ModelProto:
     """A model from text, with initializers that the text names and does not hold."""
-    made = parser.parse_model(
-        f'<ir_version: {14 if opset > 20 else 9}, opset_import: ["" : {opset}]>\n{text}'
-    )
-    for name, value in weights.items():
-        made.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
-    return made
+    return models.model(text, opset, 14 if opset > 20 else 9, **weights)
 
 
 def after(proto: ModelProto, safety: Safety = Safety.NUMERIC) -> ModelProto:
@@ -48,15 +42,7 @@ def after(proto: ModelProto, safety: Safety = Safety.NUMERIC) -> ModelProto:
 
 
 def run(proto: ModelProto, **feed: Any) -> list[Any]:
-    """By ONNX Runtime without optimizations, else by ONNX's reference."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    try:
-        session = onnxruntime.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
-    except Exception:  # an operator set that it does not know yet
-        return list(ReferenceEvaluator(proto).run(None, feed))
-    return list(session.run(None, feed))
+    return ort.run_or_reference(proto, feed)
 
 
 def edges(kind: str) -> Array:

@@ -14,56 +14,27 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import ModelProto, helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
+from onnx import ModelProto, helper
 
 from onnxfix.registry import registry
 from onnxfix.rule import Safety, Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, findings, fixed, model_of
 from onnxfix.trt.build import attempt
-from support.patience import PATIENCE
+from support import ort
+from support.models import of_opset
 from support.real_tensorrt import FACT, REAL
-from support.trt_reading import Network
+from support.trt_reading import reading
 
 CODES = ("CTL001", *(f"OPS0{number}" for number in range(10, 19)))
 RULES = {rule.code: rule for rule in registry().rules if rule.code in CODES}
 Feed = dict[str, np.ndarray[Any, Any]]
 
 
-def model(text: str, opset: int = 18, **weights: Any) -> ModelProto:
-    """A model from text, with initializers that the text names and does not hold."""
-    made = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : {opset}]>\n{text}')
-    for name, value in weights.items():
-        made.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
-    return made
-
-
-def reading(worker: Worker, proto: ModelProto, tmp_path: Path) -> Network:
-    path = tmp_path / "model.onnx"
-    onnx.save(proto, path)
-    outcome = worker.call("support.trt_reading:read", timeout=PATIENCE, path=str(path))
-    assert outcome.ok, outcome.message
-    network: Network = outcome.value
-    return network
-
-
-def reference(proto: ModelProto, feed: Feed) -> Any:
-    with np.errstate(all="ignore"):
-        return ReferenceEvaluator(proto).run(None, feed)
-
-
-def runtime(proto: ModelProto, feed: Feed) -> Any:
-    """ONNX Runtime without optimizations."""
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    session = ort.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"])
-    return session.run(None, feed)
+model = of_opset(18)
 
 
 def same(first: Any, second: Any, tolerance: float = 1e-5) -> bool:
@@ -99,7 +70,7 @@ def check_flagged(
     """TensorRT reads the model as another one, or refuses it, and the fixed model as what it was."""
     safety: Safety = more.pop("safety", Safety.EXACT)
     outputs = [info.name for info in proto.graph.output]
-    wanted = reference(proto, feed) if expected is None else expected
+    wanted = ort.reference(proto, feed) if expected is None else expected
     network = reading(worker, proto, tmp_path)
     if more:
         assert more["refused"] in network.error
@@ -115,7 +86,7 @@ def check_flagged(
 def check_silent(worker: Worker, tmp_path: Path, proto: ModelProto, feed: Feed, expected: Any = None) -> None:
     """No rule says anything about the model, and TensorRT reads it as what it is."""
     assert not [one.rule.code for rule in RULES.values() for one in findings(rule, proto)]
-    wanted = reference(proto, feed) if expected is None else expected
+    wanted = ort.reference(proto, feed) if expected is None else expected
     ran = reading(worker, proto, tmp_path).run(**feed)
     for info, value in zip(proto.graph.output, wanted, strict=True):
         assert same(ran[info.name], value), info.name
@@ -228,7 +199,7 @@ def test_batch_first_with_initial_states_is_refused(op_type: str, worker: Worker
     onnx.save(result, path)
     assert attempt(worker, path, package="tensorrt-rtx").accepted
     ran = reading(worker, result, tmp_path).run(**sequence(proto))
-    for name, value in zip(ran, reference(proto, sequence(proto)), strict=True):
+    for name, value in zip(ran, ort.reference(proto, sequence(proto)), strict=True):
         assert same(ran[name], value)
 
 
@@ -247,7 +218,9 @@ def test_batch_first_builds_silently(worker: Worker, tmp_path: Path) -> None:
 def test_batch_first_keeps_every_bit(op_type: str, state: bool) -> None:
     proto = recurrent(op_type, 1, "bidirectional", state, 22, "B,T")
     feed = sequence(proto)
-    for old, new in zip(reference(proto, feed), reference(repaired(proto, "OPS011"), feed), strict=True):
+    for old, new in zip(
+        ort.reference(proto, feed), ort.reference(repaired(proto, "OPS011"), feed), strict=True
+    ):
         assert old.tobytes() == new.tobytes()
 
 
@@ -274,7 +247,7 @@ def test_space_to_depth_of_nothing(sizes: str, shape: tuple[int, ...]) -> None:
         28,
     )
     feed = {"x": np.zeros(shape, np.float32)}
-    [old], [new] = reference(proto, feed), reference(repaired(proto, "OPS012"), feed)
+    [old], [new] = ort.reference(proto, feed), ort.reference(repaired(proto, "OPS012"), feed)
     assert old.shape == new.shape
 
 
@@ -309,7 +282,7 @@ def image(*shape: int, bias: bool = False) -> Feed:
 def test_an_odd_number_to_cut(opset: int, worker: Worker, tmp_path: Path) -> None:
     proto = transposed("strides = [2,2], output_shape = [6,6]", opset=opset)
     feed = image(1, 1, 3, 3)
-    expected = runtime(proto, feed)
+    expected = ort.run(proto, feed)
     assert expected[0][0, 0, 0].tolist() == [5, 14, 10, 24, 15, 18]
     ran = reading(worker, proto, tmp_path).run(**feed)
     assert ran["y"][0, 0, 0].tolist() == [1, 2, 5, 4, 9, 6]
@@ -320,7 +293,7 @@ def test_an_odd_number_to_cut(opset: int, worker: Worker, tmp_path: Path) -> Non
 def test_other_dimensions(worker: Worker, tmp_path: Path) -> None:
     volume = transposed("strides = [2,2,2], output_shape = [6,5,6]", data="1,1,3,3,3", kernel=(1, 2, 3, 3, 3))
     feed = image(1, 1, 3, 3, 3)
-    check_flagged(worker, tmp_path, volume, "OPS013", feed, runtime(volume, feed))
+    check_flagged(worker, tmp_path, volume, "OPS013", feed, ort.run(volume, feed))
     signal = transposed("strides = [2], output_shape = [5]", data="1,1,3", kernel=(1, 2, 3))
     feed = image(1, 1, 3)
     check_flagged(
@@ -329,7 +302,7 @@ def test_other_dimensions(worker: Worker, tmp_path: Path) -> None:
         signal,
         "OPS013",
         feed,
-        runtime(signal, feed),
+        ort.run(signal, feed),
         refused="does not support negative pre-padding",
     )
 
@@ -351,7 +324,7 @@ def test_a_dynamic_image_is_refused_or_padded_wrongly(worker: Worker, tmp_path: 
 def test_an_even_number_to_cut(size: str, worker: Worker, tmp_path: Path) -> None:
     proto = transposed(f"strides = [2,2], output_shape = [{size}]")
     feed = image(1, 1, 3, 3)
-    check_silent(worker, tmp_path, proto, feed, runtime(proto, feed))
+    check_silent(worker, tmp_path, proto, feed, ort.run(proto, feed))
 
 
 AUTO = [
@@ -370,7 +343,7 @@ def test_auto_pad_and_more(auto: str, more: str, data: str, worker: Worker, tmp_
     kernel = (1, 2, 3, 4) if auto == "SAME_LOWER" and "padding" in more else (1, 2, 3, 3)
     proto = transposed(f'strides = [2,2], auto_pad = "{auto}", {more}', data=data, kernel=kernel)
     feed = image(1, 1, 3, 3)
-    check_flagged(worker, tmp_path, proto, "OPS014", feed, runtime(proto, feed))
+    check_flagged(worker, tmp_path, proto, "OPS014", feed, ort.run(proto, feed))
 
 
 @REAL
@@ -391,7 +364,7 @@ def test_auto_pad_that_is_read_right(
     attributes = ", ".join(part for part in ("strides = [2,2]", f'auto_pad = "{auto}"', more) if part)
     proto = transposed(attributes, kernel=(1, 2, kernel, kernel))
     feed = image(1, 1, 3, 3)
-    check_silent(worker, tmp_path, proto, feed, runtime(proto, feed))
+    check_silent(worker, tmp_path, proto, feed, ort.run(proto, feed))
 
 
 @REAL
@@ -400,9 +373,9 @@ def test_a_kernel_shorter_than_the_stride(worker: Worker, tmp_path: Path) -> Non
     feed = image(1, 1, 3, 3)
     alone = transposed('strides = [2,2], auto_pad = "SAME_UPPER"', kernel=(1, 2, 1, 1))
     assert reading(worker, alone, tmp_path).outputs["y"] == (1, 2, 5, 5)
-    check_silent(worker, tmp_path, alone, feed, runtime(alone, feed))
+    check_silent(worker, tmp_path, alone, feed, ort.run(alone, feed))
     more = transposed('strides = [2,2], auto_pad = "SAME_UPPER", output_padding = [1,1]', kernel=(1, 2, 1, 1))
-    check_flagged(worker, tmp_path, more, "OPS014", feed, runtime(more, feed))
+    check_flagged(worker, tmp_path, more, "OPS014", feed, ort.run(more, feed))
 
 
 @REAL
@@ -414,7 +387,7 @@ def test_a_kernel_shorter_than_the_stride(worker: Worker, tmp_path: Path) -> Non
 def test_a_bias_where_nothing_is_computed(attributes: str, worker: Worker, tmp_path: Path) -> None:
     feed = image(1, 1, 3, 3, bias=True)
     proto = transposed(attributes, bias="input")
-    expected = runtime(proto, feed)
+    expected = ort.run(proto, feed)
     assert expected[0][0, 1, -1, -1] == 200
     check_flagged(worker, tmp_path, proto, "OPS018", feed, expected)
     check_silent(worker, tmp_path, transposed(attributes, bias="weight"), image(1, 1, 3, 3), expected)
@@ -424,7 +397,7 @@ def test_a_bias_where_nothing_is_computed(attributes: str, worker: Worker, tmp_p
 def test_a_bias_with_as_much_cut_as_added(worker: Worker, tmp_path: Path) -> None:
     proto = transposed("strides = [2,2], output_padding = [1,1], pads = [1,1,1,1]", bias="input")
     feed = image(1, 1, 3, 3, bias=True)
-    check_silent(worker, tmp_path, proto, feed, runtime(proto, feed))
+    check_silent(worker, tmp_path, proto, feed, ort.run(proto, feed))
 
 
 @st.composite
@@ -463,7 +436,7 @@ def convolutions(draw: st.DrawFn) -> tuple[ModelProto, Feed]:
 def outcome(proto: ModelProto, feed: Feed) -> Any:
     """What ONNX Runtime gives, None where it refuses."""
     try:
-        return runtime(proto, feed)[0]
+        return ort.run(proto, feed)[0]
     except Exception:  # its exceptions share no narrower base
         return None
 
@@ -537,7 +510,7 @@ def test_lengths(causal: str, qkv: str, worker: Worker, tmp_path: Path) -> None:
     assert not any("n" in one.inputs for one in network.layers)
     feed = heads(n=[3, 3] if causal else [2, 3])
     check_flagged(worker, tmp_path, proto, "OPS015", feed, safety=Safety.NUMERIC)
-    for evaluate in (reference, runtime):
+    for evaluate in (ort.reference, ort.run):
         [old], [new] = evaluate(proto, feed), evaluate(repaired(proto, "OPS015", Safety.NUMERIC), feed)
         assert old.tobytes() == new.tobytes()
 
@@ -552,7 +525,7 @@ def test_lengths_beside_a_mask(mask: str, worker: Worker, tmp_path: Path) -> Non
     shape = [int(one) for one in mask.split("[")[1].split("]")[0].split(",")]
     value = normal(*shape, seed=5)
     feed = heads(n=[2, 3], m=value > -1.5 if "bool" in mask else value)
-    expected = reference(proto, feed)
+    expected = ort.reference(proto, feed)
     short = {"refused": "mask must be broadcastable"} if mask == "bool[2,2] m" else {}
     check_flagged(worker, tmp_path, proto, "OPS015", feed, expected, safety=Safety.NUMERIC, **short)
 
@@ -572,7 +545,7 @@ def test_windows(attributes: str, static: bool, worker: Worker, tmp_path: Path) 
     assert not network.of_kind("ATTENTION_INPUT")[0].values["attention"]["mask"]
     feed = heads(4, 4)
     check_flagged(worker, tmp_path, proto, "OPS015", feed)
-    [old], [new] = reference(proto, feed), reference(repaired(proto, "OPS015"), feed)
+    [old], [new] = ort.reference(proto, feed), ort.reference(repaired(proto, "OPS015"), feed)
     assert old.tobytes() == new.tobytes()
 
 
@@ -630,7 +603,7 @@ def test_attention_by_masks_keeps_every_bit(case: tuple[ModelProto, Feed]) -> No
     proto, feed = case
     result, run = fixed([RULES["OPS015"]], proto, safety=Safety.NUMERIC)
     assert not run.problems
-    [old], [new] = reference(proto, feed), reference(result, feed)
+    [old], [new] = ort.reference(proto, feed), ort.reference(result, feed)
     assert old.tobytes() == new.tobytes()
     if run.remaining:  # a mask of a length that is not known
         return
@@ -640,7 +613,7 @@ def test_attention_by_masks_keeps_every_bit(case: tuple[ModelProto, Feed]) -> No
     kept = [one for one in node.attribute if not one.name.endswith("window_size")]
     del node.attribute[:], node.input[4:]
     node.attribute.extend(kept)
-    assert reference(blind, feed)[0].tobytes() == old.tobytes()
+    assert ort.reference(blind, feed)[0].tobytes() == old.tobytes()
 
 
 @REAL
@@ -689,7 +662,7 @@ def test_valid_and_pads(op_type: str, worker: Worker, tmp_path: Path) -> None:
         assert "Pads attribute should not be specified" in reading(worker, proto, tmp_path).error
         assert shape(repaired(proto, "OPS016", safety)) == (1, 1, 5, 5)
     if op_type in POOLS:
-        both = runtime(made('auto_pad = "VALID", pads = [1,1,1,1]'), {"x": counted(1, 1, 5, 5)})
+        both = ort.run(made('auto_pad = "VALID", pads = [1,1,1,1]'), {"x": counted(1, 1, 5, 5)})
         assert both[0].shape == right
 
 
@@ -758,7 +731,7 @@ def test_scan_outputs_of_a_loop_that_ends_early(call: str, worker: Worker, tmp_p
     proto = scanning(EARLY, call)
     [found] = findings(RULES["CTL001"], proto)
     assert (found.severity, found.match.fix) == (Severity.ERROR, None)
-    state, rows = runtime(proto, LIMIT)
+    state, rows = ort.run(proto, LIMIT)
     assert rows.shape == (3, 2)
     network = reading(worker, proto, tmp_path)
     assert network.outputs["z"] == (6, 2)
@@ -783,7 +756,7 @@ def test_a_condition_that_is_always_true_goes(more: str, worker: Worker, tmp_pat
     network = reading(worker, result, tmp_path)
     assert not any("may have the wrong shape" in line for line in network.log)
     assert [layer.values["kind"] for layer in network.of_kind("TRIP_LIMIT")] == ["COUNT"]
-    for name, old, new in zip(("y", "z"), runtime(proto, LIMIT), runtime(result, LIMIT), strict=True):
+    for name, old, new in zip(("y", "z"), ort.run(proto, LIMIT), ort.run(result, LIMIT), strict=True):
         assert old.tobytes() == new.tobytes()
         assert same(network.run(**LIMIT)[name], old)
 
@@ -807,6 +780,6 @@ def test_a_loop_of_casts_runs_as_often_without_its_condition() -> None:
     before, after = model_of(example), model_of(example, example.after)
     for number in (0, 1, 3, -1):
         feed = {"x": LIMIT["x"], "n": np.array(number, np.int32)}
-        for old, new in zip(runtime(before, feed), runtime(after, feed), strict=True):
+        for old, new in zip(ort.run(before, feed), ort.run(after, feed), strict=True):
             assert old.shape == new.shape
             assert old.tobytes() == new.tobytes()

@@ -16,9 +16,9 @@ from onnxfix.registry import registry
 from onnxfix.rule import Safety, Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import fixed, overlay
-from support.real_tensorrt import FACT, REAL
-from support.runtime_operators import MINE, decomposed, feeds_of, model, run
-from test_onnx_runtime_operators import build
+from support.ort import run
+from support.real_tensorrt import FACT, REAL, built
+from support.runtime_operators import MINE, decomposed, feeds_of, model
 
 ALL = registry().choose()
 MARGIN = 2e-5
@@ -131,7 +131,7 @@ def test_tensorrt_builds_attention_with_a_past_of_any_length(worker: Worker, tmp
         """g (float[B,S,8] x, float[8,24] w, float[24] c, float[2,B,2,P,4] p) => (float[B,S,8] y, float[2,B,2,T,4] z) {
         y, z = com.microsoft.Attention<num_heads = 2, unidirectional = 1>(x, w, c, , p) }"""
     )
-    assert build(worker, tmp_path, decomposed(proto)).accepted
+    assert built(worker, decomposed(proto), tmp_path).accepted
 
 
 def test_values_of_another_width_and_no_bias() -> None:
@@ -217,10 +217,10 @@ def test_tensorrt_refuses_it_before_and_builds_it_after(
     proto = model(text)
     errors = [found for found in check(overlay(proto, "rtx"), ALL) if found.severity is Severity.ERROR]
     assert len(errors) == 1, "one cause, one finding"
-    before = build(worker, tmp_path, proto)
+    before = built(worker, proto, tmp_path)
     assert before.status == "refused"
     assert words in before.reason
-    assert build(worker, tmp_path, decomposed(proto)).accepted
+    assert built(worker, decomposed(proto), tmp_path).accepted
 
 
 @FACT

@@ -5,10 +5,8 @@ what TensorRT-RTX says before and after. Their examples are run by test_rules.py
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime
 import pytest
 from onnx import ModelProto
@@ -18,11 +16,11 @@ from onnxfix.registry import registry
 from onnxfix.rule import Safety, Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import overlay
-from onnxfix.trt.build import attempt
 from onnxfix_rules.ops._runtimes import ADVICE, TOOLS
-from support.patience import PATIENCE
-from support.real_tensorrt import FACT, REAL
-from support.runtime_operators import decomposed, feeds_of, model, run
+from support import models
+from support.ort import run
+from support.real_tensorrt import FACT, REAL, built
+from support.runtime_operators import decomposed, feeds_of, model
 
 ALL = registry().choose()
 PLUGIN = "Plugin not found, are the plugin name, version, and namespace correct?"
@@ -221,12 +219,6 @@ REFUSED = [
 ]  # fmt: skip
 
 
-def build(worker: Worker, folder: Path, proto: ModelProto) -> Any:
-    path = folder / "model.onnx"
-    path.write_bytes(proto.SerializeToString())
-    return attempt(worker, path, package="tensorrt-rtx", timeout=PATIENCE)
-
-
 @FACT
 @REAL
 @pytest.mark.parametrize(("text", "opset"), REFUSED)
@@ -236,10 +228,10 @@ def test_tensorrt_refuses_it_before_and_builds_it_after(
     proto = model(text, opset)
     errors = [found for found in check(overlay(proto, "rtx"), ALL) if found.severity is Severity.ERROR]
     assert len(errors) == 1, "one cause, one finding"
-    before = build(worker, tmp_path, proto)
+    before = built(worker, proto, tmp_path)
     assert before.status == "refused"
     assert PLUGIN in before.reason
-    assert build(worker, tmp_path, decomposed(proto)).accepted
+    assert built(worker, decomposed(proto), tmp_path).accepted
 
 
 def test_the_table_names_operators_that_onnx_runtime_has() -> None:
@@ -263,9 +255,7 @@ def test_a_namesake_says_so_too() -> None:
     text = (
         "g (float[1,8,3,3] x, float[8,8,1,1] w) => (float[1,8,3,3] y) { y = com.microsoft.nchwc.Conv(x, w) }"
     )
-    proto = onnx.parser.parse_model(
-        f'<ir_version: 8, opset_import: ["" : 17, "com.microsoft.nchwc" : 1]> {text}'
-    )
+    proto = models.model(text, 17, 8, {"com.microsoft.nchwc": 1})
     (found,) = [item for item in check(overlay(proto, "rtx"), ALL) if item.severity is Severity.ERROR]
     assert found.rule.code == "OPS060"
     assert "ORT_ENABLE_BASIC" in found.match.message

@@ -7,7 +7,8 @@ import pytest
 
 from onnxfix.rule import Safety
 from onnxfix.testing import fixed
-from support.runtime_operators import MINE, decomposed, feeds_of, model, run
+from support.ort import run
+from support.runtime_operators import MINE, decomposed, feeds_of, model
 
 QUANTIZED = [
     "QLinearAdd(x, s, z, w, t, z, u, z)",

@@ -16,9 +16,9 @@ from onnxfix.registry import registry
 from onnxfix.rule import Safety, Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import fixed, overlay
-from support.real_tensorrt import FACT, REAL
-from support.runtime_operators import MINE, decomposed, feeds_of, model, run
-from test_onnx_runtime_operators import build
+from support.ort import run
+from support.real_tensorrt import FACT, REAL, built
+from support.runtime_operators import MINE, decomposed, feeds_of, model
 
 ALL = registry().choose()
 #: Shapes of data, positions and tables, and attributes.
@@ -87,7 +87,7 @@ def test_tensorrt_rtx_takes_what_is_left_and_reads_it_as_it_is(
     proto = rotary(name)
     errors = [found for found in check(overlay(proto, "rtx"), ALL) if found.severity is Severity.ERROR]
     assert bool(errors) == (name in REFUSED)
-    assert build(worker, tmp_path, proto).accepted == (name not in REFUSED)
+    assert built(worker, proto, tmp_path).accepted == (name not in REFUSED)
     onnx.save(proto, tmp_path / "m.onnx")
     np.savez(tmp_path / "in.npz", **feeds(proto))
     report = onnxfix.apply(
@@ -107,4 +107,4 @@ def test_tensorrt_rtx_takes_what_is_left_and_reads_it_as_it_is(
 @REAL
 @pytest.mark.parametrize("name", sorted(FORMS))
 def test_tensorrt_builds_what_is_decomposed(name: str, worker: Worker, tmp_path: Path) -> None:
-    assert build(worker, tmp_path, decomposed(rotary(name), target="trt8.6")).accepted
+    assert built(worker, decomposed(rotary(name), target="trt8.6"), tmp_path).accepted

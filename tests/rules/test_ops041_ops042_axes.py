@@ -13,11 +13,10 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import ModelProto, TensorProto, helper, parser
+from onnx import ModelProto, TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from onnxfix.engine import check
@@ -25,7 +24,6 @@ from onnxfix.registry import registry
 from onnxfix.rule import Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, assert_same_outputs, findings, fixed, overlay
-from onnxfix.trt.build import attempt
 from onnxfix.trt.records import Profile, TrtBuild
 from onnxfix_rules.ops.limits.ops025_reduction_of_booleans import reduction_of_booleans
 from onnxfix_rules.ops.limits.ops041_reduction_over_non_constant_axes import (
@@ -34,14 +32,15 @@ from onnxfix_rules.ops.limits.ops041_reduction_over_non_constant_axes import (
     reduction_over_non_constant_axes,
 )
 from onnxfix_rules.ops.limits.ops042_squeeze_over_non_constant_axes import squeeze_over_non_constant_axes
-from support.real_tensorrt import FACT, REAL
+from support.models import of_opset
+from support.ort import run_or_reference as run
+from support.real_tensorrt import FACT, REAL, built
 
 Feeds = dict[str, Any]
 RULES = [reduction_of_booleans, reduction_over_non_constant_axes, squeeze_over_non_constant_axes]
 
 
-def model_of(text: str, opset: int = 18) -> ModelProto:
-    return parser.parse_model(f'<ir_version: 9, opset_import: ["" : {opset}]>\n{text}')
+model_of = of_opset(18, 9)
 
 
 def one_node(
@@ -64,18 +63,6 @@ def after(model: ModelProto) -> ModelProto:
     assert again.SerializeToString() == result.SerializeToString()
     assert_interface_kept(model, result)
     return result
-
-
-def run(model: ModelProto, feeds: Feeds) -> list[Any]:
-    """By ONNX Runtime, else, for operator sets and types that it has not, by ONNX's reference."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    try:
-        session = onnxruntime.InferenceSession(model.SerializeToString(), options)
-    except Exception:
-        return list(ReferenceEvaluator(model).run(None, feeds))
-    return list(session.run(None, feeds))
 
 
 def assert_same(first: list[Any], second: list[Any]) -> None:
@@ -306,9 +293,7 @@ def test_nothing_is_said_twice(text: str, code: str) -> None:
 
 
 def build(worker: Worker, model: ModelProto, feeds: list[Feeds], folder: Path) -> TrtBuild:
-    path = folder / "model.onnx"
-    path.write_bytes(model.SerializeToString())
-    return attempt(worker, path, package="tensorrt-rtx", profiles=[Profile.of_feeds(feeds)])
+    return built(worker, model, folder, profiles=[Profile.of_feeds(feeds)])
 
 
 def all_axes(rank: int, count: int, x: Any) -> list[Feeds]:
@@ -341,8 +326,8 @@ def test_tensorrt_refuses_it_and_takes_the_rewrite(
     before = build(worker, model, feeds, tmp_path)
     assert not before.accepted
     assert words in before.reason
-    built = build(worker, after(model), feeds, tmp_path)
-    assert built.accepted, built.reason
+    found = build(worker, after(model), feeds, tmp_path)
+    assert found.accepted, found.reason
 
 
 @REAL
@@ -378,9 +363,9 @@ def test_layers_are_as_many_as_estimated(
     assert (len(result.graph.node) > 1) == (expected <= 200)
     if expected <= 200:
         x = np.ones([2] * rank, np.float32)
-        built = build(worker, result, all_axes(rank, count, x), tmp_path)
-        assert built.accepted, built.reason
-        assert abs(built.layer_count - expected) <= 3
+        found = build(worker, result, all_axes(rank, count, x), tmp_path)
+        assert found.accepted, found.reason
+        assert abs(found.layer_count - expected) <= 3
 
 
 @REAL

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,8 @@ from onnxfix_rules.ops.expansions.ops050_operator_with_function_body import (
     FUNCTIONS,
     operator_with_function_body,
 )
+from support import models
+from support.ort import run_or_reference as run
 from support.real_tensorrt import FACT, REAL, built
 
 pytestmark = pytest.mark.corpus
@@ -33,7 +35,7 @@ pytestmark = pytest.mark.corpus
 
 def model_of(text: str, opset: int) -> ModelProto:
     ir_version = 9 if opset < 21 else 11 if opset < 26 else 13
-    return parser.parse_model(f'<ir_version: {ir_version}, opset_import: ["" : {opset}]>\n{text}')
+    return models.model(text, opset, ir_version)
 
 
 def after(
@@ -88,21 +90,6 @@ NODE_MODELS = [
 ]  # fmt: skip
 
 
-def _run(model: ModelProto, feeds: dict[str, Any]) -> Sequence[Any]:
-    """By ONNX Runtime, else by ONNX's reference."""
-    import onnxruntime
-    from onnx.reference import ReferenceEvaluator
-
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    try:
-        session = onnxruntime.InferenceSession(model.SerializeToString(), options)
-    except Exception:  # an operator set that it does not know yet
-        return list(ReferenceEvaluator(model).run(None, feeds))
-    return list(session.run(None, feeds))
-
-
 @pytest.mark.corpus
 @pytest.mark.parametrize("name", NODE_MODELS)
 def test_bodies_give_the_outputs_that_onnx_expects(name: str) -> None:
@@ -114,7 +101,7 @@ def test_bodies_give_the_outputs_that_onnx_expects(name: str) -> None:
     onnx.checker.check_model(result)
     for inputs, outputs in case.data_sets:
         feeds = {info.name: np.asarray(x) for info, x in zip(case.model.graph.input, inputs, strict=True)}
-        for got, expected in zip(_run(result, feeds), outputs, strict=True):
+        for got, expected in zip(run(result, feeds), outputs, strict=True):
             assert got.dtype == expected.dtype
             assert got.shape == np.shape(expected)
             np.testing.assert_allclose(
@@ -219,7 +206,7 @@ def test_grids(batch: int, align: int, size: tuple[int, ...]) -> None:
     for model, given, safety in ((constant, {"t": matrices}, Safety.NUMERIC), (asked, feeds, safest)):
         result, (applied,) = after(model, safety=Safety.UNSAFE)
         assert applied.safety == safety
-        (expected,), (got,) = _run(model, given), _run(result, given)
+        (expected,), (got,) = run(model, given), run(result, given)
         np.testing.assert_allclose(got, expected, 1e-5, 1e-6)
 
 
@@ -242,7 +229,7 @@ def test_a_grid_of_one_place_along_an_axis(size: tuple[int, ...], known: bool) -
     feeds = {"t": matrix} if known else {"t": matrix, "s": np.array((1, 7, *size))}
     with np.errstate(divide="ignore"):
         (expected,) = ReferenceEvaluator(model).run(None, feeds)
-    for (got,) in (ReferenceEvaluator(result).run(None, feeds), _run(result, feeds)):
+    for (got,) in (ReferenceEvaluator(result).run(None, feeds), run(result, feeds)):
         np.testing.assert_allclose(got, expected, 1e-5, 1e-6)
 
 
@@ -279,7 +266,7 @@ def test_a_body_with_a_scan_takes_any_number_of_steps(steps: int | str) -> None:
         assert_same_outputs(model, result, exact=False)
     feeds = {name: np.random.default_rng(3).random((1, 5, 8), np.float32) for name in "qkv"}
     if steps == "T":
-        np.testing.assert_allclose(_run(model, feeds)[0], _run(result, feeds)[0], rtol=1e-5)
+        np.testing.assert_allclose(run(model, feeds)[0], run(result, feeds)[0], rtol=1e-5)
 
 
 def test_two_bodies_with_scans_share_no_name() -> None:

@@ -19,6 +19,7 @@ from onnxfix.registry import registry
 from onnxfix.rule import Rule, Safety, Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, assert_same_outputs, findings, fixed
+from support import models
 from support.real_tensorrt import FACT, REAL, built
 
 RULES: dict[str, Rule] = {rule.code: rule for rule in registry().rules}
@@ -39,8 +40,7 @@ class Probe:
     severity: Severity = Severity.ERROR
 
     def model(self) -> ModelProto:
-        text = f'<ir_version: 10, opset_import: ["" : {self.opset}]>\n{self.text}'
-        return onnx.parser.parse_model(text)
+        return models.model(self.text, self.opset)
 
 
 E, N, U = Safety.EXACT, Safety.NUMERIC, Safety.UNSAFE
@@ -567,7 +567,7 @@ def test_a_repair_computes_the_same(probe: Probe) -> None:
 def test_what_is_accepted_is_not_found(
     code: str, text: str, opset: int, worker: Worker, tmp_path: Path
 ) -> None:
-    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : {opset}]>\n{text}')
+    model = models.model(text, opset)
     assert not findings(RULES[code], model, "rtx")
     done = built(worker, model, tmp_path)
     assert done.accepted, done.reason
@@ -612,7 +612,7 @@ def test_sparse_constants(code: str, constant: bool, words: str, worker: Worker,
 def test_the_warning_about_an_empty_initializer_goes(opset: int, worker: Worker, tmp_path: Path) -> None:
     text = """g (float[1,1,4,4] x) => (float[1,1,8,8] y) <float[0] r = {}, float[4] s = {1, 1, 2, 2}> {
         y = Resize(x, r, s) }"""
-    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : {opset}]>\n{text}')
+    model = models.model(text, opset)
     before = built(worker, model, tmp_path)
     assert any("Empty initializer r" in str(warning) for warning in before.warnings), before.warnings
     result, _ = fixed([RULES["OPS030"]], model)
@@ -627,7 +627,7 @@ def test_the_warning_about_an_empty_initializer_goes(opset: int, worker: Worker,
 def test_logic_by_arithmetic_costs_layers(op: str, logic: str, worker: Worker, tmp_path: Path) -> None:
     text = f"""g (bool[N] p, bool[N] q) => (bool[N] y) {{
         a = Cast<to=6>(p)  b = Cast<to=6>(q)  c = {op}(a, b)  y = Cast<to=9>(c) }}"""
-    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 18]>\n{text}')
+    model = models.model(text, 18)
     assert [f.severity for f in findings(RULES["OPS027"], model)] == [Severity.INFO]
     assert dict(built(worker, model, tmp_path).layers) == {"CAST": 3, "ELEMENTWISE": 1}
     result, _ = fixed([RULES["OPS027"]], model)
@@ -675,7 +675,7 @@ def test_vectors_of_every_length(op: str) -> None:
     """An axis in front changes nothing, ties and signs of zero included."""
     kind = "int64[1]" if op.startswith("Arg") else "float[N]"
     text = f"g (float[N] x) => ({kind} y) {{ y = {op}(x) }}"
-    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 20]>\n{text}')
+    model = models.model(text, 20)
     result, run = fixed([RULES["OPS023"]], model)
     assert len(run.applied) == 1
     for x in ([0.0, -0.0, 0.0], [1.0], [np.inf, -np.inf, 2.0], [np.nan, 1.0], [3.0, 3.0, 1.0]):

@@ -20,7 +20,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto, helper, numpy_helper
-from onnx.reference import ReferenceEvaluator
 
 import onnxfix
 from onnxfix.backends.reference import evaluator
@@ -44,6 +43,8 @@ from onnxfix_rules.prc.prc008_power_in_half_precision import power_in_half_preci
 from onnxfix_rules.prc.prc009_mean_in_half_precision import mean_in_half_precision as mean_rule
 from onnxfix_rules.prc.prc010_long_dot_product import long_dot_product as product_rule
 from onnxfix_rules.prc.prc011_decomposed_norm_in_float32 import decomposed_norm_in_float32 as single_rule
+from support import ort
+from support.models import of_opset
 from support.paths import FIXTURES
 from support.real_tensorrt import REAL
 
@@ -52,8 +53,7 @@ EXAMPLES = int(os.environ.get("ONNXFIX_EXAMPLES", "150"))
 WARNED = "Detected layernorm nodes in FP16"
 
 
-def model(text: str, opset: int = 17, ir_version: int = 8) -> ModelProto:
-    return onnx.parser.parse_model(f'<ir_version: {ir_version}, opset_import: ["" : {opset}]>\n{text}')
+model = of_opset(17, 8)
 
 
 def said(worker: Worker, proto: ModelProto, tmp_path: Path) -> str:
@@ -65,8 +65,7 @@ def said(worker: Worker, proto: ModelProto, tmp_path: Path) -> str:
 
 
 def reference(proto: ModelProto, feed: dict[str, Array]) -> Array:
-    with np.errstate(all="ignore"):
-        return np.asarray(ReferenceEvaluator(proto).run(None, feed)[0])
+    return np.asarray(ort.reference(proto, feed)[0])
 
 
 def ops(proto: ModelProto) -> list[str]:

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 from onnx import ModelProto, TensorProto, helper
 
@@ -15,6 +14,7 @@ from onnxfix.registry import registry
 from onnxfix.rule import Safety
 from onnxfix.sandbox import Worker
 from onnxfix.testing import fixed
+from support.ort import session
 from support.real_tensorrt import FACT, REAL, built
 
 QDQ008 = next(rule for rule in registry().rules if rule.code == "QDQ008")
@@ -85,13 +85,6 @@ def feeds(inputs: tuple[str, ...], values: list[Array]) -> list[dict[str, Array]
                 drawn.append(rng.integers(ends.min, ends.max + 1, value.shape).astype(value.dtype))
         found.append({name: one for name, one in zip(NAMES, drawn, strict=True) if name in inputs})
     return found
-
-
-def session(model: ModelProto) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    return onnxruntime.InferenceSession(model.SerializeToString(), options)
 
 
 @pytest.mark.parametrize(("kind", "inputs", "columns"), CASES)

@@ -17,7 +17,6 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
@@ -31,6 +30,8 @@ from onnxfix.testing import assert_interface_kept, findings, fixed, overlay
 from onnxfix.verification.compare.compare import identical
 from onnxfix.verification.feeds.inputs import make_inputs
 from onnxfix_rules.qdq._range import bounds_of
+from support.models import model as model_of
+from support.ort import run
 from support.paths import FIXTURES
 from support.real_tensorrt import FACT, REAL, built
 
@@ -91,21 +92,9 @@ class Graph:
         return model
 
 
-def session(model: ModelProto) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 4
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
-
-
 #: On processors with AVX2 and without VNNI, ONNX Runtime adds products of uint8 and int8 in pairs of 16 bits, which are
 #: cut off: its own results are wrong there. Weights of 7 bits keep within them ("reduce_range" in its documentation).
 REDUCED = True
-
-
-def run(model: ModelProto, feed: Feed) -> list[Array]:
-    return [np.asarray(out) for out in session(model).run(None, feed)]
 
 
 def same_bits(before: Sequence[Array], after: Sequence[Array]) -> bool:
@@ -492,7 +481,7 @@ def test_a_range_that_may_be_nan_is_not_exact() -> None:
     """int8 quantizes NaN to -128, uint8 to 0: the shift has to be asked for unless NaN cannot be."""
     text = """<ir_version: 9, opset_import: ["" : 18]> g (float[2,4] x) => (float[2,4] y) <float s = {0.01}> {
         n = Sigmoid(x)  q = QuantizeLinear(n, s)  y = DequantizeLinear(q, s) }"""
-    model = onnx.parser.parse_model(text)
+    model = model_of(text)
     feed = {"x": np.full((2, 4), np.nan, np.float32)}
     assert not repaired(model, Safety.EXACT)[1]
     after, codes = repaired(model, Safety.NUMERIC)
@@ -561,7 +550,7 @@ def test_values_lie_within_their_bounds(data: st.DataObject) -> None:
 def test_bounds_are_worth_something() -> None:
     text = """<ir_version: 9, opset_import: ["" : 18]> g (uint8[N] i, float[N] x) => (float[N] y) <float k = {255}> {
         a = Cast<to = 1>(i)  b = Div(a, k)  c = Relu(x)  d = Sigmoid(c)  y = Add(b, d) }"""
-    opened = overlay(onnx.parser.parse_model(text))
+    opened = overlay(model_of(text))
     low, high, nan = {}, {}, {}
     for name in "abcdy":
         value = opened.main.lookup(name)
@@ -621,7 +610,7 @@ PLACES = {
 @pytest.mark.parametrize("safety", [Safety.EXACT, Safety.NUMERIC], ids=["exact", "numeric"])
 @pytest.mark.parametrize("place", PLACES)
 def test_places(place: str, safety: Safety) -> None:
-    model = onnx.parser.parse_model('<ir_version: 9, opset_import: ["" : 18]> ' + PLACES[place])
+    model = model_of(PLACES[place], 18, 9)
     after, _ = repaired(model, safety)
     rng = np.random.default_rng(0)
     for flag in (False, True):
@@ -642,9 +631,7 @@ def test_places(place: str, safety: Safety) -> None:
 
 
 def test_what_leaves_a_branch_quantized_is_only_reported() -> None:
-    model = onnx.parser.parse_model(
-        '<ir_version: 9, opset_import: ["" : 18]> ' + PLACES["returned by a branch"]
-    )
+    model = model_of(PLACES["returned by a branch"], 18, 9)
     assert repaired(model, Safety.NUMERIC)[1] == set()
     assert len(findings(BY_CODE["QDQ001"], model)) == 2
 
@@ -653,7 +640,7 @@ def test_what_training_or_tools_name_stays() -> None:
     """A quantization annotation names the tensor from outside of the nodes."""
     text = f"""<ir_version: 9, opset_import: ["" : 18]> g (float[2,2] x) => (float[2,2] y) {_PARAMETERS} {{
         q = QuantizeLinear(x, s, m)  y = DequantizeLinear(q, s, m) }}"""
-    model = onnx.parser.parse_model(text)
+    model = model_of(text)
     assert repaired(model, Safety.EXACT)[1] == {"QDQ001"}
     note = model.graph.quantization_annotation.add()
     note.tensor_name = "q"
@@ -751,14 +738,14 @@ def test_what_hangs_together_is_changed_as_a_whole_or_not_at_all(count: int, fix
 def test_readers_of_one_input_are_told_apart() -> None:
     text = """<ir_version: 9, opset_import: ["" : 18]> g (uint8[N] x) => (float[N] y, float[N] v) <float s = {0.1}> {
         y = DequantizeLinear(x, s)  v = DequantizeLinear(x, s) }"""
-    found = findings(BY_CODE["QDQ014"], onnx.parser.parse_model(text))
+    found = findings(BY_CODE["QDQ014"], model_of(text))
     assert [item.match.fix is not None for item in found] == [True, True]
 
 
 def test_older_targets_are_not_accused_of_what_was_not_measured() -> None:
     text = '<ir_version: 9, opset_import: ["" : 19]> g (float[N] x) => (float8e4m3fn[N] y) { y = Cast<to = 17>(x) }'
     for target, severity in (("trt10", Severity.WARNING), ("trt11", Severity.ERROR), ("rtx", Severity.ERROR)):
-        (found,) = findings(BY_CODE["QDQ013"], onnx.parser.parse_model(text), target)
+        (found,) = findings(BY_CODE["QDQ013"], model_of(text), target)
         assert found.severity == severity
 
 
@@ -779,8 +766,7 @@ class Probe:
     opset: int = 21
 
     def model(self) -> ModelProto:
-        header = f'<ir_version: 10, opset_import: ["" : {self.opset}, "com.microsoft" : 1]>'
-        return onnx.parser.parse_model(f"{header} {self.body}")
+        return model_of(self.body, self.opset, domains={"com.microsoft": 1})
 
 
 _ZERO = "Non-zero zero point is not supported"

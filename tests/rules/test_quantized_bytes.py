@@ -12,6 +12,7 @@ from onnxfix.rule import Safety
 from onnxfix.sandbox import Worker
 from onnxfix.testing import fixed, overlay
 from onnxfix_rules.ops.limits._quantized import is_quantized
+from support.models import of_opset
 from support.real_tensorrt import FACT, REAL, built
 
 RULES = [rule for rule in registry().rules if rule.per not in ("build", "network")]
@@ -37,8 +38,7 @@ BEHIND = {
 OTHER = {"Greater": "Greater(a, b)", "Equal": "Equal(a, b)", "ArgMax": "ArgMax(a)"}
 
 
-def model_of(text: str, opset: int = 18) -> ModelProto:
-    return parser.parse_model(f'<ir_version: 9, opset_import: ["" : {opset}]>\n{text}')
+model_of = of_opset(18, 9)
 
 
 def of_operator(call: str, behind: str) -> ModelProto:

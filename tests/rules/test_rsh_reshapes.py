@@ -22,6 +22,7 @@ from onnxfix.engine import Found
 from onnxfix.registry import registry
 from onnxfix.rule import Example, Safety, Severity
 from onnxfix.testing import findings, fixed, graph_difference, model_of, overlay
+from support.ort import session
 
 RULES = [rule for rule in registry().rules if rule.code.startswith("RSH")]
 BY_CODE = {rule.code: rule for rule in RULES}
@@ -66,16 +67,10 @@ class Runner:
     """A model in the reference evaluator and in ONNX Runtime; ``None`` stands for an error."""
 
     def __init__(self, model: ModelProto) -> None:
-        import onnxruntime as ort
-
         self.reference = ReferenceEvaluator(model)
-        options = ort.SessionOptions()
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-        options.intra_op_num_threads = 1
-        options.log_severity_level = 4
         self.ort: Any = None
         try:
-            self.ort = ort.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
+            self.ort = session(model)
         except Exception as error:  # ORT's exceptions share no narrower base
             self.refused = str(error)
 

@@ -11,11 +11,9 @@ from pathlib import Path
 
 import pytest
 from onnx import ModelProto
-from typer.testing import CliRunner
 
 import onnxfix
 from onnxfix import engine
-from onnxfix.cli.app import app
 from onnxfix.edits import Draft
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
@@ -29,6 +27,7 @@ from onnxfix.rule import Fix, Match, Safety, rule
 from onnxfix.trt.reading import Misread, Reading
 from onnxfix.trt.records import TrtBuild
 from support import networks
+from support.cli import run
 from support.places import at
 from support.real_tensorrt import REAL
 
@@ -261,18 +260,16 @@ def test_check_reads_the_network_unless_nobody_wants_it(tmp_path: Path) -> None:
 @REAL
 def test_the_command_line_shows_what_was_found_and_repaired(tmp_path: Path) -> None:
     path = saved(CASES["46 Trilu without upper"], tmp_path)
-    found = CliRunner().invoke(
-        app, ["apply", str(path), "--rungs", "trt-network", "--require", "trt-network", "-v"]
-    )
-    assert found.exit_code == 0
-    first, second = found.output.splitlines()[:2]
+    code, out, _ = run("apply", path, "--rungs", "trt-network", "--require", "trt-network", "-v")
+    assert code == 0
+    first, second = out.splitlines()[:2]
     assert " read it differently and imports the fixed model correctly; 1 fixed, 0 left" in first
     assert second.startswith("  before: u: Trilu: tensor u at [0, 1] is ")
-    assert "trt-network passed  the network that TensorRT-RTX" in found.output
-    assert "    original: read differently, 4 feeds, ONNX Runtime on the CPU, " in found.output
-    found = CliRunner().invoke(app, ["verify", str(path), "--rungs", "trt-network"])
-    assert found.exit_code == 3
-    assert "not verified: TensorRT reads it differently" in found.output
+    assert "trt-network passed  the network that TensorRT-RTX" in out
+    assert "    original: read differently, 4 feeds, ONNX Runtime on the CPU, " in out
+    code, out, _ = run("verify", path, "--rungs", "trt-network")
+    assert code == 3
+    assert "not verified: TensorRT reads it differently" in out
 
 
 #: Not valid ONNX; onnx.checker (the last one with full_check alone) and ONNX Runtime refuse them, TensorRT does not.

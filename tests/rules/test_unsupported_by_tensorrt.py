@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
 from onnx import ModelProto
 
@@ -22,10 +20,10 @@ from onnxfix.registry import registry
 from onnxfix.rule import Safety, Severity
 from onnxfix.sandbox import Worker
 from onnxfix.testing import assert_interface_kept, findings, fixed, overlay
-from onnxfix.trt.build import attempt
 from onnxfix_rules.ops.limits.ops071_shape_from_floats import FOLLOWED
-from support.patience import PATIENCE
-from support.real_tensorrt import FACT, REAL
+from support import ort
+from support.models import of_opset
+from support.real_tensorrt import FACT, REAL, built
 
 RULES = {rule.code: rule for rule in registry().rules}
 ALL = registry().choose()
@@ -185,10 +183,7 @@ BUILDS = [
 """Near misses: TensorRT-RTX builds them, and nothing that is found there is an error."""
 
 
-def model(text: str, opset: int = 21) -> ModelProto:
-    if not text.lstrip().startswith("<"):
-        text = f'<ir_version: 10, opset_import: ["" : {opset}]>\n{text}'
-    return onnx.parser.parse_model(text)
+model = of_opset(21)
 
 
 def found(proto: ModelProto, target: str = "rtx") -> list[Found]:
@@ -197,12 +192,6 @@ def found(proto: ModelProto, target: str = "rtx") -> list[Found]:
 
 def errors(proto: ModelProto, target: str = "rtx") -> set[str]:
     return {item.rule.code for item in found(proto, target) if item.severity == Severity.ERROR}
-
-
-def build(worker: Worker, folder: Path, proto: ModelProto) -> Any:
-    path = folder / "model.onnx"
-    path.write_bytes(proto.SerializeToString())
-    return attempt(worker, path, package="tensorrt-rtx", timeout=PATIENCE)
 
 
 @FACT
@@ -214,7 +203,7 @@ def test_what_is_an_error_is_refused_and_what_is_repaired_builds(
     proto = model(text)
     assert code in errors(proto)
     assert any(code == item.rule.code for item in findings(RULES[code], proto, "rtx"))
-    before = build(worker, tmp_path, proto)
+    before = built(worker, proto, tmp_path)
     assert before.status == "refused"
     assert words in before.reason
     if safety is None:
@@ -225,7 +214,7 @@ def test_what_is_an_error_is_refused_and_what_is_repaired_builds(
     after, run = fixed([RULES[code], RULES["GRA002"]], proto, safety=safety, target="rtx")
     assert code in {item.key.code for item in run.applied}
     assert_interface_kept(proto, after)
-    assert build(worker, tmp_path, after).accepted
+    assert built(worker, after, tmp_path).accepted
     assert not errors(after)
 
 
@@ -235,8 +224,8 @@ def test_what_is_an_error_is_refused_and_what_is_repaired_builds(
 def test_what_builds_is_no_error(worker: Worker, tmp_path: Path, text: str) -> None:
     proto = model(text)
     assert not errors(proto)
-    built = build(worker, tmp_path, proto)
-    assert built.accepted, built.reason
+    done = built(worker, proto, tmp_path)
+    assert done.accepted, done.reason
 
 
 _THROUGH = {
@@ -269,7 +258,7 @@ def test_a_size_from_floats_is_refused_behind_each_operator(
         {{ {made}  size = Cast<to = 7>({last})  y = Reshape(x, size) }}"""
     )
     assert "OPS071" in errors(proto)
-    reason = build(worker, tmp_path, proto).reason
+    reason = built(worker, proto, tmp_path).reason
     assert INSIDE in reason or SHAPE in reason
 
 
@@ -296,17 +285,12 @@ def test_a_size_from_floats_is_refused_at_each_operator(
     result = "float[A]" if "Pad" in made else "float[A,B]"
     proto = model(f"g ({data}, {kind}[2] s) => ({result} y) <int64[2] m = {{0, 0}}> {{ {cast} {made} }}")
     assert "OPS071" in errors(proto)
-    reason = build(worker, tmp_path, proto).reason
+    reason = built(worker, proto, tmp_path).reason
     assert INSIDE in reason or SHAPE in reason
 
 
 def run(proto: ModelProto, **feed: Any) -> Any:
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    [result] = session.run(None, feed)
+    [result] = ort.run(proto, feed)
     return result
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import onnx
 import pytest
 
 from onnxfix.shapes import dimnames
 from onnxfix.verification.feeds.signature import signature
+from support import models
 
 SIZES = {"a": 7, "b": 2, "_c": 3}
 
@@ -90,9 +90,7 @@ def test_a_name_of_its_own_is_replaced_whatever_it_looks_like() -> None:
 
 
 def test_a_model_with_a_monstrous_name_is_read() -> None:
-    model = onnx.parser.parse_model(
-        '<ir_version: 10, opset_import: ["" : 20]>\ng (float[N] x) => (float[N] y) { y = Relu(x) }'
-    )
+    model = models.model("g (float[N] x) => (float[N] y) { y = Relu(x) }")
     name = "+".join(["N"] * 4000)
     model.graph.input[0].type.tensor_type.shape.dim.add().dim_param = name
     known = signature(model)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-import onnx
-import onnxruntime
 import pytest
-from onnx import parser
 
 from onnxfix.model import Model
 from onnxfix.sizes.bounds import bounds
@@ -14,21 +11,13 @@ from onnxfix.sizes.values import deciding
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.inputs import KINDS, make_inputs
 from onnxfix.verification.feeds.signature import signature
+from support.models import of_opset
+from support.ort import session
 
 OPSET = 21
 
 
-def model(body: str, opset: int = OPSET) -> onnx.ModelProto:
-    return parser.parse_model(f'<ir_version: 10, opset_import: ["" : {opset}, "my" : 1]> {body}')
-
-
-def session(proto: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    return onnxruntime.InferenceSession(
-        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+model = of_opset(OPSET, domains={"my": 1})
 
 
 VALUES = {

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import parser
 
 from onnxfix.shapes.symbols import symbol
 from onnxfix.sizes.demands import Kind, Term, at_least, broadcast, extends, multiple, related, same
@@ -18,6 +17,7 @@ from onnxfix.sizes.solve import fitted, repaired
 from onnxfix.sizes.values import deciding
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.signature import signature
+from support import models
 from support.size_demands import DEMANDS, RATES, model, runs
 
 
@@ -90,9 +90,8 @@ def test_arithmetic_names_follow_the_names_in_them() -> None:
 def test_nothing_is_known_of_a_model_that_is_no_graph_and_of_other_domains() -> None:
     twice = model("g (float[N] x) => (float[N] y) { y = Relu(x)  y = Neg(x) }")
     assert problem_of(twice).demands == ()
-    other = parser.parse_model(
-        """<ir_version: 8, opset_import: ["" : 17, "my" : 1]>
-        g (float[N,M] x, float[K] z) => (float[N] y) { y = my.Add(x, z) }"""
+    other = models.model(
+        "g (float[N,M] x, float[K] z) => (float[N] y) { y = my.Add(x, z) }", 17, 8, {"my": 1}
     )
     assert problem_of(other).demands == ()
 

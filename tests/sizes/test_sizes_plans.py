@@ -6,12 +6,12 @@ from pathlib import Path
 
 import onnx
 import pytest
-from onnx import parser
 
 from onnxfix.sizes.search import Search
 from onnxfix.trt.profiles import NetInput, candidates, with_names
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.signature import signature
+from support import models
 from support.paths import ROOT
 from support.size_demands import DEMANDS, RATES, model, runs
 
@@ -60,7 +60,7 @@ def test_long_signals_are_found_by_trial() -> None:
         g (float[B,S] x) => (float[B,T] y) { y = my.Ends(x) }
         <domain: "my", opset_import: ["" : 17]>
         Ends (v) => (w) { p = Constant<value_ints = [0, 3000, 0, 3000]>()  w = Pad<mode="reflect">(v, p) }"""
-    proto = parser.parse_model(text)
+    proto = models.model(text)
     known = signature(proto)
     assert not any(runs(proto, one) for one in plan.assignments(known, {}) if 0 not in one.values())
     groups = list(plan.grown(known, {}))

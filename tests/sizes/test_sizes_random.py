@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import ModelProto, parser
+from onnx import ModelProto
 from onnx.reference import ReferenceEvaluator
 
 from onnxfix.sizes import operators
@@ -15,6 +14,8 @@ from onnxfix.sizes.problem import problem_of
 from onnxfix.sizes.search import Search
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.signature import signature
+from support.models import model
+from support.ort import session
 from support.random_sizes import SYMBOLS, graphs
 
 #: ONNX Runtime makes an empty tensor where a window hardly fits or a resized dimension vanishes, and extends data to
@@ -26,15 +27,8 @@ MOST = 1 << 22
 
 def fails(proto: ModelProto, sizes: dict[str, int]) -> str:
     """Why ONNX Runtime does not load the model or not run it at these sizes; "" where it does."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
     try:
-        session = onnxruntime.InferenceSession(
-            proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
-        session.run(None, plan.Feed(sizes, "small", 1).values(signature(proto)))
+        session(proto).run(None, plan.Feed(sizes, "small", 1).values(signature(proto)))
     except Exception as error:
         return str(error) or type(error).__name__
     return ""
@@ -94,7 +88,7 @@ def test_a_window_that_fits_at_no_size_is_said_to(node: str, refused: bool) -> N
     """Of its result no shape is known, whatever the free sizes are."""
     text = f"""<ir_version: 8, opset_import: ["" : 17]>
         g (float[N,1,4] x) => (float[N,M,L] y) <float[1,1,5] w = {{1,1,1,1,1}}> {{ y = {node} }}"""
-    proto = parser.parse_model(text)
+    proto = model(text)
     assert bool(fails(proto, {"N": 2})) == refused
     assert (Search(proto).near({"N": 2}) is None) == refused
 
@@ -102,7 +96,7 @@ def test_a_window_that_fits_at_no_size_is_said_to(node: str, refused: bool) -> N
 def test_a_resized_dimension_does_not_vanish_and_others_may_be_0() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17]>
         g (float[N,3,H] x) => (float[N,3,L] y) <float[3] f = {1, 1, 0.25}> { y = Resize<mode="nearest">(x, , f) }"""
-    problem = problem_of(parser.parse_model(text))
+    problem = problem_of(model(text))
     assert not problem.broken({"N": 0, "H": 4})
     assert problem.broken({"N": 2, "H": 3})
 
@@ -110,7 +104,7 @@ def test_a_resized_dimension_does_not_vanish_and_others_may_be_0() -> None:
 def test_what_is_normalized_is_not_empty() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17]>
         g (float[N,S,H] x) => (float[N,S,H] y) <float[1] w = {1}> { y = LayerNormalization<axis=-2>(x, w) }"""
-    proto = parser.parse_model(text)
+    proto = model(text)
     problem = problem_of(proto)
     for sizes in ({"N": 0, "S": 2, "H": 2}, {"N": 2, "S": 0, "H": 2}, {"N": 2, "S": 2, "H": 0}):
         assert bool(problem.broken(sizes)) == bool(fails(proto, sizes)) == (sizes["N"] > 0)
@@ -121,7 +115,7 @@ def test_a_0_beside_a_size_that_is_to_be_computed_is_excluded() -> None:
     text = """<ir_version: 8, opset_import: ["" : 17]>
         g (float[N,4] x) => (float[A,2,C] y) <int64[1] two = {2}, int64[1] rest = {-1}> {
             n = Shape<start=0, end=1>(x)  s = Concat<axis=0>(n, two, rest)  y = Reshape<allowzero=1>(x, s) }"""
-    proto = parser.parse_model(text)
+    proto = model(text)
     assert [bool(problem_of(proto).broken({"N": size})) for size in (0, 1, 3)] == [True, False, False]
     with pytest.raises(ValueError, match="cannot reshape"):
         ReferenceEvaluator(proto).run(None, {"x": np.zeros((0, 4), np.float32)})

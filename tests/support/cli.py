@@ -1,4 +1,4 @@
-"""The command line, in this process."""
+"""The command line, in this process and in one of its own."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from typer.testing import CliRunner
 
@@ -18,6 +19,12 @@ def run(*arguments: object) -> tuple[int, str, str]:
     result = CliRunner().invoke(app, [str(one) for one in arguments])
     assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
     return result.exit_code, result.stdout, result.stderr
+
+
+def process(*arguments: object, **more: Any) -> subprocess.CompletedProcess[str]:
+    """``onnxfix`` with these arguments in a process of its own; ``more`` is for subprocess.run."""
+    command = [sys.executable, "-m", "onnxfix", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, **more)
 
 
 def shell(command: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[bytes]:

@@ -5,21 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from onnx import TensorProto, parser
+from onnx import TensorProto
 
-HEADER = '<ir_version: 10, opset_import: ["" : 18]>\n'
+from support import models
+
 FIXABLE = "g (float[N] x) => (int64[N] y) { a = Cast<to=11>(x) b = Cast<to=7>(a) c = Cast<to=7>(b) y = Identity(c) }"
 CLEAN = "g (float[N] x) => (float[N] y) { y = Neg(x) }"
 
 
 def write(path: Path, text: str) -> Path:
-    path.write_bytes(parser.parse_model(HEADER + text).SerializeToString())
-    return path
+    return models.write(path, text, 18)
 
 
 def external_model(folder: Path) -> Path:
-    proto = parser.parse_model(
-        HEADER + "g (float[256] x) => (float[256] y) <float[256] w> { a = Cast<to=1>(x) y = Mul(a, w) }"
+    proto = models.model(
+        "g (float[256] x) => (float[256] y) <float[256] w> { a = Cast<to=1>(x) y = Mul(a, w) }", 18
     )
     del proto.graph.initializer[:]
     del proto.graph.value_info[:]

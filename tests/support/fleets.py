@@ -12,12 +12,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from onnx import parser
-
+from support import cli, models
 from support.paths import ROOT
-from support.patience import PATIENCE
-
-HEADER = '<ir_version: 10, opset_import: ["" : 18]>\n'
 
 PACK = '''"""Misbehaves on Neg nodes by their names, and keeps a log of the models that it has seen."""
 
@@ -97,11 +93,10 @@ def seen(pack: Path) -> list[str]:
 def write(path: Path, node: str = "", *, fixable: bool = True) -> Path:
     """A model of the file's name with a Neg node of this name and, if ``fixable``, Casts that need not be."""
     casts = "b = Cast<to=7>(a) c = Cast<to=7>(b) y = Cast<to=7>(c)" if fixable else "y = Cast<to=7>(a)"
-    proto = parser.parse_model(f"{HEADER}g (float[N] x) => (int64[N] y) {{ a = Neg(x) {casts} }}")
+    proto = models.model(f"g (float[N] x) => (int64[N] y) {{ a = Neg(x) {casts} }}", 18)
     proto.graph.name = path.stem
     proto.graph.node[0].name = node
-    path.write_bytes(proto.SerializeToString())
-    return path
+    return models.write(path, proto)
 
 
 def environment(pack: Path | None = None) -> dict[str, str]:
@@ -119,9 +114,7 @@ def command(*arguments: object) -> list[str]:
 
 def run(pack: Path | None, *arguments: object, **more: Any) -> subprocess.CompletedProcess[str]:
     """Call onnxfix in a process of its own."""
-    return subprocess.run(
-        command(*arguments), capture_output=True, text=True, timeout=PATIENCE, env=environment(pack), **more
-    )
+    return cli.process(*arguments, env=environment(pack), **more)
 
 
 def without_times(value: Any) -> Any:

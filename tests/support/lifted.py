@@ -13,13 +13,12 @@ from onnxfix import backends
 from onnxfix.sandbox import Worker
 from onnxfix.trt import lift
 from onnxfix.trt.lift import Lifted
+from support.models import of_opset
 
 Feed = dict[str, Any]
 
 
-def text(source: str, opset: int = 21) -> ModelProto:
-    """A model from ONNX's text syntax, without the header."""
-    return onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : {opset}]>\n{source}')
+text = of_opset(21)
 
 
 def lifted(worker: Worker, model: ModelProto, folder: Path) -> Lifted:

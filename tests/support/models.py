@@ -2,15 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-from onnx import ModelProto, parser
+import numpy as np
+from onnx import ModelProto, numpy_helper, parser
 
 
-def model(text: str, opset: int = 20) -> ModelProto:
-    """A model from text; a graph alone gets a header with this opset."""
-    header = f'<ir_version: 10, opset_import: ["" : {opset}]>\n'
-    return parser.parse_model(text if text.lstrip().startswith("<") else header + text)
+def header(opset: int = 20, ir_version: int = 10, domains: Mapping[str, int] | None = None) -> str:
+    """What stands before a graph in ONNX's text format."""
+    imports = ", ".join(
+        f'"{domain}" : {version}' for domain, version in {"": opset, **(domains or {})}.items()
+    )
+    return f"<ir_version: {ir_version}, opset_import: [{imports}]>\n"
+
+
+def model(
+    text: str, opset: int = 20, ir_version: int = 10, domains: Mapping[str, int] | None = None, **weights: Any
+) -> ModelProto:
+    """A model from text; a graph alone gets a header. ``weights`` become initializers."""
+    headed = text if text.lstrip().startswith("<") else header(opset, ir_version, domains) + text
+    made = parser.parse_model(headed)
+    for name, value in weights.items():
+        made.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
+    return made
+
+
+def of_opset(
+    opset: int, ir_version: int = 10, domains: Mapping[str, int] | None = None
+) -> Callable[..., ModelProto]:
+    """``model`` with other defaults."""
+
+    def made(text: str, opset: int = opset, ir_version: int = ir_version, **weights: Any) -> ModelProto:
+        return model(text, opset, ir_version, domains, **weights)
+
+    return made
 
 
 def write(path: Path, text: str | ModelProto, opset: int = 20) -> Path:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from onnx import ModelProto, parser
+from onnx import ModelProto
 
-HEADER = '<ir_version: 10, opset_import: ["" : 18]>\n'
+from support.models import of_opset
+
 CHAIN = "g (float[N] x) => (float[N] y) { a = Exp(x)  b = Neg(a)  c = Exp(b)  d = Abs(c)  y = Exp(d) }"
 BRANCHES = """g (float[N] x, bool c) => (float[N] y) {
     a = Neg(x)
@@ -12,14 +13,12 @@ BRANCHES = """g (float[N] x, bool c) => (float[N] y) {
               else_branch = q () => (float[N] v) { b = Neg(a)  v = Abs(b) }> }"""
 
 
-def text(source: str) -> ModelProto:
-    return parser.parse_model(HEADER + source)
+text = of_opset(18)
 
 
 def nested(depth: int) -> ModelProto:
     """Ifs inside each other; made in place, since copies of deep messages recurse."""
-    model = parser.parse_model("""<ir_version: 10, opset_import: ["" : 18]>
-        g (float[N] x, bool c) => (float[N] o0) { o0 = Neg(x) }""")
+    model = text("g (float[N] x, bool c) => (float[N] o0) { o0 = Neg(x) }")
     graph = model.graph
     del graph.node[:]
     for level in range(depth):

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from onnx import ModelProto, helper, parser
+from onnx import ModelProto, helper
 
 from onnxfix.graph.overlay import Node
 from onnxfix.model import Model
+from support.models import of_opset
 
-HEADER = '<ir_version: 10, opset_import: ["" : 18]>\n'
 CHAIN = """g (float[N] x, bool c) => (float[N] y) <float[1] w = {1}> {
     a = Neg(x) b = Abs(a) d = Mul(b, w)
     y = If (c) <then_branch = t () => (float[N] p) { p = Add(b, d) },
                 else_branch = e () => (float[N] q) { q = Identity(d) }> }"""
 
 
-def proto_of(text: str) -> ModelProto:
-    return parser.parse_model(HEADER + text)
+proto_of = of_opset(18)
 
 
 def chain() -> ModelProto:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
@@ -13,6 +14,7 @@ from onnx import ModelProto
 from onnxfix.sandbox import Worker
 from onnxfix.trt.build import attempt
 from onnxfix.trt.records import TrtBuild
+from support.patience import PATIENCE
 
 INSTALLED = all(importlib.util.find_spec(name) is not None for name in ("tensorrt_rtx", "polygraphy"))
 """Whether all of the extra ``tensorrt-rtx`` is installed."""
@@ -53,8 +55,8 @@ FACT = pytest.mark.skipif(
 """The mark of tests whose facts are those of the TensorRT-RTX that they were measured with, and not of older ones."""
 
 
-def built(worker: Worker, model: ModelProto, folder: Path) -> TrtBuild:
+def built(worker: Worker, model: ModelProto, folder: Path, **options: Any) -> TrtBuild:
     """What its parser and builder make of a model, which is written into ``folder``."""
     path = folder / "model.onnx"
     onnx.save(model, path)
-    return attempt(worker, path, package="tensorrt-rtx")
+    return attempt(worker, path, package="tensorrt-rtx", timeout=PATIENCE, **options)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnx
-import onnxruntime
 from onnx import ModelProto, helper
 
 from onnxfix.registry import registry
 from onnxfix.rule import Safety
 from onnxfix.testing import assert_interface_kept, fixed
+from support.models import of_opset
 
 RULES = {rule.code: rule for rule in registry().rules}
 MINE = [
@@ -20,12 +19,7 @@ MINE = [
 ]
 
 
-def header(opset: int) -> str:
-    return f'<ir_version: 8, opset_import: ["" : {opset}, "com.microsoft" : 1]>'
-
-
-def model(text: str, opset: int = 17) -> ModelProto:
-    return onnx.parser.parse_model(f"{header(opset)} {text}")
+model = of_opset(17, 8, {"com.microsoft": 1})
 
 
 def foreign(proto: ModelProto) -> list[str]:
@@ -35,17 +29,6 @@ def foreign(proto: ModelProto) -> list[str]:
         for node in proto.graph.node
         if node.domain not in ("", "ai.onnx") or node.op_type == "SimplifiedLayerNormalization"
     ]
-
-
-def run(proto: ModelProto, feeds: dict[str, Any]) -> list[Any]:
-    """ONNX Runtime's kernels as the model names them: without its optimizer."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
-    return list(session.run(None, feeds))
 
 
 def feeds_of(proto: ModelProto, seed: int = 0) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from onnxfix.graph.overlay import Value
 from onnxfix.model import Model
 from onnxfix.shapes.shapes import Shapes
 from onnxfix.shapes.symbols import Dim, evaluate
+from support import ort
 
 
 @dataclass
@@ -49,8 +50,6 @@ class Verdict:
 
 def run_all(proto: ModelProto, feeds: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, Any]:
     """Every value of the main graph that a node makes, by name, from ONNX Runtime without optimizations."""
-    import onnxruntime as ort
-
     copy = ModelProto()
     copy.CopyFrom(proto)
     present = {output.name for output in copy.graph.output}
@@ -58,11 +57,7 @@ def run_all(proto: ModelProto, feeds: Mapping[str, np.ndarray[Any, Any]]) -> dic
         for name in node.output:
             if name and name not in present:
                 copy.graph.output.add().name = name
-    options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    options.intra_op_num_threads = 1
-    session = ort.InferenceSession(copy.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    session = ort.session(copy)
     names = [output.name for output in session.get_outputs()]
     wanted = {i.name for i in session.get_inputs()} | {i.name for i in session.get_overridable_initializers()}
     results = session.run(names, {k: v for k, v in feeds.items() if k in wanted})

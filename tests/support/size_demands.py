@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
-import onnxruntime
-from onnx import numpy_helper, parser
+from onnx import numpy_helper
 
 from onnxfix.verification.feeds import plan
 from onnxfix.verification.feeds.signature import signature
+from support import models
+from support.ort import session
 
-HEADER = '<ir_version: 8, opset_import: ["" : 17]>\n'
 WEIGHTS = {"w": (4, 3, 5, 5), "w1": (4, 1, 7), "lw": (1, 8, 3), "lr": (1, 8, 2), "bn": (6,), "m": (5, 7)}
 
 DEMANDS = {
@@ -63,7 +63,7 @@ RATES = """g (float[B,S] x, int64 rate) => (float[B,T] y) <int64 high = {16000}>
 
 def model(body: str) -> onnx.ModelProto:
     """A model from ONNX's text; the names of WEIGHTS are initializers."""
-    made = parser.parse_model(HEADER + body)
+    made = models.model(body, 17, 8)
     used = {name for node in made.graph.node for name in node.input}
     for name, shape in WEIGHTS.items():
         if name in used:
@@ -74,14 +74,9 @@ def model(body: str) -> onnx.ModelProto:
 def runs(proto: onnx.ModelProto, sizes: dict[str, int]) -> bool:
     """Whether ONNX Runtime runs the model at these sizes."""
     known = signature(proto)
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    loaded = session(proto)
     try:
-        session.run(None, plan.Feed(sizes, "small", 1).values(known))
+        loaded.run(None, plan.Feed(sizes, "small", 1).values(known))
     except Exception:
         return False
     return True

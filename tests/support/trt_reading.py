@@ -8,12 +8,17 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+from onnx import ModelProto
 
+from onnxfix.sandbox import Worker
 from onnxfix.trt.log import logger_of
 from onnxfix.trt.package import load
+from support.patience import PATIENCE
 
 Array = np.ndarray[Any, Any]
 _CLASSES = {
@@ -100,6 +105,16 @@ def read(path: str) -> Network:
         found.layers = [_layer(trt, network.get_layer(i)) for i in range(network.num_layers)]
     found.log = tuple(message.text for message in ear.messages)
     return found
+
+
+def reading(worker: Worker, model: ModelProto, folder: Path) -> Network:
+    """``read`` in the sandbox, of a model that is written into ``folder``."""
+    path = folder / "model.onnx"
+    onnx.save(model, path)
+    outcome = worker.call("support.trt_reading:read", timeout=PATIENCE, path=str(path))
+    assert outcome.ok, outcome.message
+    network: Network = outcome.value
+    return network
 
 
 def _layer(trt: Any, layer: Any) -> Layer:

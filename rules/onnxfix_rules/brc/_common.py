@@ -131,7 +131,7 @@ def form_of(node: Node, model: Model) -> Form | None:
 
 
 def broadcast_of(node: Node, model: Model) -> Broadcast | None:
-    """How the inputs of ``node`` broadcast; None where they do not, or where a shape is not known.
+    """How the inputs of ``node`` broadcast; None where they do not, or where a shape is unknown.
 
     Raises:
         UnknownAttribute: that depends on an attribute of the surrounding function.

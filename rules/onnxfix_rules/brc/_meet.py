@@ -42,7 +42,7 @@ class Meeting(NamedTuple):
         return frozenset((str(self.a), str(self.b)))
 
     def fits(self, env: Mapping[str, int]) -> bool | None:
-        """Whether the operator works at this assignment; None where the sizes are not known there."""
+        """Whether the operator works at this assignment; None where the sizes are unknown there."""
         a, b = evaluate(self.a, env), evaluate(self.b, env)
         if a is None or b is None:
             return None
@@ -206,7 +206,7 @@ def collapsed(broadcast: Broadcast, symbols: Symbols) -> Iterator[tuple[Operand,
 
 
 def is_plain(node: Node, form: Form, symbols: Symbols) -> bool:
-    """Whether nothing in it has to do with the batch or with sizes that are not known, as nearly everywhere."""
+    """Whether only the batch or unknown sizes matter, as nearly everywhere."""
     answers = symbols.answers(form)
     if answers.is_open or answers.crosses:
         return False

@@ -54,7 +54,7 @@ def rank_mismatched_constant(node: Node, model: Model) -> Iterator[Match]:
     - a matrix on the right of a `MatMul`: the form of a linear layer, and one product of many rows need not be
       bit-equal to many products of few;
     - vectors in a `MatMul`, where a further dimension would stay in the result;
-    - initializers that a caller may override, results of `DequantizeLinear`, and constants that quantization
+    - initializers that may be overridden, results of `DequantizeLinear`, and constants that quantization
       annotations name;
     - constants over 1 MiB that have other readers, and over 64 MiB, unless their data are in an external file: they
       are reported, but a copy is not worth its size.
@@ -151,7 +151,7 @@ rank_mismatched_constant.examples = [
         "g (float[N,3] x, float[3] z) => (float[N,3] y) { y = Add(x, z) }",
     ),
     Silent(
-        "the other operand's rank is not known",
+        "the other operand's rank is unknown",
         "g (float[N,3] x, int64[K] s) => (float[] y) <float[3] b = {1,2,3}>"
         " { r = Reshape(x, s)  y = Add(r, b) }",
         runs=False,

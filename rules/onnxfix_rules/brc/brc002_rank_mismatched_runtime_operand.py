@@ -101,7 +101,7 @@ rank_mismatched_runtime_operand.examples = [
         after="g (float[N,2] x, float z) => (float[N,2] y) <int64[2] a = {0,1}> { u = Unsqueeze(z, a)  y = Mul(x, u) }",
     ),
     Fixed(
-        "an initializer that a caller may override",
+        "an initializer that may be overridden",
         before="g (float[N,3] x, float[3] b) => (float[N,3] y) <float[3] b = {1,2,3}> { y = Add(x, b) }",
         after="g (float[N,3] x, float[3] b) => (float[N,3] y) <float[3] b = {1,2,3}, int64[1] a = {0}>"
         " { u = Unsqueeze(b, a)  y = Add(x, u) }",

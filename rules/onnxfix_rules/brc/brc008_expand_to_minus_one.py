@@ -69,7 +69,7 @@ expand_to_minus_one.examples = [
         runs=False,
     ),
     Flagged(
-        "beside a size that is not known",
+        "beside a size that is unknown",
         """g (float[N,1] x, int64[1] k) => (float[N,K] y) <int64[1] m = {-1}> {
             s = Concat<axis = 0>(m, k)  y = Expand(x, s) }""",
         safety=Safety.UNSAFE,

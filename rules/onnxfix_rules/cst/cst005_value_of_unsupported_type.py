@@ -30,7 +30,7 @@ def value_of_unsupported_type(model: Model) -> Iterator[Match]:
     """A value inside the graph is of a type that TensorRT has no tensors of.
 
     ## Why it matters
-    The parser stops where such a type begins, measured with TensorRT-RTX 1.7.1 for int16, uint16, uint32, uint64,
+    The parser fails where such a type begins, measured with TensorRT-RTX 1.7.1 for int16, uint16, uint32, uint64,
     uint4, strings, and every float8 but float8e4m3fn: at a Cast (`Unsupported data type for the Cast operator!`), at a
     weight (`Failed to import initializer: w`, read or not), at a Constant, and at a ConstantOfShape (`Unable to convert
     ONNX weights`). Which types a target has is data with a source, which the message names.

@@ -41,7 +41,7 @@ class Item:
 
 
 def items(value: Value, model: Model) -> tuple[list[Item], list[Node]] | None:
-    """The tensors of a sequence and the nodes that make it; None where they are not known."""
+    """The tensors of a sequence and the nodes that make it; None where they are unknown."""
     chain: list[Node] = []
     while True:
         node = value.producer

@@ -256,7 +256,7 @@ if_of_known_condition.examples = [
         f"g (float[2] x, bool c) => (float[2] y) <bool c = {{1}}> {{ y = If(c){_TWO} }}",
     ),
     Silent(
-        "the size is not known",
+        "the size is unknown",
         f"""g (float[M,N] x) => (float y) {_GUARDED} {{
             {_GUARD.replace("y =", "t =")}  y = ReduceMax<keepdims = 0>(t) }}""",
     ),

@@ -99,7 +99,7 @@ if_of_different_ranks.examples = [
              else_branch = q () => (float[3] v, float k) <float k = {1}> { v = Abs(x) }> }""",
     ),
     Silent(
-        "a rank that is not known",
+        "a rank that is unknown",
         """g (float[3] x, bool c, int64[R] s) => (float y) { t = If(c)
             <then_branch = p () => (float[3] u) { u = Neg(x) },
              else_branch = q () => (float[3] v) { v = Reshape(x, s) }>  y = ReduceMax<keepdims = 0>(t) }""",

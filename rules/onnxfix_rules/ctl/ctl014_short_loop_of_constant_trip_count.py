@@ -33,7 +33,7 @@ def short_loop_of_constant_trip_count(node: Node, model: Model) -> Iterator[Matc
     """A Loop of a small constant number of iterations, which nothing ends before.
 
     ## Why it matters
-    A loop is a barrier to TensorRT: nothing in it is fused with what stands around, and its counter, its condition and
+    A loop is a barrier to TensorRT: it is not fused with the layers around it, and its counter, its condition and
     its states are layers of their own. Measured with TensorRT-RTX 1.7.1: unrolling such a loop of a few iterations cut
     the network from 18 layers to 9 and the engine from 398 to 137 kB. Some loops are not taken at all: one whose state
     changes its shape does not build (CTL015), and builds when it is unrolled.
@@ -225,7 +225,7 @@ short_loop_of_constant_trip_count.examples = [
             l = Unsqueeze(s, a)  m = Unsqueeze(q, a)  y = Concat<axis = 0>(l, m) }""",
     ),
     Fixed(
-        "Unsqueeze with an attribute, and the state is not computed where nobody reads it",
+        "Unsqueeze with an attribute, and the state is not computed where unused",
         before=f"""g (float[2] x) => (float[K,2] y) <int64 n = {{2}}, bool t = {{1}}> {{
             z, y = Loop(n, t, x){_SCAN} }}""",
         after="""g (float[2] x) => (float[K,2] y) <int64 i = {0}, int64 j = {1}> {

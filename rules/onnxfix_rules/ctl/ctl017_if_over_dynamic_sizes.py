@@ -41,7 +41,7 @@ def if_over_dynamic_sizes(node: Node, model: Model) -> Iterator[Match]:
     float[N] over no axes, in the then-branch (examples of OPS010, OPS029 and OPS073). A fourth, whose size is computed
     from data (OPS041), failed when it was executed: `Unexpected call to stub applyGenericCopy`. About 20 models with an
     If over static sizes were right, and of those with dynamic sizes int32 (Max and Neg) and branches that only reshape.
-    The cause is not known, and other operators were not tried.
+    The cause is unknown, and other operators were not tried.
 
     It builds without a warning, and the rung `trt-network` does not see it: the network is imported correctly, and the
     compiled engine is wrong. Only an executed engine shows it (`trt-gpu`), by inputs larger than the profile's minimum.
@@ -87,7 +87,7 @@ def if_over_dynamic_sizes(node: Node, model: Model) -> Iterator[Match]:
 
 
 def _varies(condition: Value, model: Model) -> bool:
-    """Whether the condition is not known when the engine is built."""
+    """Whether the condition is unknown when the engine is built."""
     if known(condition, model) is not None or condition.is_constant:
         return False
     return condition.initializer is None or not condition.is_input  # TensorRT takes a default for a weight

@@ -29,7 +29,7 @@ def _converted(node: Node, draft: Draft) -> str:
         return ""
     old, new = _since(node, node.opset), _since(node, NEW)
     if old is None or new is None:
-        return f"{node.op_type} is not known"
+        return f"{node.op_type} is unknown"
     if old == new:
         return ""
     handler = _HANDLERS.get(node.op_type)

@@ -170,7 +170,7 @@ def _reads(node: Node) -> Iterator[Value]:
 
 dead_node.examples = [
     Fixed(
-        "nothing reads it",
+        "unused",
         before="g (float[N] x) => (float[N] y) { y = Neg(x)  d = Exp(x) }",
         after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
     ),

@@ -113,7 +113,7 @@ def _float4(name: str) -> onnx.ValueInfoProto:
 
 unused_initializer.examples = [
     Fixed(
-        "nothing reads it",
+        "unused",
         before="g (float[N] x) => (float[N] y) <float[2] c = {1, 2}> { y = Neg(x) }",
         after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
     ),

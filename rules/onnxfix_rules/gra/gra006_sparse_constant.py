@@ -29,7 +29,7 @@ def sparse_constant(node: Node, model: Model) -> Iterator[Match]:
     """A Constant that stores its elements in sparse form.
 
     ## Why it matters
-    The parser stops: `This version of TensorRT does not support the sparse_value, value_string and value_strings
+    The parser fails: `This version of TensorRT does not support the sparse_value, value_string and value_strings
     attributes.`, measured with TensorRT-RTX 1.7.1. It takes `value`, `value_float`, `value_int`, `value_floats` and
     `value_ints`.
 

@@ -208,7 +208,7 @@ common_subexpression.examples = [
                 v = Constant<value_float: float = @k>() }""",
     ),
     Silent(
-        "a default that a caller may override",
+        "a default that may be overridden",
         """g (float[2] x, float[2] w) => (float[2] y) <float[2] w = {1, 2}, float[2] k = {1, 2}> {
             a = Mul(x, w)  b = Mul(x, k)  y = Sub(a, b) }""",
     ),

@@ -148,7 +148,7 @@ batch_normalization_after_convolution.examples = [
         f"{_IO} <{_W}, {_BN}> {{ {_RUN} }}",
         f"{_IO} <{_FOLDED}> {{ y = Conv(x, w, b) }}",
     ),
-    Flagged("it has to be asked for", f"{_IO} <{_W}, {_BN}> {{ {_RUN} }}"),
+    Flagged("requires --numeric-fixes", f"{_IO} <{_W}, {_BN}> {{ {_RUN} }}"),
     _fixed(
         "a bias, groups, strides, padding, one dimension, and a node that reads the result",
         f"""g (float[N,2,5] x) => (float[N,2,3] y) <float[2,1,2] w = {{1, 2, 3, 4}}, float[2] a = {{5, 6}}, {_BN}> {{

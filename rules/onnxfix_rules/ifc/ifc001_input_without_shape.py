@@ -22,7 +22,7 @@ def input_without_shape(model: Model) -> Iterator[Match]:
     such a model instead: `TensorRT input: X has no shape specified. Please run shape inference`.
 
     ## Fix
-    None: the rank is not known, and a guess would be another model. Declare the shape where the model is made; sizes
+    None: the rank is unknown, and a guess would be another model. Declare the shape where the model is made; sizes
     that vary get a name.
 
     ## References
@@ -79,9 +79,7 @@ def _body_without_shapes() -> ModelProto:
 
 input_without_shape.examples = [
     Flagged("one of two", _without_shape(_ONE, "z")),
-    Flagged(
-        "nobody reads it", _without_shape("g (float[2] x, float[2] z) => (float[2] y) { y = Neg(x) }", "z")
-    ),
+    Flagged("unused", _without_shape("g (float[2] x, float[2] z) => (float[2] y) { y = Neg(x) }", "z")),
     Flagged(
         "read by a branch only",
         _without_shape(

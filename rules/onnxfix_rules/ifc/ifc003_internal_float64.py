@@ -23,7 +23,7 @@ def internal_float64(scope: Scope, model: Model) -> Iterator[Match]:
     """Something is computed in float64, which TensorRT computes in float32.
 
     ## Why it matters
-    TensorRT has no float64: every such tensor becomes FLOAT, without a word. Measured with TensorRT-RTX 1.7.1: results
+    TensorRT has no float64: every such tensor becomes FLOAT without a warning. Measured with TensorRT-RTX 1.7.1: results
     of float64 arithmetic are FLOAT tensors, and a Cast to float64 imports as a Cast to FLOAT. Only weights beyond
     float32 are mentioned: `Weight at index 0: 1e+300 is out of range. Clamping to: 3.40282e+38`. Differences are
     mostly rounding (7e-9 between float64 and float32 arithmetic on a probe, by ONNX Runtime), and large where float64

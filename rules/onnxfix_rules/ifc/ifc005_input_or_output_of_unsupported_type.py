@@ -30,7 +30,7 @@ def input_or_output_of_unsupported_type(model: Model) -> Iterator[Match]:
     to come from a node that TensorRT refuses: `Unsupported data type for the Cast operator!`
 
     Which types a target has is data with a source, which the message names. float64 it has not either, and reads it as
-    float32 without a word: that is IFC002.
+    float32 without a warning: that is IFC002.
 
     ## Fix
     None: another type would be another interface. Integers of 16 bits, and unsigned ones of which no element is too

@@ -76,7 +76,7 @@ class Known:
         return list(groups.values())
 
     def _readers(self, value: Value) -> list[Node]:
-        """The nodes that read the value and are not known themselves; none where it must stay as it is."""
+        """The nodes that read the value and are unknown themselves; none where it must stay as it is."""
         divides = any(use.node.op_type in ("Div", "Mod") and use.index == 1 for use in value.uses)
         if divides and not self._arrays[value].all():
             # ONNX Runtime refuses to load a constant divisor of 0; a computed one fails where it divides something.

@@ -253,7 +253,7 @@ int64_zero_weight_layers.examples = [
         after="g (float[0,3] x, float z) => (float[0,3] y) <int64[2] s = {0, 3}> { y = Expand(z, s) }",
     ),
     Silent(
-        "a dynamic dimension is not known",
+        "a dynamic dimension is unknown",
         """g (float[N,C] x, float z) => (float[M] y) <int64[1] i = {0}, float k = {1.5}> {
             s = Shape(x)  a = Gather(s, i)  f = Cast<to = 1>(a)  h = Mul(f, k)  t = Cast<to = 7>(h)
             y = Expand(z, t) }""",

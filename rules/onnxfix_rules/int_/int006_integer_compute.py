@@ -51,7 +51,7 @@ def integer_operator_without_kernel(node: Node, model: Model) -> Iterator[Match]
     """An int32 or int64 operator for which TensorRT has no kernel.
 
     ## Why it matters
-    The parser stops: `Found unsupported input type of INT64` for MatMul, Gemm, Einsum, PRelu and ReduceLogSumExp,
+    The parser fails: `Found unsupported input type of INT64` for MatMul, Gemm, Einsum, PRelu and ReduceLogSumExp,
     `operator SQRT with the given input data type INT64` for ReduceL2 (LOG for ReduceLogSum), `first input has type
     Int64` for Resize and Upsample, measured with TensorRT-RTX 1.7.1 for int32 and int64 alike. Relu of int32 is refused
     and of int64 accepted there; TensorRT 8 reads int64 as int32. Add, Sub, Mul, Div, Mod, Pow, Clip, Abs, Neg, Sign,

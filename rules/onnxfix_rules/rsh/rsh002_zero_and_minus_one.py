@@ -90,7 +90,7 @@ zero_and_minus_one_with_allowzero.examples = [
             d = Shape(x) n = Gather(d, i) s = Concat<axis=0>(n, m) y = Reshape<allowzero=1>(x, s) }""",
     ),
     Silent(
-        "a default that the caller may override is not a constant",
+        "a default that may be overridden is not a constant",
         "g (float[2,6] x, int64[2] s = {0, -1}) => (float[A,B] y) { y = Reshape<allowzero=1>(x, s) }",
     ),
 ]

@@ -47,7 +47,7 @@ def computed_shape_may_hold_zero(node: Node, model: Model) -> Iterator[Match]:
     ## Fix
     ``allowzero=1`` removes the warning and made the engine smaller (164,762 to 158,628 bytes, measured). It is not
     equivalent: where an element does become 0, the model copied a dimension before and fails afterwards (ONNX
-    Runtime at N = 1: shape (1, 3, 4) against an error). So it has to be asked for. It is not offered before opset
+    Runtime at N = 1: shape (1, 3, 4) against an error). So requires --numeric-fixes. It is not offered before opset
     14, nor where the shape holds a literal 0, which does mean "copy".
 
     ## References
@@ -233,7 +233,7 @@ computed_shape_may_hold_zero.examples = [
             c = Slice(x, one, end, i) d = Shape(c) n = Gather(d, i) s = Concat<axis=0>(n, t) y = Reshape(c, s) }""",
     ),
     Silent(
-        "a default that the caller may override: TensorRT takes the default for a weight",
+        "a default that may be overridden: TensorRT takes the default for a weight",
         "g (float[N,4] x, int64[2] s = {-1, 2}) => (float[A,B] y) { y = Reshape(x, s) }",
     ),
     Silent(

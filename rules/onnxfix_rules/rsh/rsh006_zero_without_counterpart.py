@@ -69,12 +69,12 @@ zero_without_counterpart.examples = [
         "g (float[0] x) => (float[2,0] y) <int64[2] s = {2, 0}> { y = Reshape<allowzero=1>(x, s) }",
     ),
     Silent(
-        "the rank is not known",
+        "the rank is unknown",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[2,3] x) => (float[A,B] y) <int64[2] s = {3, 0}> { u = my.op(x) y = Reshape(u, s) }""",
     ),
     Silent(
-        "a default that the caller may override is not a constant",
+        "a default that may be overridden is not a constant",
         "g (float[6] x, int64[2] s = {6, 0}) => (float[A,B] y) { y = Reshape(x, s) }",
     ),
 ]

@@ -53,7 +53,7 @@ def hard_coded_size(node: Node, model: Model) -> Iterator[Match]:
 
     ## Fix
     Let the literal that must be the traced size be -1 (no -1 there yet), or let the leading one copy the data's
-    batch (0). Equal for the traced size only, and not proven to be what the author meant: it has to be asked for.
+    batch (0). Equal for the traced size only, and not proven to be what the author meant: requires --numeric-fixes.
     Offered where, for all sizes, the new shape has a whole number there.
 
     ## References

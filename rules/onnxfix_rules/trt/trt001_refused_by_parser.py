@@ -14,7 +14,7 @@ def refused_by_parser(build: TrtBuild) -> Iterator[Match]:
     """TensorRT's parser refuses the model, in its own words and at the node that it names.
 
     ## Why it matters
-    There is no engine without it. The parser stops at the first node that it refuses as a rule, so that more may
+    There is no engine without it. The parser fails at the first node that it refuses as a rule, so that more may
     come to light once that one is repaired. A TensorRT that crashes, takes too long or too much memory while it
     parses, or before it comes to that, counts as well: it runs in a child process, and what became of that is the
     message.

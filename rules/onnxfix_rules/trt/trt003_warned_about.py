@@ -52,7 +52,7 @@ def warned_about(build: TrtBuild) -> Iterator[Match]:
     ## Why it matters
     A warning may be the only sign that the engine computes something else, or refuses an input at run time: a
     `Loop` whose outputs may have another shape, half precision that may overflow, a uint8 zero point that becomes
-    int8, a `Squeeze` that forbids batch 1. Those are warnings here as well, and so is every text that is not known.
+    int8, a `Squeeze` that forbids batch 1. Those are warnings here as well, and so is every unknown text.
 
     Information only is what costs nothing but attention: `Make sure input x has Int64 binding`, an input that the
     network does not read (it may still have told its shape or its type), nameless nodes that the parser gives one
@@ -66,7 +66,7 @@ def warned_about(build: TrtBuild) -> Iterator[Match]:
 
     ## Fix
     The finding names the rule that repairs it, where there is one. What a model that TensorRT accepts with a warning
-    computes there is not known before it has run.
+    computes there is unknown before it has run.
 
     ## References
     The texts are those of TensorRT-RTX 1.7.1 over ONNX's node models, fourteen exports of PyTorch and the models of

@@ -15,7 +15,7 @@ def network_differs(reading: Reading) -> Iterator[Match]:
     """TensorRT accepts the model and reads it differently: what it imported computes something else.
 
     ## Why it matters
-    The parser takes models that mean something else to it, without a word: a `Trilu` without `upper` becomes a lower
+    The parser takes models that mean something else to it, without a warning: a `Trilu` without `upper` becomes a lower
     triangle, `layout=1` of an `LSTM` is ignored, a `ConvTranspose` is shifted by a pixel, a `QuantizeLinear` without
     zero point gives int8, an operator of a foreign domain becomes the standard one of that name. The engine builds and
     runs, and its results are wrong.

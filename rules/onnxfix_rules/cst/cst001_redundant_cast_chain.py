@@ -1,4 +1,4 @@
-"""CST001: the type in the middle of two Casts changes no value."""
+"""CST001: the intermediate type of two Casts changes no value."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from onnxfix_rules.cst import _common as cst
 
 @rule("CST001", ops=cst.CASTS, safety=Safety.EXACT, severity=Severity.INFO, hazards=[2])
 def redundant_cast_chain(node: Node, model: Model) -> Iterator[Match]:
-    """A Cast feeds a Cast, and the type between them changes no value.
+    """Two consecutive Casts whose intermediate type changes no value.
 
     ## Why it matters
-    TensorRT 11 and TensorRT-RTX are strongly typed: the Casts in the graph are the precision plan, and each one is
-    imported as a layer. A step through a wider type says nothing about precision, yet it hides what the plan is, and
-    some steps are not possible at all:
+    TensorRT 11 and TensorRT-RTX are strongly typed: the Casts in the graph define the precision, and each one is
+    imported as a layer. A step through a wider type has no effect on precision but obscures it, and some steps are
+    not supported at all:
 
     - **error**: TensorRT's parser refuses a Cast to int16, uint16, uint32 or uint64 (`Unsupported data type for the
       Cast operator!`) and a uint8 between two nodes (`TensorRT does not support UINT8 types for intermediate
@@ -26,15 +26,15 @@ def redundant_cast_chain(node: Node, model: Model) -> Iterator[Match]:
     Every Cast between two types that TensorRT has was measured to build, so the direct Cast is never worse.
 
     ## Fix
-    The second Cast reads the value before the first one; the first one goes when nothing else reads it. Exact when
-    the type in the middle holds every value of the first type: the integers of its range, for floats also every
-    significant bit, every exponent, NaN, the infinities and -0.0. Integers to integers wrap by their value alone,
-    floats round by their value alone, so the last step then gives the same. One guard: ONNX leaves a float that does
-    not fit an integer type undefined, while integers wrap. Where the middle is a float type and the end an integer
-    type, the end has to hold every value of the first type as well.
+    The second Cast reads the original value; the first one is removed if it has no other reader. Exact if the
+    intermediate type holds every value of the first type: the integers in its range, for floats also every
+    significant bit, every exponent, NaN, the infinities and -0.0. Integers wrap and floats round by their value
+    alone, so the last step gives the same result. One restriction: ONNX leaves the cast of an out-of-range float to
+    an integer undefined, while integers wrap. If the intermediate type is a float and the last one an integer, the
+    last one must hold every value of the first type as well.
 
-    Left alone: strings (numbers are spelt differently), and direct Casts between float8, int4 and their like and
-    another type, which not every backend has.
+    Not covered: strings (formatted differently), and direct Casts between float8, int4 and the like and another type,
+    which some backends lack.
 
     ## References
     - ONNX, operator Cast, on rounding, wrapping and `saturate`: https://onnx.ai/onnx/operators/onnx__Cast.html
@@ -59,9 +59,9 @@ def redundant_cast_chain(node: Node, model: Model) -> Iterator[Match]:
 
 
 def _goes_back(pair: cst.Pair, model: Model) -> bool:
-    """Whether a reader casts straight back to the type in the middle without loss.
+    """Whether a reader casts straight back to the intermediate type without loss.
 
-    CST003 then makes that reader read the value in the middle. Collapsing first would cast it a second time.
+    CST003 then makes that reader use the intermediate value. Collapsing first would cast it a second time.
     """
     output = pair.node.output(0)
     if output is None or not cst.same_values(pair.b, pair.c, pair.b):
@@ -72,22 +72,22 @@ def _goes_back(pair: cst.Pair, model: Model) -> bool:
 
 redundant_cast_chain.examples = [
     Fixed(
-        "every int32 is an int64",
+        "int64 holds every int32",
         before="g (int32[N] x) => (float[N] y) { a = Cast<to=7>(x)  y = Cast<to=1>(a) }",
         after="g (int32[N] x) => (float[N] y) { y = Cast<to=1>(x) }",
     ),
     Fixed(
-        "TensorRT has no uint8 between two nodes",
+        "TensorRT does not support uint8 between two nodes",
         before="g (bool[N] x) => (float[N] y) { a = Cast<to=2>(x)  y = Cast<to=1>(a) }",
         after="g (bool[N] x) => (float[N] y) { y = Cast<to=1>(x) }",
     ),
     Fixed(
-        "float to double keeps NaN, infinities and the sign of zero",
+        "float to double preserves NaN, infinities and the sign of zero",
         before="g (float[N] x) => (bool[N] y) { a = Cast<to=11>(x)  y = Cast<to=9>(a) }",
         after="g (float[N] x) => (bool[N] y) { y = Cast<to=9>(x) }",
     ),
     Fixed(
-        "bfloat16 is a float with fewer digits",
+        "bfloat16 is a float with fewer bits",
         before="g (bfloat16[N] x) => (double[N] y) { a = Cast<to=1>(x)  y = Cast<to=11>(a) }",
         after="g (bfloat16[N] x) => (double[N] y) { y = Cast<to=11>(x) }",
     ),
@@ -97,7 +97,7 @@ redundant_cast_chain.examples = [
         after="g (int32[N] x) => (uint8[N] y) { y = Cast<to=2>(x) }",
     ),
     Fixed(
-        "an int16 fits int32, so its way through float is defined",
+        "an int16 fits int32, so the path through float is defined",
         before="g (int16[N] x) => (int32[N] y) { a = Cast<to=1>(x)  y = Cast<to=6>(a) }",
         after="g (int16[N] x) => (int32[N] y) { y = Cast<to=6>(x) }",
     ),
@@ -105,21 +105,21 @@ redundant_cast_chain.examples = [
         "a long chain collapses to one Cast",
         before="g (uint8[N] x) => (double[N] y) "
         "{ a = Cast<to=4>(x)  b = Cast<to=6>(a)  c = Cast<to=7>(b)  d = Cast<to=1>(c)  y = Cast<to=11>(d) }",
-        # int64 to float rounds in general, but what started as a uint8 does not.
+        # int64 to float rounds in general, but not values that started as uint8.
         after="g (uint8[N] x) => (double[N] y) { y = Cast<to=11>(x) }",
     ),
     Fixed(
-        "the first Cast stays for its other reader",
+        "the first Cast stays for another reader",
         before="g (int32[N] x) => (float[N] y, int64[N] z) { a = Cast<to=7>(x)  y = Cast<to=1>(a)  z = Neg(a) }",
         after="g (int32[N] x) => (float[N] y, int64[N] z) { a = Cast<to=7>(x)  y = Cast<to=1>(x)  z = Neg(a) }",
     ),
     Fixed(
-        "the first Cast makes a graph output",
+        "the first Cast produces a graph output",
         before="g (int32[N] x) => (int64[N] a, float[N] y) { a = Cast<to=7>(x)  y = Cast<to=1>(a) }",
         after="g (int32[N] x) => (int64[N] a, float[N] y) { a = Cast<to=7>(x)  y = Cast<to=1>(x) }",
     ),
     Fixed(
-        "a subgraph captures the value in the middle",
+        "a subgraph captures the intermediate value",
         before="""g (int32[2] x, bool k) => (float[2] y, int64[2] z) { a = Cast<to=7>(x)  y = Cast<to=1>(a)
             z = If(k)<then_branch = t () => (int64[2] p) { p = Neg(a) },
                       else_branch = e () => (int64[2] q) { q = Abs(a) }> }""",
@@ -128,7 +128,7 @@ redundant_cast_chain.examples = [
                       else_branch = e () => (int64[2] q) { q = Abs(a) }> }""",
     ),
     Fixed(
-        "the second Cast stands in a subgraph",
+        "the second Cast is in a subgraph",
         before="""g (int32[2] x, bool k) => (float[2] y) { a = Cast<to=7>(x)
             y = If(k)<then_branch = t () => (float[2] p) { p = Cast<to=1>(a) },
                       else_branch = e () => (float[2] q) { n = Cast<to=7>(x)  q = Cast<to=1>(n) }> }""",
@@ -137,22 +137,22 @@ redundant_cast_chain.examples = [
                       else_branch = e () => (float[2] q) { q = Cast<to=1>(x) }> }""",
     ),
     Fixed(
-        "in a function the first type is known where a Cast makes it",
+        "in a function the first type is known from a Cast",
         before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f(x) }
             <domain: "d", opset_import: ["" : 18]> f (u) => (w)
             { a = Cast<to=6>(u)  b = Cast<to=7>(a)  c = Cast<to=11>(b)  w = Cast<to=1>(c) }""",
-        # What the function is given is unknown, so the first Cast stays.
+        # The function's input type is unknown, so the first Cast stays.
         after="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f(x) }
             <domain: "d", opset_import: ["" : 18]> f (u) => (w) { a = Cast<to=6>(u)  w = Cast<to=1>(a) }""",
     ),
     Fixed(
-        "CastLike casts to the type of another value",
+        "CastLike",
         before="g (int32[N] x, double[1] t) => (double[N] y, double[1] u) "
         "{ a = Cast<to=7>(x)  y = CastLike(a, t)  u = Neg(t) }",
         after="g (int32[N] x, double[1] t) => (double[N] y, double[1] u) { y = CastLike(x, t)  u = Neg(t) }",
     ),
     Fixed(
-        "an overridable initializer has a type too",
+        "an overridable initializer",
         before="g (float[N] x, int32[2] s) => (float[2] y) <int32[2] s = {1, 2}> "
         "{ a = Cast<to=7>(s)  y = Cast<to=1>(a) }",
         after="g (float[N] x, int32[2] s) => (float[2] y) <int32[2] s = {1, 2}> { y = Cast<to=1>(s) }",
@@ -165,24 +165,24 @@ redundant_cast_chain.examples = [
         ir_version=3,
     ),
     Silent(
-        "a round trip further on is left to CST003",
+        "a round trip later in the chain is covered by CST003",
         "g (float16[N] x) => (float[N] y, float[N] z) "
         "{ a = Cast<to=1>(x)  b = Cast<to=11>(a)  c = Cast<to=1>(b)  y = Neg(a)  z = Exp(c) }",
     ),
     Silent(
-        "a second Cast that does nothing is CST002",
+        "a no-op second Cast is covered by CST002",
         "g (int32[N] x) => (int64[N] y) { a = Cast<to=7>(x)  b = Cast<to=7>(a)  y = Neg(b) }",
     ),
     Silent(
-        "a first Cast that does nothing is CST002",
+        "a no-op first Cast is covered by CST002",
         "g (int32[N] x) => (int64[N] y) { a = Cast<to=6>(x)  b = Cast<to=7>(a)  y = Neg(b) }",
     ),
     Silent(
-        "a float rounds to half", "g (float[N] x) => (double[N] y) { a = Cast<to=10>(x)  y = Cast<to=11>(a) }"
+        "float to half rounds", "g (float[N] x) => (double[N] y) { a = Cast<to=10>(x)  y = Cast<to=11>(a) }"
     ),
     Silent("int64 to int32 wraps", "g (int64[N] x) => (float[N] y) { a = Cast<to=6>(x)  y = Cast<to=1>(a) }"),
     Silent(
-        "a double that went through float was rounded twice",
+        "a double that passes through float is rounded twice",
         "g (double[N] x) => (float16[N] y) { a = Cast<to=1>(x)  y = Cast<to=10>(a) }",
     ),
     Silent(
@@ -190,7 +190,7 @@ redundant_cast_chain.examples = [
         "g (int32[N] x) => (int64[N] y) { a = Cast<to=1>(x)  y = Cast<to=7>(a) }",
     ),
     Silent(
-        "only zero or not is left after bool",
+        "bool keeps only zero or nonzero",
         "g (float[N] x) => (int64[N] y) { a = Cast<to=9>(x)  y = Cast<to=7>(a) }",
     ),
     Silent(
@@ -198,11 +198,11 @@ redundant_cast_chain.examples = [
         "g (uint32[N] x) => (uint8[N] y) { a = Cast<to=11>(x)  y = Cast<to=2>(a) }",
     ),
     Silent(
-        "NaN has no integer, so float types need not agree on it",
+        "NaN has no integer, so results for float types may differ",
         "g (float16[N] x) => (int64[N] y) { a = Cast<to=1>(x)  y = Cast<to=7>(a) }",
     ),
     Silent(
-        "numbers are spelt in as many ways as there are types",
+        "number formatting in strings varies",
         "g (int32[N] x) => (string[N] y) { a = Cast<to=7>(x)  y = Cast<to=8>(a) }",
     ),
     Silent(
@@ -211,7 +211,7 @@ redundant_cast_chain.examples = [
         opset=19,
     ),
     Silent(
-        "the declared type of an inner value may be a lie",
+        "the declared type of an internal value may be wrong",
         """<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) <int32[N] u>
             { u = d.Unknown(x)  a = Cast<to=7>(u)  y = Cast<to=1>(a) }""",
         runs=False,
@@ -224,18 +224,18 @@ redundant_cast_chain.examples = [
             { v = Cast<to=11>(u)  n = Neg(v)  w = Cast<to=7>(n) }""",
     ),
     Silent(
-        "the function's caller chooses the type in the middle",
+        "the intermediate type depends on the function's caller",
         """<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = d.f<t=10>(x) }
             <domain: "d", opset_import: ["" : 18]> f <t> (u) => (w)
             { v = Cast<to=1>(u)  a = Cast<to: int = @t>(v)  w = Cast<to=1>(a) }""",
     ),
     Fixed(
-        "int8 is a whole number like any other",
+        "int8",
         before="g (int8[N] x) => (float[N] y) { a = Cast<to=6>(x)  y = Cast<to=1>(a) }",
         after="g (int8[N] x) => (float[N] y) { y = Cast<to=1>(x) }",
     ),
     Fixed(
-        "a uint8 that goes out stays, and is read by nothing else any more",
+        "a uint8 graph output stays without other readers",
         before="g (bool[N] x) => (uint8[N] a, float[N] y) { a = Cast<to=2>(x)  y = Cast<to=1>(a) }",
         after="g (bool[N] x) => (uint8[N] a, float[N] y) { a = Cast<to=2>(x)  y = Cast<to=1>(x) }",
     ),

@@ -394,7 +394,7 @@ def test_a_pair_of_sizes_is_reported_once() -> None:
     text = "g (float[N,3] x, float[M,3] z) => (float[?,3] y) { a = Add(x, z)  b = Sub(x, z)  y = Mul(z, x) }"
     model = onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 18]> {text}')
     (found,) = findings(MAY_DIFFER, model)
-    assert "in 2 more places" in found.match.message
+    assert "occurs 2 more times" in found.match.message
     assert found.match.node is not None
     assert found.match.node.first_output == "a"
 

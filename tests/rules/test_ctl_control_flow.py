@@ -79,8 +79,8 @@ def repaired(proto: ModelProto, *codes: str) -> ModelProto:
 
 # TensorRT refuses sequences as outputs, and the condition that CTL012 writes next.
 NOT_FOR_TENSORRT = (
-    "a sequence that goes out",
-    "a loop with a count alone, whose condition is left out at the end",
+    "a sequence as graph output",
+    "a loop with a trip count only",
 )
 FIXED = [
     pytest.param(rule.code, example, id=f"{rule.code}-{example.why[:50]}")
@@ -91,7 +91,7 @@ FIXED = [
 
 
 # A branch that never runs does not fit the shape, and an outer value is returned directly.
-NOT_FOR_ORT = ("the other way round, where the size is not 1", "several outputs: the same twice, a weight")
+NOT_FOR_ORT = ("the else branch, for a size other than 1", "several outputs: a repeated one, a weight")
 
 
 @pytest.mark.parametrize(

@@ -1,1 +1,1 @@
-"""Broadcasting: operands whose shapes meet by implicit repetition."""
+"""Broadcasting: operands of different shapes that are repeated implicitly."""

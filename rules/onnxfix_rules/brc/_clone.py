@@ -1,4 +1,4 @@
-"""A constant once more with leading dimensions of 1, made from its stored form without reading the numbers."""
+"""Copy a constant with leading dimensions of 1, from its stored form without reading the values."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from onnxfix.files import lazy, tensors
 from onnxfix.rule import CONSTANT_LIMIT, AddInitializer, AddNode, Edit, Model, Value, shared
 
 EMBEDDED_LIMIT = 1 << 26
-"""Bytes: a fix holds a copy of the tensor until it is applied, so larger embedded ones are left alone."""
+"""Size limit in bytes of an embedded tensor, since a fix holds a copy of it until it is applied."""
 
 
 def stored(value: Value) -> TensorProto | None:
-    """The constant's tensor as the file has it; None for sparse ones and what has no tensor form."""
+    """The constant's tensor as stored in the file; None for sparse ones and other forms."""
     if not value.is_constant or value.sparse:
         return None
     if value.initializer is not None:
@@ -27,9 +27,9 @@ def stored(value: Value) -> TensorProto | None:
 
 
 def _may_be_cloned(value: Value, tensor: TensorProto) -> bool:
-    """Whether a second copy costs little, for good (a large one with other readers) and until it is applied.
+    """Whether a second copy is cheap, permanently (a large one with other readers) and until it is applied.
 
-    External data costs nothing: both tensors name the same bytes.
+    External data costs nothing: both tensors refer to the same bytes.
     """
     if tensors.is_external(tensor):
         return True
@@ -38,12 +38,12 @@ def _may_be_cloned(value: Value, tensor: TensorProto) -> bool:
 
 
 def with_rank(value: Value, tensor: TensorProto, rank: int) -> tuple[str, list[Edit]] | None:
-    """Name of ``value`` padded to ``rank`` by leading ones, and the edits that it takes: none where it exists.
+    """Name of ``value`` padded to ``rank`` by leading ones, and the required edits: none if it already exists.
 
-    None where the constant is too large to be stored a second time.
+    None if the constant is too large to be stored twice.
 
-    The name follows from the constant and the rank, so fixes of nodes that share a constant share its clone. It
-    stands beside the original, where everything that reads the original can read it, too.
+    The name is derived from the constant and the rank, so fixes of nodes that share a constant share its clone. It is
+    placed next to the original, so that every reader of the original can read it, too.
     """
     known = shared(value.scope.model, _clones)  # one constant may have thousands of readers
     if (value, rank) not in known:
@@ -80,8 +80,8 @@ def _is_same(present: Value, wanted: TensorProto) -> bool:
 
 
 def _definition(value: Value, clone: TensorProto) -> Edit:
-    """An initializer for an initializer, a Constant for a Constant: so functions, which have no initializers, and IR
-    version 3, where an initializer must be a graph input as well, need no thought."""
+    """Copy an initializer as an initializer and a Constant as a Constant. This also covers functions, which have no
+    initializers, and IR version 3, where an initializer must also be a graph input."""
     scope = value.scope
     if value.producer is None:
         return AddInitializer(scope, clone)

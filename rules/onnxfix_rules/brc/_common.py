@@ -1,4 +1,4 @@
-"""What the broadcasting rules share: which inputs of an operator broadcast, and with which dimensions."""
+"""Shared by the broadcasting rules: which inputs of an operator broadcast, and with which dimensions."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ MULTIDIRECTIONAL: dict[str, int] = {
     **dict.fromkeys(("LessOrEqual", "GreaterOrEqual"), 12),
     **dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor"), 18),
 }
-"""Operators all of whose inputs broadcast against each other, and the opset from which on they do (ONNX's
-Operators.md; before opset 7, Add and its like had `axis` and `broadcast` attributes with another meaning)."""
+"""Operators whose inputs all broadcast against each other, and the opset since which they do (ONNX's Operators.md;
+before opset 7, Add and similar operators had `axis` and `broadcast` attributes with another meaning)."""
 
 BROADCASTING = (*MULTIDIRECTIONAL, "PRelu", "Gemm", "MatMul", "Expand")
-"""Every operator in which shapes meet by broadcasting."""
+"""Every operator that broadcasts shapes."""
 
 Shape = tuple[Dim, ...]
 
 
 class Operand(NamedTuple):
-    """One side of a broadcast: those of its dimensions that take part in it.
+    """One side of a broadcast, with the dimensions that take part.
 
-    ``place`` is the node's input, or -1 for a side that is no input itself (Gemm's product, Expand's target).
-    ``stretches`` is False for a side that may not be repeated (ONNX's unidirectional broadcasting).
+    ``place`` is the node's input index, or -1 for a side that is not an input itself (Gemm's product, Expand's
+    target). ``stretches`` is False for a side that may not be repeated (ONNX's unidirectional broadcasting).
     """
 
     place: int
@@ -54,13 +54,13 @@ class Broadcast(NamedTuple):
         return self.form.rank
 
     def dim(self, operand: Operand, axis: int) -> Dim | None:
-        """The operand's dimension at the result's ``axis``; None where its rank does not reach there."""
+        """The operand's dimension at the result's ``axis``; None if its rank is too low."""
         position = axis - (self.rank - len(operand.shape))
         return operand.shape[position] if 0 <= position < len(operand.shape) else None
 
 
 class Form:
-    """What the shapes of the operands alone decide: a model has thousands of broadcasts, and few forms of them."""
+    """Everything determined by the operands' shapes alone: a model has thousands of broadcasts but few forms."""
 
     def __init__(self, operands: tuple[Operand, ...]) -> None:
         self.operands = operands
@@ -70,9 +70,9 @@ class Form:
 
     @cached_property
     def is_two_sided(self) -> bool:
-        """Whether no operand has the result's shape, so that every one of them is repeated.
+        """Whether no operand has the result's shape, so that all are repeated.
 
-        Dimensions that may differ without either being 1 count as covered: they are another rule's matter.
+        Dimensions that may differ without either being 1 count as covered: another rule reports them.
         """
         axes = range(self.rank)
         ones = [[is_static_one(self.dim(operand, axis)) for axis in axes] for operand in self.operands]
@@ -86,7 +86,7 @@ class Form:
 
 
 class _Known:
-    """The forms of a model's broadcasts, as far as they were asked for."""
+    """The forms of a model's broadcasts, computed on demand."""
 
     def __init__(self, model: Model) -> None:
         self.forms: dict[Node, Form | None] = {}
@@ -98,7 +98,7 @@ class _Known:
         if node.op_type not in MULTIDIRECTIONAL:
             return self._form(_operands(node, self._shapes))
         shapes = [None if value is None else self._shapes.shape(value) for value in node.inputs]
-        # What is known of values is interned, and with it nearly every shape, for as long as ``_shapes`` lives.
+        # Values and almost all shapes are interned as long as ``_shapes`` lives.
         key = tuple(map(id, shapes))
         form = self._of_shapes.get(key)
         if form is None or node.opset < MULTIDIRECTIONAL[node.op_type]:
@@ -110,7 +110,7 @@ class _Known:
     def _form(self, operands: Operands) -> Form | None:
         if operands is None or len(operands) < 2:
             return None
-        # Dimensions are interned: the same expression is the same object, for as long as somebody holds it.
+        # Dimensions are interned: equal expressions are the same object while one is referenced.
         key = tuple([(tuple(map(id, operand.shape)), operand.stretches) for operand in operands])
         form = self._of_operands.get(key)
         if form is None:
@@ -119,7 +119,7 @@ class _Known:
 
 
 def form_of(node: Node, model: Model) -> Form | None:
-    """The form of a node's broadcast, which mostly says that there is nothing to say of the node.
+    """The form of a node's broadcast, which usually shows that there is nothing to report.
 
     None and errors as of ``broadcast_of``.
     """
@@ -131,7 +131,7 @@ def form_of(node: Node, model: Model) -> Form | None:
 
 
 def broadcast_of(node: Node, model: Model) -> Broadcast | None:
-    """How the inputs of ``node`` broadcast; None where they do not, or where a shape is unknown.
+    """How the inputs of ``node`` broadcast; None if they do not, or if a shape is unknown.
 
     Raises:
         UnknownAttribute: that depends on an attribute of the surrounding function.
@@ -171,7 +171,7 @@ def _pair(node: Node, shapes: Shapes) -> tuple[Value, Shape, Value, Shape] | Non
 
 
 def _prelu(node: Node, shapes: Shapes) -> Operands:
-    """Opset 6 and older took a slope per channel whatever its position."""
+    """Up to opset 6 a slope per channel was accepted at any position."""
     pair = _pair(node, shapes)
     if pair is None or node.opset < 7 or len(pair[3]) > len(pair[1]):
         return None
@@ -196,7 +196,7 @@ def _gemm(node: Node, shapes: Shapes) -> Operands:
 
 
 def _matmul(node: Node, shapes: Shapes) -> Operands:
-    """Only the dimensions before the matrices' broadcast; a vector adds and removes one, so it is left alone."""
+    """Only the dimensions before the matrices broadcast; vectors are excluded, since they add and remove one."""
     pair = _pair(node, shapes)
     if pair is None or len(pair[1]) < 2 or len(pair[3]) < 2:
         return None
@@ -204,7 +204,7 @@ def _matmul(node: Node, shapes: Shapes) -> Operands:
 
 
 def _expand(node: Node, shapes: Shapes) -> Operands:
-    """The target is a side like the other: Expand broadcasts in both directions, despite its name."""
+    """The target counts as a side: Expand broadcasts in both directions, despite its name."""
     data, target = node.input(0), node.input(1)
     if data is None or target is None:
         return None
@@ -223,10 +223,10 @@ _SPECIAL: dict[str, Callable[[Node, Shapes], Operands]] = {
 
 
 def short_of_rank(broadcast: Broadcast) -> list[tuple[Operand, Value, int]]:
-    """Operands of a lower rank than the result, with the number of dimensions that they lack.
+    """Operands of a lower rank than the result, with the number of missing dimensions.
 
-    A matrix on a MatMul's right has no batch dimensions to align: that is what a linear layer looks like, every
-    runtime has a kernel for it, and one product of many rows is not bit-equal to many products of few.
+    The right matrix of a MatMul needs no batch dimensions: that is the form of a linear layer, every runtime has a
+    kernel for it, and one product of many rows is not bit-identical to many products of few.
     """
     found = []
     for operand in broadcast.operands:
@@ -250,5 +250,5 @@ def text(shape: Shape) -> str:
 
 
 def label(operand: Operand) -> str:
-    """What messages call the operand."""
+    """The operand's name for messages."""
     return f"{operand.value.name!r} " if operand.value is not None else ""

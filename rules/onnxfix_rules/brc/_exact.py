@@ -1,12 +1,12 @@
-"""Which shape changes ONNX Runtime, which verifies fixes, answers by other kernels.
+"""Shape changes for which ONNX Runtime, which verifies fixes, selects other kernels.
 
-All fixes of this family are exact by ONNX's rules. ONNX Runtime 1.31's CPU provider however picks a kernel by how
-the operands' ranks and dimensions of 1 line up, and for some operators the kernels disagree in bits:
+All fixes of this family are exact by ONNX's rules. However, ONNX Runtime 1.31's CPU provider selects a kernel by how
+the operands' ranks and dimensions of 1 align, and for some operators the kernels differ in bits:
 
-- ``Pow`` cubes by multiplication where the exponent is one element, and calls ``pow`` elsewhere;
+- ``Pow`` cubes by multiplication if the exponent has one element, and calls ``pow`` otherwise;
 - ``Where`` turns -0.0 into 0.0 in some of them, and ``Min`` and ``Max`` return either zero of a tie;
-- half precision is computed in float, and the rounding between two neighbors is dropped unless a node that only
-  moves data stands in between.
+- half precision is computed in float, and the rounding between two adjacent nodes is dropped unless a node that only
+  moves data is in between.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ Flags = tuple[bool, ...]
 
 
 def safety_of_alignment(broadcast: Broadcast, model: Model) -> Safety:
-    """Of storing a constant with leading dimensions of 1: EXACT where the kernels are the same or agree."""
+    """Safety of storing a constant with leading dimensions of 1: EXACT if the kernels are the same or agree."""
     return Safety.EXACT if not _is_sensitive(broadcast, model) or _is_settled(broadcast) else Safety.NUMERIC
 
 
 def safety_of_movement(broadcast: Broadcast, model: Model) -> Safety:
-    """Of a node that adds leading dimensions to an operand at run time."""
+    """Safety of a node that adds leading dimensions to an operand."""
     return max(safety_of_alignment(broadcast, model), _safety_of_halves(broadcast, model))
 
 
 def safety_of_repetition(broadcast: Broadcast, model: Model) -> Safety:
-    """Of a node that repeats an operand: the kernel is always another one."""
+    """Safety of a node that repeats an operand: the kernel always changes."""
     return Safety.NUMERIC if _is_sensitive(broadcast, model) else _safety_of_halves(broadcast, model)
 
 
@@ -57,7 +57,7 @@ def _is_sensitive(broadcast: Broadcast, model: Model) -> bool:
 
 
 def _is_settled(broadcast: Broadcast) -> bool:
-    """Whether leading ones leave the choice of kernels as it is.
+    """Whether leading ones preserve the kernel selection.
 
     The kernel follows from the last axis, among those that both sides have, at which the larger size is not 1. With
     leading ones there are more such axes, which matters only where the old ones held none.

@@ -1,8 +1,8 @@
-"""Where two dimensions meet in a broadcast and neither is surely 1 nor surely the other: what batch sizes do to them.
+"""Dimensions that broadcast although neither is proven to be 1 or equal to the other, and the effect of batch sizes.
 
-Symbols that cannot be decided by algebra are decided by witnesses: the dimensions are evaluated at several
-assignments, and a conflict counts only where it stands in every one of them. So ``S`` against ``min(S, 512)`` and
-``H`` against ``4 * floor(H / 4)`` are silent, though there are sizes at which they fail.
+Symbols that cannot be decided by algebra are decided by examples: the dimensions are evaluated for several
+assignments, and only a conflict in all of them counts. So ``S`` against ``min(S, 512)`` and ``H`` against ``4 *
+floor(H / 4)`` are not reported, although they fail for some sizes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SCALES = (
     (5040 * 11, 5040 * 13, 5040 * 17, 5040 * 19, 5040 * 23, 5040 * 29),
 )
 """Sizes for up to five symbols: small ones, multiples of 8, and multiples of everything up to 10. All distinct; one
-more than symbols, so that the size of the other side can be left out."""
+more than symbols, so that the size of the other side can be omitted."""
 
 
 class Meeting(NamedTuple):
@@ -38,11 +38,11 @@ class Meeting(NamedTuple):
 
     @property
     def key(self) -> frozenset[str]:
-        """The same for every place where these two dimensions meet."""
+        """The same for every occurrence of these two dimensions."""
         return frozenset((str(self.a), str(self.b)))
 
     def fits(self, env: Mapping[str, int]) -> bool | None:
-        """Whether the operator works at this assignment; None where the sizes are unknown there."""
+        """Whether the operator works for this assignment; None if the sizes are unknown."""
         a, b = evaluate(self.a, env), evaluate(self.b, env)
         if a is None or b is None:
             return None
@@ -50,7 +50,7 @@ class Meeting(NamedTuple):
 
 
 def meetings(broadcast: Broadcast) -> Iterator[Meeting]:
-    """All meetings of one node whose outcome is open. Each side is compared with the first that is not 1."""
+    """All open broadcasts of one node. Each side is compared with the first that is not 1."""
     for axis, (first, a), (second, b) in _open_pairs(broadcast):
         yield Meeting(broadcast, axis, first, second, a, b)
 
@@ -72,7 +72,7 @@ def _open_pairs(broadcast: Broadcast | Form) -> Iterator[tuple[int, _Side, _Side
 
 
 def _is_open(a: Dim, b: Dim) -> bool:
-    """Whether it takes sizes to tell how ``a`` and ``b`` meet; two static sizes are right or the checker's finding."""
+    """Whether the outcome depends on symbols; two static sizes are correct or covered by the checker."""
     return not is_static_one(b) and not equal(a, b).yes and (a.value is None or b.value is None)
 
 
@@ -85,7 +85,7 @@ class _Answers(NamedTuple):
 
 
 class Symbols:
-    """The symbols of a model's inputs, and which of them count samples."""
+    """The symbols of a model's inputs, and which of them are batch sizes."""
 
     def __init__(self, model: Model) -> None:
         self.known: set[str] = set()
@@ -97,11 +97,11 @@ class Symbols:
                 self.known |= dim.symbols
                 (inner if axis else leading).update(dim.symbols)
         self.batch = frozenset(leading - inner)
-        """Symbols that stand at axis 0 of graph inputs, and at no other axis of any."""
+        """Symbols at axis 0 of graph inputs, and at no other axis of any."""
         self._forms: dict[Form, _Answers] = {}
 
     def answers(self, form: Form) -> _Answers:
-        """What can be said of every broadcast of this form."""
+        """The properties of every broadcast of this form."""
         found = self._forms.get(form)
         if found is None:
             found = self._forms[form] = _Answers(
@@ -116,14 +116,14 @@ class Symbols:
         return any(map(self.batch_symbol, leading)) and any(map(is_static_one, leading))
 
     def batch_symbol(self, dim: Dim | None) -> str | None:
-        """The symbol, where the dimension is just a batch size."""
+        """The symbol, if the dimension is just a batch size."""
         if dim is None or len(dim.symbols) != 1:
             return None
         (name,) = dim.symbols
         return name if name in self.batch and symbol(name) is dim else None
 
     def environments(self, meeting: Meeting) -> list[dict[str, int]]:
-        """Assignments to judge by; none where a symbol is no caller's choice, or there are too many."""
+        """Assignments to test; empty if a symbol is not the caller's choice, or there are too many."""
         names = meeting.a.symbols | meeting.b.symbols
         if not names <= self.known or len(names) >= len(SCALES[0]):
             return []
@@ -133,7 +133,7 @@ class Symbols:
         ]
 
     def conflicts(self, meeting: Meeting) -> bool:
-        """Whether the dimensions differ, and neither is 1, at every size that was tried."""
+        """Whether the dimensions differ, and neither is 1, for every tested size."""
         environments = self.environments(meeting)
         return bool(environments) and all(meeting.fits(env) is False for env in environments)
 
@@ -151,14 +151,14 @@ class Symbols:
         return True
 
     def only_at_one(self, meeting: Meeting) -> bool:
-        """Whether the two are the same size at batch 1, rather than one being stretched there."""
+        """Whether both have the same size at batch 1, rather than one being repeated there."""
         names = meeting.a.symbols | meeting.b.symbols
         at_one = dict.fromkeys(names & self.batch, 1)
         return equal(substitute(meeting.a, at_one), substitute(meeting.b, at_one)).yes
 
 
 def at_batch(broadcast: Broadcast, names: frozenset[str], size: int) -> str:
-    """What happens with the batch symbols ``names`` at ``size``: ``[2, 1] and [2] give [2, 2]``."""
+    """The result with the batch symbols ``names`` at ``size``: ``[2, 1] and [2] give [2, 2]``."""
     env = dict.fromkeys(names, size)
     shapes = [tuple(substitute(dim, env) for dim in operand.shape) for operand in broadcast.operands]
     result: list[Dim] = []
@@ -172,12 +172,12 @@ def at_batch(broadcast: Broadcast, names: frozenset[str], size: int) -> str:
 
 
 def crossings(broadcast: Broadcast | Form, symbols: Symbols) -> Iterator[tuple[Operand, Operand, int, str]]:
-    """Pairs ``(straight, shifted, axis, symbol)``: a batch that lands at another axis than the result's batch.
+    """Pairs ``(straight, shifted, axis, symbol)``: a batch that is aligned with another axis than the result's batch.
 
-    ``straight`` has the batch at axis 0 of the result. ``shifted`` has it at its own axis 0, which, aligned from
-    the right, is ``axis`` of the result, where ``straight`` has something else.
+    ``straight`` has the batch at axis 0 of the result. ``shifted`` has it at its own axis 0, which, aligned from the
+    right, is ``axis`` of the result, where ``straight`` has another dimension.
     """
-    # A Sum may have thousands of operands, and they hardly differ in shape.
+    # A Sum may have thousands of operands of few different shapes.
     distinct = {operand.shape: operand for operand in reversed(broadcast.operands)}
     for straight, shifted in product(reversed(distinct.values()), repeat=2):
         missing = broadcast.rank - len(shifted.shape)
@@ -226,7 +226,7 @@ def _has_batch(node: Node, symbols: Symbols, name: str) -> bool:
 
 
 def broadcasts(model: Model, wanted: Callable[[Node, Form], object]) -> Iterator[Broadcast]:
-    """The nodes of the model whose operands broadcast and have known shapes, those that ``wanted`` is true of."""
+    """The nodes of the model with broadcasting operands of known shapes that satisfy ``wanted``."""
     for node, form in shared(model, _formed):
         if wanted(node, form):
             broadcast = broadcast_of(node, model)

@@ -31,32 +31,31 @@ from ._slope import cannot_fit
 
 @rule("BRC001", ops=BROADCASTING, safety=Safety.EXACT, severity=Severity.INFO, hazards=[21])
 def rank_mismatched_constant(node: Node, model: Model) -> Iterator[Match]:
-    """A constant operand has a lower rank than the result of the operator.
+    """A constant operand with a lower rank than the operator's result.
 
     ## Why it matters
-    TensorRT's layers want operands of one rank, so its parser puts a SHUFFLE layer between the constant and the
-    operator. Measured with TensorRT-RTX 1.7.1: `Add(x[N,4,2], b[2])` is imported as CONSTANT, SHUFFLE, ELEMENTWISE,
-    and as CONSTANT, ELEMENTWISE when the constant is `[1,1,2]`. The same holds for scalars, `Where`, `PRelu`,
-    `Max`, the `C` of `Gemm` and batch dimensions in `MatMul`. It is no error today, only a layer more per operand;
-    TensorRT 7 and 8 had failures in this step ("dimensions not compatible for elementwise").
+    TensorRT's layers require operands of the same rank, so its parser inserts a SHUFFLE layer between the constant
+    and the operator. Measured with TensorRT-RTX 1.7.1: `Add(x[N,4,2], b[2])` is imported as CONSTANT, SHUFFLE,
+    ELEMENTWISE, and as CONSTANT, ELEMENTWISE when the constant is `[1,1,2]`. The same applies to scalars, `Where`,
+    `PRelu`, `Max`, the `C` of `Gemm` and batch dimensions in `MatMul`. Today it is not an error, only an additional
+    layer per operand; TensorRT 7 and 8 had failures in this step ("dimensions not compatible for elementwise").
 
     ## Fix
     Store the constant with leading dimensions of 1 up to the result's rank, never beyond. Exact: ONNX's broadcasting
-    rules prepend the same dimensions at run time, and no number changes. A constant with other readers is cloned;
-    one clone serves all nodes that want the same rank.
+    rules prepend the same dimensions, and no value changes. A constant with other readers is cloned; all nodes that
+    need the same rank share one clone.
 
-    NUMERIC instead for `Pow`, and for `Min`, `Max` and `Where` on floats, where the last dimensions may all be 1:
-    ONNX Runtime, which verifies fixes, then takes another kernel, whose cubes differ in the last bit (`Pow(x[N,1], 3)`:
+    NUMERIC instead for `Pow`, and for `Min`, `Max` and `Where` on floats, if the last dimensions may all be 1: ONNX
+    Runtime, which verifies fixes, then selects another kernel, whose cubes differ in the last bit (`Pow(x[N,1], 3)`:
     230 of 1,000 values) or whose zeros have another sign.
 
-    Left alone:
+    Not covered:
 
-    - a matrix on the right of a `MatMul`: the form of a linear layer, and one product of many rows need not be
-      bit-equal to many products of few;
-    - vectors in a `MatMul`, where a further dimension would stay in the result;
-    - initializers that may be overridden, results of `DequantizeLinear`, and constants that quantization
-      annotations name;
-    - constants over 1 MiB that have other readers, and over 64 MiB, unless their data are in an external file: they
+    - the right matrix of a `MatMul`: the form of a linear layer, and one product of many rows need not be
+      bit-identical to many products of few;
+    - vectors in a `MatMul`, where an added dimension would stay in the result;
+    - initializers that may be overridden, results of `DequantizeLinear`, and constants with quantization annotations;
+    - constants over 1 MiB that have other readers, and over 64 MiB, unless their data is in an external file: they
       are reported, but a copy is not worth its size.
 
     ## References
@@ -83,7 +82,7 @@ def rank_mismatched_constant(node: Node, model: Model) -> Iterator[Match]:
     message = f"constant {names} in an operation of rank {rank}: TensorRT inserts a SHUFFLE layer to align it"
     edits, reads, padded = _edits(node, short)
     if not edits:
-        yield Match(f"{message}; too large to be stored a second time", node=node)
+        yield Match(f"{message}; too large to be stored twice", node=node)
         return
     title = f"store {' and '.join(dict.fromkeys(padded))} with leading dimensions of 1"
     remedy = Fix(title, edits, safety_of_alignment(broadcast, model))
@@ -91,7 +90,7 @@ def rank_mismatched_constant(node: Node, model: Model) -> Iterator[Match]:
 
 
 class _Short(NamedTuple):
-    """The node's input at ``place``: a constant whose rank is not the ``wanted`` one.
+    """The node's input at ``place``: a constant whose rank is not ``wanted``.
 
     Both are of ``tensor`` itself: for MatMul, a broadcast's operand leaves out the matrices' two dimensions.
     """
@@ -104,7 +103,7 @@ class _Short(NamedTuple):
 
 
 def _edits(node: Node, short: list[_Short]) -> tuple[list[Edit], list[Value], list[str]]:
-    """Edits, the clones that exist already, and the names of the constants that are padded."""
+    """Edits, the existing clones, and the names of the padded constants."""
     edits: list[Edit] = []
     reads: list[Value] = []
     padded: list[str] = []
@@ -127,12 +126,12 @@ def _edits(node: Node, short: list[_Short]) -> tuple[list[Edit], list[Value], li
 
 rank_mismatched_constant.examples = [
     Fixed(
-        "a bias per channel gets the result's rank",
+        "a bias per channel is padded to the result's rank",
         before="g (float[N,2,3] x) => (float[N,2,3] y) <float[3] b = {1,2,3}> { y = Add(x, b) }",
         after="g (float[N,2,3] x) => (float[N,2,3] y) <float[1,1,3] c = {1,2,3}> { y = Add(x, c) }",
     ),
     Fixed(
-        "a scalar becomes all ones",
+        "a scalar becomes a tensor of dimensions 1",
         before="g (float[N,3] x) => (float[N,3] y) <float b = {2}> { y = Mul(b, x) }",
         after="g (float[N,3] x) => (float[N,3] y) <float[1,1] c = {2}> { y = Mul(c, x) }",
     ),
@@ -142,12 +141,12 @@ rank_mismatched_constant.examples = [
         after="g (float[N,3] x) => (float[N,3] y) <float[1,1] c = {2}> { y = Pow(x, c) }",
     ),
     Silent(
-        "a constant of rank 3 against a runtime tensor of rank 2: the result's rank is the constant's",
+        "a constant of rank 3 with a non-constant tensor of rank 2: the result has the constant's rank",
         "g (float[2,3] x) => (float[4,2,3] y) <float[4,1,1] b = {1,2,3,4}> { y = Add(x, b) }",
     ),
-    Silent("ranks agree", "g (float[N,3] x) => (float[N,3] y) <float[1,3] b = {1,2,3}> { y = Add(x, b) }"),
+    Silent("equal ranks", "g (float[N,3] x) => (float[N,3] y) <float[1,3] b = {1,2,3}> { y = Add(x, b) }"),
     Silent(
-        "the runtime operand is the one of lower rank",
+        "the operand of lower rank is not constant",
         "g (float[N,3] x, float[3] z) => (float[N,3] y) { y = Add(x, z) }",
     ),
     Silent(
@@ -157,26 +156,26 @@ rank_mismatched_constant.examples = [
         runs=False,
     ),
     Fixed(
-        "a constant of two nodes that want different ranks is cloned for each",
+        "a constant of two nodes that need different ranks is cloned for each",
         before="g (float[N,3] x, float[N,2,3] z) => (float[N,3] y, float[N,2,3] w)"
         " <float[3] b = {1,2,3}> { y = Add(x, b)  w = Sub(z, b) }",
         after="g (float[N,3] x, float[N,2,3] z) => (float[N,3] y, float[N,2,3] w)"
         " <float[1,3] b2 = {1,2,3}, float[1,1,3] b3 = {1,2,3}> { y = Add(x, b2)  w = Sub(z, b3) }",
     ),
     Fixed(
-        "nodes that want the same rank share one clone",
+        "nodes that need the same rank share one clone",
         before="g (float[N,3] x) => (float[N,3] y) <float[3] b = {1,2,3}> { a = Add(x, b)  y = Mul(a, b) }",
         after="g (float[N,3] x) => (float[N,3] y) <float[1,3] c = {1,2,3}> { a = Add(x, c)  y = Mul(a, c) }",
     ),
     Fixed(
-        "another reader needs the constant as it is",
+        "another reader needs the original constant",
         before="g (float[N,3] x) => (float[N,3] y, float[M] z) <float[3] b = {1,2,3}, int64[1] m = {-1}>"
         " { y = Add(x, b)  z = Reshape(b, m) }",
         after="g (float[N,3] x) => (float[N,3] y, float[M] z)"
         " <float[3] b = {1,2,3}, float[1,3] c = {1,2,3}, int64[1] m = {-1}> { y = Add(x, c)  z = Reshape(b, m) }",
     ),
     Silent(
-        "an initializer that is a graph input as well can be overridden",
+        "an initializer that is also a graph input may be overridden",
         "g (float[N,3] x, float[3] b) => (float[N,3] y) <float[3] b = {1,2,3}> { y = Add(x, b) }",
     ),
     Fixed(
@@ -187,7 +186,7 @@ rank_mismatched_constant.examples = [
         "  c = Constant<value=float[1,3]{1,2,3}>()  y = Add(x, c) }",
     ),
     Fixed(
-        "captured by the branches of an If, which share the clone",
+        "captured by both branches of an If, which share the clone",
         before="g (float[N,3] x, bool p) => (float[N,3] y) <float[3] b = {1,2,3}> {"
         " y = If(p) <then_branch = t () => (float[N,3] u) { u = Add(x, b) },"
         " else_branch = e () => (float[N,3] v) { v = Sub(x, b) }> }",
@@ -196,7 +195,7 @@ rank_mismatched_constant.examples = [
         " else_branch = e () => (float[N,3] v) { v = Sub(x, b) }> }",
     ),
     Fixed(
-        "captured by a branch that returns it, and read beside that",
+        "captured by a branch that returns it and also uses it",
         before="g (float[N,3] x, bool p) => (float[N,3] y, float[3] q) <float[3] b = {1,2,3}> { y = Add(x, b)"
         " q = If(p) <then_branch = t () => (float[3] u) { u = Neg(b) },"
         " else_branch = e () => (float[3] v) { v = Abs(b) }> }",
@@ -221,7 +220,7 @@ rank_mismatched_constant.examples = [
         ir_version=3,
     ),
     Silent(
-        "before opset 7 operators broadcast by attributes",
+        "before opset 7 broadcasting is controlled by attributes",
         "g (float[2,3] x) => (float[2,3] y) <float[3] b = {1,2,3}> { y = Add<broadcast=1>(x, b) }",
         opset=6,
         runs=False,
@@ -243,7 +242,7 @@ rank_mismatched_constant.examples = [
         after="g (bool[N,2] p) => (float[N,2] y) <float[1,2] b = {1,2}, float[1,1] c = {3}> { y = Where(p, b, c) }",
     ),
     Fixed(
-        "Pow and Where with a last dimension that is not 1 take the same kernels before and after",
+        "Pow and Where with a last dimension other than 1, where the kernels do not change",
         before="g (float[N,S,2] x, bool[N,S,2] p) => (float[N,S,2] y) <float e = {3}, float c = {0}>"
         " { t = Pow(x, e)  y = Where(p, t, c) }",
         after="g (float[N,S,2] x, bool[N,S,2] p) => (float[N,S,2] y) <float[1,1,1] e = {3}, float[1,1,1] c = {0}>"
@@ -256,11 +255,11 @@ rank_mismatched_constant.examples = [
         safety=Safety.NUMERIC,
     ),
     Flagged(
-        "no exact fix where ONNX Runtime's zeros may get another sign",
+        "no exact fix if the sign of zeros may change in ONNX Runtime",
         "g (float[N,1] x, bool[N,1] p) => (float[N,1] y) <float c = {0}> { t = Max(x, c)  y = Where(p, t, c) }",
     ),
     Fixed(
-        "integers have one zero",
+        "integers have only one zero",
         before="g (int64[N,S] x) => (int64[N,S] y) <int64 c = {0}> { y = Max(x, c) }",
         after="g (int64[N,S] x) => (int64[N,S] y) <int64[1,1] c = {0}> { y = Max(x, c) }",
     ),
@@ -277,14 +276,14 @@ rank_mismatched_constant.examples = [
         " { y = Gemm(x, w, c) }",
     ),
     Fixed(
-        "a matrix on a MatMul's left, and batch dimensions on its right",
+        "the left matrix of a MatMul, and batch dimensions on its right",
         before="g (float[N,2,2,1] x) => (float[N,2,2,2] y)"
         " <float[2,2] a = {1,2,3,4}, float[2,1,2] b = {1,2,3,4}> { t = MatMul(a, x)  y = MatMul(t, b) }",
         after="g (float[N,2,2,1] x) => (float[N,2,2,2] y)"
         " <float[1,1,2,2] a = {1,2,3,4}, float[1,2,1,2] b = {1,2,3,4}> { t = MatMul(a, x)  y = MatMul(t, b) }",
     ),
     Silent(
-        "the weight of a linear layer: a matrix on a MatMul's right",
+        "the weight of a linear layer: the right matrix of a MatMul",
         "g (float[N,4,2] x) => (float[N,4,3] y) <float[2,3] w = {1,2,3,4,5,6}> { y = MatMul(x, w) }",
     ),
     Silent(
@@ -296,19 +295,19 @@ rank_mismatched_constant.examples = [
         "g (float[N,4,2] x) => (float[N,2] y) <float[4] w = {1,2,3,4}> { y = MatMul(w, x) }",
     ),
     Fixed(
-        "integers and booleans alike, and empty tensors",
+        "integers, booleans and empty tensors",
         before="g (int64[N,2] x, bool[N,0] p) => (int64[N,2] y, bool[N,0] q) <int64[2] b = {1,2}, bool[0] c = {}>"
         " { y = Mod(x, b)  q = Or(p, c) }",
         after="g (int64[N,2] x, bool[N,0] p) => (int64[N,2] y, bool[N,0] q)"
         " <int64[1,2] b = {1,2}, bool[1,0] c = {}> { y = Mod(x, b)  q = Or(p, c) }",
     ),
     Silent(
-        "constants only: that is folded, not aligned",
+        "constant operands only, which are folded",
         "g (float[2,3] x) => (float[2,3] y) <float[2,3] a = {1,2,3,4,5,6}, float[3] b = {1,2,3}>"
         " { c = Add(a, b)  y = Mul(x, c) }",
     ),
     Silent(
-        "a quantized constant is no constant operand: its DequantizeLinear has an axis",
+        "a quantized constant: its DequantizeLinear has an axis",
         "g (float[N,3] x) => (float[N,3] y) <int8[3] q = {1,2,3}, float s = {0.5}, int8 z = {0}>"
         " { b = DequantizeLinear(q, s, z)  y = Add(x, b) }",
     ),
@@ -330,12 +329,12 @@ rank_mismatched_constant.examples = [
         runs=False,
     ),
     Fixed(
-        "a name that the clone would get is taken",
+        "the clone's name is already used",
         before="g (float[N,3] b_rank2) => (float[N,3] y) <float[3] b = {1,2,3}> { y = Add(b_rank2, b) }",
         after="g (float[N,3] b_rank2) => (float[N,3] y) <float[1,3] c = {1,2,3}> { y = Add(b_rank2, c) }",
     ),
     Fixed(
-        "a scalar for Gemm's C, and a number for each row",
+        "a scalar for Gemm's C, and one value per row",
         before="""g (float[2,2] x) => (float[2,3] y, float[2,3] z)
             <float[2,3] w = {1,2,3,4,5,6}, float c = {1}, float[2,1] d = {1,2}> {
             y = Gemm(x, w, c)  z = Gemm(x, w, d) }""",

@@ -1,4 +1,4 @@
-"""BRC002: an operand computed at run time has a lower rank than the result."""
+"""BRC002: a non-constant operand of a lower rank than the result."""
 
 from __future__ import annotations
 
@@ -22,22 +22,21 @@ from ._slope import cannot_fit
     default=False,
 )
 def rank_mismatched_runtime_operand(node: Node, model: Model) -> Iterator[Match]:
-    """An operand that is computed at run time has a lower rank than the result of the operator.
+    """A non-constant operand with a lower rank than the operator's result.
 
     ## Why it matters
     TensorRT's parser aligns the ranks by a SHUFFLE layer. Unlike a constant (BRC001), such an operand cannot be
-    stored in the right shape, and an Unsqueeze takes as many layers: measured with TensorRT-RTX 1.7.1,
-    `Add(x[N,4], z[4])` is imported as SHUFFLE, ELEMENTWISE, and with an Unsqueeze as CONSTANT, UNSQUEEZE,
-    ELEMENTWISE. So the rule is off by default; select it for importers that do not align ranks themselves
-    (TensorRT 7 and plugins: "dimensions not compatible for elementwise").
+    stored in the right shape, and an Unsqueeze needs as many layers: measured with TensorRT-RTX 1.7.1, `Add(x[N,4],
+    z[4])` is imported as SHUFFLE, ELEMENTWISE, and with an Unsqueeze as CONSTANT, UNSQUEEZE, ELEMENTWISE. So the rule
+    is off by default; select it for importers that do not align ranks themselves (TensorRT 7 and plugins: "dimensions
+    not compatible for elementwise").
 
     ## Fix
-    Put an `Unsqueeze` before the operator that adds leading dimensions up to the result's rank. Exact: ONNX's
-    broadcasting rules add the same ones. In half precision it is NUMERIC: ONNX Runtime's CPU provider computes in
-    float there and rounds only where another kind of node stands in between, so bit-equality cannot be shown;
-    and so in the cases that BRC001 names.
-    Results of `DequantizeLinear` are left alone (the pair must stay next to the operator to be fused), and so are
-    matrices on a `MatMul`'s right and vectors in a `MatMul`, as in BRC001.
+    Insert an `Unsqueeze` before the operator that adds leading dimensions up to the result's rank. Exact: ONNX's
+    broadcasting rules add the same ones. NUMERIC in half precision, since ONNX Runtime's CPU provider computes in
+    float there and rounds only if another kind of node is in between, so bit equality cannot be shown; also in the
+    cases that BRC001 lists. Results of `DequantizeLinear` are not changed (the pair must stay next to the operator to
+    be fused), nor are right matrices and vectors in a `MatMul`, as in BRC001.
 
     ## References
     - ONNX, docs/Broadcasting.md
@@ -107,7 +106,7 @@ rank_mismatched_runtime_operand.examples = [
         " { u = Unsqueeze(b, a)  y = Add(x, u) }",
     ),
     Fixed(
-        "a tensor read twice is aligned once",
+        "a tensor used twice is aligned once",
         before="g (bool[N,3] p, float[3] z) => (float[N,3] y) { y = Where(p, z, z) }",
         after="g (bool[N,3] p, float[3] z) => (float[N,3] y) <int64[1] a = {0}>"
         " { u = Unsqueeze(z, a)  y = Where(p, u, u) }",
@@ -128,22 +127,22 @@ rank_mismatched_runtime_operand.examples = [
         " else_branch = e () => (float[N,3] v) { v = Neg(x) }> }",
     ),
     Fixed(
-        "half precision: exact by ONNX's rules, but ONNX Runtime rounds elsewhere, so it is NUMERIC",
+        "half precision: exact by ONNX's rules, but NUMERIC because ONNX Runtime rounds elsewhere",
         before="g (float16[N,2] x, float s) => (float16[N,2] y) { h = Cast<to=10>(s)  y = Mul(x, h) }",
         after="g (float16[N,2] x, float s) => (float16[N,2] y) <int64[2] a = {0,1}>"
         " { h = Cast<to=10>(s)  u = Unsqueeze(h, a)  y = Mul(x, u) }",
         safety=Safety.NUMERIC,
     ),
     Flagged(
-        "half precision is not touched by exact fixes",
+        "exact fixes do not change half precision",
         "g (float16[N,2] x, float16 s) => (float16[N,2] y) { y = Mul(x, s) }",
     ),
     Silent(
-        "a constant is BRC001's",
+        "a constant is covered by BRC001",
         "g (float[N,3] x) => (float[N,3] y) <float[3] b = {1,2,3}> { y = Add(x, b) }",
     ),
     Silent(
-        "a matrix on a MatMul's right",
+        "the right matrix of a MatMul",
         "g (float[N,3,4] x, float[4,5] z) => (float[N,3,5] y) { y = MatMul(x, z) }",
     ),
     Silent(
@@ -157,7 +156,7 @@ rank_mismatched_runtime_operand.examples = [
         runs=False,
     ),
     Silent(
-        "Expand's target is no operand, and its data may be of any rank",
+        "Expand's target is not an operand, and its data may have any rank",
         "g (float[3] x) => (float[2,3] y) <int64[2] s = {2,3}> { y = Expand(x, s) }",
     ),
 ]

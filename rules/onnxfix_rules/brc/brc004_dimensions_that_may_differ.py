@@ -1,4 +1,4 @@
-"""BRC004: dimensions with different symbols meet in a broadcast."""
+"""BRC004: dimensions with different symbols are broadcast."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from ._meet import Meeting, Symbols, broadcasts, meetings
 
 @rule("BRC004", per="model", severity=Severity.WARNING, hazards=[21])
 def dimensions_that_may_differ(model: Model) -> Iterator[Match]:
-    """Dimensions with different symbols, or a symbol and a fixed size, meet in a broadcast.
+    """Dimensions with different symbols, or a symbol and a fixed size, are broadcast against each other.
 
     ## Why it matters
-    `[N]` with `[M]` works where N and M are equal, and where either is 1, with results of different shapes. Nothing
-    in the model says which is meant. TensorRT builds it, and the disagreement shows up only when a profile or an
-    input has sizes that do not fit: `Broadcast has incompatible dimensions: 2 != 8` (measured with TensorRT-RTX
-    1.7.1). The builder also optimizes less than for one symbol, since it must keep both outcomes. The usual cause is
-    an export that gave the same size two names, or left the dimensions of several inputs unnamed.
+    `[N]` with `[M]` works if N and M are equal, and if either is 1, with results of different shapes. The model does
+    not show which is intended. TensorRT builds it, and the mismatch appears only when a profile or an input has sizes
+    that do not fit: `Broadcast has incompatible dimensions: 2 != 8` (measured with TensorRT-RTX 1.7.1). The builder
+    also optimizes less than for one symbol, since it must support both cases. The usual cause is an export that gave
+    the same size two names, or left the dimensions of several inputs unnamed.
 
-    Each pair of dimensions is reported once, at the first node where it meets. Sizes that only data decide are not
-    reported, nor dimensions that differ at some sizes only (a table cut to `min(S, 512)`).
+    Each pair of dimensions is reported once, at the first node. Data-dependent sizes are not reported, nor dimensions
+    that differ for some sizes only (a table cut to `min(S, 512)`).
 
     ## Fix
-    None: which sizes belong together is known to the author alone. Give equal dimensions one name in the exporter
+    None: only the author knows which sizes belong together. Give equal dimensions one name in the exporter
     (`dynamic_axes`, `dynamic_shapes`), or export a fixed size as a symbol. BRC006 makes both operands' repetition
-    explicit when it is selected; that changes neither the sizes that work nor the error for the others.
+    explicit if selected; that changes neither the sizes that work nor the error for the others.
 
     ## References
     - ONNX, docs/Broadcasting.md
@@ -57,24 +57,24 @@ def _message(meeting: Meeting, more: int) -> str:
     ]
     ones = " or ".join(f"{dim} = 1" for dim in stretching if dim.value is None)
     text = (
-        f"axis {meeting.axis}: {meeting.a} of {names[0]} meets {meeting.b} of {names[1]}, which works only where they "
-        f"are equal" + (f" (or {ones}, which repeats that side)" if ones else "")
+        f"axis {meeting.axis}: {meeting.a} of {names[0]} and {meeting.b} of {names[1]} broadcast only if "
+        "they are equal" + (f" (or {ones}, which repeats that side)" if ones else "")
     )
-    return text + (f"; the same pair meets in {more} more place{'s' * (more > 1)}" if more else "")
+    return text + (f"; the same pair occurs {more} more time{'s' * (more > 1)}" if more else "")
 
 
 dimensions_that_may_differ.examples = [
     Flagged("two symbols", "g (float[N,3] x, float[M,3] z) => (float[K,3] y) { y = Add(x, z) }"),
     Flagged(
-        "unnamed dimensions are symbols of their own",
+        "unnamed dimensions are separate symbols",
         "g (float[?,3] x, float[?,3] z) => (float[?,3] y) { y = Mul(x, z) }",
     ),
     Flagged(
-        "a sequence against a constant of one length",
+        "a sequence with a constant of fixed length",
         "g (float[N,S] x) => (float[N,S] y) <float[1,4] b = {1,2,3,4}> { y = Add(x, b) }",
     ),
     Flagged(
-        "one symbol and its double, which are equal at no size but 0",
+        "one symbol and its double, which are equal only at 0",
         "g (float[N,S] x) => (float[N,K] y) { c = Concat<axis=1>(x, x)  y = Sub(c, x) }",
     ),
     Flagged(
@@ -91,7 +91,7 @@ dimensions_that_may_differ.examples = [
         " { y = PRelu(x, s)  z = Gemm(x, w, s) }",
     ),
     Flagged(
-        "PRelu's slope may not be the larger side, so batch 1 fails, too",
+        "PRelu's slope may not be the larger side, so batch 1 fails as well",
         "g (float[N,3] x) => (float[N,3] y) <float[2,3] s = {1,2,3,4,5,6}> { y = PRelu(x, s) }",
         runs=False,
     ),
@@ -101,22 +101,22 @@ dimensions_that_may_differ.examples = [
         " { y = Gemm<transA=1, transB=1>(x, w, c) }",
     ),
     Silent(
-        "the same Gemm with what fits",
+        "the same Gemm with matching sizes",
         "g (float[2,N] x, float[S,2] w, float[N,S] c) => (float[N,S] y)"
         " { y = Gemm<transA=1, transB=1>(x, w, c) }",
     ),
     Flagged(
-        "sizes that fail at batch 1 as well: 2 * N against 3 * N",
+        "sizes that fail at batch 1 as well: 2 * N and 3 * N",
         "g (float[N,3] x) => (float[K,3] y) { c = Concat<axis=0>(x, x)  d = Concat<axis=0>(x, x, x)"
         "  y = Add(c, d) }",
         runs=False,
     ),
     Flagged(
-        "a sequence against a constant of length 2, the smallest that is not 1",
+        "a sequence with a constant of length 2, the smallest size above 1",
         "g (float[N,S] x) => (float[N,S] y) <float[1,2] b = {1,2}> { y = Add(x, b) }",
     ),
     Silent(
-        "two static sizes: no question of symbols",
+        "two static sizes",
         "g (float[2,2] x, float[2,3] z) => (float[2,3] y) { y = Add(x, z) }",
         runs=False,
     ),
@@ -126,29 +126,31 @@ dimensions_that_may_differ.examples = [
         " g (float[N,3] x, float[M,3] z) => (float[K,3] y) { y = other.Add(x, z) }",
         runs=False,
     ),
-    Silent("one symbol on both sides", "g (float[N,3] x, float[N,3] z) => (float[N,3] y) { y = Add(x, z) }"),
     Silent(
-        "a dimension of 1 fits everything: mask and position embedding",
+        "the same symbol on both sides", "g (float[N,3] x, float[N,3] z) => (float[N,3] y) { y = Add(x, z) }"
+    ),
+    Silent(
+        "a dimension of 1 always broadcasts: mask and position embedding",
         "g (float[N,4,S,S] x, float[N,1,1,S] m, float[N,S,2] e) => (float[N,4,S,S] y, float[N,S,2] w)"
         " <float[1,1,2] p = {1,2}> { y = Add(x, m)  w = Add(e, p) }",
     ),
     Silent(
-        "differently written, but the same",
+        "equal expressions in different forms",
         "g (float[N,S] x) => (float[N,K] y) { c = Concat<axis=1>(x, x)  d = Concat<axis=1>(x, x)"
         "  y = Add(c, d) }",
     ),
     Silent(
-        "a table cut to the sequence's length differs from it only beyond the table's end",
+        "a table cut to the sequence's length, which differs only beyond the table's end",
         "g (float[N,S] x) => (float[N,S] y) <float[1,6] t = {1,2,3,4,5,6}, int64[1] z = {0}, int64[1] a = {1}> {"
         " s = Shape<start=1>(x)  p = Slice(t, z, s, a)  y = Add(x, p) }",
     ),
     Silent(
-        "a size that data decide: nothing is known",
+        "a data-dependent size",
         "g (float[N] x, float[M] z) => (float[K] y) <int64[1] a = {0}> { i = NonZero(x)"
         "  j = Squeeze(i, a)  v = Gather(x, j)  y = Add(z, v) }",
     ),
     Silent(
-        "a batch against a fixed size is BRC005's",
+        "a batch with a fixed size is covered by BRC005",
         "g (float[N,3] x) => (float[N,3] y) <float[2,3] b = {1,2,3,4,5,6}> { y = Add(x, b) }",
     ),
 ]

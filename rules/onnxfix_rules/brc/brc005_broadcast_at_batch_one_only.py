@@ -1,4 +1,4 @@
-"""BRC005: shapes that fit at batch 1 and not, or otherwise, at batch N."""
+"""BRC005: shapes that broadcast as intended at batch 1 only."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ._meet import Meeting, Symbols, at_batch, broadcasts, collapsed, crossings,
 
 @rule("BRC005", per="model", severity=Severity.WARNING, hazards=[21])
 def broadcast_at_batch_one_only(model: Model) -> Iterator[Match]:
-    """Shapes that fit at batch 1 broadcast otherwise, or not at all, at another batch size.
+    """Shapes that broadcast at batch 1 but differently, or not at all, at other batch sizes.
 
     ## Why it matters
     Models are exported and tested at batch 1, where a dimension of N and one of 1 are the same. `(N, 1)` with `(N,)`
-    gives one number at N = 1 and an N × N matrix at N = 2; `[N]` with `[N, 4]` scales the sample at N = 1, scales
-    channels at N = 4, and fails elsewhere; a constant traced at batch 4 widens the output at batch 1. No error is
-    raised where it still fits. TensorRT imports broadcasts as they stand, so the engine is wrong in the same way; where
-    it does not fit, the profile fails with `Broadcast has incompatible dimensions: 2 != 8` (measured with TensorRT-RTX
-    1.7.1). The message names the axis and what happens at batch 1 and batch 2.
+    gives one value at N = 1 and an N × N matrix at N = 2; `[N]` with `[N, 4]` scales the sample at N = 1, scales
+    channels at N = 4, and fails for other sizes; a constant traced at batch 4 widens the output at batch 1. There is
+    no error if the shapes broadcast. TensorRT imports broadcasts unchanged, so the engine is wrong in the same way;
+    if they do not broadcast, the profile fails with `Broadcast has incompatible dimensions: 2 != 8` (measured with
+    TensorRT-RTX 1.7.1). The message names the axis and the results at batch 1 and batch 2.
 
     Reported as warnings:
 
@@ -28,13 +28,13 @@ def broadcast_at_batch_one_only(model: Model) -> Iterator[Match]:
     - sizes that fit at batch 1 and not at most others: N * S with S, 2 with N;
     - batched data that a `Reshape` turned into one sample.
 
-    A graph input of batch 1 that is repeated for a batch of N is reported as info. A batch is a symbol that stands at
-    axis 0 of graph inputs and at no other axis. Biases, masks `[N,1,1,S]`, position embeddings `[1,S,D]` and pairs
-    `[N,1]` with `[1,N]` are not reported: there every dimension says what it means.
+    A graph input of batch 1 that is repeated for a batch of N is reported as info. A batch is a symbol at axis 0 of
+    graph inputs and at no other axis. Biases, masks `[N,1,1,S]`, position embeddings `[1,S,D]` and pairs `[N,1]` with
+    `[1,N]` are not reported: their dimensions are explicit.
 
     ## Fix
-    None that is known to be meant: insert the missing dimension (`Unsqueeze`, `keepdims=1`) or the symbol in the
-    source. BRC006 writes the repetition as it happens as `Expand` when it is selected: exact, but not a remedy.
+    None, since the intent is unknown: insert the missing dimension (`Unsqueeze`, `keepdims=1`) or the symbol in the
+    source. BRC006 writes the actual repetition as `Expand` if selected: exact, but not a correction.
 
     ## References
     - ONNX, docs/Broadcasting.md
@@ -111,10 +111,10 @@ def _outcomes(broadcast: Broadcast, names: frozenset[str]) -> str:
 
 broadcast_at_batch_one_only.examples = [
     Flagged(
-        "(N, 1) with (N,) is (N, N), and at N = 1 it looks right",
+        "(N, 1) with (N,) gives (N, N), and looks correct at N = 1",
         "g (float[N,1] x, float[N] w) => (float[N,K] y) { y = Mul(x, w) }",
     ),
-    Flagged("the other way round", "g (float[N] w, float[N,1] x) => (float[N,K] y) { y = Sub(w, x) }"),
+    Flagged("with swapped operands", "g (float[N] w, float[N,1] x) => (float[N,K] y) { y = Sub(w, x) }"),
     Flagged(
         "a reduction without keepdims",
         "g (float[N,3] x) => (float[N,K] y) <int64[1] a = {1}> { m = ReduceMax<keepdims=0>(x, a)"
@@ -130,7 +130,7 @@ broadcast_at_batch_one_only.examples = [
         "g (float[N,4,S] x, bool[N,S] m) => (float[N,4,S] y) <float z = {0}> { y = Where(m, x, z) }",
     ),
     Flagged(
-        "a constant that was traced at batch 2",
+        "a constant traced at batch 2",
         "g (float[N,3] x) => (float[N,3] y) <float[2,3] b = {1,2,3,4,5,6}> { y = Add(x, b) }",
     ),
     Flagged(
@@ -159,15 +159,15 @@ broadcast_at_batch_one_only.examples = [
         runs=False,
     ),
     Flagged(
-        "Gemm's C has one number a sample and is added to every sample's columns",
+        "Gemm's C with one value per sample is added to every sample's columns",
         "g (float[N,2] x, float[N] c) => (float[N,3] y) <float[2,3] w = {1,2,3,4,5,6}> { y = Gemm(x, w, c) }",
         runs=False,
     ),
     Flagged(
-        "an input of batch 1 beside one of batch N",
+        "an input of batch 1 with one of batch N",
         "g (float[N,3] x, float[1,3] m) => (float[N,3] y) { y = Add(x, m) }",
     ),
-    Silent("an ordinary bias", "g (float[N,3] x) => (float[N,3] y) <float[3] b = {1,2,3}> { y = Add(x, b) }"),
+    Silent("a bias", "g (float[N,3] x) => (float[N,3] y) <float[3] b = {1,2,3}> { y = Add(x, b) }"),
     Silent(
         "an attention mask", "g (float[N,4,S,S] x, float[N,1,1,S] m) => (float[N,4,S,S] y) { y = Add(x, m) }"
     ),
@@ -177,11 +177,11 @@ broadcast_at_batch_one_only.examples = [
         " { p = Reshape(t, s)  y = Add(x, p) }",
     ),
     Silent(
-        "an overridable initializer is a weight, not a sample",
+        "an overridable initializer is a weight",
         "g (float[N,3] x, float[1,3] b) => (float[N,3] y) <float[1,3] b = {1,2,3}> { y = Add(x, b) }",
     ),
     Silent(
-        "sizes that fail at batch 1 as well are BRC004's",
+        "sizes that fail at batch 1 as well are covered by BRC004",
         "g (float[N,3] x) => (float[K,3] y) { c = Concat<axis=0>(x, x)  d = Concat<axis=0>(x, x, x)"
         "  y = Add(c, d) }",
         runs=False,
@@ -197,23 +197,26 @@ broadcast_at_batch_one_only.examples = [
         "g (float[N,2,3] x) => (float[N,2,3] y) <float[1,2,3] p = {1,2,3,4,5,6}> { y = Add(x, p) }",
     ),
     Silent(
-        "one number a sample, with its dimension",
+        "one value per sample, with its dimension",
         "g (float[N,4] x, float[N,1] w) => (float[N,4] y) { y = Mul(x, w) }",
     ),
     Silent(
-        "a causal mask: positions against positions, not samples against samples",
+        "a causal mask, over positions rather than samples",
         "g (int64[N,S] i) => (bool[S,S] y) <int64[1] a = {1}, int64[1] b = {0}, int64 z = {0}, int64 o = {1}> {"
         " t = Shape<start=1,end=2>(i)  n = Squeeze(t, b)  r = Range(z, n, o)  c = Unsqueeze(r, a)  y = Less(c, r) }",
     ),
     Silent(
-        "pairs of samples on purpose: both operands have their dimension of 1",
+        "intended pairs of samples: both operands have a dimension of 1",
         "g (float[N,1] x, float[1,N] z) => (float[N,N] y) { y = Sub(x, z) }",
     ),
     Silent(
-        "batch second on both sides",
+        "batch as the second dimension on both sides",
         "g (float[N,3] x) => (float[5,N,3] y) <float[5,1,1] p = {1,2,3,4,5}> { e = Add(p, x)  y = Mul(e, x) }",
     ),
-    Silent("two symbols are BRC004's", "g (float[N,3] x, float[M,3] z) => (float[K,3] y) { y = Add(x, z) }"),
+    Silent(
+        "two symbols are covered by BRC004",
+        "g (float[N,3] x, float[M,3] z) => (float[K,3] y) { y = Add(x, z) }",
+    ),
     Silent(
         "unknown rank",
         "g (float[N,1] x, float[N] w, int64[K] s) => (float[] y) { r = Reshape(x, s)  y = Add(r, w) }",

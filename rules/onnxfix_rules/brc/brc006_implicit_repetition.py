@@ -43,20 +43,20 @@ from ._meet import Symbols, broadcasts, meetings
     default=False,
 )
 def implicit_repetition(model: Model) -> Iterator[Match]:
-    """Operands that are, or may be, repeated on both sides of an operator, without an Expand that says so.
+    """Operands that are, or may be, repeated on both sides of an operator, without an explicit Expand.
 
     ## Why it matters
-    It is the remedy for readers and for importers with faults in two-sided broadcasting (BRC003, BRC004, BRC005), not
-    for TensorRT as such: TensorRT-RTX 1.7.1 builds every valid form. Explicit repetition costs there: measured, a
-    static two-sided Add grows from 1 layer to 3, a dynamic one from 1 layer to 31 (shape arithmetic and SLICE), and
-    the expanded operands take memory. So the rule is off by default and runs only when it is selected.
+    It helps readers, and importers with bugs in two-sided broadcasting (BRC003, BRC004, BRC005), not TensorRT as
+    such: TensorRT-RTX 1.7.1 builds every valid form. Explicit repetition has a cost there: measured, a static
+    two-sided Add grows from 1 layer to 3, a dynamic one from 1 layer to 31 (shape arithmetic and SLICE), and the
+    expanded operands need memory. So the rule is off by default and runs only if selected.
 
     ## Fix
-    Put an `Expand` before each operand that is or may be repeated: to the result's shape where that is static, else
-    to the runtime `Shape` of each other operand. A size that is never 1 (3, or 2 * N) is not repeated. Exact: Expand
-    repeats as the operator does, and fails where the operator fails. NUMERIC in half precision, for `Pow`, and for
-    `Min`, `Max` and `Where` on floats, which ONNX Runtime (it verifies fixes) then computes by other kernels. It makes
-    a batch-1 trap visible; it does not remove it.
+    Insert an `Expand` before each operand that is or may be repeated: to the result's shape if it is static, else to
+    the `Shape` of each other operand. A size that is never 1 (3, or 2 * N) is not repeated. Exact: Expand repeats
+    like the operator, and fails where the operator fails. NUMERIC in half precision, for `Pow`, and for `Min`, `Max`
+    and `Where` on floats, for which ONNX Runtime (which verifies fixes) then selects other kernels. It makes a
+    batch-1 error visible but does not correct it.
 
     ## References
     - ONNX, docs/Operators.md (Expand), docs/Broadcasting.md
@@ -76,7 +76,7 @@ def implicit_repetition(model: Model) -> Iterator[Match]:
             continue  # sizes that fit or do not, and never are 1: BRC004's
         sides = " and ".join(label(operand) + text(operand.shape) for operand in broadcast.operands)
         safety = safety_of_repetition(broadcast, model)
-        title = "Expand the operands to the result's shape"
+        title = "expand the operands to the result's shape"
         yield Match(f"{sides} are repeated implicitly", node=node, fix=Fix(title, draft.edits, safety))
 
 
@@ -138,7 +138,7 @@ implicit_repetition.examples = [
         " { s = Shape(z)  a = Expand(x, s)  t = Shape(x)  b = Expand(z, t)  y = Add(a, b) }",
     ),
     Fixed(
-        "the batch-1 trap (N, 1) with (N,)",
+        "(N, 1) with (N,), which is correct at batch 1 only",
         before="g (float[N,1] x, float[N] w) => (float[N,K] y) { y = Mul(x, w) }",
         after="g (float[N,1] x, float[N] w) => (float[N,K] y)"
         " { s = Shape(w)  a = Expand(x, s)  t = Shape(x)  b = Expand(w, t)  y = Mul(a, b) }",
@@ -151,27 +151,27 @@ implicit_repetition.examples = [
         " u = Shape(p)  c = Expand(z, u)  v = Shape(x)  d = Expand(c, v)  y = Where(a, b, d) }",
     ),
     Flagged(
-        "half precision is not touched by exact fixes",
+        "exact fixes do not change half precision",
         "g (float16[2,1] x, float16[1,3] z) => (float16[2,3] y) { y = Add(x, z) }",
     ),
     Flagged(
-        "an exponent of one element is computed in a way of its own",
+        "a one-element exponent has its own kernel",
         "g (float[N,1] x, float[1,M] z) => (float[N,M] y) { y = Pow(x, z) }",
     ),
     Fixed(
-        "an even size is never 1, so that only the other one may be repeated",
+        "an even size is never 1, so only the other one may be repeated",
         before="g (float[N,3] x, float[M,3] z) => (float[K,3] y) { c = Concat<axis=0>(x, x)  y = Add(c, z) }",
         after="g (float[N,3] x, float[M,3] z) => (float[K,3] y)"
         " { c = Concat<axis=0>(x, x)  s = Shape(c)  a = Expand(z, s)  y = Add(c, a) }",
     ),
     Silent(
-        "two sizes that are never 1 and never the same: an Expand would not change that",
+        "two sizes that are never 1 and never equal, which an Expand would not change",
         "g (float[N,3] x) => (float[K,3] y) { c = Concat<axis=0>(x, x)  d = Concat<axis=0>(x, x, x)"
         "  y = Add(c, d) }",
         runs=False,
     ),
     Silent(
-        "neither is 3 * N against 3 repeated, where TensorRT's builder would see an Expand from 3 to 9 rows",
+        "3 * N with 3 is not repeated, since TensorRT's builder would see an Expand from 3 to 9 rows",
         "g (float[N,3] x) => (float[K,3] y) <float[3,3] b = {1,2,3,4,5,6,7,8,9}>"
         " { c = Concat<axis=0>(x, x, x)  y = Add(c, b) }",
         runs=False,
@@ -185,7 +185,7 @@ implicit_repetition.examples = [
         "g (float[N,4,S,S] x, float[N,1,1,S] m) => (float[N,4,S,S] y) { y = Add(x, m) }",
     ),
     Silent(
-        "MatMul's matrices must not be expanded, and an Expand is explicit already",
+        "MatMul's matrices, and an explicit Expand",
         "g (float[N,1,2,3] x, float[1,4,3,2] z, float[1,3] w) => (float[N,4,2,2] y, float[2,3] v)"
         " <int64[2] s = {2,1}> { y = MatMul(x, z)  v = Expand(w, s) }",
     ),

@@ -17,13 +17,14 @@ def prelu_slope_not_broadcastable(node: Node, model: Model) -> Iterator[Match]:
 
     ## Why it matters
     Since opset 7 the slope is aligned with the last dimensions, and the data is never repeated. A slope `[C]` on
-    `[N,C,H,W]`, which older exporters write for one number per channel, is no valid ONNX: ONNX Runtime refuses it, and
-    TensorRT does too: `slope tensor must be unidirectional broadcastable to input tensor`, measured with TensorRT-RTX
-    1.7.1. A slope of a higher rank than the data TensorRT may take, although ONNX Runtime refuses it: a warning.
+    `[N,C,H,W]`, which older exporters write for one value per channel, is not valid ONNX: ONNX Runtime refuses it,
+    and TensorRT does too: `slope tensor must be unidirectional broadcastable to input tensor`, measured with
+    TensorRT-RTX 1.7.1. TensorRT may accept a slope of a higher rank than the data, although ONNX Runtime refuses it:
+    a warning.
 
     ## Fix
-    Where the slope is a vector with one number for each channel: `[C,1,1]`. UNSAFE: it is what the exporter meant in
-    all likelihood, but the model as it stands means nothing. None elsewhere.
+    For a vector with one value per channel: `[C,1,1]`. UNSAFE: most likely intended, but the original model is
+    invalid. No fix for other slopes.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__PRelu.html: "shape should be unidirectional broadcastable to the input
@@ -45,7 +46,7 @@ def prelu_slope_not_broadcastable(node: Node, model: Model) -> Iterator[Match]:
         else:
             sizes = draft.constant(np.array(wanted, np.int64), "shape")
             draft.set_input(node, 1, draft.add("Reshape", [slope, sizes], hint="slope"))
-        fix = Fix("make it one number for each channel", draft.edits, Safety.UNSAFE)
+        fix = Fix("reshape the slope to one value per channel", draft.edits, Safety.UNSAFE)
     yield Match(
         f"the slope {text(other)} does not broadcast to the data {text(shape)}",
         node=node,
@@ -60,15 +61,15 @@ _IMAGE = "g (float[N,2,4,4] x) => (float[N,2,4,4] y)"
 
 prelu_slope_not_broadcastable.examples = [
     Fixed(
-        "a slope for each channel, as before opset 7",
+        "a per-channel slope in the form before opset 7",
         before=f"{_IMAGE} <float[2] s = {{1, 2}}> {{ y = PRelu(x, s) }}",
         after=f"{_IMAGE} <float[2,1,1] s = {{1, 2}}> {{ y = PRelu(x, s) }}",
         safety=Safety.UNSAFE,
         runs=False,
     ),
-    Flagged("and without leave", f"{_IMAGE} <float[2] s = {{1, 2}}> {{ y = PRelu(x, s) }}", runs=False),
+    Flagged("requires --unsafe-fixes", f"{_IMAGE} <float[2] s = {{1, 2}}> {{ y = PRelu(x, s) }}", runs=False),
     Fixed(
-        "a slope that comes at run time",
+        "a non-constant slope",
         before="g (float[2,3,4] x, float[3] s) => (float[2,3,4] y) { y = PRelu(x, s) }",
         after="""g (float[2,3,4] x, float[3] s) => (float[2,3,4] y) <int64[2] t = {3, 1}> {
             r = Reshape(s, t)  y = PRelu(x, r) }""",
@@ -77,7 +78,7 @@ prelu_slope_not_broadcastable.examples = [
         runs=False,
     ),
     Flagged(
-        "the data would have to be repeated",
+        "the data would be repeated",
         "g (float[1,1,4] x) => (float[1,1,4] y) <float[2,1] s = {1, 2}> { y = PRelu(x, s) }",
         safety=Safety.UNSAFE,
         runs=False,
@@ -89,16 +90,16 @@ prelu_slope_not_broadcastable.examples = [
         runs=False,
     ),
     Silent(
-        "a slope for each channel, in ONNX's way",
+        "a per-channel slope in valid form",
         f"{_IMAGE} <float[2,1,1] s = {{1, 2}}> {{ y = PRelu(x, s) }}",
     ),
     Silent(
-        "as many channels as columns: ONNX takes it for the columns",
+        "as many channels as columns: ONNX applies it to the columns",
         "g (float[N,4,2,4] x) => (float[N,4,2,4] y) <float[4] s = {1, 2, 3, 4}> { y = PRelu(x, s) }",
     ),
-    Silent("one slope", f"{_IMAGE} <float[1] s = {{1}}> {{ y = PRelu(x, s) }}"),
+    Silent("a one-element slope", f"{_IMAGE} <float[1] s = {{1}}> {{ y = PRelu(x, s) }}"),
     Silent(
-        "it may fit: BRC004",
+        "sizes that may fit are covered by BRC004",
         "g (float[N,2,H,W] x) => (float[N,2,H,W] y) <float[2] s = {1, 2}> { y = PRelu(x, s) }",
     ),
     Silent(
@@ -106,7 +107,7 @@ prelu_slope_not_broadcastable.examples = [
         "g (float[N,2] x) => (float[N,2] y) <float[2] s = {1, 2}> { y = PRelu(x, s) }",
     ),
     Silent(
-        "before opset 7 that is what it means",
+        "before opset 7 it is valid",
         f"{_IMAGE} <float[2] s = {{1, 2}}> {{ y = PRelu(x, s) }}",
         opset=6,
         runs=False,

@@ -14,13 +14,13 @@ def expand_to_minus_one(node: Node, model: Model) -> Iterator[Match]:
     """An Expand to a shape with a negative size.
 
     ## Why it matters
-    In torch's `expand` -1 leaves a size as it is; in ONNX that is 1, and -1 means nothing. ONNX Runtime refuses it, and
-    so does TensorRT: the parser says `Invalid Node`, or the builder `ISliceLayer size elements must be non-negative`
-    where the data's size is dynamic, measured with TensorRT-RTX 1.7.1.
+    In torch's `expand` -1 keeps a size; in ONNX 1 does, and -1 is invalid. ONNX Runtime refuses it, and so does
+    TensorRT: the parser reports `Invalid Node`, or the builder `ISliceLayer size elements must be non-negative` if
+    the data's size is dynamic, measured with TensorRT-RTX 1.7.1.
 
     ## Fix
-    1 for -1 where the whole shape is known. UNSAFE: it is what was meant in all likelihood, but the model as it stands
-    means nothing. None for other negative sizes.
+    1 for -1 if the whole shape is known. UNSAFE: most likely intended, but the original model is invalid. No fix for
+    other negative sizes.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Expand.html
@@ -37,25 +37,25 @@ def expand_to_minus_one(node: Node, model: Model) -> Iterator[Match]:
         draft = Draft(node)
         sizes = np.array([1 if size == -1 else size for size in found.static], np.int64)
         draft.set_input(node, 1, draft.constant(sizes, "shape"))
-        fix = Fix("write 1 for -1", draft.edits, Safety.UNSAFE)
+        fix = Fix("replace -1 by 1", draft.edits, Safety.UNSAFE)
     yield Match(f"Expand to a size of {negative[0]}", node=node, fix=fix, reads=(wanted,))
 
 
 expand_to_minus_one.examples = [
     Fixed(
-        "-1 for a size that stays, as in torch",
+        "-1 to keep a size, as in torch",
         before="g (float[2,1] x) => (float[2,3] y) <int64[2] s = {-1, 3}> { y = Expand(x, s) }",
         after="g (float[2,1] x) => (float[2,3] y) <int64[2] s = {1, 3}> { y = Expand(x, s) }",
         safety=Safety.UNSAFE,
         runs=False,
     ),
     Flagged(
-        "and without leave",
+        "requires --unsafe-fixes",
         "g (float[2,1] x) => (float[2,3] y) <int64[2] s = {-1, 3}> { y = Expand(x, s) }",
         runs=False,
     ),
     Fixed(
-        "computed",
+        "a computed shape",
         before="""g (float[N,1] x) => (float[N,3] y) <int64[1] m = {-1}, int64[1] c = {3}> {
             s = Concat<axis = 0>(m, c)  y = Expand(x, s) }""",
         after="g (float[N,1] x) => (float[N,3] y) <int64[2] s = {1, 3}> { y = Expand(x, s) }",
@@ -69,19 +69,17 @@ expand_to_minus_one.examples = [
         runs=False,
     ),
     Flagged(
-        "beside a size that is unknown",
+        "beside an unknown size",
         """g (float[N,1] x, int64[1] k) => (float[N,K] y) <int64[1] m = {-1}> {
             s = Concat<axis = 0>(m, k)  y = Expand(x, s) }""",
         safety=Safety.UNSAFE,
         runs=False,
     ),
-    Silent(
-        "1 means: as it is", "g (float[N,1] x) => (float[N,3] y) <int64[2] s = {1, 3}> { y = Expand(x, s) }"
-    ),
+    Silent("1 keeps a size", "g (float[N,1] x) => (float[N,3] y) <int64[2] s = {1, 3}> { y = Expand(x, s) }"),
     Silent("0", "g (float[1,1] x) => (float[0,3] y) <int64[2] s = {0, 3}> { y = Expand(x, s) }"),
-    Silent("a size of the caller's", "g (float[N,1] x, int64[2] s) => (float[A,B] y) { y = Expand(x, s) }"),
+    Silent("a size from the caller", "g (float[N,1] x, int64[2] s) => (float[A,B] y) { y = Expand(x, s) }"),
     Silent(
-        "a Reshape's -1 is another matter",
+        "a Reshape's -1 is valid",
         "g (float[N,3] x) => (float[A,3] y) <int64[2] s = {-1, 3}> { y = Reshape(x, s) }",
     ),
 ]

@@ -1,4 +1,4 @@
-"""Writing the nodes of a subgraph out where the node that holds it stands."""
+"""Inline the nodes of a subgraph in place of the node that owns it."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from onnxfix.files import tensors
 from onnxfix.rule import AddNode, Draft, Model, Node, Scope, Value, least_inputs, shared
 
 OPTIONAL_IDENTITY = 16
-"""Opset since which Identity takes every type of value; tensors always, sequences since 14."""
+"""Opset since which Identity supports every type of value; tensors always, sequences since 14."""
 
 
 def reads(node: Node) -> Iterator[Value]:
-    """What a node reads where it stands: its inputs, and what its subgraphs capture."""
+    """The outer values that a node uses: its inputs, and captures of its subgraphs."""
     yield from (value for value in node.inputs if value is not None)
     if node.subgraphs:
         captured = shared(node.model, _captured)
@@ -23,9 +23,9 @@ def reads(node: Node) -> Iterator[Value]:
 
 
 def _captured(model: Model) -> dict[Scope, tuple[Value, ...]]:
-    """What each subgraph reads of those around it, by itself or by way of one inside, each value once.
+    """The outer values that each subgraph captures, itself or through a nested one, each value once.
 
-    For all at once: to walk through every subgraph on its own is quadratic in how deep they are nested.
+    Computed for all at once: visiting every subgraph separately is quadratic in the nesting depth.
     """
     found: dict[Scope, tuple[Value, ...]] = {}
     for scope in reversed(model.scopes):  # inner ones first
@@ -47,7 +47,7 @@ def inside(node: Node) -> Iterator[Node]:
 
 
 def needed(body: Scope, wanted: Sequence[Value]) -> list[Node] | None:
-    """The nodes of ``body`` that the wanted values need, producers first; None where a weight among them is sparse."""
+    """The nodes of ``body`` that the wanted values need, producers first; None if they use a sparse weight."""
     live: set[int] = set()
     pending = [value for value in wanted if value.scope is body]
     while pending:
@@ -63,14 +63,14 @@ def needed(body: Scope, wanted: Sequence[Value]) -> list[Node] | None:
 
 
 def visible(node: Node, values: Sequence[Value]) -> bool:
-    """Whether the names mean these values where ``node`` stands, as they do inside its subgraphs."""
+    """Whether the names refer to these values at ``node``, as they do inside its subgraphs."""
     return all(node.scope.lookup(value.name) is value for value in values)
 
 
 class Inliner:
-    """Copies nodes of ``body`` to where ``draft``'s anchor stands, once or more often, under new names.
+    """Copies nodes of ``body`` to the position of ``draft``'s anchor, once or repeatedly, under new names.
 
-    ``attributes`` stand for a function's attributes in a copy of its body; what is not there is left out.
+    ``attributes`` replaces a function's attributes in a copy of its body; missing ones are omitted.
     """
 
     def __init__(
@@ -84,9 +84,9 @@ class Inliner:
     def copy(
         self, nodes: Sequence[Node], given: Mapping[Value, str], targets: Mapping[Value, str]
     ) -> dict[Value, str]:
-        """Add a copy of the nodes; ``given`` are the names that stand for the body's inputs.
+        """Add a copy of the nodes; ``given`` are the names for the body's inputs.
 
-        ``targets`` are names for results, which are new otherwise. Returns the name of every value of the copy.
+        ``targets`` are names for results, otherwise new. Returns the name of every value of the copy.
         """
         names = dict(given)
         for node in nodes:
@@ -102,7 +102,7 @@ class Inliner:
         return names
 
     def _read(self, node: Node, proto: NodeProto, names: Mapping[Value, str]) -> None:
-        """Let a copy read what stands for its inputs, and have the attributes that its call gives."""
+        """Replace a copy's inputs, and its attributes by those of the call."""
         proto.ClearField("name")  # another graph may use it, and names must be unique
         proto.input[:] = ["" if v is None else self.name(v, names) for v in node.inputs]
         while len(proto.input) > least_inputs(proto) and not proto.input[-1]:
@@ -126,7 +126,7 @@ class Inliner:
         return copy
 
     def _rename_inside(self, node: Node, proto: NodeProto, names: dict[Value, str]) -> None:
-        """Give all that the copy's subgraphs define new names: they hide nothing, wherever the copy stands."""
+        """Rename everything that the copy's subgraphs define, so that nothing is hidden at any position."""
         stack = list(zip(node.subgraphs, graphs_of(proto), strict=True))
         while stack:
             scope, graph = stack.pop()
@@ -160,7 +160,7 @@ class Inliner:
         return name if value is None else self.name(value, names)
 
     def name(self, value: Value, names: Mapping[Value, str]) -> str:
-        """What a value of the body, or one that it captures, is called outside."""
+        """The outer name of a value of the body, or of one that it captures."""
         if value in names:
             return names[value]
         if value.scope is not self._body or value.initializer is None:
@@ -183,7 +183,7 @@ def graphs_of(node: NodeProto) -> list[GraphProto]:
 
 
 def movable(nodes: Sequence[Node], results: Sequence[Value], body: Scope, owner: Node) -> bool:
-    """Whether what the copies read is there where ``owner`` stands, and weights can be held there."""
+    """Whether the values that the copies read are available at ``owner``, and weights can be stored there."""
     read = dict.fromkeys((*(v for node in nodes for v in reads(node)), *results))
     captured = [v for v in read if v.scope is not body]
     weights = [v for v in read if v.scope is body and v.initializer is not None]
@@ -194,10 +194,10 @@ def movable(nodes: Sequence[Node], results: Sequence[Value], body: Scope, owner:
 
 
 def deliver(draft: Draft, output: Value, source: str, of: Value) -> bool:
-    """Let ``source``, a name where the anchor stands, take the place of the anchor's ``output``.
+    """Replace the anchor's ``output`` by ``source``, a name available at the anchor.
 
-    ``of`` is the value that ``source`` is, for its type. Returns False where the output must keep its name and
-    nothing can give it. The anchor is removed by the caller.
+    ``of`` is the value of ``source``, for its type. Returns False if the output must keep its name and no node can
+    produce it. The caller removes the anchor.
     """
     if output.replaceable:
         draft.replace_uses(output, source)
@@ -209,7 +209,7 @@ def deliver(draft: Draft, output: Value, source: str, of: Value) -> bool:
 
 
 def may_keep_name(anchor: Node, of: Value) -> bool:
-    """Whether an Identity may give the value another name where ``anchor`` stands."""
+    """Whether an Identity may rename the value at ``anchor``."""
     return anchor.scope.opset() >= OPTIONAL_IDENTITY or is_tensor(of)
 
 

@@ -1,4 +1,4 @@
-"""What a sequence of tensors holds, where the graph says so: one entry a tensor."""
+"""The tensors in a sequence, if the graph determines them: one entry per tensor."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Item:
 
 
 def items(value: Value, model: Model) -> tuple[list[Item], list[Node]] | None:
-    """The tensors of a sequence and the nodes that make it; None where they are unknown."""
+    """The tensors of a sequence and the nodes that produce it; None if unknown."""
     chain: list[Node] = []
     while True:
         node = value.producer
@@ -87,7 +87,7 @@ def _changed(held: Sequence[Item], node: Node) -> list[Item] | None:
 
 
 def index_of(position: Value, length: int, limit: int) -> int | None:
-    """A constant position as a number from 0 up to below ``limit``, or None."""
+    """A constant position normalized to 0 to ``limit`` - 1, or None."""
     array = position.constant(64)
     if array is None or array.size != 1 or array.dtype.kind != "i":
         return None
@@ -97,7 +97,7 @@ def index_of(position: Value, length: int, limit: int) -> int | None:
 
 
 def axis_of(node: Node, rank: int) -> int | None:
-    """The axis of a SplitToSequence from 0 on, or None."""
+    """The normalized axis of a SplitToSequence, or None."""
     axis = int(node.attr("axis", 0))
     return axis % rank if rank and -rank <= axis < rank else None
 
@@ -120,7 +120,7 @@ def _split(node: Node, model: Model) -> list[Item] | None:
 
 
 def _sizes(split: Value, size: int) -> list[int] | None:
-    """The parts' sizes: as listed, or all alike and the last one smaller."""
+    """The sizes of the parts: as listed, or equal with a smaller last one."""
     array = split.constant(8 * MAX_ITEMS)
     if array is None or array.dtype.kind != "i":
         return None
@@ -134,7 +134,7 @@ def _sizes(split: Value, size: int) -> list[int] | None:
 
 
 def whole(value: Value, axis: int, stack: bool, model: Model) -> tuple[Value, Node] | None:
-    """The tensor that was split along ``axis``, if joining the sequence there gives it back; else None."""
+    """The tensor that was split along ``axis``, if concatenating the sequence there restores it; else None."""
     node = value.producer
     data = None if node is None or node.op_type != "SplitToSequence" or not node.is_onnx else node.input(0)
     if node is None or data is None:
@@ -145,5 +145,5 @@ def whole(value: Value, axis: int, stack: bool, model: Model) -> tuple[Value, No
     if first is None or first != second or squeezed != stack:
         return None
     shape = model.shapes.shape(data)
-    # Of nothing there are no parts, which cannot be joined.
+    # An empty tensor has no parts, and no parts cannot be concatenated.
     return (data, node) if shape is not None and equal(shape[first], 0).no else None

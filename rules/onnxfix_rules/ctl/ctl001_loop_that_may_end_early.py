@@ -1,4 +1,4 @@
-"""CTL001: a loop with two ends."""
+"""CTL001: a loop with both a trip count and a condition."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ _SMALL = 16
 
 @rule("CTL001", ops=["Loop"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[53, 28])
 def loop_that_may_end_early(node: Node, model: Model) -> Iterator[Match]:
-    """A Loop with a trip count, a condition and scan outputs: TensorRT returns as many rows as the trip count says.
+    """A Loop with trip count, condition and scan outputs: TensorRT returns as many rows as the trip count.
 
     ## Why it matters
-    In ONNX a scan output has a row for each iteration that ran. TensorRT makes it as long as the trip count; where the
-    condition ends the loop before, nothing defines the other rows. Measured with TensorRT-RTX 1.7.1: a loop of at most
-    6 iterations has an output of shape [6, 2], whatever the condition says. It builds, with a warning: `both a trip
-    limit and a loop termination condition was set! If the number of iterations of the loop is less than the trip limit
-    during runtime, scan output … may have the wrong shape. For consistent results it's recommended to export loops with
-    only a trip limit`. The loop-carried outputs are right.
+    In ONNX a scan output has a row for each iteration that ran. In TensorRT it is as long as the trip count; if the
+    condition ends the loop earlier, the other rows are undefined. Measured with TensorRT-RTX 1.7.1: a loop of at most
+    6 iterations has an output of shape [6, 2], regardless of the condition. It builds, with a warning: `both a trip
+    limit and a loop termination condition was set! If the number of iterations of the loop is less than the trip
+    limit during runtime, scan output … may have the wrong shape. For consistent results it's recommended to export
+    loops with only a trip limit`. The loop-carried outputs are correct.
 
-    - **error**: the condition may be false before the trip count is reached, or nothing shows that it is not.
-    - **warning**: it is always true, or is unless a caller overrides a default. Exporters write such loops for
-      `for i in range(n)`. The rows are right, and the loop carries a condition that it would not need.
+    - **error**: the condition may be false before the trip count is reached, or is not proven to stay true.
+    - **warning**: it is always true, or is unless a caller overrides a default. Exporters write such loops for `for i
+      in range(n)`. The rows are correct, but the condition is not needed.
 
     ## Fix
-    Where the condition is true at first (or false only because there is nothing to iterate) and the body keeps it so,
-    the Loop is given no condition; what read it in the body reads true. Exact. Leaving out the input alone does not do:
-    TensorRT refuses the body (`Node input was not registered`). There is no fix where the loop may really end early:
-    compute a fixed number of iterations, or read as many rows as a counter in the loop says.
+    If the condition is true at first (or false only because there are no iterations) and the body keeps it so, the
+    Loop's condition is removed; its readers in the body read true. Exact. Removing only the input does not work:
+    TensorRT refuses the body (`Node input was not registered`). No fix if the loop may really end early: compute a
+    fixed number of iterations, or use as many rows as a counter in the loop returns.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Loop.html
@@ -81,14 +81,14 @@ def loop_that_may_end_early(node: Node, model: Model) -> Iterator[Match]:
         )
         return
     yield Match(
-        "Loop with a trip count and a condition that may end it earlier: TensorRT's scan outputs have a row for each "
-        "iteration of the trip count",
+        "Loop with a trip count and a condition that may end it earlier: TensorRT's scan outputs have one "
+        "row per iteration of the trip count",
         node=node,
     )
 
 
 def _is_any(condition: Value, count: Value) -> bool:
-    """Whether both are casts of one number, so that the condition is false where there are 0 iterations anyway."""
+    """Whether both are casts of one value, so that the condition is false only for 0 iterations."""
     first, second = condition.producer, count.producer
     return (
         first is not None
@@ -101,7 +101,7 @@ def _is_any(condition: Value, count: Value) -> bool:
 
 
 def _is_true(value: Value, given: Value | None, model: Model, *, defaults: bool = False) -> bool:
-    """Whether the value is certainly true, if ``given`` is; with ``defaults``, if nobody overrides those of inputs."""
+    """Whether the value is certainly true, if ``given`` is; with ``defaults``, if no input default is overridden."""
     pending, seen = [value], {id(value)}
     while pending:
         value = pending.pop()
@@ -130,7 +130,7 @@ def _is_known_true(value: Value, model: Model, defaults: bool) -> bool:
 
 
 def _without_condition(node: Node, body: Scope, model: Model) -> Fix | None:
-    """The condition's input left out, and true in its place inside the body."""
+    """Remove the condition input and use true inside the body."""
     inner = body.inputs[1]
     edits: list[Edit] = [SetInput(node, 1, "")]
     if len(node.inputs) < 3:
@@ -148,7 +148,7 @@ def _without_condition(node: Node, body: Scope, model: Model) -> Fix | None:
         draft = Draft(body.nodes[0])
         draft.replace_uses(inner, draft.constant(np.array(True), "true"))
         edits += draft.edits
-    return Fix("leave the condition out", edits)
+    return Fix("remove the condition", edits)
 
 
 _START = "g (float[2] x, bool c, int64 n, float l) => (float[2] y, float[K,2] z)"
@@ -159,16 +159,16 @@ _OUT = "(bool more, float[2] w, float[2] s)"
 def _loop(
     more: str, call: str = "n, t, x", *, before: str = "", true: str = "<bool t = {1}>", head: str = ""
 ) -> str:
-    """A model whose loop has a scan output; ``more`` computes whether it goes on."""
+    """A model whose loop has a scan output; ``more`` computes the loop condition."""
     return f"""{_START} {true} {{ {before} y, z = Loop({call})<body = b {_IN} => {_OUT} {head} {{
         {more}  w = Add(v, v)  s = Neg(v) }}> }}"""
 
 
-# Fixed ones do not run here: onnx.reference takes a missing condition for a false one. ONNX Runtime judges them in the
-# tests.
+# Fixed examples do not run here: onnx.reference treats a missing condition as false. The tests run them with ONNX
+# Runtime.
 loop_that_may_end_early.examples = [
     Fixed(
-        "true at first, and passed on",
+        "true at first, and passed through",
         before=_loop("more = Identity(on)"),
         after=_loop("more = Identity(d)", "n, , x", true="", head="<bool d = {1}>"),
     ),
@@ -179,7 +179,7 @@ loop_that_may_end_early.examples = [
         opset=13,
     ),
     Fixed(
-        "true, of what is true; something else reads the condition",
+        "true derived from true, with another reader of the condition",
         before="""g (float[2] x, int64 n) => (float[2] y, float[K,2] z) <bool t = {1}> {
             y, z = Loop(n, t, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
                 e = Identity(on)  more = And(e, t)  w = Where(on, v, x)  s = Neg(v) }> }""",
@@ -202,7 +202,7 @@ loop_that_may_end_early.examples = [
         runs=False,  # onnx's evaluator has its own Loop for functions, and runs it zero times
     ),
     Fixed(
-        "what counts the iterations is also what the condition is cast from: ONNX's own Range by a Loop",
+        "trip count and condition cast from the same value: ONNX's own Range by a Loop",
         before="""g (float[2] x, int32 n) => (float[2] y, float[K,2] z) { c = Cast<to = 9>(n)  m = Cast<to = 7>(n)
             y, z = Loop(m, c, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
                 more = Identity(on)  w = Add(v, v)  s = Neg(v) }> }""",
@@ -211,36 +211,38 @@ loop_that_may_end_early.examples = [
                 <bool d = {1}> { more = Identity(d)  w = Add(v, v)  s = Neg(v) }> }""",
     ),
     Flagged(
-        "casts of two numbers",
+        "casts of two values",
         """g (float[2] x, int32 n, int32 k) => (float[2] y, float[K,2] z) {
             c = Cast<to = 9>(k)  m = Cast<to = 7>(n)
             y, z = Loop(m, c, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
                 more = Identity(on)  w = Add(v, v)  s = Neg(v) }> }""",
     ),
-    Flagged("it ends when a value is reached", _loop("m = ReduceMax<keepdims = 0>(v)  more = Less(m, l)")),
-    Flagged("it need not begin", _loop("more = Identity(t)", "n, c, x")),
-    Flagged("it never begins", _loop("more = Identity(f)", "n, f, x", before="f = Not(t)")),
     Flagged(
-        "the true that it starts with may be overridden: a warning",
+        "it ends when a threshold is reached", _loop("m = ReduceMax<keepdims = 0>(v)  more = Less(m, l)")
+    ),
+    Flagged("it may not start", _loop("more = Identity(t)", "n, c, x")),
+    Flagged("it never starts", _loop("more = Identity(f)", "n, f, x", before="f = Not(t)")),
+    Flagged(
+        "an initial true that may be overridden: a warning",
         """g (float[2] x, bool t, int64 n) => (float[2] y, float[K,2] z) <bool t = {1}> {
             y, z = Loop(n, t, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
                 more = Identity(on)  w = Add(v, v)  s = Neg(v) }> }""",
     ),
     Flagged(
-        "the body hands its input back as it is: there is no node that could make another",
+        "the body returns its input directly: there is no node to replace",
         """g (float[2] x, int64 n) => (float[2] y, float[K,2] z) <bool t = {1}> {
             y, z = Loop(n, t, x)<body = b (int64 i, bool on, float[2] v) => (bool on, float[2] w, float[2] s) {
                 w = Add(v, v)  s = Neg(v) }> }""",
     ),
-    Silent("a trip count alone", _loop("more = Identity(t)", "n, , x")),
+    Silent("a trip count only", _loop("more = Identity(t)", "n, , x")),
     Silent(
-        "a condition and no scan output: TensorRT reads it right",
+        "a condition without scan output, which TensorRT handles correctly",
         """g (float[2] x, bool c, int64 n) => (float[2] y) {
             y = Loop(n, c, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {
                 more = Not(on)  w = Add(v, v) }> }""",
     ),
     Silent(
-        "nothing reads the scan output",
+        "an unused scan output",
         """g (float[2] x, bool c, int64 n) => (float[2] y) {
             y, z = Loop(n, c, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
                 more = Not(on)  w = Add(v, v)  s = Neg(v) }> }""",

@@ -1,4 +1,4 @@
-"""CTL010: an If whose condition is known."""
+"""CTL010: an If with a known condition."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def if_of_known_condition(node: Node, model: Model) -> Iterator[Match]:
     """An If whose condition is the same for every input: only one branch ever runs.
 
     ## Why it matters
-    Exporters leave such branches behind, most often torch's guard of `squeeze(d)`, which asks the shape whether the
-    size is 1. Where the condition is a weight, TensorRT imports the branch that is taken and forgets the other. Where
-    nodes compute it, TensorRT-RTX 1.7.1 imports both, measured: an operator that it does not know (`Det`) refuses the
-    model although it never runs, and an If and its branches stay in the network (`CONDITION`, `CONDITIONAL_INPUT`,
-    `CONDITIONAL_OUTPUT`) until the builder folds them. TensorRT 8 also refuses branches of different shape.
+    Exporters leave such branches behind, most often torch's guard of `squeeze(d)`, which checks whether the size is
+    1. If the condition is a weight, TensorRT imports only the branch taken. If nodes compute it, TensorRT-RTX 1.7.1
+    imports both, measured: an unsupported operator (`Det`) in the other branch refuses the model although it never
+    runs, and an If and its branches stay in the network (`CONDITION`, `CONDITIONAL_INPUT`, `CONDITIONAL_OUTPUT`)
+    until the builder folds them. TensorRT 8 also refuses branches of different shape.
 
-    - **warning**: the condition is computed, so that the branch that never runs may still refuse the model.
+    - **warning**: the condition is computed, so the branch that never runs may still refuse the model.
     - **information**: the condition is a weight.
 
     ## Fix
-    The nodes of the branch that is taken are put where the If is, under new names; values that they capture keep
-    theirs. Exact. An output that the branch hands through gets an Identity where its name must stay. Loops and other
-    branches in it come along, with new names inside. Only reported are sparse weights and weights in external files.
+    The nodes of the branch taken replace the If, under new names; captured values keep theirs. Exact. An output that
+    the branch passes through gets an Identity if its name must stay. Loops and branches inside are copied with new
+    inner names. Sparse weights and weights in external files are only reported.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__If.html
@@ -76,7 +76,7 @@ def known(condition: Value, model: Model) -> bool | None:
 
 
 def _inlined(node: Node, branch: Scope) -> Fix | None:
-    """The branch's nodes in place of the If."""
+    """Replace the If by the branch's nodes."""
     pairs = [
         (o, r) for o, r in zip(node.outputs, branch.outputs, strict=False) if o is not None and is_read(o)
     ]
@@ -92,8 +92,8 @@ def _inlined(node: Node, branch: Scope) -> Fix | None:
     renamed = [result for output, result in pairs if output in kept and targets.get(result) != output.name]
     if not all(_inline.may_keep_name(node, result) for result in renamed):
         return None
-    title = f"put the {branch.attr.split('_')[0]} branch in the place of the If"
-    # Ifs stand in Ifs, and a fix of the outer one takes the inner ones along: the copy is made when it is wanted.
+    title = f"replace the If by its {branch.attr.split('_')[0]} branch"
+    # Ifs are nested, and a fix of the outer one includes the inner ones: the copy is made on demand.
     return Fix(title, partial(_written_out, nodes, branch, pairs, kept, targets), replaces=node)
 
 
@@ -104,10 +104,10 @@ def _written_out(
     kept: Set[Value],
     targets: Mapping[Value, str],
 ) -> list[Edit]:
-    """The edits that put ``nodes`` of the branch in the place of the If.
+    """The edits that replace the If by ``nodes`` of the branch.
 
-    ``pairs`` are its outputs with what the branch returns for them; ``kept`` are outputs that keep their names, and
-    ``targets`` results that take such a name.
+    ``pairs`` are its outputs with the branch's results; ``kept`` are outputs that keep their names, and ``targets``
+    results that get such a name.
     """
     node = branch.owner
     assert node is not None
@@ -133,12 +133,12 @@ _GUARDED = "<int64[1] a = {0}, int64 z = {0}, int64 o = {1}>"
 
 if_of_known_condition.examples = [
     Fixed(
-        "a weight says true",
+        "a true weight",
         before=f"g (float[2] x) => (float[2] y) <bool c = {{1}}> {{ y = If(c){_TWO} }}",
         after="g (float[2] x) => (float[2] y) { y = Neg(x) }",
     ),
     Fixed(
-        "a Constant says false",
+        "a false Constant",
         before=f"g (float[2] x) => (float[2] y) {{ c = Constant<value = bool {{0}}>()  y = If(c){_TWO} }}",
         after="g (float[2] x) => (float[2] y) { y = Abs(x) }",
         opset=11,
@@ -154,12 +154,12 @@ if_of_known_condition.examples = [
         after="g (float[1,N] x) => (float[N] y) <int64[1] a = {0}> { y = Squeeze(x, a) }",
     ),
     Fixed(
-        "the other way round, where the size is not 1",
+        "the else branch, for a size other than 1",
         before=f"g (float[3,N] x) => (float[3,N] y) {_GUARDED} {{ {_GUARD} }}",
         after="g (float[3,N] x) => (float[3,N] y) { y = Identity(x) }",
     ),
     Fixed(
-        "weights, names that are taken outside, and captured values",
+        "weights, name collisions, and captured values",
         before="""g (float[2] x) => (float[2] y, float[2] z) <bool c = {1}, float[2] w = {5, 6}> {
             a = Neg(x)  t = If(c)<then_branch = p () => (float[2] u) <float[2] k = {1, 2}> {
                 b = Add(a, k)  e = Mul(b, w)  u = Sub(e, x) }, else_branch = q () => (float[2] v) { v = Exp(x) }>
@@ -168,7 +168,7 @@ if_of_known_condition.examples = [
             a = Neg(x)  b = Add(a, k)  e = Mul(b, w)  u = Sub(e, x)  y = Abs(u)  z = Exp(a) }""",
     ),
     Fixed(
-        "several outputs: the same twice, a weight, and one from outside",
+        "several outputs: a repeated one, a weight, and a captured value",
         before="""g (float[2] x) => (float[2] p, float[2] q, float[2] r, float[2] s) <bool c = {1}> {
             p, q, r, s = If(c)<
             then_branch = t () => (float[2] u, float[2] u, float[2] k, float[2] x) <float[2] k = {1, 2}> { u = Neg(x) },
@@ -177,21 +177,21 @@ if_of_known_condition.examples = [
             p = Neg(x)  q = Identity(p)  r = Identity(k)  s = Identity(x) }""",
     ),
     Fixed(
-        "an output that nobody takes, and the nodes for it",
+        "an unused output and its nodes",
         before="""g (float[2] x) => (float[2] y) <bool c = {1}> { y, n = If(c)<
             then_branch = t () => (float[2] u, float[2] w) { u = Neg(x)  w = Exp(x) },
             else_branch = e () => (float[2] v, float[2] o) { v = Abs(x)  o = Log(x) }> }""",
         after="g (float[2] x) => (float[2] y) { y = Neg(x) }",
     ),
     Fixed(
-        "one inside the other",
+        "nested Ifs",
         before=f"""g (float[2] x, bool k) => (float[2] y) <bool c = {{1}}> {{ y = If(c)<
             then_branch = t () => (float[2] r) {{ w = If(c){_TWO}  r = Exp(w) }},
             else_branch = e () => (float[2] s) {{ s = If(k){_TWO} }}> }}""",
         after="g (float[2] x, bool k) => (float[2] y) { w = Neg(x)  y = Exp(w) }",
     ),
     Fixed(
-        "a loop with a count alone, whose condition is left out at the end",
+        "a loop with a trip count only",
         before="""g (float[2] x, int64 n) => (float[N,2] y) <bool c = {1}> { y = If(c)<
             then_branch = t () => (float[A,2] u) { u = Loop(n, "")<body = b (int64 i, bool on)
                 => (bool more, float[2] w) { more = Identity(on)  w = Neg(x) }> },
@@ -222,7 +222,7 @@ if_of_known_condition.examples = [
             b = LeakyRelu<alpha: float = @alpha>(a) }""",
     ),
     Fixed(
-        "the taken branch holds a loop, which reads its values and a weight of it",
+        "the taken branch contains a loop that captures its values and a weight",
         before="""g (float[2] x, int64 n) => (float[2] y) <bool c = {1}> { y = If(c)<
             then_branch = t () => (float[2] u) <float[2] k = {1, 2}> { a = Exp(x)  m = Mul(a, k)
                 u = Loop(n, c, m)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {
@@ -234,7 +234,7 @@ if_of_known_condition.examples = [
                 more = Identity(on)  q = Add(v, a)  w = Sub(q, k) }> }""",
     ),
     Fixed(
-        "an If two levels down; the names inside are those outside",
+        "an If two levels down with the outer names inside",
         before="""g (float[2] x, bool d) => (float[2] y, float[2] z) <bool c = {1}> { z = Neg(x)  t = If(c)<
             then_branch = p () => (float[2] r) { a = Exp(x)
                 r = If(d)<then_branch = p1 () => (float[2] u) { e = Add(a, x)  u = If(d)<
@@ -248,15 +248,13 @@ if_of_known_condition.examples = [
                         else_branch = q2 () => (float[2] h) <float[2] w = {3, 4}> { h = Mul(w, a) }> },
                       else_branch = q1 () => (float[2] v) { v = Abs(a) }>  y = Neg(t) }""",
     ),
-    Silent(
-        "the condition comes from outside", f"g (float[2] x, bool c) => (float[2] y) {{ y = If(c){_TWO} }}"
-    ),
+    Silent("the condition is a graph input", f"g (float[2] x, bool c) => (float[2] y) {{ y = If(c){_TWO} }}"),
     Silent(
         "the condition has a default that may be overridden",
         f"g (float[2] x, bool c) => (float[2] y) <bool c = {{1}}> {{ y = If(c){_TWO} }}",
     ),
     Silent(
-        "the size is unknown",
+        "an unknown size",
         f"""g (float[M,N] x) => (float y) {_GUARDED} {{
             {_GUARD.replace("y =", "t =")}  y = ReduceMax<keepdims = 0>(t) }}""",
     ),

@@ -10,18 +10,18 @@ from onnxfix_rules.ctl.ctl010_if_of_known_condition import known
 
 @rule("CTL011", ops=["If"], severity=Severity.ERROR, hazards=[9])
 def if_of_different_ranks(node: Node, model: Model) -> Iterator[Match]:
-    """An If whose branches give tensors of different rank, and whose condition depends on the input.
+    """An If whose branches return tensors of different rank, with a condition that is not constant.
 
     ## Why it matters
-    A TensorRT tensor has one rank. The parser takes the model and the builder refuses it, measured with TensorRT-RTX
-    1.7.1: `IConditionalOutputLayer …: Must have inputs with equal ranks when condition is not a build-time constant.
-    Dimensions are [3] and [N,3]`. It is what torch makes of `squeeze(d)` where size d is dynamic: the graph asks
-    whether the size is 1 and goes on with one rank or the other. Different sizes of the same rank build. TensorRT 8
-    refuses different shapes too, and there this rule says so (a warning).
+    A TensorRT tensor has one rank. The parser accepts the model and the builder refuses it, measured with
+    TensorRT-RTX 1.7.1: `IConditionalOutputLayer …: Must have inputs with equal ranks when condition is not a
+    build-time constant. Dimensions are [3] and [N,3]`. torch exports `squeeze(d)` this way if size d is dynamic: the
+    graph checks whether the size is 1 and continues with one rank or the other. Different sizes of the same rank
+    build. TensorRT 8 refuses different shapes too, which is a warning for that target.
 
     ## Fix
-    None: which rank is meant depends on the input. Give the size in the input's shape, where it is always the same:
-    CTL010 then removes the If. Or export without the guard: `x[0]`, `reshape` or `flatten` instead of `squeeze(d)`.
+    None: the rank depends on the input. Declare the size in the input's shape if it is always the same: CTL010 then
+    removes the If. Or export without the guard: `x[0]`, `reshape` or `flatten` instead of `squeeze(d)`.
 
     ## References
     - https://github.com/NVIDIA/TensorRT/issues/2846
@@ -74,7 +74,7 @@ if_of_different_ranks.examples = [
         runs=False,
     ),
     Flagged(
-        "the caller decides",
+        "the condition is a graph input",
         """g (float[1,3] x, bool c) => (float[3] y) <int64[1] a = {0}, int64[1] s = {3}> { t = If(c)
             <then_branch = p () => (float[K] u) { u = Squeeze(x, a) },
              else_branch = q () => (float[1,3] v) { v = Neg(x) }>
@@ -91,15 +91,17 @@ if_of_different_ranks.examples = [
     ),
     Flagged("TensorRT 8 refuses different sizes too", _SHAPES, target="trt8.6"),
     Silent("different sizes of the same rank build", _SHAPES),
-    Silent("the condition is known: CTL010's", f"g (float[1,N] x) => (float y) {_GUARDED} {{ {_GUARD} }}"),
     Silent(
-        "nobody reads the output that differs",
+        "a known condition is covered by CTL010", f"g (float[1,N] x) => (float y) {_GUARDED} {{ {_GUARD} }}"
+    ),
+    Silent(
+        "the differing output is unused",
         """g (float[3] x, bool c) => (float[3] y) { y, t = If(c)
             <then_branch = p () => (float[3] u, float[3] w) { u = Neg(x)  w = Exp(x) },
              else_branch = q () => (float[3] v, float k) <float k = {1}> { v = Abs(x) }> }""",
     ),
     Silent(
-        "a rank that is unknown",
+        "an unknown rank",
         """g (float[3] x, bool c, int64[R] s) => (float y) { t = If(c)
             <then_branch = p () => (float[3] u) { u = Neg(x) },
              else_branch = q () => (float[3] v) { v = Reshape(x, s) }>  y = ReduceMax<keepdims = 0>(t) }""",

@@ -1,4 +1,4 @@
-"""CTL012: a Loop's body that reads a condition which the Loop does not give."""
+"""CTL012: a Loop without a condition whose body uses it."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from onnxfix_rules.ctl import _loops
 
 @rule("CTL012", ops=["Loop"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[28])
 def loop_without_condition(node: Node, model: Model) -> Iterator[Match]:
-    """A Loop without a condition whose body reads one.
+    """A Loop without a condition whose body uses its condition input.
 
     ## Why it matters
-    In ONNX a Loop without a condition runs as often as its trip count says, and its body reads true. TensorRT gives the
-    body no condition then and refuses whatever reads it: `Assertion failed: (ctx->tensors().count(inputName)): Node
-    input was not registered.`, measured with TensorRT-RTX 1.7.1. `more = Identity(on)` is enough, which is what the
+    In ONNX a Loop without a condition runs for its trip count, and its body reads true. TensorRT then has no
+    condition for the body and refuses every node that uses it: `Assertion failed: (ctx->tensors().count(inputName)):
+    Node input was not registered.`, measured with TensorRT-RTX 1.7.1. `more = Identity(on)` is enough, which the
     usual `for i in range(n)` has as the body's first output.
 
     ## Fix
-    What reads the condition in the body reads a constant true. Exact. There is no fix where the body's own result may
-    be false: ONNX says that it is ignored, ONNX Runtime ends the loop by it. Nor where the body also returns
-    its condition without a node in between, which by itself TensorRT takes.
+    Readers of the condition in the body read a constant true. Exact. No fix if the body's own result may be false:
+    ONNX ignores it, but ONNX Runtime ends the loop. Nor if the body also returns its condition directly, which
+    TensorRT accepts by itself.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Loop.html: `input ("trip_count", "")`
@@ -34,9 +34,9 @@ def loop_without_condition(node: Node, model: Model) -> Iterator[Match]:
         return
     edits = _loops.true_inside(body) if _loops.goes_on(body, model) else None
     yield Match(
-        f"the body reads its condition {inner.name!r}, and this Loop gives it none",
+        f"the body uses its condition {inner.name!r}, but this Loop has no condition",
         node=node,
-        fix=Fix("let the body read true", edits) if edits else None,
+        fix=Fix("replace the condition in the body by true", edits) if edits else None,
         reads=(inner, body.outputs[0]),
     )
 
@@ -47,13 +47,13 @@ _START = "g (float[2] x, int64 n) => (float[2] y)"
 
 loop_without_condition.examples = [
     Fixed(
-        "handed on",
+        "passed through by an Identity",
         before=f"{_START} {{ y = Loop(n, , x){_BODY % 'more'} {{ more = Identity(on)  w = Add(v, v) }}> }}",
         after=f"""{_START} {{ y = Loop(n, , x){_BODY % "more"} <bool t = {{1}}> {{
             more = Identity(t)  w = Add(v, v) }}> }}""",
     ),
     Fixed(
-        "read by another node, with scan outputs, and handed on twice",
+        "used by another node, with scan outputs, and passed through twice",
         before="""g (float[2] x, int64 n) => (float[2] y, float[K,2] z) { y, z = Loop(n, , x)
             <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
                 a = Identity(on)  more = And(a, on)  w = Where(on, v, x)  s = Neg(v) }> }""",
@@ -76,30 +76,30 @@ loop_without_condition.examples = [
         opset=18,
     ),
     Flagged(
-        "the body makes another one of it, which ONNX ignores and ONNX Runtime obeys",
+        "modified by the body, which ONNX ignores but ONNX Runtime obeys",
         f"{_START} {{ y = Loop(n, , x){_BODY % 'more'} {{ more = Not(on)  w = Add(v, v) }}> }}",
     ),
     Flagged(
-        "handed back as it is, and read by a node too: there is none that could make another",
+        "returned directly and also used by a node: there is no node to replace",
         f"{_START} {{ y = Loop(n, , x){_BODY % 'on'} {{ w = Where(on, v, x) }}> }}",
     ),
     Silent(
-        "handed back as it is: TensorRT takes it",
+        "returned directly, which TensorRT accepts",
         f"{_START} {{ y = Loop(n, , x){_BODY % 'on'} {{ w = Add(v, v) }}> }}",
     ),
     Silent(
-        "not read",
+        "unused",
         f"""{_START} {{ y = Loop(n, , x){_BODY % "more"} {{
             more = Constant<value = bool {{1}}>()  w = Add(v, v) }}> }}""",
     ),
     Silent(
-        "given",
+        "with a condition",
         "g (float[2] x, int64 n, bool c) => (float[2] y) { d = Not(c)  y = Loop(n, d, x)"
         + _BODY % "more"
         + " { more = Identity(on)  w = Add(v, v) }> }",
     ),
     Flagged(
-        "a body that takes its condition for a number, which no true can replace",
+        "the body declares its condition as a number",
         """g (float[2] x, int64 n) => (float[2] y) { y = Loop(n, , x)<body = b (int64 i, float on, float[2] v)
             => (float more, float[2] w) { more = Identity(on)  w = Add(v, v) }> }""",
         runs=False,

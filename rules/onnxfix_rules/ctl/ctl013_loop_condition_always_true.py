@@ -10,15 +10,15 @@ from onnxfix_rules.ctl import _loops
 
 @rule("CTL013", ops=["Loop"], safety=Safety.EXACT, severity=Severity.INFO, hazards=[28])
 def loop_condition_always_true(node: Node, model: Model) -> Iterator[Match]:
-    """A Loop with a trip count and a condition that is always true, and without scan outputs that are read.
+    """A Loop with a trip count, a condition that is always true, and no used scan outputs.
 
     ## Why it matters
-    Exporters write `for i in range(n)` so. TensorRT imports a second end of the loop and carries the condition from
-    one iteration to the next: measured with TensorRT-RTX 1.7.1, 2 TRIP_LIMIT layers against 1, and 3 RECURRENCE layers
-    against 2. The result is right. With scan outputs TensorRT also warns, and they may be wrong: that is CTL001.
+    Exporters write `for i in range(n)` this way. TensorRT imports a second loop termination and carries the condition
+    from one iteration to the next: measured with TensorRT-RTX 1.7.1, 2 TRIP_LIMIT layers against 1, and 3 RECURRENCE
+    layers against 2. The result is correct. With scan outputs TensorRT also warns, and they may be wrong: see CTL001.
 
     ## Fix
-    The Loop is given no condition, and what reads it in the body reads true. Exact.
+    The Loop's condition is removed, and its readers in the body read true. Exact.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Loop.html
@@ -39,7 +39,7 @@ def loop_condition_always_true(node: Node, model: Model) -> Iterator[Match]:
     yield Match(
         "Loop with a trip count and a condition that is always true",
         node=node,
-        fix=None if edits is None else Fix("leave the condition out", [SetInput(node, 1, ""), *edits]),
+        fix=None if edits is None else Fix("remove the condition", [SetInput(node, 1, ""), *edits]),
         reads=(condition, body.outputs[0]),
     )
 
@@ -54,7 +54,7 @@ def _loop(more: str, call: str = "n, t, x", *, true: str = "<bool t = {1}>", hea
 
 loop_condition_always_true.examples = [
     Fixed(
-        "true at first, and handed on",
+        "true at first, and passed through",
         before=_loop("more = Identity(on)"),
         after=_loop("more = Identity(d)", "n, , x", true="", head="<bool d = {1}>"),
     ),
@@ -64,7 +64,7 @@ loop_condition_always_true.examples = [
         after=_loop("more = Constant<value = bool {1}>()", "n, , x", true=""),
     ),
     Fixed(
-        "a scan output that nobody reads",
+        "an unused scan output",
         before="""g (float[2] x, int64 n) => (float[2] y) <bool t = {1}> { y, z = Loop(n, t, x)
             <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
                 more = Identity(on)  w = Add(v, v)  s = Neg(v) }> }""",
@@ -73,18 +73,18 @@ loop_condition_always_true.examples = [
                 more = Identity(t)  w = Add(v, v)  s = Neg(v) }> }""",
     ),
     Silent(
-        "scan outputs that are read are CTL001's",
+        "used scan outputs are covered by CTL001",
         """g (float[2] x, int64 n) => (float[K,2] z) <bool t = {1}> {
         y, z = Loop(n, t, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
             more = Identity(on)  w = Add(v, v)  s = Neg(v) }> }""",
     ),
     Silent("it may end the loop", _loop("more = Not(on)")),
-    Silent("it need not begin", _loop("more = Identity(t)", "n, c, x")),
+    Silent("it may not start", _loop("more = Identity(t)", "n, c, x")),
     Silent(
         "a default that may be overridden",
         f"{_START} <bool c = {{1}}> {{ y = Loop(n, c, x)"
         "<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) { more = Identity(on)  w = Add(v, v) }> }",
     ),
-    Silent("no trip count: nothing else ends it", _loop("more = Identity(on)", ", t, x")),
-    Silent("none", _loop("more = Identity(t)", "n, , x")),
+    Silent("without a trip count only the condition ends it", _loop("more = Identity(on)", ", t, x")),
+    Silent("neither", _loop("more = Identity(t)", "n, , x")),
 ]

@@ -1,4 +1,4 @@
-"""CTL014: a Loop that runs a few times, always as often."""
+"""CTL014: a Loop with a small constant trip count."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from onnxfix_rules.ctl import _inline, _loops
 from onnxfix_rules.gra import _random as random_numbers
 
 MAX_NODES = 256
-"""Nodes after unrolling: more are not worth the longer build."""
+"""Most nodes after unrolling: more are not worth the longer build."""
 
 
 @rule("CTL014", ops=["Loop"], safety=Safety.EXACT, severity=Severity.INFO, hazards=[28])
 def short_loop_of_constant_trip_count(node: Node, model: Model) -> Iterator[Match]:
-    """A Loop of a small constant number of iterations, which nothing ends before.
+    """A Loop with a small constant trip count that cannot end early.
 
     ## Why it matters
-    A loop is a barrier to TensorRT: it is not fused with the layers around it, and its counter, its condition and
-    its states are layers of their own. Measured with TensorRT-RTX 1.7.1: unrolling such a loop of a few iterations cut
-    the network from 18 layers to 9 and the engine from 398 to 137 kB. Some loops are not taken at all: one whose state
-    changes its shape does not build (CTL015), and builds when it is unrolled.
+    A loop prevents fusion in TensorRT: nothing in it is fused with surrounding layers, and its counter, its condition
+    and its states are separate layers. Measured with TensorRT-RTX 1.7.1: unrolling such a loop of a few iterations
+    cut the network from 18 layers to 9 and the engine from 398 to 137 kB. Some loops are not supported at all: one
+    whose state changes its shape does not build (CTL015), and builds when it is unrolled.
 
     ## Fix
-    The body is written out once an iteration, with the number of the iteration as a constant; scan outputs are
-    concatenated. Exact. Loops and branches in the body are copied whole. Up to 256 nodes in all, those in them counted;
-    a body that draws random numbers stays as it is and is not reported.
+    The body is repeated for each iteration, with the iteration number as a constant; scan outputs are concatenated.
+    Exact. Loops and branches in the body are copied whole. Up to 256 nodes in all, including nested ones; a body with
+    random operators is not reported.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Loop.html
@@ -66,7 +66,7 @@ def short_loop_of_constant_trip_count(node: Node, model: Model) -> Iterator[Matc
 
 
 def _plan(node: Node, body: Scope, count: int) -> list[list[Node]] | None:
-    """The nodes that each iteration needs; None where they are too many or cannot be written out."""
+    """The nodes that each iteration needs; None if they are too many or cannot be copied."""
     carried = len(node.inputs) - 2
     rows = [
         r for o, r in zip(node.outputs[carried:], body.outputs[1 + carried :], strict=False) if is_read(o)
@@ -94,7 +94,7 @@ def _plan(node: Node, body: Scope, count: int) -> list[list[Node]] | None:
 
 
 def _fits(node: Node, body: Scope, plan: Sequence[Sequence[Node]], model: Model) -> bool:
-    """Whether the copies mean what the body means, where the Loop stands."""
+    """Whether the copies are equivalent to the body at the Loop's position."""
     if any(value is None for value in node.inputs[2:]):
         return False
     nodes = {n: None for part in plan for n in part}
@@ -113,7 +113,7 @@ def _fits(node: Node, body: Scope, plan: Sequence[Sequence[Node]], model: Model)
 
 
 def _unrolled(node: Node, body: Scope, plan: Sequence[Sequence[Node]]) -> Draft | None:
-    """The body once an iteration, and the outputs from it."""
+    """Repeat the body for each iteration, and produce the outputs."""
     draft = Draft(node)
     draft.remove(node)
     inliner = _inline.Inliner(draft, body)
@@ -131,7 +131,7 @@ def _unrolled(node: Node, body: Scope, plan: Sequence[Sequence[Node]]) -> Draft 
         targets = _targets(node, body, nodes) if number == len(plan) - 1 else {}
         names = inliner.copy(nodes, given, targets)
         made = {v for n in nodes for v in n.outputs}
-        # What this iteration does not compute, no later one reads.
+        # Values that this iteration does not compute are not read later.
         state = [
             inliner.name(r, names) if r.scope is not body or r.producer is None or r in made else ""
             for r in body.outputs[1 : 1 + carried]
@@ -168,7 +168,7 @@ def _constants(
 
 
 def _targets(node: Node, body: Scope, nodes: Sequence[Node]) -> dict[Value, str]:
-    """Results of the last iteration that take the name of the output that they are."""
+    """Results of the last iteration that get the name of their output."""
     made = {v for n in nodes for v in n.outputs}
     found: dict[Value, str] = {}
     for output, result in zip(node.outputs[: len(node.inputs) - 2], body.outputs[1:], strict=False):
@@ -178,7 +178,7 @@ def _targets(node: Node, body: Scope, nodes: Sequence[Node]) -> dict[Value, str]
 
 
 def _stack(draft: Draft, output: Value | None, rows: Sequence[str]) -> None:
-    """Rows along a new first axis, in the place of a scan output."""
+    """Stack rows along a new first axis to replace a scan output."""
     assert output is not None
     opset = draft.anchor.scope.opset()
     axes = draft.constant(np.array([0], np.int64), "axes") if opset >= 13 else ""
@@ -199,7 +199,7 @@ _SCAN = """<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, f
 
 short_loop_of_constant_trip_count.examples = [
     Fixed(
-        "twice, with a condition that is true",
+        "two iterations, with a condition that is true",
         before="g (float[2] x) => (float[2] y) <int64 n = {2}, bool t = {1}> { y = Loop(n, t, x)"
         + _BODY % "w = Mul(v, x)"
         + " }",
@@ -213,7 +213,7 @@ short_loop_of_constant_trip_count.examples = [
         after="g (float[2] x) => (float[2] y) { y = Neg(x) }",
     ),
     Fixed(
-        "the number of the iteration, the condition, a weight and a scan output",
+        "the iteration number, the condition, a weight and a scan output",
         before="""g (float[2] x) => (float[K,2] y) <int64 n = {2}, bool t = {1}> { z, y = Loop(n, t, x)
             <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) <float[2] k = {1, 2}> {
                 more = Identity(on)  w = Add(v, k)  f = Cast<to = 1>(i)  g = Cast<to = 1>(on)
@@ -225,7 +225,7 @@ short_loop_of_constant_trip_count.examples = [
             l = Unsqueeze(s, a)  m = Unsqueeze(q, a)  y = Concat<axis = 0>(l, m) }""",
     ),
     Fixed(
-        "Unsqueeze with an attribute, and the state is not computed where unused",
+        "Unsqueeze with an attribute; an unused state is not computed",
         before=f"""g (float[2] x) => (float[K,2] y) <int64 n = {{2}}, bool t = {{1}}> {{
             z, y = Loop(n, t, x){_SCAN} }}""",
         after="""g (float[2] x) => (float[K,2] y) <int64 i = {0}, int64 j = {1}> {
@@ -234,14 +234,14 @@ short_loop_of_constant_trip_count.examples = [
         opset=11,
     ),
     Fixed(
-        "the state grows: TensorRT takes no such loop",
+        "a growing state, which TensorRT does not support",
         before="""g (float[N] x) => (float[K] y) <int64 n = {2}, bool t = {1}> { y = Loop(n, t, x)
             <body = b (int64 i, bool on, float[A] v) => (bool more, float[B] w) {
                 more = Identity(on)  w = Concat<axis = 0>(v, x) }> }""",
         after="g (float[N] x) => (float[K] y) { a = Concat<axis = 0>(x, x)  y = Concat<axis = 0>(a, x) }",
     ),
     Fixed(
-        "two states change places; one of them is read inside, both outside",
+        "two swapped states, one used inside, both outside",
         before="""g (float[2] x, float[2] q) => (float[2] y, float[2] z) <int64 n = {3}, bool t = {1}> {
             y, z = Loop(n, t, x, q)<body = b (int64 i, bool on, float[2] v, float[2] u) =>
                 (bool more, float[2] u, float[2] w) { more = Identity(on)  w = Neg(v) }> }""",
@@ -250,14 +250,14 @@ short_loop_of_constant_trip_count.examples = [
         runs=False,  # as the checker has it, a body's input is no output; ONNX Runtime runs it
     ),
     Fixed(
-        "never",
+        "no iterations",
         before="g (float[2] x) => (float[2] y) <int64 n = {0}, bool t = {1}> { y = Loop(n, t, x)"
         + _BODY % "w = Mul(v, x)"
         + " }",
         after="g (float[2] x) => (float[2] y) { y = Identity(x) }",
     ),
     Fixed(
-        "in a branch, from a size",
+        "in a branch, with the trip count from a size",
         before="""g (float[2] x, bool c) => (float[2] y) <bool t = {1}> { y = If(c)<then_branch = p () => (float[2] u) {
             s = Shape(x)  u = Loop(s, t, x)"""
         + _BODY % "w = Mul(v, x)"
@@ -266,19 +266,19 @@ short_loop_of_constant_trip_count.examples = [
             a = Mul(x, x)  u = Mul(a, x) }, else_branch = q () => (float[2] r) { r = Abs(x) }> }""",
     ),
     Silent(
-        "too long",
+        "too many iterations",
         "g (float[2] x) => (float[2] y) <int64 n = {257}, bool t = {1}> { y = Loop(n, t, x)"
         + _BODY % "w = Neg(v)"
         + " }",
     ),
     Silent(
-        "the trip count comes from outside",
+        "the trip count is a graph input",
         "g (float[2] x, int64 n) => (float[2] y) <bool t = {1}> { y = Loop(n, t, x)"
         + _BODY % "w = Neg(v)"
         + " }",
     ),
     Silent(
-        "or may be overridden",
+        "the trip count may be overridden",
         "g (float[2] x, int64 n) => (float[2] y) <int64 n = {2}, bool t = {1}> { y = Loop(n, t, x)"
         + _BODY % "w = Neg(v)"
         + " }",
@@ -289,17 +289,17 @@ short_loop_of_constant_trip_count.examples = [
             <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) { more = Not(on)  w = Add(v, v) }> }""",
     ),
     Silent(
-        "no iteration, and rows of nothing",
+        "no iterations, with an empty scan output",
         f"g (float[2] x) => (float[K,2] y) <int64 n = {{0}}, bool t = {{1}}> {{ z, y = Loop(n, t, x){_SCAN} }}",
     ),
     Silent(
-        "random numbers: each copy would draw the same",
+        "random values: each copy would draw the same",
         "g (float[2] x) => (float[2] y) <int64 n = {2}, bool t = {1}> { y = Loop(n, t, x)"
         + _BODY % "r = RandomNormalLike<seed = 1.0>(v)  w = Add(v, r)"
         + " }",
     ),
     Fixed(
-        "a branch in the body, which reads the state, a weight and the number of the iteration",
+        "a branch in the body, which captures the state, a weight and the iteration number",
         before="""g (float[2] x, bool c) => (float[2] y) <int64 n = {2}, bool t = {1}> { y = Loop(n, t, x)
             <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) <float[2] k = {1, 2}> {
                 more = Identity(on)  a = Mul(v, x)
@@ -314,7 +314,7 @@ short_loop_of_constant_trip_count.examples = [
                       else_branch = q2 () => (float[2] r2) { f2 = Cast<to = 1>(j)  r2 = Mul(d, f2) }> }""",
     ),
     Fixed(
-        "a loop in the body, whose trip count comes from outside",
+        "a loop in the body with a non-constant trip count",
         before="""g (float[2] x, int64 m) => (float[2] y) <int64 n = {2}, bool t = {1}> { y = Loop(n, t, x)
             <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) { more = Identity(on)
                 w = Loop(m, t, v)<body = d (int64 j, bool go, float[2] h) => (bool further, float[2] o) {
@@ -326,7 +326,7 @@ short_loop_of_constant_trip_count.examples = [
                 further2 = Identity(go2)  o2 = Add(h2, w) }> }""",
     ),
     Silent(
-        "random numbers, in a branch of the body",
+        "random values, in a branch of the body",
         "g (float[2] x, bool c) => (float[2] y) <int64 n = {2}, bool t = {1}> { y = Loop(n, t, x)"
         + _BODY
         % """w = If(c)<then_branch = p () => (float[2] u) { u = RandomNormalLike<seed = 1.0>(v) },
@@ -334,7 +334,7 @@ short_loop_of_constant_trip_count.examples = [
         + " }",
     ),
     Silent(
-        "random numbers, in a function that the body calls",
+        "random values, in a function that the body calls",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[2] x) => (float[2] y) <int64 n = {2}, bool t = {1}> { y = Loop(n, t, x)"""
         + _BODY % "w = my.F(v)"
@@ -358,7 +358,7 @@ short_loop_of_constant_trip_count.examples = [
             Add(v, e) s = Neg(w) }>(h, x) }""",
     ),
     Fixed(
-        "a name of the body is taken outside",
+        "a name of the body is used outside",
         before="""g (float[2] x) => (float[2] y, float[2] w) <int64 n = {2}, bool t = {1}> { w = Neg(x) y = Loop(n, t,
             x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] u) { more = Identity(on) k =
             Exp(v) u = Add(k, w) }> }""",

@@ -1,4 +1,4 @@
-"""CTL015: a Loop whose state does not keep its shape."""
+"""CTL015: a Loop state that changes its shape."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from onnxfix_rules.ctl import _loops
 
 @rule("CTL015", ops=["Loop"], severity=Severity.ERROR, hazards=[28])
 def loop_state_that_changes_its_shape(node: Node, model: Model) -> Iterator[Match]:
-    """A loop-carried value that leaves an iteration with another shape than it came with.
+    """A loop-carried value whose shape changes in an iteration.
 
     ## Why it matters
-    ONNX allows a state to grow. A TensorRT recurrence has one shape, and the builder refuses another one, measured with
-    TensorRT-RTX 1.7.1: `IRecurrenceLayer must have inputs with same shape. First input x has shape [2] and second input
-    w has shape [4]`, or `kOPT values for profile 0 violate shape constraints: … inputs to IRecurrenceLayer have
-    different shapes` where sizes are dynamic. It does so when the loop runs once or never, too. Such loops come from
-    Python lists that are appended to by `torch.cat`. Sizes that merely may differ are not reported: they build, and
-    are right as long as they agree.
+    ONNX allows a state to grow. A TensorRT recurrence has one shape, and the builder refuses any other, measured with
+    TensorRT-RTX 1.7.1: `IRecurrenceLayer must have inputs with same shape. First input x has shape [2] and second
+    input w has shape [4]`, or `kOPT values for profile 0 violate shape constraints: … inputs to IRecurrenceLayer have
+    different shapes` if sizes are dynamic. It does so even for one or no iterations. Such loops come from Python
+    lists extended by `torch.cat`. Sizes that merely may differ are not reported: they build, and are correct as long
+    as they agree.
 
     ## Fix
-    None here. A short loop of constant trip count is unrolled by CTL014. Else collect rows as a scan output, which may
-    have any number of them, or write into a tensor of full size by ScatterND.
+    None here. A short loop of constant trip count is unrolled by CTL014. Otherwise collect rows as a scan output,
+    which may have any number of them, or write into a tensor of full size by ScatterND.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Loop.html
@@ -57,7 +57,7 @@ def loop_state_that_changes_its_shape(node: Node, model: Model) -> Iterator[Matc
 
 
 def _named(inside: Sequence[Dim], before: Sequence[Dim]) -> Iterator[tuple[str, Dim]]:
-    """What sizes that may change from one iteration to the next are in the first."""
+    """The first iteration's values of sizes that may change between iterations."""
     for dim, start in zip(inside, before, strict=True):
         names = list(dim.symbols)
         if len(names) == 1 and dim is symbol(names[0]):
@@ -65,7 +65,7 @@ def _named(inside: Sequence[Dim], before: Sequence[Dim]) -> Iterator[tuple[str, 
 
 
 def _differs(first: Sequence[Dim], second: Sequence[Dim], model: Model) -> bool:
-    """Whether two shapes certainly differ, if no size of a graph input is 0: no profile builds for that alone."""
+    """Whether two shapes certainly differ, unless a graph input is empty: no profile covers only that."""
     if len(first) != len(second):
         return True
     for one, other in zip(first, second, strict=True):
@@ -91,18 +91,16 @@ def _loop(inputs: str, body: str, weights: str = "", start: str = "x") -> str:
 
 
 loop_state_that_changes_its_shape.examples = [
-    Flagged("appended to", _loop("float[2] x", "w = Concat<axis = 0>(v, x)")),
-    Flagged("of a dynamic size", _loop("float[N] x", "w = Concat<axis = 0>(v, x)")),
+    Flagged("concatenated", _loop("float[2] x", "w = Concat<axis = 0>(v, x)")),
+    Flagged("concatenated, dynamic size", _loop("float[N] x", "w = Concat<axis = 0>(v, x)")),
     Flagged(
-        "from nothing: a list that is collected",
+        "from an empty tensor: a list is collected",
         _loop("float[2] x", "w = Concat<axis = 0>(v, x)", "<float[0] e = {}>", "e"),
     ),
+    Flagged("sliced to 1", _loop("float[4] x", "w = ReduceSum<keepdims = 1>(v, a)", "<int64[1] a = {0}>")),
+    Flagged("broadcast in one iteration", _loop("float[1] x, float[4] q", "w = Add(v, q)")),
     Flagged(
-        "cut shorter, to 1", _loop("float[4] x", "w = ReduceSum<keepdims = 1>(v, a)", "<int64[1] a = {0}>")
-    ),
-    Flagged("broadcast, once", _loop("float[1] x, float[4] q", "w = Add(v, q)")),
-    Flagged(
-        "two states that change places and differ in size",
+        "two swapped states of different size",
         """g (float[2] x, float[3] q, int64 n) => (float[K] y, float[J] z) { y, z = Loop(n, , x, q)
             <body = b (int64 i, bool on, float[A] v, float[B] w) => (bool more, float[B] r, float[A] s) {
                 more = Constant<value = bool {1}>()  r = Neg(w)  s = Neg(v) }> }""",
@@ -114,14 +112,14 @@ loop_state_that_changes_its_shape.examples = [
                 more = Constant<value = bool {1}>()  w = Concat<axis = 0>(v, x) }> },
             else_branch = q () => (float[2] r) { r = Neg(x) }>  y = ReduceMax<keepdims = 0>(z) }""",
     ),
-    Silent("kept", _loop("float[N] x", "w = Add(v, x)")),
-    Silent("a sum of what may be one size or not", _loop("float[N] x, float[M] q", "w = Add(v, q)")),
+    Silent("constant shape", _loop("float[N] x", "w = Add(v, x)")),
+    Silent("a sum of sizes that may be equal", _loop("float[N] x, float[M] q", "w = Add(v, q)")),
     Silent(
         "a size that may already be 1",
         _loop("float[N] x", "w = ReduceSum<keepdims = 1>(v, a)", "<int64[1] a = {0}>"),
     ),
     Silent(
-        "rows are collected by a scan output",
+        "rows collected by a scan output",
         """g (float[2] x, int64 n) => (float[K,2] y) { z, y = Loop(n, , x)
             <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w, float[2] s) {
                 more = Constant<value = bool {1}>()  w = Neg(v)  s = Abs(v) }> }""",

@@ -1,4 +1,4 @@
-"""CTL016: a loop's body that reads what another loop or conditional gives."""
+"""CTL016: a loop body that uses the result of another loop or conditional."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from onnxfix_rules.gra import _control
 
 @rule("CTL016", ops=["Loop", "Scan"], safety=Safety.EXACT, severity=Severity.ERROR, hazards=[28])
 def loop_reads_result_of_control_flow(node: Node, model: Model) -> Iterator[Match]:
-    """A node in a loop's body reads what another loop or conditional gives, after a value of its own loop.
+    """A node in a loop body uses another loop's or conditional's result after a value of its own loop.
 
     ## Why it matters
     TensorRT's builder fails without naming a node: `Internal Error (No nesting relationship. In deeperScope at
-    …/graphScope.cpp:232)`, measured with TensorRT-RTX 1.7.1. What comes straight from a Loop, Scan, If, LSTM, GRU or
-    RNN counts as part of it, and the order of operands decides: `Add(state, result)` is refused, `Add(result, state)`
-    is not. Any node between the two is enough. Two loops in a row may be written so, by hand or by CTL014.
+    …/graphScope.cpp:232)`, measured with TensorRT-RTX 1.7.1. A direct result of a Loop, Scan, If, LSTM, GRU or RNN
+    counts as part of it, and the order of operands decides: `Add(state, result)` is refused, `Add(result, state)` is
+    not. Any node in between is enough. Two consecutive loops may have this form, as exported or after CTL014.
 
     ## Fix
-    An Identity between the result and the loop. Exact. It costs a layer, which the builder removes; GRA012 leaves it.
+    An Identity between the result and the loop. Exact. It adds a layer, which the builder removes; GRA012 keeps it.
 
-    Not found where it builds: in a branch inside the body, as what a loop inside begins with, where both loops change
-    with a third one around them, and where the condition of the If is constant. Nor where an Identity does not help:
-    inside of a branch, and where the first loop gives the same in each iteration of a third one around both.
+    Not reported if it builds: in a branch inside the body, as the initial value of an inner loop, if both loops
+    change with a third one around them, and if the condition of the If is constant. Also not if an Identity does not
+    help: inside a branch, and if the first loop is invariant in a third one around both.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Loop.html
@@ -60,9 +60,9 @@ def loop_reads_result_of_control_flow(node: Node, model: Model) -> Iterator[Matc
     first = next(iter(found))
     assert first.producer is not None
     yield Match(
-        f"this loop reads {first.name!r}, a result of {first.producer.op_type}, after a value of its own",
+        f"this loop uses {first.name!r}, a result of {first.producer.op_type}, after a value of its own",
         node=node,
-        fix=Fix("put an Identity between them", draft.edits),
+        fix=Fix("insert an Identity between them", draft.edits),
         reads=(*found, *(use.node for uses in found.values() for use in uses)),
     )
 
@@ -70,7 +70,7 @@ def loop_reads_result_of_control_flow(node: Node, model: Model) -> Iterator[Matc
 def _look(
     body: Scope, loop: Node, model: Model, varying: set[Value], found: dict[Value, list[Use]]
 ) -> list[Scope]:
-    """Note the results that ``body`` reads after what changes in ``loop``; returns the loops' bodies inside it."""
+    """Collect results that ``body`` reads after values that change in ``loop``; returns the inner loops' bodies."""
     inside: list[Scope] = []
     varying.update(body.inputs)
     for node in model.orders[body]:
@@ -117,24 +117,24 @@ _LSTM = """g (float[2,1,2] x, int64 n) => (float[2,1,1,2] y)
 
 loop_reads_result_of_control_flow.examples = [
     Fixed(
-        "two loops in a row",
+        "two consecutive loops",
         before=f"{_IO} {{ {_FIRST} {_second('bo = Add(bh, w)')} }}",
         after=f"{_IO} {{ {_FIRST} r = Identity(w)  {_second('bo = Add(bh, r)')} }}",
     ),
     Fixed(
-        "the counter counts as well, and so does the third operand",
+        "the counter, and the third operand",
         before=f"{_IO} {{ {_FIRST} {_second('bk = Cast<to = 1>(bi)  bo = Sum(x, bk, w)')} }}",
         after=f"{_IO} {{ {_FIRST} r = Identity(w)  {_second('bk = Cast<to = 1>(bi)  bo = Sum(x, bk, r)')} }}",
     ),
     Fixed(
-        "what an If gives, read twice",
+        "the result of an If, used twice",
         before=f"""g (float[2] x, int64 n, bool c) => (float[2] y) <bool t = {{1}}> {{ w = If(c){_BRANCHES}
             {_second("bk = Mul(bh, w)  bo = Where(bg, bk, w)")} }}""",
         after=f"""g (float[2] x, int64 n, bool c) => (float[2] y) <bool t = {{1}}> {{ w = If(c){_BRANCHES}
             r = Identity(w)  {_second("bk = Mul(bh, r)  bo = Where(bg, bk, r)")} }}""",
     ),
     Fixed(
-        "a recurrence is a loop too",
+        "a recurrence",
         before=f"""{_LSTM} {{ w = LSTM<hidden_size = 2>(x, k, k)
             y = Loop(n, t, w)<body = b (int64 bi, bool bg, float[2,1,1,2] bh) => (bool bf, float[2,1,1,2] bo) {{
             bf = Identity(bg)  bo = Sub(bh, w) }}> }}""",
@@ -143,7 +143,7 @@ loop_reads_result_of_control_flow.examples = [
             bf = Identity(bg)  bo = Sub(bh, r) }}> }}""",
     ),
     Fixed(
-        "a Scan that reads it",
+        "a Scan as the reader",
         before=f"""g (float[2] x, int64 n, float[3,2] s) => (float[2] y, float[3,2] z) <bool t = {{1}}> {{ {_FIRST}
             y, z = Scan<num_scan_inputs = 1, body = b (float[2] bh, float[2] bi) => (float[2] bo, float[2] bu) {{
             bv = Mul(bh, bi)  bo = Add(bv, w)  bu = Neg(bh) }}>(x, s) }}""",
@@ -153,40 +153,40 @@ loop_reads_result_of_control_flow.examples = [
             bv = Mul(bh, bi)  bo = Add(bv, r)  bu = Neg(bh) }}>(x, s) }}""",
     ),
     Fixed(
-        "a loop inside the second one reads it; what that one begins with does not matter",
+        "an inner loop of the second one as the reader; its initial values do not matter",
         before=f"{_IO} {{ {_FIRST} {_second(_INNER.format('w'))} }}",
         after=f"{_IO} {{ {_FIRST} r = Identity(w)  {_second(_INNER.format('r'))} }}",
     ),
     Silent(
-        "it comes first, or before what changes in the loop",
+        "as the first operand, or before loop values",
         f"{_IO} {{ {_FIRST} {_second('bk = Neg(x)  bl = Mul(bk, w)  bo = Add(w, bh)  bm = Add(bl, bo)')} }}",
     ),
     Silent(
-        "by way of another node, inside or outside",
+        "through another node, inside or outside",
         f"{_IO} {{ {_FIRST} r = Identity(w)  {_second('bk = Abs(w)  bl = Add(bh, bk)  bo = Add(bl, r)')} }}",
     ),
     Silent(
-        "as where it begins",
+        "as an initial value",
         f"""{_IO} {{ {_FIRST} y = Loop(n, t, w)
             <body = b (int64 bi, bool bg, float[2] bh) => (bool bf, float[2] bo) {{
             bf = Identity(bg)  bo = Add(bh, x) }}> }}""",
     ),
     Silent(
-        "by a branch in the body",
+        "in a branch of the body",
         f"""{_IO} {{ {_FIRST} {
             _second('''bo = If(bg)<then_branch = p () => (float[2] pu) { pu = Add(bh, w) },
             else_branch = q () => (float[2] qu) { qu = Neg(bh) }>''')
         } }}""",
     ),
     Silent(
-        "both loops in the body of a third, on whose state they depend",
+        "both loops in the body of a third, and dependent on its state",
         f"""{_IO} {{ y = Loop(n, t, x)<body = o (int64 oi, bool og, float[2] oh) => (bool of, float[2] oo) {{
             of = Identity(og)  {_FIRST.replace("t, x", "t, oh")}
             oo = Loop(n, t, oh)<body = b (int64 bi, bool bg, float[2] bh) => (bool bf, float[2] bo) {{
             bf = Identity(bg)  bo = Add(bh, w) }}> }}> }}""",
     ),
     Silent(
-        "an If whose branch is known",
+        "an If with a known condition",
         f"""g (float[2] x, int64 n) => (float[2] y) <bool t = {{1}}, bool c = {{1}}> {{ w = If(c){_BRANCHES}
             {_second("bo = Mul(bh, w)")} }}""",
     ),

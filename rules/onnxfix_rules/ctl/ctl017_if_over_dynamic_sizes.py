@@ -23,38 +23,39 @@ from onnxfix.rule import (
 from onnxfix_rules.ctl.ctl010_if_of_known_condition import known
 
 _MOVES = frozenset(("Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"))
-"""What TensorRT does without a kernel: the result is the first input, in another shape at most."""
+"""Operators without a TensorRT kernel: the result is the first input, at most reshaped."""
 _GIVEN = frozenset(("Constant", "ConstantOfShape"))
 MOST_CALLS = 100
-"""Calls of local functions that are looked at for one If."""
+"""Most local function calls examined for one If."""
 
 
 @rule("CTL017", ops=["If"], severity=Severity.WARNING, hazards=[75])
 def if_over_dynamic_sizes(node: Node, model: Model) -> Iterator[Match]:
-    """An If whose condition depends on the input, and whose branches compute floats of a dynamic size.
+    """An If with a non-constant condition whose branches compute floats of a dynamic size.
 
     ## Why it matters
-    The engine may compute a part of the output only. Seen on executed engines (TensorRT-RTX 1.6.1.120, NVIDIA H200,
-    optimization profile from size 1 to 3, the condition a graph input): where the then-branch is taken, the elements
-    that the profile's minimum shapes have are right, the first one or row of N, and the rest is wrong, mostly 0. Three
+    The engine may compute only part of the output. Seen on executed engines (TensorRT-RTX 1.6.1.120, NVIDIA H200,
+    optimization profile from size 1 to 3, the condition a graph input): if the then-branch is taken, the elements
+    within the profile's minimum shapes are correct, the first one or row of N, and the rest is wrong, mostly 0. Three
     of three such models were wrong: a Trilu of float[A,B], a Resize of float[N,4] to [N,8], and a ReduceLogSum of
-    float[N] over no axes, in the then-branch (examples of OPS010, OPS029 and OPS073). A fourth, whose size is computed
-    from data (OPS041), failed when it was executed: `Unexpected call to stub applyGenericCopy`. About 20 models with an
-    If over static sizes were right, and of those with dynamic sizes int32 (Max and Neg) and branches that only reshape.
-    The cause is unknown, and other operators were not tried.
+    float[N] over no axes, in the then-branch (examples of OPS010, OPS029 and OPS073). A fourth, whose size is
+    computed from data (OPS041), failed when it was executed: `Unexpected call to stub applyGenericCopy`. About 20
+    models with an If over static sizes were correct, and of those with dynamic sizes int32 (Max and Neg) and branches
+    that only reshape. The cause is unknown, and other operators were not tried.
 
-    It builds without a warning, and the rung `trt-network` does not see it: the network is imported correctly, and the
-    compiled engine is wrong. Only an executed engine shows it (`trt-gpu`), by inputs larger than the profile's minimum.
+    It builds without a warning, and the check `trt-network` does not detect it: the network is imported correctly,
+    but the compiled engine is wrong. Only executing the engine reveals it (`trt-gpu`), with inputs larger than the
+    profile's minimum.
 
-    For TensorRT 11.1 and 11.2 something like it is reported, which was not measured here: wrong values of an If,
-    Transpose and Resize over dynamic sizes (#4846). Silent for older targets, of which nothing is known. In a local
-    function the rule looks at outputs of an If that the function returns, for sizes are known where it is called.
+    For TensorRT 11.1 and 11.2 a similar bug is reported, which was not measured here: wrong values of an If,
+    Transpose and Resize over dynamic sizes (#4846). Silent for older targets, for which nothing is known. In a local
+    function the rule examines outputs of an If that the function returns, since sizes are known at the call.
 
     ## Fix
-    None: which remedy fits depends on the application. Of these, static sizes were executed and are right; the others
-    follow from what was seen:
+    None: the best workaround depends on the application. Of these, static sizes were executed and are correct; the
+    others follow from the observations:
 
-    - give the sizes (`--fix-dim NAME=SIZE`), or the condition (`--fix-input NAME=VALUE`), which CTL010 then inlines;
+    - set the sizes (`--fix-dim NAME=SIZE`), or the condition (`--fix-input NAME=VALUE`), which CTL010 then inlines;
     - build with a profile whose minimum shapes are those in use, one for each size;
     - compute both branches and select with Where, in the model's source.
 
@@ -79,8 +80,8 @@ def if_over_dynamic_sizes(node: Node, model: Model) -> Iterator[Match]:
                 continue
             text = f"[{','.join(map(str, shape))}]"
             yield Match(
-                f"{output.name!r} is {text} by a branch that is chosen at run time: the engine may compute only what "
-                "the profile's minimum shapes cover",
+                f"{output.name!r} is {text} from a branch selected at run time: the engine may compute "
+                "only the elements within the profile's minimum shapes",
                 node=node,
             )
             break
@@ -94,10 +95,10 @@ def _varies(condition: Value, model: Model) -> bool:
 
 
 def _dynamic(output: Value, results: Sequence[Value], model: Model) -> tuple[Dim, ...] | None:
-    """The shape of floats with a dimension that is no number; None for everything else.
+    """The shape of floats with a dynamic dimension; None for everything else.
 
-    ``results`` are what the branches return. Where both have numbers only, their sizes do not come from the profile,
-    and where their ranks differ, it does not build.
+    ``results`` are the branches' results. If both are static, their sizes do not come from the profile, and if their
+    ranks differ, it does not build.
     """
     elem, shape = model.shapes.elem_type(output), model.shapes.shape(output)
     if elem is None or not dtypes.is_float(elem) or shape is None:
@@ -112,7 +113,7 @@ def _dynamic(output: Value, results: Sequence[Value], model: Model) -> tuple[Dim
 
 
 def _places(output: Value, condition: Value, model: Model) -> Iterator[tuple[Value, Value]]:
-    """The output with its condition, and where a local function returns it, both as the calls have them."""
+    """The output with its condition; if a local function returns it, both as at the calls."""
     pending, left = [(output, condition)], MOST_CALLS
     while pending and left:
         left -= 1  # ONNX has no recursion, and a malformed model may
@@ -129,7 +130,7 @@ def _places(output: Value, condition: Value, model: Model) -> Iterator[tuple[Val
 
 
 def _computes(result: Value, branch: Scope) -> bool:
-    """Whether a kernel in ``branch`` makes ``result``, a branch further inside included."""
+    """Whether a kernel in ``branch``, or in a nested branch, computes ``result``."""
     pending, seen = [result], set()
     while pending:
         value = pending.pop()
@@ -164,7 +165,7 @@ _FUNCTION = """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
 
 if_over_dynamic_sizes.examples = [
     Flagged(
-        "a triangle, of two dynamic sizes",
+        "Trilu with two dynamic sizes",
         f"g (float[A,B] x, bool c) => (float[A,B] y) {{ y = If(c){_TRILU} }}",
     ),
     Flagged(
@@ -182,16 +183,16 @@ if_over_dynamic_sizes.examples = [
             else_branch = q () => (float[N] v) { v = Neg(x) }> }""",
         runs=False,
     ),
-    Flagged("in a local function that is called with a dynamic size", _FUNCTION.format(size="N")),
+    Flagged("a local function called with a dynamic size", _FUNCTION.format(size="N")),
     Flagged(
-        "of two outputs the float one; it is computed in the other branch, and reshaped at the end",
+        "the float output of two; computed in the other branch, and reshaped",
         """g (float16[N] x, int32[N] n, bool c) => (float16[N,1] y, int32[N] m) <int64[1] a = {1}> {
             y, m = If(c)<
             then_branch = p () => (float16[N,1] u, int32[N] r) { u = Unsqueeze(x, a)  r = Neg(n) },
             else_branch = q () => (float16[N,1] v, int32[N] s) { w = Exp(x)  v = Unsqueeze(w, a)  s = Abs(n) }> }""",
     ),
     Flagged(
-        "both Ifs of two, of which one stands in the other's branch",
+        "both of two nested Ifs",
         """g (float[N] x, bool c, bool d) => (float[N] y) { y = If(c)<
             then_branch = p () => (float[N] u) { w = Neg(x)
                 u = If(d)<then_branch = p1 () => (float[N] e) { e = Identity(w) },
@@ -205,7 +206,7 @@ if_over_dynamic_sizes.examples = [
             else_branch = q () => (float[2,3] v) { v = Identity(x) }> }""",
     ),
     Silent(
-        "static sizes that differ from branch to branch",
+        "static sizes that differ between branches",
         """g (float[2] x, bool c) => (float[N] y) { y = If(c)<
             then_branch = p () => (float[2] u) { u = Neg(x) },
             else_branch = q () => (float[4] v) { v = Concat<axis = 0>(x, x) }> }""",
@@ -217,7 +218,7 @@ if_over_dynamic_sizes.examples = [
             else_branch = q () => (int32[N] v) { v = Neg(x) }> }""",
     ),
     Silent(
-        "branches that reshape, hand through, or fill",
+        "branches that reshape, pass through, or fill",
         """g (float[N] x, bool c, bool d) => (float[M] y) <int64[1] s = {-1}, int64[1] z = {0}> { y = If(c)<
             then_branch = p () => (float[N] u) { a = Unsqueeze(x, z)  u = Reshape(a, s) },
             else_branch = q () => (float[K] v) { v = If(d)<
@@ -225,17 +226,17 @@ if_over_dynamic_sizes.examples = [
                 else_branch = q1 () => (float[N] f) { n = Shape(x)  f = ConstantOfShape(n) }> }> }""",
     ),
     Silent(
-        "what was computed before the If",
+        "a value computed before the If",
         """g (float[N] x, bool c) => (float[N] y) { a = Exp(x)  b = Neg(x)  y = If(c)<
             then_branch = p () => (float[N] u) { u = Identity(a) },
             else_branch = q () => (float[N] v) { v = Identity(b) }> }""",
     ),
     Silent(
-        "the condition is known",
+        "a known condition",
         f"g (float[A,B] x) => (float[A,B] y) <bool c = {{1}}> {{ y = If(c){_TRILU} }}",
     ),
     Silent(
-        "the condition is an input with a default, a weight for TensorRT",
+        "an input with a default as condition, a weight for TensorRT",
         f"g (float[A,B] x, bool c) => (float[A,B] y) <bool c = {{1}}> {{ y = If(c){_TRILU} }}",
     ),
     Silent(
@@ -244,7 +245,7 @@ if_over_dynamic_sizes.examples = [
         target="trt10",
     ),
     Silent(
-        "branches of different rank, which do not build: CTL011's",
+        "branches of different rank, which do not build: covered by CTL011",
         """g (float[M,N] x, bool c) => (float y) <int64[1] a = {-1}> { t = If(c)<
             then_branch = p () => (float[K] u) { u = Reshape(x, a) },
             else_branch = q () => (float[M,N] v) { v = Exp(x) }>  y = ReduceMax<keepdims = 0>(t) }""",
@@ -255,9 +256,9 @@ if_over_dynamic_sizes.examples = [
             then_branch = p () => (float[N] u, int32[N] r) { u = Exp(x)  r = Neg(n) },
             else_branch = q () => (float[N] v, int32[N] s) { v = Abs(x)  s = Abs(n) }> }""",
     ),
-    Silent("a local function that is called with a static size", _FUNCTION.format(size="3")),
+    Silent("a local function called with a static size", _FUNCTION.format(size="3")),
     Silent(
-        "a local function that is called with a known condition",
+        "a local function called with a known condition",
         _FUNCTION.format(size="N")
         .replace("bool c) =>", "bool d) =>")
         .replace("{ y =", "<bool c = {1}> { y ="),

@@ -1,4 +1,4 @@
-"""CTL020: sequences that are put together and taken apart in one graph."""
+"""CTL020: sequences that are built and consumed in one graph."""
 
 from __future__ import annotations
 
@@ -18,18 +18,19 @@ from onnxfix_rules.ctl import _inline, _sequences
     hazards=[29],
 )
 def known_sequence(node: Node, model: Model) -> Iterator[Match]:
-    """A sequence whose tensors the graph names: it is listed or split, and read at a constant position or as a whole.
+    """A sequence of tensors known from the graph: listed or split, and read at a constant position or whole.
 
     ## Why it matters
-    TensorRT has no sequences: every operator of them is refused, measured with TensorRT-RTX 1.7.1 (no importer,
-    no plugin). Where the sequence is made in the same graph, by SequenceConstruct, SequenceEmpty, SequenceInsert and
-    SequenceErase at constant positions, or SplitToSequence of a known size, plain tensors do. Torch's exporter leaves
-    such pairs for lists of tensors, `split`, `unbind` and `stack`.
+    TensorRT does not support sequences: all their operators are refused, measured with TensorRT-RTX 1.7.1 (no
+    importer, no plugin). If the sequence is built in the same graph, by SequenceConstruct, SequenceEmpty,
+    SequenceInsert and SequenceErase at constant positions, or SplitToSequence of a known size, plain tensors can
+    replace it. Torch's exporter writes such pairs for lists of tensors, `split`, `unbind` and `stack`.
 
     ## Fix
-    SequenceAt becomes the tensor, or its part by Slice or Gather; ConcatFromSequence a Concat (of Unsqueezes where it
-    stacks), or the tensor that was split along the same axis; SequenceLength a constant. Exact. The sequence goes when
-    nothing else reads it. Sequences that come in, go out or pass through a loop stay: OPS001 reports them.
+    SequenceAt becomes the tensor, or its part by Slice or Gather; ConcatFromSequence a Concat (of Unsqueezes if it
+    stacks), or the tensor that was split along the same axis; SequenceLength a constant. Exact. The sequence is
+    removed if it has no other reader. Sequences that are graph inputs, graph outputs or loop-carried stay: OPS001
+    reports them.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__SplitToSequence.html
@@ -43,7 +44,7 @@ def known_sequence(node: Node, model: Model) -> Iterator[Match]:
         return
     draft, text, reads = found
     yield Match(
-        f"{node.op_type} of a sequence that is made here",
+        f"{node.op_type} of a sequence built in this graph",
         node=node,
         fix=Fix(text, draft.edits),
         reads=tuple(reads),
@@ -54,13 +55,13 @@ _Found = tuple[Draft, str, list[Node]]
 
 
 def _whole(node: Node, sequence: Value, model: Model) -> _Found | None:
-    """What was split and is joined again."""
+    """Replace split and concatenation by the original tensor."""
     if node.op_type != "ConcatFromSequence":
         return None
     found = _sequences.whole(sequence, int(node.attr("axis")), bool(node.attr("new_axis", 0)), model)
     if found is None or not _inline.visible(node, [found[0]]):
         return None
-    return _replaced(node, Draft(node), found[0].name), "take the tensor that was split", [found[1]]
+    return _replaced(node, Draft(node), found[0].name), "use the tensor before the split", [found[1]]
 
 
 def _known(node: Node, sequence: Value, model: Model) -> _Found | None:
@@ -71,20 +72,24 @@ def _known(node: Node, sequence: Value, model: Model) -> _Found | None:
     draft = Draft(node)
     if node.op_type == "SequenceLength":
         count = draft.constant(np.array(len(held), np.int64), "length")
-        return _replaced(node, draft, count), "write the length", chain
+        return _replaced(node, draft, count), "replace by the constant length", chain
     if node.op_type == "SequenceAt":
         position = node.input(1)
         at = None if position is None else _sequences.index_of(position, len(held), len(held))
         if at is None or not _inline.visible(node, [held[at].source]):
             return None
-        return _replaced(node, draft, held[at].write(draft)), "take the tensor itself", chain
+        return _replaced(node, draft, held[at].write(draft)), "use the tensor directly", chain
     if not held or not _inline.visible(node, [item.source for item in held]):
         return None
     axis = int(node.attr("axis"))
     parts = [item.write(draft) for item in held]
     if node.attr("new_axis", 0):
         parts = _unsqueezed(draft, parts, axis)
-    return _replaced(node, draft, draft.add("Concat", parts, axis=axis)), "join the tensors themselves", chain
+    return (
+        _replaced(node, draft, draft.add("Concat", parts, axis=axis)),
+        "concatenate the tensors directly",
+        chain,
+    )
 
 
 def _unsqueezed(draft: Draft, parts: list[str], axis: int) -> list[str]:
@@ -95,7 +100,7 @@ def _unsqueezed(draft: Draft, parts: list[str], axis: int) -> list[str]:
 
 
 def _replaced(node: Node, draft: Draft, name: str) -> Draft:
-    """``name`` in the place of the node's output; the last node that was added takes a name that must stay."""
+    """Replace the node's output by ``name``; the last added node gets a name that must stay."""
     output = node.outputs[0]
     assert output is not None
     edits = draft.edits
@@ -117,24 +122,24 @@ _TWO = "g (float[2] x, float[2] z) => (float[2] y)"
 
 known_sequence.examples = [
     Fixed(
-        "an element of what was listed",
+        "an element of a list",
         before=f"{_TWO} <int64 k = {{1}}> {{ s = SequenceConstruct(x, z)  t = SequenceAt(s, k)  y = Neg(t) }}",
         after=f"{_TWO} {{ y = Neg(z) }}",
     ),
     Fixed(
-        "counted from the end, and a graph output",
+        "a negative position, as a graph output",
         before=f"{_TWO} <int32 k = {{-2}}> {{ s = SequenceConstruct(x, z)  y = SequenceAt(s, k) }}",
         after=f"{_TWO} {{ y = Identity(x) }}",
         opset=11,
     ),
     Fixed(
-        "joined",
+        "concatenated",
         before="""g (float[2] x, float[3] z) => (float[5] y) {
             s = SequenceConstruct(x, z)  y = ConcatFromSequence<axis = -1>(s) }""",
         after="g (float[2] x, float[3] z) => (float[5] y) { y = Concat<axis = -1>(x, z) }",
     ),
     Fixed(
-        "stacked, and read twice",
+        "stacked, with two readers",
         before="""g (float[2] x, float[2] z) => (float[2,2] y, float[2] w) <int64 k = {0}> {
             s = SequenceConstruct(x, z)  y = ConcatFromSequence<axis = 1, new_axis = 1>(s)  w = SequenceAt(s, k) }""",
         after="""g (float[2] x, float[2] z) => (float[2,2] y, float[2] w) <int64[1] a = {1}> {
@@ -149,7 +154,7 @@ known_sequence.examples = [
         opset=11,
     ),
     Fixed(
-        "split and joined again, whatever the parts",
+        "split and concatenated again, for any parts",
         before="""g (float[N,6] x, int64[P] p) => (float[N,6] y) {
             s = SplitToSequence<axis = 1>(x, p)  y = ConcatFromSequence<axis = -1>(s) }""",
         after="g (float[N,6] x, int64[P] p) => (float[N,6] y) { y = Identity(x) }",
@@ -162,7 +167,7 @@ known_sequence.examples = [
         after="g (float[2,3] x) => (float[2,3] y) { y = Identity(x) }",
     ),
     Fixed(
-        "split into rows and joined",
+        "split into rows and concatenated",
         before="""g (float[2,3] x) => (float[6] y) {
             s = SplitToSequence<axis = 0, keepdims = 0>(x)  y = ConcatFromSequence<axis = 0>(s) }""",
         after="""g (float[2,3] x) => (float[6] y) <int64 i = {0}, int64 j = {1}> {
@@ -176,7 +181,7 @@ known_sequence.examples = [
             y = Slice(x, a, b, c) }""",
     ),
     Fixed(
-        "the last part, which is smaller",
+        "the smaller last part",
         before="""g (float[5] x) => (float[K] y) <int64 p = {2}, int64 k = {-1}> {
             s = SplitToSequence(x, p)  y = SequenceAt(s, k) }""",
         after="""g (float[5] x) => (float[K] y) <int64[1] a = {4}, int64[1] b = {5}, int64[1] c = {0}> {
@@ -192,7 +197,7 @@ known_sequence.examples = [
             y = Concat<axis = 0>(z, x)  n = Identity(two) }""",
     ),
     Fixed(
-        "made outside, read in a branch",
+        "built outside, read in a branch",
         before="""g (float[2] x, float[2] z, bool c) => (float[2] y) <int64 k = {1}> { s = SequenceConstruct(x, z)
             y = If(c)<then_branch = p () => (float[2] u) { t = SequenceAt(s, k)  u = Neg(t) },
                       else_branch = q () => (float[2] v) { v = Abs(x) }> }""",
@@ -209,13 +214,13 @@ known_sequence.examples = [
             <domain: "my", opset_import: ["" : 18]> F (a) => (b) { c = Neg(a)  b = Identity(c) }""",
     ),
     Silent(
-        "the position comes from outside",
+        "the position is a graph input",
         """g (float[2] x, float[2] z, int64 k) => (float[2] y) {
             s = SequenceConstruct(x, z)  y = SequenceAt(s, k) }""",
         runs=False,
     ),
     Silent(
-        "or may be overridden",
+        "the position may be overridden",
         """g (float[2] x, float[2] z, int64 k) => (float[2] y) <int64 k = {0}> {
             s = SequenceConstruct(x, z)  y = SequenceAt(s, k) }""",
         runs=False,
@@ -231,34 +236,34 @@ known_sequence.examples = [
         runs=False,
     ),
     Silent(
-        "split and joined again, of what may be nothing",
+        "split and concatenated, from a tensor that may be empty",
         "g (float[N] x) => (float[N] y) { s = SplitToSequence(x)  y = ConcatFromSequence<axis = 0>(s) }",
         runs=False,
     ),
     Silent(
-        "joined along another axis than split, of a dynamic size",
+        "concatenated along another axis than split, of a dynamic size",
         """g (float[N,2] x) => (float[A,B] y) {
             s = SplitToSequence(x)  y = ConcatFromSequence<axis = 1>(s) }""",
         runs=False,
     ),
     Silent(
-        "a sequence that comes in",
+        "a sequence as graph input",
         """g (seq(float[2]) s) => (float[2] y) <int64 k = {0}> { y = SequenceAt(s, k) }""",
         runs=False,
     ),
     Silent(
-        "nothing joined",
+        "an empty sequence concatenated",
         "g (float[2] x) => (float[K] y) { s = SequenceEmpty()  y = ConcatFromSequence<axis = 0>(s) }",
         runs=False,
     ),
     Silent(
-        "a sequence that a Loop collects",
+        "a sequence collected by a Loop",
         """g (float[2] x, int64 n) => (float[K] y) { e = SequenceEmpty() s = Loop(n, , e)<body = b (int64 i,
             bool on, seq(float[2]) v) => (bool more, seq(float[2]) w) { more = Constant<value = bool {1}>() w =
             SequenceInsert(v, x) }> y = ConcatFromSequence<axis = 0>(s) }""",
     ),
     Fixed(
-        "a sequence that goes out",
+        "a sequence as graph output",
         before="""g (float[2] x) => (seq(float[2]) s, float[2] y) <int64 k = {0}> { s = SequenceConstruct(x, x) y =
             SequenceAt(s, k) }""",
         after="""g (float[2] x) => (seq(float[2]) s, float[2] y) { s = SequenceConstruct(x, x)  y = Identity(x) }""",

@@ -1,4 +1,4 @@
-"""Which values constants alone determine, and what folding them would cost."""
+"""Values determined by constants alone, and the cost of folding them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What comes out of loops and conditionals, and which loops read it. GRA012 asks, of most models: a file of its own."""
+"""Results of loops and conditionals, and the loops that use them. GRA012 needs it for most models."""
 
 from __future__ import annotations
 

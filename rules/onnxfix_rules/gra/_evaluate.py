@@ -1,4 +1,4 @@
-"""Evaluates one operator on constants with numpy, where the result is defined to the last bit, or nearly.
+"""Evaluate one operator on constants with numpy, if the result is defined to the last bit, or nearly.
 
 Moves of data, integers, comparisons, casts, and arithmetic of one IEEE rounding are exact: ONNX Runtime gives the same
 bits. Roots, powers and exponentials differ in the last ones between implementations. Nothing here reads a model,

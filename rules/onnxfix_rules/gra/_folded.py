@@ -1,4 +1,4 @@
-"""A BatchNormalization of inference as weights and a bias: computed in float64, rounded once."""
+"""Fold an inference BatchNormalization into weights and a bias: computed in float64, rounded once."""
 
 from __future__ import annotations
 

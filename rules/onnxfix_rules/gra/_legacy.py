@@ -1,4 +1,4 @@
-"""Nodes of operator sets before 7, said anew for operator set 7: the same values, bit for bit."""
+"""Convert nodes of operator sets before 7 to operator set 7: the same values, bit for bit."""
 
 from __future__ import annotations
 

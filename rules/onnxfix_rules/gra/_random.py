@@ -1,4 +1,4 @@
-"""Nodes whose outputs are drawn anew in each run."""
+"""Nodes whose outputs are random in each run."""
 
 from __future__ import annotations
 

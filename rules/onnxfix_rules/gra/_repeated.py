@@ -1,4 +1,4 @@
-"""Which nodes of a graph compute what an earlier one computes: each is looked up once, by what it reads."""
+"""Nodes that repeat the computation of an earlier one: each is looked up once, by its inputs."""
 
 from __future__ import annotations
 

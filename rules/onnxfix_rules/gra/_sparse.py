@@ -1,4 +1,4 @@
-"""Sparse tensors written out, and models that have some, which ONNX text cannot say."""
+"""Dense forms of sparse tensors, and models with sparse tensors, which ONNX text cannot express."""
 
 from __future__ import annotations
 

@@ -32,28 +32,28 @@ def dead_node(model: Model) -> Iterator[Match]:
     """A node that no graph output depends on.
 
     ## Why it matters
-    TensorRT's parser imports every node, read or not, and fails on the first that it does not support: a Unique
-    whose results nobody reads is enough (measured with TensorRT-RTX 1.7.1; inside a branch of an If too), and so is a
-    Cast to a type that it has not (`Unsupported data type for the Cast operator!`). Those are errors; others only cost
-    time. Exporters leave such nodes behind for debug outputs, training heads and shape checks.
+    TensorRT's parser imports every node, used or not, and fails on the first that it does not support: an unused
+    Unique is enough (measured with TensorRT-RTX 1.7.1; inside a branch of an If too), and so is a Cast to an
+    unsupported type (`Unsupported data type for the Cast operator!`). Those are errors; others only cost time.
+    Exporters leave such nodes behind for debug outputs, training heads and shape checks.
 
-    Where the main graph declares no outputs at all, every node is such a one. TensorRT parses that and refuses to build
-    it: `Network must have at least one output`. It is a fault of whoever wrote the model, and not a reason to empty it.
+    If the main graph declares no outputs at all, every node is dead. TensorRT parses that and refuses to build it:
+    `Network must have at least one output`. That is an exporter error, and not a reason to empty the graph.
 
     ## Fix
-    The node goes, with all nodes and initializers that nothing else needs. Exact: no output is computed from it.
-    Counted as needed: what a subgraph captures, what a branch or loop body returns, what training information or
-    quantization annotations name. Graph inputs stay in any case, and so do nodes without a single named output:
-    they can only be there for an effect of their own. Unused outputs of a node that is needed are another matter. What
-    a graph, branch or function without outputs computes last counts as needed, so that no fix empties it.
+    The node is removed, with all nodes and initializers that nothing else needs. Exact: no output depends on it. The
+    following count as needed: values that a subgraph captures, results of a branch or loop body, values named by
+    training information or quantization annotations. Graph inputs always stay, and so do nodes without a single named
+    output: they may exist for a side effect. Unused outputs of a needed node are not covered. In a graph, branch or
+    function without outputs the last computed values count as needed, so that no fix empties it.
 
     ## References
     - ONNX, "Graphs": outputs are all that a graph computes: https://onnx.ai/onnx/repo-docs/IR.html
     """
     if not model.main.outputs and model.main.nodes:
         yield Match(
-            "the graph declares no outputs, so that every node of it is dead: TensorRT builds no such network, and "
-            "nothing is removed; declare as outputs what is to be computed",
+            "the graph declares no outputs, so every node is dead: TensorRT cannot build it, and nothing "
+            "is removed; declare the intended outputs",
             scope=model.main,
             severity=Severity.ERROR,
         )
@@ -73,10 +73,10 @@ def dead_node(model: Model) -> Iterator[Match]:
             fallen = _fall(node, left)
             more = len(fallen) - 1
             reason = next((text for text in map(refused.why, fallen) if text), "")
-            chain = f", for which {more} more nodes compute" if more else ""
+            chain = f", with {more} more nodes before it" if more else ""
             also = f" and the {more} before it" if more else ""
             yield Match(
-                f"nothing reads this {node.op_type}{chain}{reason}",
+                f"this {node.op_type} is unused{chain}{reason}",
                 node=node,
                 fix=Fix(f"remove it{also}", [RemoveNode(node)]),
                 severity=Severity.ERROR if reason else None,
@@ -84,7 +84,7 @@ def dead_node(model: Model) -> Iterator[Match]:
 
 
 class _Refused:
-    """Why the target does not import a node that it comes to, as an end of a sentence; "" where nothing is known."""
+    """Why the target refuses a removed node, as the end of a sentence; "" if nothing is known."""
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -101,12 +101,12 @@ class _Refused:
         for value in (*node.inputs, *node.outputs):
             elem = None if value is None else self._model.shapes.elem_type(value)
             if elem and not self._target.has_type(elem):
-                return f", and {self._target.title} has no {name_of(elem)}"
+                return f", and {self._target.title} does not support {name_of(elem)}"
         return ""
 
 
 def _is_end(node: Node) -> bool:
-    """Whether the node has outputs, and nothing asks for any of them."""
+    """Whether the node has outputs, and none is used."""
     return not any(map(is_read, node.outputs)) and any(node.outputs)
 
 
@@ -115,7 +115,7 @@ def _needed(value: Value, uses: int) -> bool:
 
 
 def _live_nodes(model: Model) -> set[int]:
-    """Ids of the nodes that an output, something outside the graph, or an effect of their own keeps."""
+    """Ids of the nodes that an output, an outside reference, or a possible side effect keeps."""
     stack: list[Node] = []
     for scope in model.scopes:
         if scope.owner is None:
@@ -143,7 +143,7 @@ def _producers(values: Iterable[Value | None]) -> Iterator[Node]:
 
 
 def _fall(node: Node, left: dict[int, int]) -> list[Node]:
-    """``node`` and the nodes before it that lose their last reader with it; ``left`` counts the readers so far."""
+    """``node`` and the nodes before it that lose their last reader with it; ``left`` counts the remaining readers."""
     fallen: list[Node] = []
     stack = [node]
     while stack:
@@ -175,25 +175,25 @@ dead_node.examples = [
         after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
     ),
     Fixed(
-        "a whole chain, and the constants that only it reads",
+        "a chain, and the constants that only it uses",
         before="g (float[N,2] x) => (float[N,2] y) <float[2] c = {1, 2}, float[2] d = {3, 4}> "
         "{ a = Add(x, c)  y = Mul(x, d)  b = Mul(a, d)  e = Constant<value_float = 1.0>()  f = Sub(b, e) }",
         after="g (float[N,2] x) => (float[N,2] y) <float[2] d = {3, 4}> { y = Mul(x, d) }",
     ),
     Fixed(
-        "an operator that TensorRT does not know",
+        "an operator that TensorRT does not support",
         before="g (float[N] x) => (float[N] y) { u, i, v, c = Unique(x)  y = Neg(x)  s = Add(u, v) }",
         after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
         opset=17,
         runs=False,
     ),
     Fixed(
-        "of a type that TensorRT has not",
+        "an unsupported type",
         before="g (float[N] x) => (float[N] y) { a = Cast<to = 4>(x)  b = Mul(a, a)  y = Neg(x) }",
         after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
     ),
     Fixed(
-        "two dead ends share what comes before them",
+        "two dead nodes with common producers",
         before="g (float[N] x) => (float[N] y) { a = Exp(x)  b = Neg(a)  c = Abs(a)  y = Neg(x) }",
         after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
     ),
@@ -203,14 +203,14 @@ dead_node.examples = [
         after="g (float[2] x) => (float[2] y) { y = Neg(x) }",
     ),
     Fixed(
-        "a dead If with all that only its branches capture",
+        "a dead If with everything that only its branches capture",
         before="""g (float[2] x, bool k) => (float[2] y) <float[2] c = {1, 2}> { a = Exp(x)  b = Abs(x)  y = Neg(b)
             d = If(k)<then_branch = t () => (float[2] p) { u = Exp(a)  p = Add(a, c) },
                       else_branch = e () => (float[2] q) { q = Neg(b) }> }""",
         after="g (float[2] x, bool k) => (float[2] y) { b = Abs(x)  y = Neg(b) }",
     ),
     Fixed(
-        "inside a branch, reading a value of the graph around it",
+        "inside a branch, with a captured input",
         before="""g (float[2] x, bool k) => (float[2] y) { a = Exp(x)
             y = If(k)<then_branch = t () => (float[2] p) { u = Exp(a)  p = Neg(x) },
                       else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
@@ -226,7 +226,7 @@ dead_node.examples = [
             <domain: "d", opset_import: ["" : 18]> f (u) => (w) { w = Abs(u) }""",
     ),
     Fixed(
-        "the call of a local function",
+        "a call of a local function",
         before="""<ir_version: 9, opset_import: ["" : 18, "d" : 1]>
             g (float[N] x) => (float[N] y) { a = d.f(x)  y = Neg(x) }
             <domain: "d", opset_import: ["" : 18]> f (u) => (w) { w = Abs(u) }""",
@@ -234,7 +234,7 @@ dead_node.examples = [
             <domain: "d", opset_import: ["" : 18]> f (u) => (w) { w = Abs(u) }""",
     ),
     Fixed(
-        "inputs stay, read or not; so does an initializer that is an input",
+        "inputs stay, used or not; so does an initializer that is an input",
         before="g (float[N] x, float[N] z, float[1] b) => (float[N] y) <float[1] b = {1}> "
         "{ d = Add(z, b)  y = Neg(x) }",
         after="g (float[N] x, float[N] z, float[1] b) => (float[N] y) <float[1] b = {1}> { y = Neg(x) }",
@@ -247,13 +247,13 @@ dead_node.examples = [
         ir_version=3,
     ),
     Silent(
-        "only a subgraph reads it",
+        "used by a subgraph only",
         """g (float[2] x, bool k) => (float[2] y) { a = Exp(x)
             y = If(k)<then_branch = t () => (float[2] p) { p = Neg(a) },
                       else_branch = e () => (float[2] q) { q = Abs(x) }> }""",
     ),
     Silent(
-        "one of its outputs is read",
+        "one output is used",
         "g (float[4] x) => (float[2] y) { y, d = Split<axis = 0, num_outputs = 2>(x) }",
     ),
     Silent(
@@ -263,27 +263,27 @@ dead_node.examples = [
                 { co = Identity(c)  w = Exp(v) }> }""",
     ),
     Silent(
-        "only the body of a loop reads it",
+        "used by a loop body only",
         """g (float[2] x, int64 n) => (float[2] y) {
             a = Exp(x)
             y = Loop(n, , x)<body = b (int64 i, bool c, float[2] v) => (bool co, float[2] w) {
                 co = Constant<value = bool {1}>()  w = Add(v, a) }> }""",
     ),
     Silent(
-        "only the body of a Scan reads it",
+        "used by a Scan body only",
         """g (float[3,2] x, float[2] h) => (float[2] y) {
             a = Exp(h)
             y = Scan<num_scan_inputs = 1, body = b (float[2] v, float[2] e) => (float[2] w) {
                 u = Add(v, e)  w = Mul(u, a) }>(h, x) }""",
     ),
     Flagged(
-        "a graph that declares no outputs is not emptied",
+        "a graph without outputs is not emptied",
         """g (float[2] x) => () <float[2] w = {1, 2}> {
             a = Exp(x)  b = Neg(a)  c = Identity(b)  d = Add(c, w)  e = Cast<to = 1>(d) }""",
         runs=False,
     ),
     Silent(
-        "nor is a branch or a local function that returns nothing, and nobody asks for it",
+        "nor is an unused branch or local function without outputs",
         """<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) { y = Neg(x) }
             <domain: "d", opset_import: ["" : 18]> f (u) => () { a = Exp(u)  b = Neg(a) }""",
         runs=False,

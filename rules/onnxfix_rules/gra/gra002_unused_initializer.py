@@ -1,4 +1,4 @@
-"""GRA002: constants that nothing reads."""
+"""GRA002: unused constants."""
 
 from __future__ import annotations
 
@@ -27,21 +27,20 @@ from onnxfix.rule import (
 
 @rule("GRA002", per="scope", safety=Safety.EXACT, severity=Severity.INFO, hazards=[8, 20, 30])
 def unused_initializer(scope: Scope, model: Model) -> Iterator[Match]:
-    """An initializer that no node reads and that is no graph output.
+    """An initializer that no node uses and that is not a graph output.
 
     ## Why it matters
-    TensorRT's parser imports all initializers before it looks at a node.
+    TensorRT's parser imports all initializers before any node.
 
-    - **error**: it fails on a type that it does not know, although nothing reads it: `Failed to import initializer`
-      for string, int16, uint16, uint32, uint64, uint4, complex, float8e5m2, float8e8m0 and the FNUZ float8 types
-      (measured with TensorRT-RTX 1.7.1), and, by NVIDIA's lists, for bfloat16 and float8 before TensorRT 9.0 and int4
-      before 10.0.
-    - **info**: of any other type it only makes the file larger and parsing slower.
+    - **error**: it fails on an unsupported type even if unused: `Failed to import initializer` for string, int16,
+      uint16, uint32, uint64, uint4, complex, float8e5m2, float8e8m0 and the FNUZ float8 types (measured with
+      TensorRT-RTX 1.7.1), and, by NVIDIA's lists, for bfloat16 and float8 before TensorRT 9.0 and int4 before 10.0.
+    - **info**: other types only make the file larger and parsing slower.
 
     ## Fix
-    It goes. Exact: nothing is computed from it. Kept: what a subgraph captures, what callers may override because it
-    is a graph input (up to IR version 3 every initializer is), and what training information or quantization
-    annotations name. External data stays in its file.
+    It is removed. Exact: nothing depends on it. Kept: captures of a subgraph, overridable initializers that are graph
+    inputs (up to IR version 3 all are), and values named by training information or quantization annotations.
+    External data stays in its file.
 
     ## References
     - ONNX, "Graphs": https://onnx.ai/onnx/repo-docs/IR.html
@@ -54,7 +53,7 @@ def unused_initializer(scope: Scope, model: Model) -> Iterator[Match]:
             tensor = value.initializer
             kind = f"{dtypes.name_of(tensor.data_type)}[{','.join(str(d) for d in tensor.dims)}]"
             yield Match(
-                f"nothing reads this initializer ({kind})",
+                f"this initializer is unused ({kind})",
                 value=value,
                 fix=Fix("remove it", [RemoveInitializer(value)]),
                 severity=Severity.INFO if target.has_type(tensor.data_type) else Severity.ERROR,
@@ -65,7 +64,7 @@ def unused_initializer(scope: Scope, model: Model) -> Iterator[Match]:
 
 def _sparse_match(value: Value) -> Match:
     return Match(
-        "nothing reads this sparse initializer",
+        "this sparse initializer is unused",
         value=value,
         fix=Fix("remove it", [RemoveInitializer(value)]),
     )
@@ -118,7 +117,7 @@ unused_initializer.examples = [
         after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
     ),
     Fixed(
-        "a string, which TensorRT cannot import",
+        "a string, which TensorRT does not support",
         before='g (float[N] x) => (float[N] y) <string[2] c = {"a", "b"}> { y = Neg(x) }',
         after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
     ),
@@ -131,7 +130,7 @@ unused_initializer.examples = [
             y = If(k)<then_branch = t () => (float[2] p) { p = Neg(x) },
                       else_branch = e () => (float[2] q) <float[2] d = {3, 4}> { q = Add(x, d) }> }""",
     ),
-    Fixed("a sparse one", before=_sparse, after=_SPARSE),
+    Fixed("a sparse initializer", before=_sparse, after=_SPARSE),
     Silent(
         "a subgraph captures it",
         """g (float[2] x, bool k) => (float[2] y) <float[2] c = {1, 2}> {
@@ -139,7 +138,7 @@ unused_initializer.examples = [
                       else_branch = e () => (float[2] q) { q = Neg(x) }> }""",
     ),
     Silent(
-        "callers may override it: it is a graph input",
+        "a graph input, which may be overridden",
         "g (float[N] x, float[2] c) => (float[N] y) <float[2] c = {1, 2}> { y = Neg(x) }",
     ),
     Silent(
@@ -152,10 +151,10 @@ unused_initializer.examples = [
         "it is a graph output",
         "g (float[N] x) => (float[N] y, float[2] c) <float[2] c = {1, 2}> { y = Neg(x) }",
     ),
-    Silent("a quantization annotation names it", _annotated),
-    Silent("training needs it", _trained),
+    Silent("named by a quantization annotation", _annotated),
+    Silent("needed for training", _trained),
     Fixed(
-        "16 bits, which TensorRT cannot import either",
+        "16 bits, which TensorRT does not support either",
         before="g (float[N] x) => (float[N] y) <uint16[2] c = {1, 2}> { y = Neg(x) }",
         after="g (float[N] x) => (float[N] y) { y = Neg(x) }",
     ),

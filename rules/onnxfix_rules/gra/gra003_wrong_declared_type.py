@@ -1,4 +1,4 @@
-"""GRA003: declared types that the graph contradicts."""
+"""GRA003: wrong declared types."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from onnxfix.rule import (
 
 @rule("GRA003", per="scope", safety=Safety.EXACT, severity=Severity.WARNING, hazards=[40])
 def wrong_declared_type(scope: Scope, model: Model) -> Iterator[Match]:
-    """A declared element type, rank or dimension that contradicts what the graph computes.
+    """A declared element type, rank or dimension that contradicts the computed one.
 
     ## Why it matters
-    TensorRT takes its own inference and says nothing (measured with TensorRT-RTX 1.7.1: a wrong output type, output
-    shape or value_info is accepted silently). Others believe the file: ONNX Runtime refuses to load a wrong element
-    type and warns about every wrong shape, rewriters fold shapes by it, and a caller allocates an output buffer by
-    what the output declares. Such lies come from tools that change a graph and keep its value_info.
+    TensorRT silently uses its own inference (measured with TensorRT-RTX 1.7.1: a wrong output type, output shape or
+    value_info is accepted without a warning). Others rely on the declaration: ONNX Runtime refuses to load a wrong
+    element type and warns about every wrong shape, rewriters fold shapes by it, and a caller allocates an output
+    buffer by the declared output. Such errors come from tools that change a graph and keep its value_info.
 
-    - **error**: a graph output that declares another element type than it has.
+    - **error**: a graph output with a wrong declared element type.
     - **warning**: everything else.
 
     ## Fix
-    The entry is corrected in what is proven wrong: element type, single dimensions, or the whole shape where the rank
-    is wrong. Exact: value_info takes no part in the computation. Only contradictions count; another name for
-    a symbolic dimension, or a size that may or may not be right, are left alone. Graph outputs are the model's
-    interface: they are reported and not changed.
+    The parts of the entry that are proven wrong are corrected: element type, single dimensions, or the whole shape if
+    the rank is wrong. Exact: value_info does not affect the computation. Only contradictions count; another name for
+    a symbolic dimension, or a size that may be correct, is not reported. Graph outputs are the model's interface:
+    they are reported and not changed.
 
     ## References
     - ONNX, "Static tensor shapes": https://onnx.ai/onnx/repo-docs/IR.html
@@ -81,7 +81,7 @@ def _outputs(scope: Scope, model: Model) -> Iterator[Match]:
 
 
 def contradicts(declared: TypeProto, value: Value, model: Model) -> bool:
-    """Whether the declared type is proven wrong; unknown is no contradiction, nor is anything but a tensor."""
+    """Whether the declared type is proven wrong; unknown types and non-tensors never are."""
     if declared.WhichOneof("value") != "tensor_type" or value.sparse:
         return False
     tensor = declared.tensor_type
@@ -100,12 +100,12 @@ def _differs(claim: onnx.TensorShapeProto.Dimension, dim: Dim) -> bool:
     size = claim.dim_value
     if size == dim.value:
         return False
-    # Some exporters write -1 for a dimension that they do not know.
+    # Some exporters write -1 for an unknown dimension.
     return claim.HasField("dim_value") and size >= 0 and equal(dim, size).no
 
 
 def _correction(scope: Scope, entries: list[ValueInfoProto], value: Value, model: Model) -> list[Edit]:
-    """One entry in place of all that the name has."""
+    """Replace all entries of the name by one."""
     info = ValueInfoProto()
     info.CopyFrom(entries[0])
     tensor = info.type.tensor_type
@@ -127,7 +127,7 @@ def _correction(scope: Scope, entries: list[ValueInfoProto], value: Value, model
 
 
 def _write(target: onnx.TensorShapeProto.Dimension, dim: Dim, model: Model) -> None:
-    """The dimension as far as ONNX can say it: a number, or the name that a graph input gives it."""
+    """The dimension as ONNX can express it: a size, or the name of a graph input's dimension."""
     target.ClearField("dim_value")
     if dim.value is not None:
         target.dim_value = dim.value
@@ -191,15 +191,15 @@ wrong_declared_type.examples = [
     Flagged("a graph output's element type as well", "g (float[N] x) => (float16[N] y) { y = Neg(x) }"),
     Silent("true", "g (float[N,3] x) => (float[N,3] y) <float[N,3] a> { a = Neg(x)  y = Abs(a) }"),
     Silent(
-        "other names for the same dimension, and less than is known, are no lies",
+        "other names for the same dimension, and missing information",
         "g (float[N,3] x) => (float[A,B] y) <float[M,K] a, float[P,3] b> { a = Neg(x)  b = Exp(a)  y = Abs(b) }",
     ),
     Silent(
-        "whether N is 3 depends on the input",
+        "N may be 3, depending on the input",
         "g (float[N] x) => (float[3] y) <float[3] a> { a = Neg(x)  y = Abs(a) }",
     ),
     Silent(
-        "nothing is known of a custom operator's result",
+        "the result of a custom operator is unknown",
         """<ir_version: 9, opset_import: ["" : 18, "d" : 1]> g (float[N] x) => (float[N] y) <float16[7] a>
             { a = d.Unknown(x)  y = d.Other(a) }""",
         runs=False,

@@ -1,4 +1,4 @@
-"""GRA004: nodes that read what is computed after them."""
+"""GRA004: nodes before their producers."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from onnxfix.rule import Fix, Fixed, Match, Model, Safety, Scope, Severity, Sile
 
 @rule("GRA004", per="scope", safety=Safety.EXACT, severity=Severity.WARNING)
 def unsorted_nodes(scope: Scope, model: Model) -> Iterator[Match]:
-    """A node stands before one whose result it reads.
+    """A node stands before one of its producers.
 
     ## Why it matters
-    ONNX asks for nodes in topological order. `onnx.checker` refuses any other, shape inference loses what comes out
-    of order, and many tools stop there.
+    ONNX requires topological order. `onnx.checker` refuses any other, shape inference loses values that come out of
+    order, and many tools fail.
 
-    - **error**: in a local function: TensorRT-RTX 1.7.1 takes its nodes as they come and fails with `Node input was
-      not registered` (measured); ONNX Runtime does not load it either.
+    - **error**: in a local function: TensorRT-RTX 1.7.1 imports its nodes in file order and fails with `Node input
+      was not registered` (measured); ONNX Runtime does not load it either.
     - **warning**: in a graph or subgraph, which TensorRT and ONNX Runtime sort themselves (measured).
 
     ## Fix
-    The nodes of the graph are put into topological order. It is stable: a node moves only to come before its first
-    reader. Exact: the order of nodes takes no part in what they compute.
+    The nodes of the graph are sorted topologically. The sort is stable: a node moves only to come before its first
+    reader. Exact: the order of nodes does not affect their results.
 
     ## References
     - ONNX, "Graphs": nodes must be topologically sorted: https://onnx.ai/onnx/repo-docs/IR.html
@@ -35,7 +35,7 @@ def unsorted_nodes(scope: Scope, model: Model) -> Iterator[Match]:
         function = function.parent
     first = misplaced[0]
     yield Match(
-        f"this {first.op_type} stands before nodes whose results it reads",
+        f"this {first.op_type} stands before nodes that it depends on",
         node=first,
         scope=scope,
         fix=Fix("sort the nodes", [SortNodes(scope)]),
@@ -50,7 +50,7 @@ unsorted_nodes.examples = [
         after="g (float[N] x) => (float[N] y) { a = Exp(x)  y = Neg(a) }",
     ),
     Fixed(
-        "a branch captures what is computed later",
+        "a branch captures a later value",
         before="""g (float[2] x, bool k) => (float[2] y) {
             y = If(k)<then_branch = t () => (float[2] p) { p = Neg(a) },
                       else_branch = e () => (float[2] q) { q = Abs(x) }>  a = Exp(x) }""",
@@ -76,11 +76,11 @@ unsorted_nodes.examples = [
         runs=False,
     ),
     Silent(
-        "sorted, if not in the order that one would choose",
+        "sorted, in an unusual order",
         "g (float[N] x) => (float[N] y) { b = Abs(x)  a = Exp(x)  c = Neg(a)  y = Add(c, b) }",
     ),
     Silent(
-        "a branch captures what is computed before",
+        "a branch captures an earlier value",
         """g (float[2] x, bool k) => (float[2] y) { a = Exp(x)
             y = If(k)<then_branch = t () => (float[2] p) { p = Neg(a) },
                       else_branch = e () => (float[2] q) { q = Abs(x) }> }""",

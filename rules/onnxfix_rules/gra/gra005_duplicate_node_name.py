@@ -1,4 +1,4 @@
-"""GRA005: two nodes of one graph with one name."""
+"""GRA005: duplicate node names in a graph."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ def duplicate_node_name(model: Model) -> Iterator[Match]:
 
     ## Why it matters
     ONNX Runtime refuses to load such a model. TensorRT parses it with a warning (`A node named n already exists, the
-    output tensors of this new instance will not be queryable`, TensorRT-RTX 1.7.1), and a precision or device that
-    is set for a layer by name meets the wrong one.
+    output tensors of this new instance will not be queryable`, TensorRT-RTX 1.7.1), and a precision or device set by
+    layer name affects the wrong one.
 
     ## Fix
-    Every node but the first gets a number that makes its name unique. Exact: node names take no part in the
-    computation. Names of values are never touched. Nodes in different branches, or in a branch and in the graph
-    around it, may share a name: neither ONNX Runtime nor TensorRT-RTX objects (measured).
+    Every node but the first gets a numeric suffix that makes its name unique. Exact: node names do not affect the
+    computation. Value names are never changed. Nodes in different branches, or in a branch and in the graph around
+    it, may share a name: neither ONNX Runtime nor TensorRT-RTX objects (measured).
 
     ## References
     - ONNX, "Names Within a Graph": https://onnx.ai/onnx/repo-docs/IR.html
@@ -42,7 +42,7 @@ def duplicate_node_name(model: Model) -> Iterator[Match]:
             new = f"{name}_{number}"
             taken.add(new)
             yield Match(
-                f"an earlier node of this graph is called {name!r} too",
+                f"an earlier node of this graph is also named {name!r}",
                 node=node,
                 fix=Fix(f"rename it to {new!r}", [RenameNode(node, new)]),
             )
@@ -55,7 +55,7 @@ duplicate_node_name.examples = [
         after="g (float[N] x) => (float[N] y) { [n] a = Exp(x)  [n_2] y = Neg(a) }",
     ),
     Fixed(
-        "the obvious new name is taken",
+        "the first choice of a new name is already used",
         before="g (float[N] x) => (float[N] y) { [n] a = Exp(x)  [n] b = Neg(a)  [n_2] c = Abs(b)  [n] y = Exp(c) }",
         after="g (float[N] x) => (float[N] y) { [n] a = Exp(x)  [n_3] b = Neg(a)  [n_2] c = Abs(b)  [n_4] y = Exp(c) }",
     ),
@@ -77,7 +77,7 @@ duplicate_node_name.examples = [
     ),
     Silent("no names at all", "g (float[N] x) => (float[N] y) { a = Exp(x)  b = Neg(a)  y = Abs(b) }"),
     Silent(
-        "two branches, and the graph around them, may use one name",
+        "two branches, and the graph around them, may share a name",
         """g (float[2] x, bool k) => (float[2] y) { [n] a = Exp(x)
             y = If(k)<then_branch = t () => (float[2] p) { [n] p = Neg(a) },
                       else_branch = e () => (float[2] q) { [n] q = Abs(a) }> }""",

@@ -1,4 +1,4 @@
-"""GRA006: constants of which only the elements that are not zero are stored."""
+"""GRA006: sparse constants."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def sparse_constant(node: Node, model: Model) -> Iterator[Match]:
 
     ## Why it matters
     The parser fails: `This version of TensorRT does not support the sparse_value, value_string and value_strings
-    attributes.`, measured with TensorRT-RTX 1.7.1. It takes `value`, `value_float`, `value_int`, `value_floats` and
-    `value_ints`.
+    attributes.`, measured with TensorRT-RTX 1.7.1. It supports `value`, `value_float`, `value_int`, `value_floats`
+    and `value_ints`.
 
     ## Fix
-    Write the zeros out. Exact. Not where the result takes more than 64 MiB, or where the sparse tensor is invalid
-    (places outside, or the same twice). A sparse constant that is an output of the graph stays: neither ONNX Runtime
+    Store the constant in dense form. Exact. No fix if the result exceeds 64 MiB, or if the sparse tensor is invalid
+    (indices out of range, or duplicate indices). A sparse constant that is a graph output stays: neither ONNX Runtime
     nor the reference returns it.
 
     ## References
@@ -55,8 +55,10 @@ def sparse_constant(node: Node, model: Model) -> Iterator[Match]:
         del proto.attribute[:]
         proto.attribute.append(helper.make_attribute("value", tensor))
         draft.edits.append(AddNode(node.scope, proto, node))
-        fix = Fix("write the zeros out", draft.edits)
-    yield Match(f"TensorRT takes no sparse constant, such as this of {list(sparse.dims)}", node=node, fix=fix)
+        fix = Fix("store it in dense form", draft.edits)
+    yield Match(
+        f"TensorRT does not support sparse constants, such as this of {list(sparse.dims)}", node=node, fix=fix
+    )
 
 
 _ADD = "g (float[2,3] x) => (float[2,3] y) { y = Add(x, w) }"
@@ -65,29 +67,29 @@ _DENSE = "g (float[2,3] x) => (float[2,3] y) <float[2,3] w = {0, 1, 0, 0, 2, 0}>
 
 sparse_constant.examples = [
     Fixed(
-        "a Constant, places counted through",
+        "a Constant with linear indices",
         before=partial(_sparse.model, _ADD, [2, 3], [1, 4], node=True),
         after=_DENSE,
     ),
     Fixed(
-        "a Constant, places by coordinates",
+        "a Constant with coordinates",
         before=partial(_sparse.model, _ADD, [2, 3], [[0, 1], [1, 1]], node=True),
         after=_DENSE,
     ),
     Flagged(
-        "a Constant that is the graph's output, which no backend runs",
+        "a Constant as graph output, which no backend runs",
         partial(
             _sparse.model, "g (float[2] x) => (float[3] w, float[2] y) { y = Neg(x) }", [3], [2], node=True
         ),
         runs=False,
     ),
     Flagged(
-        "an invalid one: the same place twice",
+        "invalid: duplicate indices",
         partial(_sparse.model, _ADD, [2, 3], [1, 1], node=True),
         runs=False,
     ),
     Flagged(
-        "larger than 64 MiB when written out",
+        "more than 64 MiB in dense form",
         partial(
             _sparse.model,
             "g (float[1] x) => (float[1] y) { s = ReduceMax<keepdims = 0>(w)  y = Add(x, s) }",
@@ -102,7 +104,7 @@ sparse_constant.examples = [
         "g (float[1] x) => (float[1] y) { w = Constant<value_float = 1.0>()  y = Add(x, w) }",
     ),
     Silent(
-        "integers by number and list, which TensorRT takes",
+        "an integer and a list of integers, which TensorRT supports",
         "g (int64[2] x) => (int64[2] y) { w = Constant<value_ints = [1, 2]>()  y = Add(x, w) }",
     ),
     Silent(

@@ -1,4 +1,4 @@
-"""GRA007: initializers of which only the elements that are not zero are stored."""
+"""GRA007: sparse initializers."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from onnxfix_rules.gra import _sparse
 
 @rule("GRA007", per="scope", safety=Safety.EXACT, severity=Severity.ERROR, hazards=[30])
 def sparse_initializer(scope: Scope, model: Model) -> Iterator[Match]:
-    """An initializer that is stored in sparse form.
+    """An initializer stored in sparse form.
 
     ## Why it matters
-    TensorRT does not read the list of sparse initializers, and stops at the first node that reads one: `Assertion
-    failed: (ctx->tensors().count(inputName)): Node input was not registered.`, measured with TensorRT-RTX 1.7.1. One
-    that nothing reads does no harm.
+    TensorRT ignores the list of sparse initializers, and fails at the first node that uses one: `Assertion failed:
+    (ctx->tensors().count(inputName)): Node input was not registered.`, measured with TensorRT-RTX 1.7.1. An unused
+    one is harmless.
 
     ## Fix
-    An initializer with the zeros written out. Exact. Not where the result takes more than 64 MiB, where the sparse
-    tensor is invalid, or where it is an output of the graph.
+    A dense initializer. Exact. No fix if the result exceeds 64 MiB, if the sparse tensor is invalid, or if it is a
+    graph output.
 
     ## References
     - https://onnx.ai/onnx/repo-docs/IR.html
@@ -51,9 +51,11 @@ def sparse_initializer(scope: Scope, model: Model) -> Iterator[Match]:
             tensor = _sparse.dense(sparse, Draft(anchor).name("dense"), model.base_dir)
             if tensor is not None:
                 fix = Fix(
-                    "write the zeros out", [AddInitializer(scope, tensor), ReplaceUses(value, tensor.name)]
+                    "store it in dense form", [AddInitializer(scope, tensor), ReplaceUses(value, tensor.name)]
                 )
-        yield Match(f"TensorRT reads no sparse initializer, such as {value.name}", value=value, fix=fix)
+        yield Match(
+            f"TensorRT does not support sparse initializers, such as {value.name}", value=value, fix=fix
+        )
 
 
 _ADD = "g (float[2,3] x) => (float[2,3] y) { y = Add(x, w) }"
@@ -61,12 +63,10 @@ _DENSE = "g (float[2,3] x) => (float[2,3] y) <float[2,3] w = {0, 1, 0, 0, 2, 0}>
 
 
 sparse_initializer.examples = [
-    Fixed("places counted through", before=partial(_sparse.model, _ADD, [2, 3], [1, 4]), after=_DENSE),
+    Fixed("linear indices", before=partial(_sparse.model, _ADD, [2, 3], [1, 4]), after=_DENSE),
+    Fixed("coordinates", before=partial(_sparse.model, _ADD, [2, 3], [[0, 1], [1, 1]]), after=_DENSE),
     Fixed(
-        "places by coordinates", before=partial(_sparse.model, _ADD, [2, 3], [[0, 1], [1, 1]]), after=_DENSE
-    ),
-    Fixed(
-        "of integers, read twice, once inside a branch",
+        "integers with two readers, one inside a branch",
         before=partial(
             _sparse.model,
             """g (int64[3] x, bool c) => (int64[3] y, int64[3] z) {
@@ -83,12 +83,12 @@ sparse_initializer.examples = [
                       else_branch = q () => (int64[3] v) { v = Neg(x) }> }""",
     ),
     Flagged(
-        "it is the graph's output, and stays",
+        "a graph output stays",
         partial(_sparse.model, "g (float[3] x) => (float[3] w, float[3] y) { y = Add(x, w) }", [3], [2]),
         runs=False,
     ),
     Silent(
-        "nothing reads it, and TensorRT does not look at it",
+        "unused, and ignored by TensorRT",
         partial(_sparse.model, "g (float[3] x) => (float[3] y) { y = Neg(x) }", [3], [2]),
     ),
     Silent("a dense initializer", _DENSE),

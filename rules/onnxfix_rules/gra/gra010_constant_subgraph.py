@@ -1,4 +1,4 @@
-"""GRA010: nodes that compute the same constant in every run."""
+"""GRA010: constant subgraphs."""
 
 from __future__ import annotations
 
@@ -36,27 +36,27 @@ def constant_subgraph(model: Model) -> Iterator[Match]:
     """Nodes that compute the same constant in every run.
 
     ## Why it matters
-    Exporters leave arithmetic on weights in the graph: a scale that is divided, a matrix that is turned, a mask that is
-    made of comparisons, the copy of a weight that two nodes share. TensorRT's builder folds such nodes itself. Measured
-    with TensorRT-RTX 1.7.1: 21 operands of this kind (a GRU's weights, BatchNormalization's and QuantizeLinear's scale,
-    Resize's scales, ConvTranspose's kernel, ...) parsed and built as they are, with more layers in the network that is
-    built. Older parsers ask for weights instead (`inputs.at(0) must be an initializer`, onnx-tensorrt's FAQ), and other
-    rules know a value only where it is a constant. Integers and sizes, axes among them, are INT001's matter.
+    Exporters leave arithmetic on weights in the graph: a divided scale, a transposed matrix, a mask made of
+    comparisons, the copy of a shared weight. TensorRT's builder folds such nodes itself. Measured with TensorRT-RTX
+    1.7.1: 21 operands of this kind (a GRU's weights, BatchNormalization's and QuantizeLinear's scale, Resize's
+    scales, ConvTranspose's kernel, ...) parsed and built unchanged, with more layers in the network. Older parsers
+    require weights instead (`inputs.at(0) must be an initializer`, onnx-tensorrt's FAQ), and other rules know a value
+    only if it is a constant. Integers and sizes, including axes, are covered by INT001.
 
-    Information, but an error where a weight is of a type that TensorRT has not (`Failed to import initializer: w`) and
-    is gone once what it becomes is a constant.
+    Information, but an error if a weight has an unsupported type (`Failed to import initializer: w`) that folding
+    removes.
 
     ## Fix
-    The last values that constants alone determine become constants; what computed only them goes. Exact for moves of
-    data, integers, comparisons, casts, and float32 and float64 arithmetic of one rounding: IEEE 754 leaves one answer.
-    Sqrt, Reciprocal, Pow, Exp, Log, Sin, Cos and Tanh differ in the last bits between backends; what they determine is
-    folded by `--numeric-fixes`. So are factors of MatMul, Gemm, Conv and the like: ONNX Runtime packs constants before
-    it runs, and then adds up in another order.
+    The last values that constants alone determine become constants; nodes that only computed them are removed. Exact
+    for data movement, integers, comparisons, casts, and float32 and float64 arithmetic with one rounding, whose
+    result IEEE 754 defines. Sqrt, Reciprocal, Pow, Exp, Log, Sin, Cos and Tanh differ in the last bits between
+    backends; values that depend on them are folded with `--numeric-fixes`. So are factors of MatMul, Gemm, Conv and
+    the like: ONNX Runtime packs constants before it runs, which changes the order of summation.
 
-    Left alone: random and quantizing operators, initializers that a caller can override, arithmetic in half precision
-    (ONNX Runtime rounds once at the end of a chain) and casts to it that round, division of integers by zero and casts
-    out of range, a Where with a -0.0 (ONNX Runtime loses the sign), backward slices, results over 1 MiB, results that
-    are over 512 bytes larger than the constants that go, and values that only a graph or branch output asks for.
+    Not covered: random and quantizing operators, initializers that may be overridden, arithmetic in half precision
+    (ONNX Runtime rounds once at the end of a chain) and casts to it that round, division of integers by zero and
+    casts out of range, a Where with a -0.0 (ONNX Runtime loses the sign), backward slices, results over 1 MiB,
+    results more than 512 bytes larger than the removed constants, and values that only a graph or branch output uses.
 
     ## References
     - https://github.com/onnx/onnx-tensorrt/blob/main/docs/faq.md
@@ -77,7 +77,7 @@ def constant_subgraph(model: Model) -> Iterator[Match]:
 
 
 def _together(found: dict[Value, list[Node]], exact: dict[Value, bool]) -> list[list[Value]]:
-    """Values that share a reader, for fixes that change one node cannot share a round."""
+    """Group values with a common reader, since fixes of one node cannot share a round."""
     leader: dict[Value, Value] = {}
 
     def find(value: Value) -> Value:
@@ -137,7 +137,7 @@ def _message(value: Value, array: Array, more: int) -> str:
     elem = name_of(value.scope.model.shapes.elem_type(value) or 0)
     shape = ", ".join(str(size) for size in array.shape)
     text = f"{value.producer.op_type} computes the same {elem}[{shape}] in every run"
-    return f"{text}, and {more} more constants go to the same nodes" if more else text
+    return f"{text}, and {more} more constants with the same readers" if more else text
 
 
 _PAIR = "g (float[N,2] x) => (float[N,2] y)"
@@ -145,7 +145,7 @@ _OUT = "g (float[N,2] x) => (float[N,2] y, float[2] z)"
 
 
 def _shared_weight() -> ModelProto:
-    """A weight of 4 KiB that is read as it is and turned."""
+    """A weight of 4 KiB that is used directly and transposed."""
     model = parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]>
         g (float[N,32] x) => (float[N,32] y) <float[1] w = {1}> {
         t = Transpose(w)  a = MatMul(x, w)  y = MatMul(a, t) }""")
@@ -156,13 +156,13 @@ def _shared_weight() -> ModelProto:
 
 constant_subgraph.examples = [
     Fixed(
-        "arithmetic on weights, one rounding each",
+        "arithmetic on weights, with one rounding each",
         before=f"""{_PAIR} <float[2] w = {{4, 9}}, float[2] v = {{0.5, 3}}> {{
             a = Div(w, v)  b = Sub(a, v)  y = Mul(x, b) }}""",
         after=f"{_PAIR} <float[2] b = {{7.5, 0}}> {{ y = Mul(x, b) }}",
     ),
     Fixed(
-        "a weight that is turned and cut, in opset 9",
+        "a transposed and sliced weight, in opset 9",
         before="""g (float[N,3] x) => (float[N,3] y) <float[2,3] w = {1, 2, 3, 4, 5, 6}> {
             t = Transpose(w)  s = Slice<starts = [0], ends = [9223372036854775807]>(t)
             a, b = Split<axis = 1>(s)  c = Squeeze<axes = [1]>(b)  d = Unsqueeze<axes = [-2]>(c)  y = Mul(x, d) }""",
@@ -171,7 +171,7 @@ constant_subgraph.examples = [
         ir_version=8,
     ),
     Fixed(
-        "a weight that is cut, joined and cast, in opset 18",
+        "a sliced, concatenated and cast weight, in opset 18",
         before="""g (double[N,3] x) => (double[N,3] y) <float[1,6] w = {1, 2, 3, 4, 5, 6}, float[1,1] v = {8}> {
             a = Flatten(w)  p, q, r = Split<axis = -1, num_outputs = 3>(a)  j = Concat<axis = 1>(p, v)
             d = Cast<to = 11>(j)  b = Abs(r)  e = Cast<to = 11>(b)  u = Mul(x, d)
@@ -186,28 +186,28 @@ constant_subgraph.examples = [
         after="g (float[N] x) => (float[N] y) <float[1] c = {7.5}> { y = Add(x, c) }",
     ),
     Fixed(
-        "an Identity of a weight that another node reads: both read the weight",
+        "an Identity of a shared weight: both readers use the weight",
         before=f"{_PAIR} <float[2] w = {{1, 2}}> {{ i = Identity(w)  a = Mul(x, w)  y = Add(a, i) }}",
         after=f"{_PAIR} <float[2] w = {{1, 2}}> {{ a = Mul(x, w)  y = Add(a, w) }}",
     ),
     Fixed(
-        "half precision that only moves",
+        "half-precision data movement",
         before="""g (float16[2,2] x) => (float16[2,2] y) <float16[2,2] w = {1, 2, 3, 4}> {
             t = Transpose(w)  y = Mul(x, t) }""",
         after="g (float16[2,2] x) => (float16[2,2] y) <float16[2,2] t = {1, 3, 2, 4}> { y = Mul(x, t) }",
     ),
     Fixed(
-        "ONNX Runtime sums in another order where a factor is a constant",
+        "a constant factor changes the order of summation in ONNX Runtime",
         before=f"{_PAIR} <float[2,2] w = {{1, 2, 3, 4}}> {{ t = Transpose(w)  y = MatMul(x, t) }}",
         after="g (float[N,2] x) => (float[N,2] y) <float[2,2] t = {1, 3, 2, 4}> { y = MatMul(x, t) }",
         safety=Safety.NUMERIC,
     ),
     Flagged(
-        "so that is not done by default",
+        "a constant factor requires --numeric-fixes",
         f"{_PAIR} <float[2,2] w = {{1, 2, 3, 4}}> {{ t = Transpose(w)  y = MatMul(x, t) }}",
     ),
     Fixed(
-        "what a branch reads of the graph around it; the branch's own constants",
+        "captured constants of a branch, and its own",
         before="""g (float[2] x, bool b) => (float[2] y) <float[2] w = {1, 2}> {
             n = Neg(w)
             y = If(b)<then_branch = t () => (float[2] u) { u = Mul(x, n) },
@@ -246,12 +246,12 @@ constant_subgraph.examples = [
         safety=Safety.NUMERIC,
     ),
     Fixed(
-        "up to the root it is exact",
+        "the part before the root is exact",
         before=f"{_PAIR} <float[2] w = {{4, 9}}> {{ a = Neg(w)  b = Neg(a)  r = Sqrt(b)  y = Mul(x, r) }}",
         after=f"{_PAIR} <float[2] b = {{4, 9}}> {{ r = Sqrt(b)  y = Mul(x, r) }}",
     ),
     Silent(
-        "integers, sizes, and floats that are made of them are INT001's",
+        "integers, sizes, and floats derived from them are covered by INT001",
         """g (int64[N] x, float[N] u) => (int64[N] y, float[N] v)
             <int64 s = {6}, int64 t = {7}, float[2] w = {1, 2}> {
             k = Mul(s, t)  y = Add(x, k)  g = Gather(w, k0)  k0 = Sub(t, s)  v = Add(u, g) }""",
@@ -261,39 +261,39 @@ constant_subgraph.examples = [
         "g (float[N,2] x, float[2] w) => (float[N,2] y) <float[2] w = {1, 2}> { n = Neg(w)  y = Mul(x, n) }",
     ),
     Silent(
-        "random numbers are drawn anew in each run",
+        "random values differ in each run",
         f"{_PAIR} {{ r = RandomNormal<shape = [2]>()  n = Neg(r)  y = Mul(x, n) }}",
         runs=False,
     ),
     Silent(
-        "quantized weights belong to the quantization rules",
+        "quantized weights are covered by the quantization rules",
         f"""{_PAIR} <float[2] w = {{1, 2}}, float s = {{0.5}}, int8 z = {{0}}> {{
             q = QuantizeLinear(w, s, z)  d = DequantizeLinear(q, s, z)  n = Neg(d)  y = Mul(x, n) }}""",
     ),
     Silent(
-        "the constant would be far larger than what computes it",
+        "the constant would be much larger than the nodes that compute it",
         """g (float[N,40] x) => (float[N,40] y) <float one = {1}, int64[2] n = {50, 40}> {
             e = Expand(one, n)  m = Transpose(e)  z = MatMul(x, m)  y = MatMul(z, e) }""",
     ),
     Silent(
-        "200 bytes that ask for 2**38 elements",
+        "200 bytes that request 2**38 elements",
         """g (float[N] x) => (float[M] y) <float o = {1}, int64[1] n = {274877906944}> {
             e = Expand(o, n)  y = Add(x, e) }""",
         runs=False,
     ),
-    Silent("a weight that something else reads too: it would be there twice", lambda: _shared_weight()),
+    Silent("a weight with another reader, which would be stored twice", lambda: _shared_weight()),
     Silent(
         "half precision is rounded after each operator, except by ONNX Runtime",
         """g (float16[N,2] x) => (float16[N,2] y) <float16[2] w = {1, 2}, float[2] f = {0.1, 0.2}> {
             a = Add(w, w)  b = Cast<to = 10>(f)  c = Mul(a, b)  y = Mul(x, c) }""",
     ),
     Silent(
-        "a cast out of the integer type's range gives what the processor gives",
+        "an out-of-range cast depends on the processor",
         """g (int32[N,2] x) => (int32[N,2] y) <float[2] w = {3000000000, 1}> {
             i = Cast<to = 6>(w)  y = Add(x, i) }""",
     ),
     Silent(
-        "a divisor of 0, and a Slice that steps back",
+        "a divisor of 0, and a backward Slice",
         """g (float[N,2] x, int32[N,2] i) => (float[N,2] y, int32[N,2] j)
             <float[2] w = {1, 2}, int64[1] b = {1}, int64[1] e = {-3}, int64[1] a = {0}, int64[1] m = {-1},
              int32[2] o = {1, 2}, int32[2] z = {0, 1}> {
@@ -301,16 +301,16 @@ constant_subgraph.examples = [
         runs=False,
     ),
     Silent(
-        "a -0 that ONNX Runtime selects as 0",
+        "a -0 that ONNX Runtime turns into 0",
         f"""{_PAIR} <float[2] w = {{-0.0, 1}}, float[2] v = {{1, 2}}, bool[2] c = {{1, 0}}> {{
             s = Where(c, w, v)  y = Mul(x, s) }}""",
     ),
     Silent(
-        "only a graph output reads it",
+        "used by a graph output only",
         "g (float[N,2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Neg(w) }",
     ),
     Silent(
-        "an operator of another domain, and a local function, of that name",
+        "an operator of another domain, and a local function, with that name",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1, "its" : 1]>
             g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { a = my.Neg(w)  b = its.Neg(a)  y = Add(x, b) }
             <domain: "my", opset_import: ["" : 18]> Neg (a) => (b) { b = Abs(a) }""",

@@ -1,4 +1,4 @@
-"""GRA011: nodes that compute what another one has computed."""
+"""GRA011: repeated computations."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from onnxfix_rules.gra._repeated import Pure, Repeated
 
 @rule("GRA011", per="model", safety=Safety.EXACT, severity=Severity.INFO)
 def common_subexpression(model: Model) -> Iterator[Match]:
-    """A node that computes from the same inputs what another node of the same graph computes.
+    """A node that repeats the computation of another node of the same graph.
 
     ## Why it matters
-    Exporters write such nodes by the hundred, most of them for sizes: a Shape, a Gather and a constant for each use of
-    a dimension. TensorRT merges what it finds, while it builds; its parser imports every node, and shape tensors that
-    are computed twice make the network larger and its building longer.
+    Exporters write hundreds of such nodes, most of them for sizes: a Shape, a Gather and a constant for each use of a
+    dimension. TensorRT merges repeated layers during the build; its parser imports every node, and repeated shape
+    tensors make the network larger and the build longer.
 
     ## Fix
-    All readers read the first of them, and the others go, with what only they read. Exact. An output of the graph, a
-    branch or a loop keeps its name. Only nodes of ONNX's own operators, and calls of functions of such, are the same:
-    of one domain, with the same attributes and inputs in the same order; constants up to 4 KiB are compared bit by bit,
-    and by type and shape. Left alone: random operators, those with subgraphs, QuantizeLinear and DequantizeLinear,
-    nodes of two scopes, and nodes that both have to keep their names.
+    All readers use the first node, and the others are removed, with nodes that only they use. Exact. An output of the
+    graph, a branch or a loop keeps its name. Only nodes of ONNX's own operators, and calls of functions of such, are
+    compared: same domain, attributes and inputs in the same order; constants up to 4 KiB are compared bit by bit, and
+    by type and shape. Not covered: random operators, those with subgraphs, QuantizeLinear and DequantizeLinear, nodes
+    of different scopes, and nodes that both must keep their names.
 
     ## References
     - https://onnx.ai/onnx/repo-docs/IR.html
@@ -82,9 +82,9 @@ def _match(nodes: list[Node], found: Repeated) -> Match:
             if value is not None and first is not None and value.replaceable and value.use_count:
                 edits.append(ReplaceUses(value, found.names.get(first, first).name))
     node, more = nodes[0], len(nodes) - 1
-    text = f"this {node.op_type} computes {found.firsts[node].first_output!r} once more"
+    text = f"this {node.op_type} repeats the computation of {found.firsts[node].first_output!r}"
     if more:
-        text += f", and {more} more node{'s' if more > 1 else ''} with it what others compute"
+        text += f", and {more} more node{'s' if more > 1 else ''} repeat others"
     firsts = dict.fromkeys(found.firsts[one] for one in nodes)
     return Match(text, node=node, fix=Fix("compute it once", edits), reads=(*nodes, *firsts))
 
@@ -95,12 +95,12 @@ _SIZES = "g (float[A,B,C] x) => (int64 y)"
 
 common_subexpression.examples = [
     Fixed(
-        "the same of the same",
+        "identical nodes",
         before=f"{_PAIR} {{ a = Exp(x)  b = Exp(x)  y = Add(a, b) }}",
         after=f"{_PAIR} {{ a = Exp(x)  y = Add(a, a) }}",
     ),
     Fixed(
-        "a chain, through constants that are alike: torch's exporter writes one for each use of a size",
+        "a chain with equal constants, as in torch's exports",
         before=f"""{_SIZES} <int64 i = {{1}}, int64 j = {{1}}, int64 k = {{2}}> {{
             s = Shape(x)  a = Gather(s, i)  t = Shape(x)  b = Gather(t, j)  c = Gather(t, k)
             d = Mul(a, b)  y = Add(d, c) }}""",
@@ -108,13 +108,13 @@ common_subexpression.examples = [
             d = Mul(a, a)  y = Add(d, c) }}""",
     ),
     Fixed(
-        "constants, which are merged themselves where they are nodes",
+        "Constant nodes are merged themselves",
         before=f"""{_PAIR} {{ c = Constant<value = float[2] {{1, 2}}>()  d = Constant<value_floats = [1.0, 2.0]>()
             a = Mul(x, c)  b = Mul(x, d)  y = Sub(a, b) }}""",
         after=f"{_PAIR} {{ c = Constant<value = float[2] {{1, 2}}>()  a = Mul(x, c)  y = Sub(a, a) }}",
     ),
     Fixed(
-        "one of them is a graph output and keeps its name; so does one inside a branch",
+        "a graph output keeps its name; so does an output of a branch",
         before="""g (float[2] x, bool c) => (float[2] y, float[2] z) { a = Exp(x)  y = Exp(x)  b = Neg(a)
             z = If(c)<then_branch = p () => (float[2] u) { d = Abs(b)  u = Abs(b)  e = Add(d, u)  f = Neg(e) },
                       else_branch = q () => (float[2] v) { v = Add(a, y) }> }""",
@@ -123,7 +123,7 @@ common_subexpression.examples = [
                       else_branch = q () => (float[2] v) { v = Add(y, y) }> }""",
     ),
     Fixed(
-        "several outputs, one of them left out; sequences",
+        "several outputs, one omitted; sequences",
         before="""g (float[4] x, int64[1] k) => (float[K] y, float[4] z) <int64 i = {0}> {
             a, m = TopK(x, k)  b, n = TopK(x, k)  y = Add(a, b)
             s = SequenceConstruct(x, x)  t = SequenceConstruct(x, x)  c = SequenceAt(s, i)  d = SequenceAt(t, i)
@@ -133,7 +133,7 @@ common_subexpression.examples = [
         runs=False,  # no k fits
     ),
     Fixed(
-        "calls of a function that draws no random numbers, and nodes in it",
+        "calls of a function without random operators, and nodes in it",
         before="""<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) {
             a = my.F<k = 2.0>(x)  b = my.F<k = 2.0>(x)  c = my.F<k = 3.0>(x)  d = Add(a, b)  y = Add(c, d) }
             <domain: "my", opset_import: ["" : 18]> F <k> (a) => (b) { b = LeakyRelu<alpha: float = @k>(a) }""",
@@ -141,22 +141,24 @@ common_subexpression.examples = [
             a = my.F<k = 2.0>(x)  c = my.F<k = 3.0>(x)  d = Add(a, a)  y = Add(c, d) }
             <domain: "my", opset_import: ["" : 18]> F <k> (a) => (b) { b = LeakyRelu<alpha: float = @k>(a) }""",
     ),
-    Silent("other inputs, or in another order", f"{_PAIR} {{ a = Sub(x, b)  b = Exp(x)  y = Sub(b, a) }}"),
+    Silent(
+        "different inputs, or in another order", f"{_PAIR} {{ a = Sub(x, b)  b = Exp(x)  y = Sub(b, a) }}"
+    ),
     Silent(
         "another attribute",
         f"{_PAIR} {{ a = LeakyRelu<alpha = 0.5>(x)  b = LeakyRelu<alpha = 0.25>(x)  y = Add(a, b) }}",
     ),
     Silent(
-        "0 and -0 are not the same",
+        "0 and -0 differ",
         f"{_PAIR} <float z = {{0}}, float m = {{-0.0}}> {{ a = Div(x, z)  b = Div(x, m)  y = Add(a, b) }}",
     ),
     Silent(
-        "nor are constants of two types or shapes",
+        "constants of different types or shapes",
         """g (float[2] x) => (float[2] y, float[1,2] z) <float o = {1}, float[1,1] p = {1}> {
             y = Mul(x, o)  z = Mul(x, p) }""",
     ),
     Silent(
-        "random numbers are drawn anew by each node, and by each call of a function",
+        "random values differ for each node, and for each call of a function",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) {
             a = RandomNormalLike(x)  b = RandomNormalLike(x)  c = my.F(x)  d = my.F(x)
             e = Sub(a, b)  f = Sub(c, d)  y = Add(e, f) }
@@ -164,19 +166,19 @@ common_subexpression.examples = [
         runs=False,
     ),
     Silent(
-        "operators of other domains, which may remember something",
+        "operators of other domains, which may have state",
         """<ir_version: 9, opset_import: ["" : 18, "its" : 1]> g (float[2] x) => (float[2] y) {
             a = its.Counter(x)  b = its.Counter(x)  y = Add(a, b) }""",
         runs=False,
     ),
     Silent(
-        "a function of an operator's name is another one",
+        "a local function with an operator's name",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]> g (float[2] x) => (float[2] y) {
             a = my.Relu(x)  b = Relu(x)  y = Add(a, b) }
             <domain: "my", opset_import: ["" : 18]> Relu (a) => (b) { b = Neg(a) }""",
     ),
     Silent(
-        "branches run one or the other, and only one of them",
+        "nodes in different branches, only one of which runs",
         """g (float[2] x, bool c) => (float[2] y) {
             y = If(c)<then_branch = p () => (float[2] u) { a = Exp(x)  u = Neg(a) },
                       else_branch = q () => (float[2] v) { b = Exp(x)  v = Abs(b) }> }""",
@@ -191,7 +193,7 @@ common_subexpression.examples = [
             y = Add(a, b) }""",
     ),
     Silent(
-        "Identities, of which OPS017 puts one before each loop",
+        "Identities, which OPS017 inserts before each loop",
         """g (float[2] x, bool c, int64 n) => (float[2] y) { j = Identity(c)  k = Identity(c)
             z = Loop(n, j, x)<body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) {
                 more = Not(on)  w = Neg(v) }>
@@ -213,7 +215,7 @@ common_subexpression.examples = [
             a = Mul(x, w)  b = Mul(x, k)  y = Sub(a, b) }""",
     ),
     Silent(
-        "quantization: each reader has its own pair",
+        "quantization: each reader has its own Q/DQ pair",
         f"""{_PAIR} <float s = {{0.5}}, int8 z = {{0}}> {{ q = QuantizeLinear(x, s, z)
             a = DequantizeLinear(q, s, z)  b = DequantizeLinear(q, s, z)  y = Add(a, b) }}""",
     ),

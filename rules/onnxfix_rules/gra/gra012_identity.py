@@ -10,17 +10,17 @@ from onnxfix_rules.gra._control import is_handed_in
 
 @rule("GRA012", ops=["Identity"], safety=Safety.EXACT, severity=Severity.INFO)
 def identity(node: Node, model: Model) -> Iterator[Match]:
-    """An Identity that no name depends on.
+    """An Identity that is not needed for a name.
 
     ## Why it matters
-    It does nothing but stand between nodes that belong together: rules, and TensorRT's importer where it asks for a
-    constant or a pair of nodes, look at what comes next. TensorRT removes such layers itself while it builds.
+    It only separates nodes that belong together: rules, and TensorRT's importer where it requires a constant or a
+    pair of nodes, look at adjacent nodes. TensorRT removes such layers itself during the build.
 
     ## Fix
-    The readers read what the Identity reads. Before a graph output the node that computes the value takes the output's
-    name. Exact. An Identity stays where it hands out an input, a weight, or what is an output already, where it reads a
-    weight (GRA010) or a function's input, which may be one, between an input and the Loop whose condition it is
-    (OPS017), and between what a loop or an If gives and the loop whose body reads it (CTL016).
+    Readers use the Identity's input instead. Before a graph output the node that computes the value gets the output's
+    name. Exact. An Identity stays if it returns an input, a weight, or an existing output, if it reads a weight
+    (GRA010) or a function's input, which may be one, between an input and the Loop whose condition it is (OPS017),
+    and between the result of a loop or an If and the loop whose body uses it (CTL016).
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__Identity.html
@@ -34,7 +34,7 @@ def identity(node: Node, model: Model) -> Iterator[Match]:
         return
     draft = Draft(node)
     draft.bypass(node, source)
-    yield Match("this Identity does nothing", node=node, fix=Fix("remove it", draft.edits))
+    yield Match("this Identity is not needed", node=node, fix=Fix("remove it", draft.edits))
 
 
 def _readers_may_move(source: Value, output: Value) -> bool:
@@ -47,7 +47,7 @@ def _readers_may_move(source: Value, output: Value) -> bool:
 
 
 def _name_may_move(source: Value, output: Value) -> bool:
-    """Whether the node that computes ``source`` may give it the name of ``output``."""
+    """Whether the node that computes ``source`` may name its result ``output``."""
     return (
         source.producer is not None
         and source.scope is output.scope
@@ -70,7 +70,7 @@ identity.examples = [
         after=f"{_PAIR} {{ a = Exp(x)  y = Neg(a) }}",
     ),
     Fixed(
-        "a chain behind an input, with several readers",
+        "a chain after an input, with several readers",
         before=f"{_PAIR} {{ i = Identity(x)  j = Identity(i)  k = Identity(j)  a = Neg(k)  y = Add(a, j) }}",
         after=f"{_PAIR} {{ a = Neg(x)  y = Add(a, x) }}",
     ),
@@ -80,7 +80,7 @@ identity.examples = [
         after=f"{_PAIR} {{ y = Exp(x)  b = Neg(y)  c = Abs(b) }}",
     ),
     Fixed(
-        "before and inside a branch, which reads what is outside then",
+        "before and inside a branch, which then captures the outer value",
         before=f"""g (float[2] x, bool c) => (float[2] y) {{ a = Abs(x)  i = Identity(a)
             y = If(c){_BRANCHES.format("j = Identity(i)  k = Neg(j)  u = Identity(k)")} }}""",
         after=f"""g (float[2] x, bool c) => (float[2] y) {{ a = Abs(x)
@@ -101,41 +101,41 @@ identity.examples = [
             <domain: "my", opset_import: ["" : 18]> F (a) => (b) { c = Exp(a)  b = Neg(c) }""",
     ),
     Silent(
-        "an input, a weight or another output that is handed out",
+        "a returned input, weight or other output",
         """g (float[2] x) => (float[2] y, float[2] z, float[2] a, float[2] b) <float[2] w = {1, 2}> {
             y = Identity(x)  z = Identity(w)  a = Exp(x)  b = Identity(a) }""",
     ),
     Silent(
-        "a branch or a body that hands out what is outside, or its own input",
+        "a branch or body that returns an outer value, or its own input",
         f"""g (float[2] x, bool c, int64 n) => (float[2] y) {{ a = Abs(x)
             b = If(c){_BRANCHES.format("u = Identity(a)")}
             y = Loop(n, , b)<body = l (int64 i, bool on, float[2] h) => (bool more, float[2] w) {{
                 more = Identity(on)  w = Identity(h) }}> }}""",
     ),
     Silent(
-        "a weight: GRA010 knows where that keeps every bit",
+        "a weight is covered by GRA010",
         f"{_PAIR} <float[2,2] w = {{1, 2, 3, 4}}> {{ i = Identity(w)  y = MatMul(x, i) }}",
     ),
     Silent(
-        "a function's input, which may be a weight where it is called",
+        "a function's input, which may be a weight at the call",
         """<ir_version: 9, opset_import: ["" : 18, "my" : 1]>
             g (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = my.F(x, w) }
             <domain: "my", opset_import: ["" : 18]> F (a, w) => (b) { c = Identity(w)  b = Mul(a, c) }""",
     ),
     Silent(
-        "OPS017 puts one between an input and a loop that reads it as its condition",
+        "OPS017 inserts one between an input and a loop with that condition",
         """g (float[2] x, bool c, int64 n) => (float[2] y) { k = Identity(c)  y = Loop(n, k, x)
             <body = b (int64 i, bool on, float[2] v) => (bool more, float[2] w) { more = Not(on)  w = Neg(v) }> }""",
     ),
     Silent(
-        "CTL016 puts one between two loops; inside the second one it does as well",
+        "CTL016 inserts one between two loops, also inside the second one",
         """g (float[2] x, int64 n) => (float[2] y) { w = Loop(n, , x)
             <body = a (int64 i, bool on, float[2] v) => (bool more, float[2] u) { more = Identity(on)  u = Neg(v) }>
             k = Identity(w)  y = Loop(n, , x)<body = b (int64 j, bool go, float[2] h) => (bool further, float[2] o) {
             further = Identity(go)  p = Add(h, k)  q = Identity(w)  o = Add(p, q) }> }""",
     ),
     Silent(
-        "a branch gives the name to another value",
+        "a branch defines another value of that name",
         f"""g (float[2] x, bool c) => (float[2] y) {{ a = Abs(x)  i = Identity(a)
             y = If(c){_BRANCHES.format("a = Neg(i)  u = Exp(a)")} }}""",
         runs=False,  # ONNX Runtime takes no such names

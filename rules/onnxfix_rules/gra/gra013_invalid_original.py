@@ -13,26 +13,25 @@ if TYPE_CHECKING:
 
 @rule("GRA013", per="validity", severity=Severity.WARNING)
 def invalid_original(original: Checked, fixed: Checked) -> Iterator[Match]:
-    """The model is not valid ONNX as it came in: what was fixed is a reading of it.
+    """The original model is not valid ONNX, so the fixes are based on an interpretation of it.
 
     ## Why it matters
-    ONNX does not say what such a model computes. `onnx.checker` refuses it, ONNX Runtime most of the time, while
-    TensorRT and other readers take many and make of them what they can. What comes out of the fixes may be valid; that
-    it is what was meant is proven only as far as a rung of the ladder could run the original. Whatever wrote the model
-    has a bug.
+    ONNX does not define what such a model computes. `onnx.checker` refuses it, ONNX Runtime usually too, while
+    TensorRT and other tools accept many and interpret them. The fixed model may be valid; it is proven to match the
+    intent only as far as a check could run the original. The tool that wrote the model has a bug.
 
-    `apply` finds this where it fixes something: the rung `contract` asks `onnx.checker` of the original and of the
-    fixed model, with `full_check`, which infers types and shapes. Declared shapes of anything but inputs are left out
-    of that: a wrong one is GRA003's finding, and makes no model compute something else.
+    `apply` reports this if it fixes something: the check `contract` runs `onnx.checker` on the original and on the
+    fixed model, with `full_check`, which infers types and shapes. Declared shapes of anything but inputs are
+    excluded: a wrong one is reported by GRA003, and does not change the results.
 
-    - **warning**: `onnx.checker` itself refuses the model: nodes that are not sorted, an attribute or a number of
-      inputs that the operator does not have, an opset that lacks the operator.
+    - **warning**: `onnx.checker` itself refuses the model: unsorted nodes, an attribute or a number of inputs that
+      the operator does not have, an opset that lacks the operator.
     - **info**: only `full_check` does: operands of different types, shapes that do not fit. Most such models are
       invalid, but not all: onnx 1.23 refuses ONNX's own `MeanVarianceNormalization` without `axes`.
 
     ## Fix
-    None: look at what made the model. The message says whether the fixed model is valid, and the applied fixes say what
-    was repaired. `--ignore GRA013` where that is what you want.
+    None: check the tool that wrote the model. The message says whether the fixed model is valid, and the applied
+    fixes show what was corrected. Use `--ignore GRA013` if that is intended.
 
     ## References
     - `onnx.checker.check_model` and its `full_check`: https://onnx.ai/onnx/api/checker.html

@@ -1,4 +1,4 @@
-"""GRA014: a BatchNormalization whose work the weights before it could do."""
+"""GRA014: a BatchNormalization that the preceding weights could include."""
 
 from __future__ import annotations
 
@@ -28,29 +28,28 @@ from onnxfix_rules.gra import _folded
 
 @rule("GRA014", ops=["BatchNormalization"], safety=Safety.NUMERIC, severity=Severity.INFO)
 def batch_normalization_after_convolution(node: Node, model: Model) -> Iterator[Match]:
-    """A BatchNormalization with constant parameters reads a Conv, ConvTranspose or Gemm with constant weights.
+    """A BatchNormalization with constant parameters after a Conv, ConvTranspose or Gemm with constant weights.
 
     ## Why it matters
-    In inference it multiplies each channel by a constant and adds another, which the weights and the bias before it can
-    hold. Most exporters fold it; models that were exported otherwise keep it. TensorRT-RTX 1.7.1 imports each
-    BatchNormalization as a layer of its own (measured: 12 layers of four Convs, or ConvTransposes, with
-    BatchNormalization and Relu become 8; 36 layers of four Gemms become 20). On an H100 a SegFormer that kept one took
-    12 % longer than what onnxsim, which folds it, made of the model.
+    In inference it multiplies each channel by a constant and adds another, which the preceding weights and bias can
+    include. Most exporters fold it; other exports keep it. TensorRT-RTX 1.7.1 imports each BatchNormalization as a
+    separate layer (measured: 12 layers of four Convs, or ConvTransposes, with BatchNormalization and Relu become 8;
+    36 layers of four Gemms become 20). On an H100 a SegFormer that kept one took 12 % longer than the same model
+    after onnxsim, which folds it.
 
     ## Fix
-    New weights and a new bias: `w * scale / sqrt(variance + epsilon)` for each output channel, and
-    `(bias - mean) * scale / sqrt(variance + epsilon) + B`, computed in float64 and rounded once. They are other numbers
-    than before: `--numeric-fixes`. A Gemm keeps `alpha`; its `beta` is folded too.
+    New weights and a new bias: `w * scale / sqrt(variance + epsilon)` for each output channel, and `(bias - mean) *
+    scale / sqrt(variance + epsilon) + B`, computed in float64 and rounded once. Values change, so this requires
+    `--numeric-fixes`. A Gemm keeps `alpha`; its `beta` is folded too.
 
-    Found, but left as it is, with the reason in the message: parameters, weights or a bias that are not finite, or
-    would not be; a negative variance; variance and epsilon below 1e-9 together, where rounding decides; a channel of
-    weights that half precision would all hold with fewer bits; a weight that others read too, where a copy for each of
-    its readers takes more than 1 MiB. Smaller ones are copied, as for heads that share a Conv and have norms of their
-    own.
+    Reported without a fix, with the reason in the message: parameters, weights or a bias that are or would become
+    non-finite; a negative variance; variance and epsilon below 1e-9 together, where rounding dominates; a channel of
+    weights that would all lose bits in half precision; a weight with other readers, if a copy for each of them
+    exceeds 1 MiB. Smaller ones are copied, as for heads that share a Conv and have separate norms.
 
-    Not found: training mode, parameters that callers can override or that come at run time, weights that are
-    dequantized, a result of the Conv that anything else reads, opsets below 7, a BatchNormalization before the Conv
-    (padding would not be normalized), weights over 256 MiB.
+    Not reported: training mode, parameters that may be overridden or are not constant, dequantized weights, a Conv
+    result with other readers, opsets below 7, a BatchNormalization before the Conv (padding would not be normalized),
+    weights over 256 MiB.
 
     ## References
     - https://onnx.ai/onnx/operators/onnx__BatchNormalization.html
@@ -68,7 +67,7 @@ def batch_normalization_after_convolution(node: Node, model: Model) -> Iterator[
     seen = None if weight is None else _folded.layout(before, weight)
     if values is None or weight is None or seen is None or values[0].size != seen.channels:
         return
-    message = f"a BatchNormalization follows a {before.op_type}, whose weights could hold it"
+    message = f"a BatchNormalization follows a {before.op_type}, whose weights could include it"
     fix = None
     try:
         affine = _folded.affine(values, float(node.attr("epsilon", 1e-5)))
@@ -98,7 +97,7 @@ def _infers(node: Node) -> bool:
 
 
 def _edits(node: Node, before: Node, make: Callable[[], _folded.Array], bias: _folded.Array) -> list[Edit]:
-    """The new weights beside the Conv, which then gives what the BatchNormalization gave."""
+    """The new weights of the Conv, which then returns the BatchNormalization's result."""
     draft, source = Draft(before), before.outputs[0]
     assert source is not None
     draft.set_input(before, 1, draft.constant(make(), "weight"))
@@ -126,13 +125,13 @@ def _flagged(why: str, before: str | Callable[[], ModelProto]) -> Flagged:
 
 
 def _half(weight: int, scale: float, bias: float = 0) -> str:
-    """A Conv of one weight, given by its bits, times ``scale``."""
+    """A Conv of one weight, given by its bits, multiplied by ``scale``."""
     return f"""g (float16[N,1,2] x) => (float16[N,1,2] y) <float16[1,1,1] w = {{{weight}}}, float[1] s = {{{scale}}},
         float[1] b = {{{bias}}}, float[1] m = {{0}}, float[1] v = {{0.75}}> {{ {_RUN} }}"""
 
 
 def _shared_weight() -> ModelProto:
-    """A weight of 1 MiB that two nodes read."""
+    """A weight of 1 MiB with two readers."""
     model = parser.parse_model("""<ir_version: 9, opset_import: ["" : 18]>
         g (float[N,512,1] x) => (float[N,512,1] y, float[N,512,1] z) <float[1] w = {1}, float[1] s = {1}> {
         c = Conv(x, w)  y = BatchNormalization(c, s, s, s, s)  z = Conv(y, w) }""")
@@ -150,7 +149,7 @@ batch_normalization_after_convolution.examples = [
     ),
     Flagged("requires --numeric-fixes", f"{_IO} <{_W}, {_BN}> {{ {_RUN} }}"),
     _fixed(
-        "a bias, groups, strides, padding, one dimension, and a node that reads the result",
+        "a bias, groups, strides, padding, one dimension, and a reader of the result",
         f"""g (float[N,2,5] x) => (float[N,2,3] y) <float[2,1,2] w = {{1, 2, 3, 4}}, float[2] a = {{5, 6}}, {_BN}> {{
             c = Conv<group = 2, strides = [2], pads = [1, 0], kernel_shape = [2]>(x, w, a)
             n = BatchNormalization<epsilon = 0.25>(c, s, b, m, v)  y = Relu(n) }}""",
@@ -166,7 +165,7 @@ batch_normalization_after_convolution.examples = [
         ir_version=8,
     ),
     _fixed(
-        "a ConvTranspose, whose weights have the outputs of a group in the second place",
+        "a ConvTranspose, whose weights have the output channels second",
         """g (float[N,4,3] x) => (float[N,4,4] y) <float[4,2,2] w = {1, 2, 3, 4, 5, 6, 7, 8, 1, 2, 3, 4, 5, 6, 7, 8},
             float[4] s = {1, 2, 3, 4}, float[4] b = {0, 1, 2, 3}, float[4] m = {1, 1, 1, 1},
             float[4] v = {0, 0, 0, 0}> {
@@ -175,7 +174,7 @@ batch_normalization_after_convolution.examples = [
             3, 6, 12, 16, 15, 18, 28, 32}, float[4] b = {-1, -1, -1, -1}> { y = ConvTranspose<group = 2>(x, w, b) }""",
     ),
     _fixed(
-        "a Gemm: its bias is scaled too, and is a number for each column afterwards",
+        "a Gemm, whose bias becomes one value per column",
         f"""g (float[N,3] x) => (float[N,2] y) <float[3,2] w = {{1, 2, 3, 4, 5, 6}}, float[1,1] a = {{3}}, {_BN}> {{
             c = Gemm<alpha = 0.5, beta = 2.0>(x, w, a)  y = BatchNormalization<epsilon = 0.25>(c, s, b, m, v) }}""",
         """g (float[N,3] x) => (float[N,2] y) <float[3,2] w = {2, 2, 6, 4, 10, 6}, float[1,2] b = {11, 3}> {
@@ -207,13 +206,13 @@ batch_normalization_after_convolution.examples = [
         ir_version=10,
     ),
     _fixed(
-        "small weights that two nodes share: each gets its own",
+        "a small weight with two readers: each gets its own",
         f"""g (float[N,2,3,3] x) => (float[N,2,3,3] y, float[N,2,3,3] z) <{_W}, {_BN}> {{ {_RUN}  z = Conv(x, w) }}""",
         f"""g (float[N,2,3,3] x) => (float[N,2,3,3] y, float[N,2,3,3] z) <{_W}, float[2,2,1,1] u = {{2, 4, 3, 4}},
             float[2] b = {{-1, -3}}> {{ y = Conv(x, u, b)  z = Conv(x, w) }}""",
     ),
     _fixed(
-        "inside a branch, with weights of the graph around it",
+        "inside a branch, with captured weights",
         f"""g (float[2,2,3,3] x, bool p) => (float[2,2,3,3] y) <{_W}, {_BN}> {{
             y = If(p)<then_branch = t () => (float[2,2,3,3] o) {{ c = Conv(x, w)
                         o = BatchNormalization<epsilon = 0.25>(c, s, b, m, v) }},
@@ -246,37 +245,37 @@ batch_normalization_after_convolution.examples = [
     ),
     _flagged("a negative variance", f"{_IO} <{_W}, {_BN.replace('0.75', '-0.125')}> {{ {_RUN} }}"),
     _flagged(
-        "a variance of 0, and an epsilon of nearly 0",
+        "a variance of 0, and an epsilon close to 0",
         f"{_IO} <{_W}, {_BN.replace('0.75', '0')}> {{ {_RUN.replace('0.25', '1e-12')} }}",
     ),
-    _flagged("weights beyond half precision: 32768 times 4", _half(30720, 4)),
+    _flagged("weights that overflow half precision: 32768 times 4", _half(30720, 4)),
     _flagged("an infinite weight", _half(31744, 4)),
-    _flagged("a weight just above half precision's subnormal numbers, times 0.3", _half(1025, 0.3)),
-    _flagged("a bias beyond half precision", _half(15360, 1, 100000)),
+    _flagged("a weight slightly above half precision's subnormal range, times 0.3", _half(1025, 0.3)),
+    _flagged("a bias that overflows half precision", _half(15360, 1, 100000)),
     _flagged("a shared weight of 1 MiB", lambda: _shared_weight()),
     Silent(
-        "a weight that comes from integers: what is quantized stays so",
+        "a weight from integers: quantized weights stay quantized",
         f"""{_IO} <int8[2,2,1,1] q = {{1, 2, 3, 4}}, float e = {{0.5}}, int8 z = {{0}}, {_BN}> {{
             w = DequantizeLinear(q, e, z)  {_RUN} }}""",
     ),
     Silent(
-        "another node reads what the Conv gives",
+        "another node uses the Conv's result",
         f"{_IO} <{_W}, {_BN}> {{ c = Conv(x, w)  n = BatchNormalization(c, s, b, m, v)  y = Add(n, c) }}",
     ),
     Silent(
-        "so does a branch",
+        "a branch uses the Conv's result",
         f"""g (float[1,2,3,3] x, bool p) => (float[1,2,3,3] y, float[1,2,3,3] z) <{_W}, {_BN}> {{ {_RUN}
             z = If(p)<then_branch = t () => (float[1,2,3,3] o) {{ o = Relu(c) }},
                       else_branch = e () => (float[1,2,3,3] q) {{ q = Relu(x) }}> }}""",
     ),
     Silent(
-        "a branch gives it out as it is",
+        "a branch returns the Conv's result",
         f"""g (float[1,2,3,3] x, bool p) => (float[1,2,3,3] y, float[1,2,3,3] z) <{_W}, {_BN}> {{ {_RUN}
             z = If(p)<then_branch = t () => (float[1,2,3,3] o) {{ o = Relu(x) }},
                       else_branch = e () => (float[1,2,3,3] c) {{ }}> }}""",
     ),
     Silent(
-        "it is a graph output",
+        "the Conv's result is a graph output",
         f"g (float[N,2,3,3] x) => (float[N,2,3,3] y, float[N,2,3,3] c) <{_W}, {_BN}> {{ {_RUN} }}",
     ),
     Silent(
@@ -286,11 +285,11 @@ batch_normalization_after_convolution.examples = [
                       else_branch = e () => (float[1,2,3,3] q) {{ q = Relu(x) }}> }}""",
     ),
     Silent(
-        "a caller may override the weight",
+        "the weight may be overridden",
         f"g (float[N,2,3,3] x, float[2,2,1,1] w) => (float[N,2,3,3] y) <{_W}, {_BN}> {{ {_RUN} }}",
     ),
     Silent(
-        "and here the mean",
+        "the mean may be overridden",
         f"g (float[N,2,3,3] x, float[2] m) => (float[N,2,3,3] y) <{_W}, {_BN}> {{ {_RUN} }}",
     ),
     Silent(
@@ -305,30 +304,30 @@ batch_normalization_after_convolution.examples = [
         runs=False,
     ),
     Silent(
-        "training mode with one output: the mean of the batch counts",
+        "training mode with one output: the batch mean is used",
         f"{_IO} <{_W}, {_BN}> {{ c = Conv(x, w)  y = BatchNormalization<training_mode = 1>(c, s, b, m, v) }}",
         runs=False,
     ),
     Silent(
-        "before opset 14 more outputs mean training",
+        "before opset 14 additional outputs mean training",
         f"{_IO} <{_W}, {_BN}> {{ c = Conv(x, w)  y, p, q, r, t = BatchNormalization(c, s, b, m, v) }}",
         opset=9,
         runs=False,
     ),
     Silent(
-        "a mean for each element, in opset 7",
+        "per-element means, in opset 7",
         f"{_IO} <{_W}, {_BN}> {{ c = Conv(x, w)  y = BatchNormalization<spatial = 0>(c, s, b, m, v) }}",
         opset=7,
         runs=False,
     ),
     Silent(
-        "opset 6, which GRA020 leaves first",
+        "opset 6, which GRA020 converts first",
         f"{_IO} <{_W}, {_BN}> {{ c = Conv(x, w)  y = BatchNormalization<is_test = 1>(c, s, b, m, v) }}",
         opset=6,
         runs=False,
     ),
     Silent(
-        "a Gemm with a bias for each row",
+        "a Gemm with a per-row bias",
         f"""g (float[2,3] x) => (float[2,2] y) <float[3,2] w = {{1, 2, 3, 4, 5, 6}}, float[2,1] a = {{3, 4}},
             {_BN}> {{ c = Gemm(x, w, a)  y = BatchNormalization(c, s, b, m, v) }}""",
     ),

@@ -46,26 +46,26 @@ _REFUSED = {
 
 @rule("GRA020", per="model", safety=Safety.UNSAFE, severity=Severity.ERROR, hazards=[35])
 def opset_below_7(model: Model) -> Iterator[Match]:
-    """The model imports an operator set before 7, and TensorRT refuses its broadcasting operators.
+    """The model imports an operator set before 7, whose broadcasting operators TensorRT refuses.
 
     ## Why it matters
-    Up to operator set 6, Add and its kin broadcast only where ``broadcast`` says so, and align the second operand by
-    ``axis``. TensorRT does not read that: each of Add, Sub, Mul, Div, Pow, And, Or, Xor, Equal, Greater, Less, Max,
-    Min, Sum, Mean, Gemm and PRelu is refused, whatever its attributes and shapes: *"Assertion failed:
+    Up to operator set 6, Add and similar operators broadcast only with ``broadcast``, and align the second operand by
+    ``axis``. TensorRT does not support that: each of Add, Sub, Mul, Div, Pow, And, Or, Xor, Equal, Greater, Less,
+    Max, Min, Sum, Mean, Gemm and PRelu is refused, for all attributes and shapes: *"Assertion failed:
     ctx->getOpsetVersion() >= 7: Pre-opset 7 broadcasting is unsupported in this version"*; Upsample with *"Attribute
-    scales is missing"* (measured, TensorRT-RTX 1.7.1, operator sets 5 and 6). The other operators are taken.
-    BatchNormalization in training mode (``is_test = 0``, the default) is taken as well, and imported as inference.
+    scales is missing"* (measured, TensorRT-RTX 1.7.1, operator sets 5 and 6). The other operators are accepted.
+    BatchNormalization in training mode (``is_test = 0``, the default) is accepted as well, and imported as inference.
 
     ## Fix
-    The model imports operator set 7, and each node is said in its terms: ``axis`` becomes an Unsqueeze of the operand
-    (nothing, where it lies at the end), a PRelu slope for each channel gets its place, ``broadcast``, ``is_test = 1``
-    and ``consumed_inputs`` go, Upsample's two scales become four, and the defaults of a Selu before operator set 6 are
-    written out. Values stay the same, bit for bit. It is UNSAFE all the same because the imported operator set is part
-    of the interface that onnxfix keeps: what else reads the model must take operator set 7. ONNX Runtime has no kernels
-    for these operators before operator set 7, so only the reference rung can compare.
+    The model imports operator set 7, and each node is converted: ``axis`` becomes an Unsqueeze of the operand (none
+    if it aligns at the end), a per-channel PRelu slope is reshaped, ``broadcast``, ``is_test = 1`` and
+    ``consumed_inputs`` are removed, Upsample's two scales become four, and the defaults of a Selu before operator set
+    6 become explicit. Values stay the same, bit for bit. It is UNSAFE nevertheless because the imported operator set
+    is part of the interface that onnxfix preserves: other tools must support operator set 7. ONNX Runtime has no
+    kernels for these operators before operator set 7, so only the reference check can compare.
 
-    There is no fix where a node is in training mode, where ``axis`` aligns operands of unknown rank, and for operators
-    whose form changed otherwise (recurrences; before operator set 5 also Reshape, Pad, Split and Tile).
+    No fix if a node is in training mode, if ``axis`` aligns operands of unknown rank, and for operators whose form
+    changed otherwise (recurrences; before operator set 5 also Reshape, Pad, Split and Tile).
 
     ## References
     - https://github.com/onnx/onnx/blob/main/docs/Changelog.md#Add-7
@@ -85,14 +85,14 @@ def opset_below_7(model: Model) -> Iterator[Match]:
     message = f"TensorRT refuses broadcasting operators of operator set {version} ({named})"
     why = next((reason for node in nodes if (reason := _legacy.blocked(node))), "")
     if model.functions:
-        why = "local functions import operator sets of their own"
+        why = "local functions import separate operator sets"
     if why:
         message += f"; no conversion, since {why}"
     yield Match(message, node=refused[0], fix=None if why else _fix(model, nodes))
 
 
 def _refused(node: Node) -> bool:
-    """Whether the parser stops at the node; an Upsample it takes with the newer attribute."""
+    """Whether the parser fails at the node; it accepts an Upsample with the newer attribute."""
     return node.op_type in _REFUSED and (node.op_type != "Upsample" or node.attr("scales") is None)
 
 
@@ -114,7 +114,7 @@ NEWER = '<ir_version: 3, opset_import: ["" : 7]> '
 
 opset_below_7.examples = [
     Fixed(
-        "an operand that lies in the other one from an axis on",
+        "an operand aligned from an axis",
         before="g (float[2,3,3] x, float[3] b) => (float[2,3,3] y) { y = Add<broadcast = 1, axis = 1>(x, b) }",
         after=NEWER
         + "g (float[2,3,3] x, float[3] b) => (float[2,3,3] y) { u = Unsqueeze<axes = [1]>(b)  y = Add(x, u) }",
@@ -123,7 +123,7 @@ opset_below_7.examples = [
         ir_version=3,
     ),
     Fixed(
-        "an operand at the end of the other one's shape, as numpy aligns it",
+        "an operand aligned at the end, as in numpy",
         before="""g (float[N,3] x, float[3] b) => (float[N,3] y) {
             a = Mul<broadcast = 1>(x, b)  c = Relu(a)  y = Sub<broadcast = 1, axis = 1>(c, b) }""",
         after=NEWER
@@ -133,7 +133,7 @@ opset_below_7.examples = [
         ir_version=3,
     ),
     Fixed(
-        "no attribute to say anew; the version alone is refused",
+        "without attributes; only the version is refused",
         before="g (float[N] x) => (float[N] y) { y = Sum(x, x) }",
         after=NEWER + "g (float[N] x) => (float[N] y) { y = Sum(x, x) }",
         safety=Safety.UNSAFE,
@@ -141,7 +141,7 @@ opset_below_7.examples = [
         ir_version=3,
     ),
     Fixed(
-        "a slope for each channel",
+        "per-channel slopes",
         before="g (float[1,3,3,3] x, float[3] s) => (float[1,3,3,3] y) { y = PRelu(x, s) }",
         after=NEWER
         + "g (float[1,3,3,3] x, float[3] s) => (float[1,3,3,3] y) { u = Unsqueeze<axes = [1,2]>(s)  y = PRelu(x, u) }",
@@ -161,7 +161,7 @@ opset_below_7.examples = [
         ir_version=3,
     ),
     Fixed(
-        "Upsample's scales, which TensorRT misses",
+        "Upsample's scales, which TensorRT requires",
         before="""g (float[1,1,2,2] x) => (float[1,1,4,6] y) {
             y = Upsample<height_scale = 2.0, width_scale = 3.0, mode = "bilinear">(x) }""",
         after=NEWER
@@ -173,7 +173,7 @@ opset_below_7.examples = [
         ir_version=3,
     ),
     Fixed(
-        "operator set 5, where Cast names its type",
+        "operator set 5, where Cast has its type as a string",
         before="""g (float[N] x) => (float[N] y) {
             a = Cast<to = "DOUBLE">(x)  b = Cast<to = "FLOAT">(a)  y = Add<consumed_inputs = [0,0]>(b, b) }""",
         after=NEWER
@@ -195,13 +195,13 @@ opset_below_7.examples = [
         ir_version=3,
     ),
     Flagged(
-        "without the unsafe fixes it is only found",
+        "reported only, without --unsafe-fixes",
         "g (float[N] x) => (float[N] y) { y = Sum(x, x) }",
         opset=6,
         ir_version=3,
     ),
     Flagged(
-        "ranks are unknown, so the axis cannot be said anew",
+        "unknown ranks, so the axis cannot be converted",
         """g (float[N] x, int64[M] s, float[3] b) => (float[A,B,C] y) {
             r = Reshape(x, s)  y = Add<broadcast = 1, axis = 1>(r, b) }""",
         safety=Safety.UNSAFE,
@@ -210,7 +210,7 @@ opset_below_7.examples = [
         ir_version=3,
     ),
     Flagged(
-        "a normalization in training mode computes something else",
+        "a normalization in training mode differs",
         """g (float[2,3] x, float[3] s) => (float[2,3] y) {
             a = BatchNormalization(x, s, s, s, s)  y = Add(a, x) }""",
         safety=Safety.UNSAFE,
@@ -219,7 +219,8 @@ opset_below_7.examples = [
         ir_version=3,
     ),
     Flagged(
-        "a normalization that gives its running mean and variance, which is training since operator set 7",
+        "a normalization that returns its running mean and variance, which means training since operator "
+        "set 7",
         """g (float[2,3] x, float[3] s) => (float[2,3] y, float[3] m, float[3] v) {
             a, m, v = BatchNormalization<is_test = 1>(x, s, s, s, s)  y = Add(a, x) }""",
         safety=Safety.UNSAFE,
@@ -228,7 +229,7 @@ opset_below_7.examples = [
         ir_version=3,
     ),
     Flagged(
-        "a recurrence has another form",
+        "a recurrence, whose form changed",
         """g (float[S,N,4] x, float[1,8,4] w, float[1,8,8] r) => (float[S,1,N,8] h) {
             h = RNN<hidden_size = 8>(x, w, r)  d = Add(x, x) }""",
         safety=Safety.UNSAFE,
@@ -244,14 +245,14 @@ opset_below_7.examples = [
         ir_version=3,
     ),
     Silent(
-        "an old operator set of which TensorRT takes every node",
+        "an old operator set with nodes that TensorRT accepts",
         "g (float[N,3] x) => (float[N,3] y) { a = Relu(x)  y = Softmax(a) }",
         safety=Safety.UNSAFE,
         opset=6,
         ir_version=3,
     ),
     Silent(
-        "in the branch that a constant does not take, which TensorRT does not import",
+        "in the branch not taken for a constant condition, which TensorRT does not import",
         """g (float[2] x) => (float[2] y) <bool c = {0}> {
             y = If(c)<then_branch = p () => (float[2] u) { u = Add(x, x) },
                       else_branch = q () => (float[2] v) { v = Neg(x) }> }""",
@@ -261,7 +262,7 @@ opset_below_7.examples = [
         ir_version=3,
     ),
     Silent(
-        "the old version is another domain's",
+        "an old version of another domain",
         """<ir_version: 8, opset_import: ["" : 17, "d" : 6]> g (float[N] x) => (float[N] y) {
             a = d.Add(x, x)  y = Add(a, x) }
             <domain: "d", opset_import: ["" : 17]> Add (u, v) => (w) { w = Sum(u, v) }""",

@@ -1,4 +1,4 @@
-"""IFC004: bodies and defaults whose declared types are wrong."""
+"""IFC004: wrong declared types of subgraphs and defaults."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from onnxfix_rules.gra.gra003_wrong_declared_type import contradicts
 
 @rule("IFC004", per="scope", severity=Severity.WARNING, hazards=[40])
 def wrong_subgraph_type(scope: Scope, model: Model) -> Iterator[Match]:
-    """A declared type that is wrong: of a branch's or loop body's input or output, or of an input with a default.
+    """A wrong declared type of a subgraph's input or output, or of an input with a default.
 
     ## Why it matters
-    TensorRT takes its own inference and says nothing. Measured with TensorRT-RTX 1.7.1: a branch whose output is float
-    and declared float16[7], a loop's state declared float16 or of another size, and an input declared [5] with
-    a default of 2 numbers import and build without a warning. ONNX Runtime refuses a wrong element type (`Type Error`)
-    and the default (`Shape of initializer w does not match`). A caller that goes by the declaration passes a buffer
-    that does not fit. Inner values and the graph's outputs are the matter of GRA003.
+    TensorRT silently uses its own inference. Measured with TensorRT-RTX 1.7.1: a branch whose output is float and
+    declared float16[7], a loop's state declared float16 or of another size, and an input declared [5] with a default
+    of 2 values import and build without a warning. ONNX Runtime refuses a wrong element type (`Type Error`) and the
+    default (`Shape of initializer w does not match`). A caller that relies on the declaration passes a buffer that
+    does not fit. Internal values and the graph's outputs are covered by GRA003.
 
     ## Fix
-    None: what a body declares is its interface. Infer the types again where the model is made.
+    None: a body's declaration is its interface. Infer the types again in the exporter.
 
     ## References
     - ONNX, "Static tensor shapes": https://onnx.ai/onnx/repo-docs/IR.html
@@ -36,7 +36,7 @@ def wrong_subgraph_type(scope: Scope, model: Model) -> Iterator[Match]:
     for info in (*proto.input, *proto.output):
         value = scope.values.get(info.name)
         if value is not None and info.HasField("type") and contradicts(info.type, value, model):
-            yield Match(f"{info.name!r} is declared otherwise than it is", value=value)
+            yield Match(f"the declared type of {info.name!r} differs from the computed one", value=value)
 
 
 def _defaults(scope: Scope, proto: GraphProto) -> Iterator[Match]:
@@ -54,7 +54,7 @@ def _defaults(scope: Scope, proto: GraphProto) -> Iterator[Match]:
                 known and size != held for (size, known), held in zip(sizes, default.dims, strict=False)
             )
         if wrong:
-            yield Match(f"the input {info.name!r} is declared otherwise than its default", value=value)
+            yield Match(f"the declared type of the input {info.name!r} differs from its default", value=value)
 
 
 _IF = """g (float[2] x, bool c) => (float[2] y) { y = If(c)<then_branch = p () => (%s u) { u = Neg(x) },
@@ -71,13 +71,15 @@ wrong_subgraph_type.examples = [
     Flagged("by rank", _IF % "float[1,2]"),
     Flagged("a loop's state, by type", _LOOP % "float16[2]", runs=False),
     Flagged("by size", _LOOP % "float[5]"),
-    Flagged("an input unlike its default", _DEFAULT % "float[5]", runs=False),
+    Flagged("an input that differs from its default", _DEFAULT % "float[5]", runs=False),
     Flagged("by type", _DEFAULT % "double[2]", runs=False),
-    Silent("a branch that is right", _IF % "float[2]"),
-    Silent("a name for a size is no lie", _IF % "float[K]"),
-    Silent("a loop that is right", _LOOP % "float[A]"),
-    Silent("a default that fits", _DEFAULT % "float[N]"),
+    Silent("a correct branch", _IF % "float[2]"),
+    Silent("a symbolic size", _IF % "float[K]"),
+    Silent("a correct loop", _LOOP % "float[A]"),
+    Silent("a correct default", _DEFAULT % "float[N]"),
     Silent(
-        "the main graph's outputs are GRA003's", "g (float[2] x) => (float[3] y) { y = Neg(x) }", runs=False
+        "the main graph's outputs are covered by GRA003",
+        "g (float[2] x) => (float[3] y) { y = Neg(x) }",
+        runs=False,
     ),
 ]

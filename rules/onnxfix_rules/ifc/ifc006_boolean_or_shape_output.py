@@ -1,4 +1,4 @@
-"""IFC006: booleans and shapes that go out, for TensorRT 8."""
+"""IFC006: boolean and shape outputs, for TensorRT 8."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from onnxfix.rule import Flagged, Match, Model, Severity, Silent, rule, target_o
 
 @rule("IFC006", per="model", severity=Severity.WARNING, hazards=[36])
 def boolean_or_shape_output(model: Model) -> Iterator[Match]:
-    """A graph output is boolean, or a shape, for TensorRT 8.
+    """A boolean graph output, or a shape as output, for TensorRT 8.
 
     ## Why it matters
     Users of TensorRT 8 report builds that fail with such outputs, while the same model without them builds:
     `ShapeHostToDeviceCopy requires bool I/O but node can not be handled by Myelin` (NVIDIA/TensorRT #1698, #3596).
-    Reported, not measured: TensorRT-RTX 1.7.1 was measured to accept both, and nothing is said for TensorRT 10 and 11.
+    Reported, not measured: TensorRT-RTX 1.7.1 was measured to accept both, and the rule is silent for TensorRT 10 and
+    11.
 
     ## Fix
-    None: another type, or one output less, would be another interface. Cast booleans to int32 where the model is made,
-    and leave out shapes that the caller knows from its own buffers.
+    None: another type, or one output less, would be another interface. Cast booleans to int32 in the exporter, and
+    omit shapes that the caller knows from its own buffers.
 
     ## References
     - https://github.com/NVIDIA/TensorRT/issues/1698
@@ -43,38 +44,38 @@ def boolean_or_shape_output(model: Model) -> Iterator[Match]:
 
 boolean_or_shape_output.examples = [
     Flagged(
-        "a comparison and a shape go out",
+        "a comparison and a shape as outputs",
         "g (float[N] x) => (bool[N] y, int64[1] s) { y = Equal(x, x)  s = Shape(x) }",
         target="trt8.6",
     ),
     Flagged(
-        "how many elements there are",
+        "the number of elements as output",
         "g (float[N] x) => (float[N] y, int64 s) { y = Neg(x)  s = Size(x) }",
         target="trt8.4",
     ),
     Silent(
-        "TensorRT 10 was not reported to stumble",
+        "TensorRT 10, without such reports",
         "g (float[N] x) => (bool[N] y, int64[1] s) { y = Equal(x, x)  s = Shape(x) }",
         target="trt10",
     ),
     Silent(
-        "TensorRT-RTX was measured not to",
+        "TensorRT-RTX, measured to accept both",
         "g (float[N] x) => (bool[N] y, int64[1] s) { y = Equal(x, x)  s = Shape(x) }",
         target="rtx",
     ),
     Silent(
-        "booleans and shapes inside",
+        "internal booleans and shapes",
         "g (float[N] x) => (float[N] y) <float z = {0}> { c = Less(x, z)  s = Shape(x)  e = Expand(z, s) "
         " y = Where(c, e, x) }",
         target="trt8.6",
     ),
     Silent(
-        "booleans that come in",
+        "boolean inputs",
         "g (float[N] x, bool[N] c) => (float[N] y) <float z = {0}> { y = Where(c, x, z) }",
         target="trt8.6",
     ),
     Silent(
-        "a branch's output is none of the engine's",
+        "an output of a branch is not an engine output",
         """g (float[2] x, bool k) => (float[2] y) <float z = {0}> {
             c = If(k)<then_branch = p () => (bool[2] u) { u = Less(x, z) },
                       else_branch = q () => (bool[2] v) { v = Equal(x, z) }>

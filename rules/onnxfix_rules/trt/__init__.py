@@ -1,1 +1,1 @@
-"""TRT: what TensorRT's own parser and builder said."""
+"""TRT: messages of TensorRT's own parser and builder."""

@@ -1,4 +1,4 @@
-"""From TensorRT's words to matches, and to the rules that look for the same thing."""
+"""Turn TensorRT's messages into matches, and find the rules for the same problem."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ _DEAD = "GRA001"
 
 
 def known(text: str) -> tuple[str, ...] | None:
-    """The rules that look for what TensorRT refuses with ``text``; None where nobody knows."""
+    """The rules for a TensorRT error message; None if there is none."""
     found = [code for pattern, codes in _REASONS for code in codes if re.search(pattern, text)]
     return (*dict.fromkeys(found), _DEAD) if found else None
 
@@ -105,7 +105,7 @@ _ENDS = {"crash": "crash", "timeout": "timeout"}
 
 
 def refusal(build: TrtBuild, issue: Issue) -> Match:
-    """An error as a match. Who dies refuses nothing: then the message begins with how it ended."""
+    """An error as a match. A crash is not a refusal: the message then starts with how the process ended."""
     found = match_of(issue, known(issue.text))
     end = _ENDS.get(build.status, "")
     told = end in found.message[:60].lower()
@@ -113,7 +113,7 @@ def refusal(build: TrtBuild, issue: Issue) -> Match:
 
 
 def match_of(issue: Issue, about: tuple[str, ...] | None = None, severity: Severity | None = None) -> Match:
-    """TensorRT's message as a match at its place."""
+    """TensorRT's message as a match at its node."""
     called = f" (called from {issue.place.around})" if issue.stack and issue.place.around else ""
     times = f" ({issue.count} times)" if issue.count > 1 else ""
     return Match(

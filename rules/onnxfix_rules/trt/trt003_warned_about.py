@@ -47,29 +47,26 @@ _MACHINE = re.compile(
 
 @rule("TRT003", per="build", severity=Severity.WARNING)
 def warned_about(build: TrtBuild) -> Iterator[Match]:
-    """TensorRT's parser or builder warns of something.
+    """TensorRT's parser or builder issues a warning.
 
     ## Why it matters
-    A warning may be the only sign that the engine computes something else, or refuses an input at run time: a
-    `Loop` whose outputs may have another shape, half precision that may overflow, a uint8 zero point that becomes
-    int8, a `Squeeze` that forbids batch 1. Those are warnings here as well, and so is every unknown text.
+    A warning may be the only sign that the engine computes something else, or refuses an input at run time: a `Loop`
+    whose outputs may have another shape, half precision that may overflow, a uint8 zero point that becomes int8, a
+    `Squeeze` that forbids batch 1. Those are warnings here as well, and so is every unknown message.
 
-    Information only is what costs nothing but attention: `Make sure input x has Int64 binding`, an input that the
-    network does not read (it may still have told its shape or its type), nameless nodes that the parser gives one
-    name.
+    Harmless messages are information only: `Make sure input x has Int64 binding`, an input that the network does not
+    use (its shape or type may still be used), unnamed nodes that the parser gives one name.
 
-    Where a rule's finding says the same of the same place, that one is listed, confirmed in these words, and this
-    one is not.
+    If a rule reports the same at the same node, only that finding is listed, confirmed by this message.
 
-    Left out: remarks on the sizes of an optimization profile that nobody chose, and on the machine that the engine
-    was built on.
+    Not reported: messages about sizes of a derived optimization profile, and about the build machine.
 
     ## Fix
-    The finding names the rule that repairs it, where there is one. What a model that TensorRT accepts with a warning
-    computes there is unknown before it has run.
+    The finding names the rule that fixes it, if there is one. What TensorRT computes for a model that it accepts with
+    a warning is unknown before it has run.
 
     ## References
-    The texts are those of TensorRT-RTX 1.7.1 over ONNX's node models, fourteen exports of PyTorch and the models of
+    The messages are those of TensorRT-RTX 1.7.1 for ONNX's node models, fourteen exports of PyTorch and the models of
     `fixtures/trt`.
     """
     derived = all(profile.derived for profile in build.profiles)

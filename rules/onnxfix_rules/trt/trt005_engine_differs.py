@@ -15,22 +15,23 @@ _HALF_PRECISION = tuple(f"PRC00{number}" for number in (1, 2, 3, 5, 6, 7, 8, 9))
 
 @rule("TRT005", per="execution", severity=Severity.ERROR)
 def engine_differs(executed: Executed) -> Iterator[Match]:
-    """The engine was executed, and its outputs differ from the model's by more than rounding.
+    """The executed engine's outputs differ from the model's by more than rounding.
 
     ## Why it matters
-    TensorRT builds the model, and the engine computes something else: a layer was imported with another meaning, half
-    precision overflows, or a kernel is wrong. The rung `trt-gpu` of `apply` and `verify` executes engines of the
-    original and of the fixed model and compares both with what ONNX Runtime, or the reference evaluator, computes. A
-    fix that makes an engine worse is withdrawn. This finding is about what is left: the engine of the model that is
-    written is wrong, and the original's engine was no better.
+    TensorRT builds the model, but the engine computes something else: a layer was misimported, half precision
+    overflows, or a kernel is wrong. The check `trt-gpu` of `apply` and `verify` executes engines of the original and
+    of the fixed model and compares both with the results of ONNX Runtime, or the reference evaluator. A fix that
+    makes an engine worse is withdrawn. This finding reports the rest: the engine of the written model is wrong, and
+    the original's engine was no better.
 
-    Where the rung `trt-network` has found the node that TensorRT imports differently, TRT004 says so and is marked as
-    confirmed on the engine, and this finding is left out.
+    If the check `trt-network` has found the misimported node, TRT004 reports it and is marked as confirmed on the
+    engine, and this finding is omitted.
 
     ## Fix
-    Repair what the finding points to: a model in half precision often needs `--numeric-fixes`. Where nothing is pointed
-    to, compare in parts: `onnxfix lift` writes what TensorRT imported, and tensors of a smaller model that ends earlier
-    show where the values part. If rounding alone explains it, your inputs say more than generated ones: `--inputs`.
+    Fix what the finding names: a model in half precision often needs `--numeric-fixes`. If nothing is named, compare
+    in parts: `onnxfix lift` writes what TensorRT imported, and a smaller model that ends earlier shows where the
+    values start to differ. If rounding alone explains it, real inputs are more meaningful than generated ones:
+    `--inputs`.
 
     ## References
     - Accuracy in the TensorRT documentation:
